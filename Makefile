@@ -1,0 +1,52 @@
+# Everything a fresh Debian machine needs is set up by tools/setup.sh on the way.
+
+CONFIG ?= conf/volcache.toml
+PYTEST_ARGS ?=
+# Seconds; a test that hangs says where instead of stopping everything.
+TIMEOUT ?= 120
+
+BIN := .venv/bin
+PYTHON := $(BIN)/python
+
+# Debian keeps nginx in /usr/sbin, which is not on every user's path.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format setup clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+run: ## set up what is missing, then serve ./data at 127.0.0.1:1234 (CONFIG=FILE)
+	@tools/setup.sh run
+	@exec $(PYTHON) src/ $(CONFIG)
+
+test: ## set up what is missing, then all checks and all tests (PYTEST_ARGS=...)
+	@tools/setup.sh test
+	@$(MAKE) --no-print-directory lint
+	@echo "== pytest"
+	@$(PYTHON) -m pytest --timeout=$(TIMEOUT) $(PYTEST_ARGS)
+
+lint: ## the checks that run no code: format, lint, arrows, types
+	@tools/setup.sh lint
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== lint-imports"
+	@$(BIN)/lint-imports
+	@echo "== mypy"
+	@$(BIN)/mypy
+
+format: ## let ruff format the code and mend what it can
+	@tools/setup.sh lint
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+setup: ## set up what run and test need, and nothing else
+	@tools/setup.sh test
+
+clean: ## remove what the above made, but not ./data
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache
+	rm -rf .ruff_cache .coverage src/volcache.egg-info
+	find src tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

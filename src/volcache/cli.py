@@ -1,0 +1,180 @@
+"""
+The command line: arguments in, exit code out; nothing else in the package prints.
+
+A command is one entry in `COMMANDS`. Exit codes: 0 done, 1 the store or the address
+cannot be used, 2 a wrong argument or setting, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from volcache import __version__
+from volcache.config import ENVIRONMENT_PREFIX, SETTINGS, load_config
+from volcache.errors import (
+    ClientError,
+    ConfigError,
+    ListenError,
+    StoreError,
+    VolcacheError,
+)
+from volcache.logs import setup_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell says it.
+
+# The nearest class of an error's own line of descent decides.
+EXIT_CODES: Final[dict[type[VolcacheError], int]] = {
+    ConfigError: EXIT_USAGE,
+    ClientError: EXIT_USAGE,
+    StoreError: EXIT_FAILED,
+    ListenError: EXIT_FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One word after `volcache`: what it says of itself, takes and does."""
+
+    name: str
+    text: str
+    epilog: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """
+    Run one command.
+
+    Args:
+        argv: Arguments without the program's name; None takes those of the process.
+
+    Returns:
+        The exit code. Errors of the package were said in one line on standard error.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as end:
+        # argparse ends --help, --version and wrong usage so; it has printed already.
+        return end.code if isinstance(end.code, int) else EXIT_USAGE
+    command: Command = arguments.command
+    try:
+        command.run(arguments)
+    except VolcacheError as error:
+        _complain(str(error))
+        return exit_code(error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return EXIT_OK
+
+
+def exit_code(error: VolcacheError) -> int:
+    """Look the error up in `EXIT_CODES`, its own class before its ancestors."""
+    return next(EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES)
+
+
+def _complain(text: str) -> None:
+    """Say one line on standard error."""
+    print(f"volcache: {text}", file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, not two."""
+
+    def error(self, message: str) -> NoReturn:
+        """Point to the help of the command that was misused."""
+        _complain(f'{message}; see "{self.prog} --help"')
+        self.exit(EXIT_USAGE)
+
+
+def _parser() -> _Parser:
+    """Build the parser from `COMMANDS`."""
+    parser = _Parser(
+        prog="volcache",
+        description="Keeps very many small files on plain disks, served over HTTP.",
+        epilog="example: volcache serve conf/volcache.toml",
+    )
+    version = f"volcache {__version__}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command.name,
+            help=command.text,
+            description=command.text,
+            epilog=command.epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        # Also here, so that `python src/ --version` works.
+        sub.add_argument("--version", action="version", version=version)
+        command.add_arguments(sub)
+        sub.set_defaults(command=command)
+    return parser
+
+
+# --- serve -----------------------------------------------------------------------
+
+
+def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take one settings file, or none."""
+    parser.add_argument(
+        "config",
+        nargs="?",
+        type=Path,
+        metavar="CONFIG",
+        help="a TOML file of settings (default: none, every setting at its default)",
+    )
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    """
+    Serve until a signal ends it.
+
+    Raises:
+        VolcacheError: The start failed; nothing is left listening or locked.
+    """
+    config = load_config(arguments.config, os.environ)
+    setup_logging(config.log_level, config.log_file)
+    # Here, so that --help and the offline tools do without a web server's parts.
+    from volcache import wiring  # noqa: PLC0415
+
+    wiring.run(config)
+
+
+def _serve_epilog() -> str:
+    """List the settings, so that none has to be looked up elsewhere."""
+    lines = [
+        f"settings (in CONFIG, or as {ENVIRONMENT_PREFIX}<SETTING> in the environment):"
+    ]
+    for setting in SETTINGS:
+        default = f'"{setting.default}"' if setting.default == "" else setting.default
+        lines.append(f"  {setting.name:<15} {default!s:<11} {setting.text}")
+    lines += [
+        "",
+        "examples:",
+        "  volcache serve conf/volcache.toml",
+        f"  {ENVIRONMENT_PREFIX}PORT=8000 volcache serve",
+    ]
+    return "\n".join(lines)
+
+
+COMMANDS: Final[tuple[Command, ...]] = (
+    Command(
+        name="serve",
+        text="Serve one mount point over HTTP until SIGTERM or SIGINT.",
+        epilog=_serve_epilog(),
+        add_arguments=_add_serve_arguments,
+        run=_serve,
+    ),
+)

@@ -1,0 +1,212 @@
+"""
+The cycle of volumes: which there are, which is the head, what is reclaimed next.
+
+Gives the store a head with room for its next record, and carries out the steps of
+`rotation.py` in memory as well as on the disk. Knows nothing of keys.
+
+Invariants:
+    - `volumes` holds every life that exists, the head is the newest of them.
+    - Only the oldest lives are ever reclaimed. So no older value of a key comes to light
+      when the record or tombstone that replaced it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Literal
+
+from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
+from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES
+from volcache.store.position import volume_of
+from volcache.store.rotation import allocate, begin_life, next_slot, seal, trim
+from volcache.store.volume import Volume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache.store.mount_point import MountPoint
+    from volcache.store.recovery import Recovered
+    from volcache.store.stats import StoreStats
+
+SyncMode = Literal["none", "periodic", "always"]
+
+_log = logging.getLogger("volcache.store")
+
+
+class VolumeCycle:
+    """The volumes of one mount point."""
+
+    def __init__(  # noqa: PLR0913 - plain numbers, by keyword.
+        self,
+        mount: MountPoint,
+        recovered: Recovered,
+        stats: StoreStats,
+        *,
+        volume_size: int,
+        volume_num: int,
+        sync_mode: SyncMode,
+        clock: Callable[[], int],
+    ) -> None:
+        """Go on with what recovery has found, and allocate the head."""
+        self._mount = mount
+        self._fs = mount.fs
+        self._stats = stats
+        self._volume_size = volume_size
+        self._volume_num = volume_num
+        self._sync_mode = sync_mode
+        self._clock = clock
+        self._index = recovered.index
+        self._descriptors = recovered.descriptors
+        self.meta = recovered.meta
+        self.volumes = recovered.volumes
+        self.head = recovered.head
+        # Sealed and not yet synced; `sync` takes them out and closes their index files.
+        self._sealed: deque[Volume] = deque()
+        self._allocate_head()
+
+    def _allocate_head(self) -> None:
+        """At the start: a disk without room is said at once, and reading goes on."""
+        head = self.head
+        if head.sealed:
+            return
+        try:
+            allocate(self._mount, head, max(self._volume_size, head.end))
+            trim(self._fs, head)
+        except (OSError, DiskFullError) as error:
+            self._stats.note_write_error(error)
+
+    # --- Room ----------------------------------------------------------------------
+
+    def make_room(self, size: int, length: int) -> Volume:
+        """
+        Return a head with room for a record, rotating if need be.
+
+        Args:
+            size: Of the record, bytes.
+            length: Of its value, bytes.
+
+        Raises:
+            ValueTooLargeError: No volume has so much room.
+            DiskFullError: The disk has not.
+            StoreIOError: The disk refused. In all cases the store goes on as before.
+        """
+        room = self._volume_size - VOLUME_HEADER_BYTES
+        if size > room or length > VALUE_BYTES_MAX:
+            limit = min(VALUE_BYTES_MAX, max(0, room - (size - length)))
+            raise ValueTooLargeError(size=length, limit=limit)
+        head = self.head
+        try:
+            if head.capacity == 0 and not (head.sealed or head.retired):
+                # There was no room on the disk when it was opened.
+                allocate(self._mount, head, max(self._volume_size, head.end))
+            if head.end + size > head.capacity:
+                head = self._rotate()
+        except DiskFullError as error:
+            self._stats.note_write_error(error)
+            raise
+        except OSError as error:
+            self._stats.note_write_error(error)
+            message = f"disk refused to begin a volume: {error.strerror or error}"
+            raise StoreIOError(message) from error
+        return head
+
+    def _rotate(self) -> Volume:
+        """Seal the head and begin the next slot; see `rotation.py` for the steps."""
+        old = self.head
+        slot, generation = next_slot(
+            volume=old.id, generation=old.generation, volume_num=self._volume_num
+        )
+        head = Volume(
+            fd=self._descriptors[slot],
+            volume=slot,
+            generation=generation,
+            store_id=self.meta.store_id,
+        )
+        allocate(self._mount, head, self._volume_size)
+        seal(old)
+        meta = self.meta._replace(head=slot, generation=generation)
+        begin_life(self._mount, head, meta, self._clock())
+        self.meta = meta
+        self._reclaim(slot)
+        trim(self._fs, head)
+        self.volumes[head.life] = head
+        self._index.begin(head.life)
+        self.head = head
+        self._stats.rotations += 1
+        self._hand_over(old)
+        return head
+
+    def _reclaim(self, slot: int) -> None:
+        """Forget the life a slot held, all older ones, and what is over the number."""
+        lives = sorted(self.volumes)
+        slots = [volume_of(life) for life in lives]
+        held = slots.index(slot) + 1 if slot in slots else 0
+        for life in lives[: max(held, len(lives) + 1 - self._volume_num)]:
+            volume = self.volumes.pop(life)
+            if volume.id != slot:
+                self._give_up(volume)
+            records, lost = self._index.reclaim(life)
+            self._stats.evicted_records += records
+            self._stats.evicted_bytes += lost
+            _log.info(
+                "rotation.reclaimed volume=%d generation=%d evicted=%d bytes=%d",
+                volume.id,
+                volume.generation,
+                records,
+                lost,
+            )
+
+    def _give_up(self, volume: Volume) -> None:
+        """Free the disk of a volume whose slot is not used any more."""
+        try:
+            self._fs.unlink(self._mount.index_path(volume.id))
+            self._fs.truncate(volume.fd, 0)
+        except OSError as error:
+            self._stats.note_write_error(error)
+
+    def _hand_over(self, old: Volume) -> None:
+        """Hand a sealed volume to whoever syncs, or be done with it."""
+        if self._sync_mode == "periodic":
+            self._sealed.append(old)
+            return
+        if self._sync_mode == "always":
+            self._sync_volume(old)
+        _close_index_file(old)
+
+    # --- Syncing and closing -------------------------------------------------------
+
+    def sync(self) -> None:
+        """Sync what was sealed since the last time, then the head; see `Store.sync`."""
+        while self._sealed:
+            volume = self._sealed.popleft()
+            self._sync_volume(volume)
+            _close_index_file(volume)
+        self._sync_volume(self.head)
+
+    def _sync_volume(self, volume: Volume) -> None:
+        try:
+            volume.sync(self._fs)
+        except OSError as error:
+            self.note_sync_error(volume, error)
+
+    def note_sync_error(self, volume: Volume, error: OSError) -> None:
+        """Count a sync that failed and write no further to that volume."""
+        self._stats.note_sync_error(error)
+        # The kernel reports a failed write-back once and may drop the pages: a second
+        # fsync that succeeds would prove nothing. The next record opens a new volume.
+        volume.retired = True
+        volume.capacity = 0
+
+    def close(self) -> None:
+        """Sync everything and give all descriptors back."""
+        self.sync()
+        _close_index_file(self.head)
+        for fd in self._descriptors.values():
+            self._fs.close(fd)
+
+
+def _close_index_file(volume: Volume) -> None:
+    index_file, volume.index_file = volume.index_file, None
+    if index_file is not None:
+        index_file.close()

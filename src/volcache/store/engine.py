@@ -1,0 +1,419 @@
+"""
+The store: keys and values on one mount point.
+
+A put is one write at the end of the head, then the index in memory changes; a get is one
+read of a whole record, which is checked before it is believed. Everything else is in the
+modules named after it. The store knows no HTTP, no settings and no other tier; it is given
+numbers, a file system and a clock.
+
+One thread calls everything but `sync`, which another one may.
+
+Invariant: a position counts only if its life is in `_volumes`; see `cycle.py` for what
+keeps older values of a key from coming to light again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from google_crc32c import value as crc32c
+
+from volcache.errors import (
+    DamagedRecordError,
+    StoreIOError,
+)
+from volcache.store.cycle import SyncMode, VolumeCycle
+from volcache.store.files import OsFileSystem
+from volcache.store.format import (
+    HEAD_BYTES,
+    RECORD_BYTES_MIN,
+    RECORD_OVERHEAD_BYTES,
+    Record,
+    decode_head,
+    decode_record,
+    encode_record,
+    encode_tombstone,
+    make_record,
+)
+from volcache.store.mount_point import MountPoint, unusable
+from volcache.store.position import (
+    LIFE_SHIFT,
+    OFFSET_MAX,
+    OFFSET_SHIFT,
+    SIZE_MAX,
+)
+from volcache.store.recovery import recover
+from volcache.store.stats import StoreStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache.store.files import FileSystem
+    from volcache.store.recovery import Recovered
+    from volcache.store.report import RecoveryReport
+    from volcache.store.volume import Volume
+
+_log = logging.getLogger("volcache.store")
+# Lines of the index file are written this many at a time: 13 KB or so, a write for every
+# 512 puts. What is not written is found again by scanning the tail of the volume.
+_INDEX_BATCH: Final = 512
+# Keys of reclaimed volumes looked at with each put, and one more for every so many bytes
+# written: a volume is swept before the head, which is as large, is full.
+_SWEEP_KEYS_MIN: Final = 16
+
+
+class Store:
+    """A mount point, open."""
+
+    def __init__(
+        self,
+        mount: MountPoint,
+        recovered: Recovered,
+        *,
+        volume_size: int,
+        volume_num: int,
+        sync_mode: SyncMode,
+        clock: Callable[[], int],
+    ) -> None:
+        """Use `Store.open`."""
+        self._mount = mount
+        self._fs = mount.fs
+        self._pread = mount.fs.pread
+        self._pwritev = mount.fs.pwritev
+        self._sync_always = sync_mode == "always"
+        self._clock = clock
+        self._session = recovered.meta.session
+        self._index = recovered.index
+        self.report: RecoveryReport = recovered.report
+        self.stats = StoreStats()
+        self._cycle = VolumeCycle(
+            mount,
+            recovered,
+            self.stats,
+            volume_size=volume_size,
+            volume_num=volume_num,
+            sync_mode=sync_mode,
+            clock=clock,
+        )
+        # The cycle changes what is in the dict, never the dict.
+        self._volumes = self._cycle.volumes
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        *,
+        volume_size: int,
+        volume_num: int,
+        sync_mode: SyncMode = "periodic",
+        fs: FileSystem | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> Self:
+        """
+        Open a mount point; make one where there is none.
+
+        Args:
+            directory: Of the mount point; made if missing.
+            volume_size: Bytes of a volume, header included. May differ from last time:
+                a slot takes the new size when its turn comes.
+            volume_num: Number of volumes, at least 2. May differ from last time: when
+                it is smaller, the oldest volumes are given up at once.
+            sync_mode: When written data is made to survive a power loss: "always"
+                before a put or delete returns, "periodic" by calls of `sync` from
+                outside, "none" when the system sees fit. Closing syncs in any case.
+            fs: The disk.
+            clock: Milliseconds since the epoch.
+
+        Raises:
+            ForeignDirectoryError: The directory holds something else.
+            StoreLockedError: Another process has it open.
+            FormatVersionError: It was written by a newer volcache.
+            MountPointError: It cannot be read or written.
+        """
+        mount = MountPoint.open(fs or OsFileSystem(), directory)
+        try:
+            recovered = recover(mount, volume_num=volume_num, now_ms=clock())
+        except OSError as error:
+            mount.close()
+            raise unusable(directory, error) from error
+        except BaseException:
+            mount.close()
+            raise
+        return cls(
+            mount,
+            recovered,
+            volume_size=volume_size,
+            volume_num=volume_num,
+            sync_mode=sync_mode,
+            clock=clock,
+        )
+
+    # --- Reading -------------------------------------------------------------------
+
+    def get(self, key: bytes) -> Record | None:
+        """
+        Return the record last put under a key, read from disk and checked.
+
+        Returns:
+            None for a miss: never stored, deleted, expired, overwritten by age,
+            damaged, or not readable. The last two are counted, and a damaged record is
+            forgotten.
+        """
+        position = self._index.get(key)
+        if position is None:
+            return None
+        volume = self._volumes.get(position >> LIFE_SHIFT)
+        if volume is None:
+            return None
+        offset = position >> OFFSET_SHIFT & OFFSET_MAX
+        size = position & SIZE_MAX
+        try:
+            record = decode_record(
+                self._pread(volume.fd, size, offset),
+                volume.name,
+                offset,
+                size,
+                key,
+            )
+        except DamagedRecordError as error:
+            self._forget_damaged(key, error)
+            return None
+        except OSError as error:
+            self.stats.note_read_error(error)
+            return None
+        if self.stats.read_errors_in_row:
+            self.stats.read_errors_in_row = 0
+        if record.expires_ms and record.expires_ms <= self._clock():
+            return None
+        return record
+
+    def head(self, key: bytes) -> Record | None:
+        """
+        Return what `get` returns, but with an empty `value`, which is not read.
+
+        A damaged value is therefore not noticed.
+        """
+        position = self._index.get(key)
+        if position is None:
+            return None
+        volume = self._volumes.get(position >> LIFE_SHIFT)
+        if volume is None:
+            return None
+        offset = position >> OFFSET_SHIFT & OFFSET_MAX
+        size = position & SIZE_MAX
+        try:
+            data = self._pread(volume.fd, min(size, HEAD_BYTES + len(key)), offset)
+            record = decode_head(
+                data,
+                volume.name,
+                offset,
+                size,
+                key,
+            )
+        except DamagedRecordError as error:
+            self._forget_damaged(key, error)
+            return None
+        except OSError as error:
+            self.stats.note_read_error(error)
+            return None
+        if record.expires_ms and record.expires_ms <= self._clock():
+            return None
+        return record
+
+    @property
+    def count(self) -> int:
+        """The number of keys, expired ones included."""
+        return self._index.count
+
+    def __contains__(self, key: bytes) -> bool:
+        """Tell whether the index has a key; the record itself is not looked at."""
+        position = self._index.get(key)
+        return position is not None and position >> LIFE_SHIFT in self._volumes
+
+    def _forget_damaged(self, key: bytes, error: DamagedRecordError) -> None:
+        self._index.delete(key)
+        self.stats.note_damaged(error)
+
+    # --- Writing -------------------------------------------------------------------
+
+    def put(
+        self,
+        key: bytes,
+        value: bytes,
+        *,
+        content_type: bytes = b"",
+        content_encoding: bytes = b"",
+        expires_ms: int = 0,
+    ) -> Record:
+        """
+        Store a value.
+
+        When this returns, readers see it and it survives the death of the process; a
+        power loss it survives as `sync_mode` says.
+
+        Args:
+            key: 1 to 65,535 bytes of any kind.
+            value: 0 bytes to what fits a volume; not copied.
+            content_type: At most 255 bytes, given back as they are.
+            content_encoding: Likewise.
+            expires_ms: Milliseconds since the epoch; 0 = never.
+
+        Raises:
+            ValueTooLargeError: The record does not fit an empty volume.
+            DiskFullError: There is no room for the next volume.
+            StoreIOError: The disk refused. In this and the other cases the old value
+                stays.
+        """
+        length = len(value)
+        size = (
+            RECORD_OVERHEAD_BYTES
+            + len(key)
+            + len(content_type)
+            + len(content_encoding)
+            + length
+        )
+        head = self._cycle.head
+        offset = head.end
+        if offset + size > head.capacity:
+            head = self._cycle.make_room(size, length)
+            offset = head.end
+        checksum = crc32c(value)
+        now = self._clock()
+        prefix = encode_record(
+            head.identity,
+            self._session,
+            offset,
+            now,
+            expires_ms,
+            content_type,
+            content_encoding,
+            key,
+            length,
+            checksum,
+        )
+        self._append(head, (prefix, value), size)
+        self._index.set(key, head.base | offset << OFFSET_SHIFT | size)
+        head.pending.append((key, offset, size))
+        if len(head.pending) >= _INDEX_BATCH:
+            self._write_index(head)
+        if self._index.sweeping:
+            self._index.sweep(_SWEEP_KEYS_MIN + size // RECORD_BYTES_MIN)
+        return make_record(
+            (
+                value,
+                content_type,
+                content_encoding,
+                now,
+                expires_ms,
+                head.id,
+                head.generation,
+                offset,
+                size,
+                length,
+                checksum,
+                "DISK",
+            )
+        )
+
+    def delete(self, key: bytes) -> bool:
+        """
+        Forget a key for good.
+
+        A tombstone and its line in the index file are written before this returns, so
+        that the key stays deleted as surely as a put stays put.
+
+        Returns:
+            Whether there was something to delete.
+
+        Raises:
+            DiskFullError: There is no room for the next volume.
+            StoreIOError: The disk refused. In both cases the value stays.
+        """
+        if key not in self:
+            return False
+        size = RECORD_OVERHEAD_BYTES + len(key)
+        head = self._cycle.head
+        if head.end + size > head.capacity:
+            head = self._cycle.make_room(size, 0)
+        tombstone = encode_tombstone(
+            head.identity, self._session, head.end, self._clock(), key
+        )
+        self._append(head, (tombstone,), size)
+        # Rotation may have reclaimed the key's own life; then this finds nothing.
+        self._index.delete(key)
+        head.pending.append((key, 0, 0))
+        self._write_index(head)
+        return True
+
+    def _append(self, head: Volume, buffers: tuple[bytes, ...], size: int) -> None:
+        """
+        Write a record at the end of the head and, in mode "always", sync it.
+
+        Raises:
+            StoreIOError: The head ends where it ended; the next record is written over
+                what came of this one.
+        """
+        offset = head.end
+        try:
+            written = self._pwritev(head.fd, buffers, offset)
+            if written != size:
+                self._write_rest(head.fd, buffers, offset, written)
+        except OSError as error:
+            self.stats.note_write_error(error)
+            message = f"disk refused to write: {error.strerror or error}"
+            raise StoreIOError(message) from error
+        if self._sync_always:
+            self._sync_record(head, offset + size)
+        head.end = offset + size
+
+    def _write_rest(
+        self, fd: int, buffers: tuple[bytes, ...], offset: int, written: int
+    ) -> None:
+        """Finish a write that the system cut short."""
+        data = b"".join(buffers)
+        while written < len(data):
+            count = self._pwritev(fd, [data[written:]], offset + written)
+            if count <= 0:
+                message = f"{written} of {len(data)} bytes written"
+                raise OSError(message)
+            written += count
+
+    def _sync_record(self, head: Volume, end: int) -> None:
+        try:
+            self._fs.sync(head.fd)
+        except OSError as error:
+            self._cycle.note_sync_error(head, error)
+            message = f"disk refused to sync: {error.strerror or error}"
+            raise StoreIOError(message) from error
+        head.synced_end = end
+
+    def _write_index(self, head: Volume) -> None:
+        """Write pending lines; when that fails they stay pending for the next time."""
+        try:
+            head.index()
+        except OSError as error:
+            self.stats.note_index_error(error)
+
+    # --- Syncing and closing -------------------------------------------------------
+
+    def sync(self) -> None:
+        """
+        Return when everything written up to now survives a power loss.
+
+        May be called by another thread. A disk that refuses is logged and counted, and
+        the volume concerned is not written any further: what the system has dropped of
+        it will be found damaged, not believed.
+        """
+        self._cycle.sync()
+
+    def close(self) -> None:
+        """Write and sync what is buffered, and give the mount point back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._write_index(self._cycle.head)
+        self._cycle.close()
+        self._mount.close()

@@ -1,0 +1,104 @@
+"""
+The index file of one life of a volume, open for appending.
+
+Writes blocks (see `lines.py`) at a place it keeps itself, so that what a failed write left
+behind is written over by the next one. Knows nothing of the index in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from volcache.store.files import write_all
+from volcache.store.lines import IndexName, encode_block, encode_index_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from volcache.store.files import FileSystem
+
+
+class IndexFile:
+    """An index file with the place of its next block."""
+
+    def __init__(self, fs: FileSystem, fd: int, end: int) -> None:
+        """Use `create` or `append_to`."""
+        self._fs = fs
+        self._fd = fd
+        self._end = end
+        self._synced_end = -1
+
+    @classmethod
+    def create(cls, fs: FileSystem, path: str, name: IndexName) -> Self:
+        """
+        Begin a new index file; an old one of that name is removed first.
+
+        Raises:
+            OSError: There may be an empty file or a torn one, which counts as none.
+        """
+        fs.unlink(path)
+        block = encode_index_header(name)
+        fd = fs.open(path, create=True)
+        try:
+            write_all(fs, fd, block, 0)
+        except BaseException:
+            fs.close(fd)
+            raise
+        return cls(fs, fd, len(block))
+
+    @classmethod
+    def append_to(cls, fs: FileSystem, path: str, end: int) -> Self:
+        """
+        Go on behind the last good block, which ends at `end`; cut off what follows.
+
+        Raises:
+            OSError: The file cannot be opened or cut.
+        """
+        fd = fs.open(path, create=False)
+        try:
+            if fs.size(fd) > end:
+                fs.truncate(fd, end)
+        except BaseException:
+            fs.close(fd)
+            raise
+        return cls(fs, fd, end)
+
+    @property
+    def end(self) -> int:
+        """The length of the file in bytes, as far as it counts."""
+        return self._end
+
+    def append(
+        self,
+        entries: Iterable[tuple[bytes, int, int]],
+        volume_end: int,
+        *,
+        sealed: bool = False,
+    ) -> None:
+        """
+        Append one block; see `lines.encode_block` for the arguments.
+
+        It survives the process from then on and a power loss from the next `sync`.
+
+        Raises:
+            OSError: The block does not count; the next one takes its place.
+        """
+        block = encode_block(entries, volume_end, sealed=sealed)
+        write_all(self._fs, self._fd, block, self._end)
+        self._end += len(block)
+
+    def sync(self) -> None:
+        """
+        Return when every block appended so far is on the disk.
+
+        Raises:
+            OSError: Nothing is known of the blocks since the last sync.
+        """
+        end = self._end
+        if end != self._synced_end:
+            self._fs.sync(self._fd)
+            self._synced_end = end
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._fs.close(self._fd)

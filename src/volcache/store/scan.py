@@ -1,0 +1,161 @@
+"""
+Find records in a volume by reading it, without its index file.
+
+A record that is torn at the end is normal: the process or the machine died while it was
+written, and nobody was told that it is stored. Damage with records behind it is an event.
+Both are told apart by looking for a record of the same life further on; the offset and
+the store id inside each record keep a copy of one, stored as somebody's value, from being
+taken for one.
+
+Sessions tell a record from a *ghost*. After a power loss, records can lie beyond a hole
+too wide to look across; the next session writes from the hole on, and may end just where
+an old record begins. Sessions never decrease along a volume, so the ghost shows itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google_crc32c import value as crc32c
+
+from volcache.store.format import RECORD_PREFIX_BYTES_MAX, decode_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from volcache.store.files import FileSystem
+    from volcache.store.format import RecordHeader
+    from volcache.store.volume import Volume
+
+# How far behind the end of the head a boot looks for records that a power loss has cut
+# off by a hole. Costs one read of that much after every start.
+TAIL_WINDOW_BYTES: Final = 64 * 2**20
+WHOLE_VOLUME: Final = 2**62
+_CHUNK_BYTES: Final = 2**20
+_SECTOR_BYTES: Final = 4096
+
+
+class Found(NamedTuple):
+    """A record; its header is right, and its value too if `intact`."""
+
+    header: RecordHeader
+    intact: bool
+
+
+class Gap(NamedTuple):
+    """Bytes that hold no record although there are records behind them."""
+
+    start: int
+    end: int
+
+
+class Torn(NamedTuple):
+    """A record that was being written when everything stopped; nothing follows."""
+
+    start: int
+
+
+class VolumeReader:
+    """Reads a volume in large pieces; unreadable sectors read as zeros."""
+
+    def __init__(self, fs: FileSystem, volume: Volume) -> None:
+        """Read from the descriptor of `volume`, up to the present end of the file."""
+        self._fs = fs
+        self._fd = volume.fd
+        self._identity = volume.identity
+        self.length = fs.size(volume.fd)
+        self.unreadable_sectors = 0
+        self._start = 0
+        self._buffer = b""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes of the volume, fewer at its end."""
+        begin = offset - self._start
+        if begin < 0 or begin + length > len(self._buffer):
+            self._buffer = self._read_through(offset, max(length, _CHUNK_BYTES))
+            self._start, begin = offset, 0
+        return self._buffer[begin : begin + length]
+
+    def _read_through(self, offset: int, length: int) -> bytes:
+        length = max(0, min(length, self.length - offset))
+        try:
+            return self._fs.pread(self._fd, length, offset)
+        except OSError:
+            sectors = range(offset, offset + length, _SECTOR_BYTES)
+            parts = (self._sector(at, offset + length - at) for at in sectors)
+            return b"".join(parts)
+
+    def _sector(self, offset: int, left: int) -> bytes:
+        length = min(left, _SECTOR_BYTES)
+        try:
+            return self._fs.pread(self._fd, length, offset).ljust(length, b"\0")
+        except OSError:
+            self.unreadable_sectors += 1
+            return bytes(length)
+
+    def begins_record(self, offset: int) -> bool:
+        """Tell whether a record of this life was at least begun here."""
+        return self.read(offset, len(self._identity)) == self._identity
+
+    def header_at(self, offset: int, session: int) -> RecordHeader | None:
+        """Return the header of a record here that `session` can have been before."""
+        if not self.begins_record(offset):
+            return None
+        data = self.read(offset, RECORD_PREFIX_BYTES_MAX)
+        header = decode_header(data, self._identity, offset)
+        if header is None or header.session < session:
+            return None
+        return header if offset + header.size <= self.length else None
+
+    def is_intact(self, header: RecordHeader) -> bool:
+        """Tell whether the value behind a header is the one that was stored."""
+        value = self.read(header.offset + header.value_start, header.length)
+        return len(value) == header.length and crc32c(value) == header.checksum
+
+    def find_header(self, offset: int, session: int, window: int) -> int | None:
+        """Return where the next record begins, at most `window` bytes further on."""
+        limit = min(self.length, offset + window)
+        overlap = len(self._identity) - 1
+        while offset < limit:
+            chunk = self.read(offset, min(_CHUNK_BYTES, self.length - offset))
+            at = chunk.find(self._identity)
+            while at >= 0:
+                if self.header_at(offset + at, session) is not None:
+                    return offset + at
+                at = chunk.find(self._identity, at + 1)
+            if len(chunk) <= overlap:
+                return None
+            offset += len(chunk) - overlap
+        return None
+
+
+def scan_records(
+    reader: VolumeReader, start: int, window: int
+) -> Iterator[Found | Gap | Torn]:
+    """
+    Yield what lies in a volume from `start` on, in the order of its bytes.
+
+    Args:
+        reader: Of the volume.
+        start: Where a record may begin.
+        window: How many bytes without a record end the scan.
+    """
+    offset, session = start, 0
+    while offset < reader.length:
+        header = reader.header_at(offset, session)
+        if header is not None:
+            end = offset + header.size
+            intact = reader.is_intact(header)
+            if not intact and reader.find_header(end, session, window) is None:
+                yield Torn(offset)
+                return
+            yield Found(header, intact)
+            offset, session = end, header.session
+            continue
+        following = reader.find_header(offset + 1, session, window)
+        if following is None:
+            if reader.begins_record(offset):
+                yield Torn(offset)
+            return
+        yield Gap(offset, following)
+        offset = following

@@ -1,0 +1,69 @@
+"""What a store has counted since it was opened, and the log lines that go with it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from volcache.errors import DamagedRecordError
+
+_log = logging.getLogger("volcache.store")
+
+# A disk that dies fails every request: after the first lines of a kind, only each one
+# that doubles the count is logged.
+_LINES_OF_A_KIND: Final = 10
+# Of read errors with no good read between: then the disk, not a record, is bad.
+READ_ERRORS_IN_ROW_MAX: Final = 3
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """Counts since the store was opened."""
+
+    rotations: int = 0
+    evicted_records: int = 0  # live records lost by reclaim
+    evicted_bytes: int = 0
+    damaged_records: int = 0  # found by reads: a miss each
+    read_errors: int = 0
+    read_errors_in_row: int = 0
+    write_errors: int = 0
+    sync_errors: int = 0
+    index_errors: int = 0
+
+    @property
+    def is_disk_good(self) -> bool:
+        """Whether reads work: false after several errors without a good one between."""
+        return self.read_errors_in_row < READ_ERRORS_IN_ROW_MAX
+
+    def note_damaged(self, error: DamagedRecordError) -> None:
+        """Count a record that does not check out."""
+        self.damaged_records += 1
+        _log_some(self.damaged_records, "read.damaged", error)
+
+    def note_read_error(self, error: OSError) -> None:
+        """Count a read that the disk refused."""
+        self.read_errors += 1
+        self.read_errors_in_row += 1
+        _log_some(self.read_errors, "read.failed", error)
+
+    def note_write_error(self, error: Exception) -> None:
+        """Count a put or delete that the disk refused."""
+        self.write_errors += 1
+        _log_some(self.write_errors, "write.failed", error)
+
+    def note_sync_error(self, error: OSError) -> None:
+        """Count a sync that failed: what was not synced is not promised any more."""
+        self.sync_errors += 1
+        _log_some(self.sync_errors, "sync.failed", error)
+
+    def note_index_error(self, error: OSError) -> None:
+        """Count an index file that could not be written; nothing is lost by it."""
+        self.index_errors += 1
+        _log_some(self.index_errors, "index.failed", error)
+
+
+def _log_some(count: int, event: str, error: Exception) -> None:
+    if count <= _LINES_OF_A_KIND or count & (count - 1) == 0:
+        _log.error("%s count=%d error=%r", event, count, str(error))

@@ -1,0 +1,1 @@
+"""HTTP: the WSGI application and the server that runs it."""

@@ -1,0 +1,87 @@
+"""
+The content type a key's suffix suggests, for values that were stored without one.
+
+The table is written out, because that of the standard library changes with its version
+and with the host's mime files: two instances must not answer differently.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+DEFAULT_TYPE: Final = "application/octet-stream"
+
+# Suffix to type. Compressed files are given back as they are, so a `.gz` is of type
+# gzip, never of the type of its contents with a Content-Encoding nobody asked for.
+_TYPES: Final[dict[bytes, str]] = {
+    b".7z": "application/x-7z-compressed",
+    b".avi": "video/x-msvideo",
+    b".avif": "image/avif",
+    b".bmp": "image/bmp",
+    b".bz2": "application/x-bzip2",
+    b".css": "text/css",
+    b".csv": "text/csv",
+    b".gif": "image/gif",
+    b".gz": "application/gzip",
+    b".htm": "text/html",
+    b".html": "text/html",
+    b".ico": "image/vnd.microsoft.icon",
+    b".jar": "application/java-archive",
+    b".jpeg": "image/jpeg",
+    b".jpg": "image/jpeg",
+    b".js": "text/javascript",
+    b".json": "application/json",
+    b".m3u8": "application/vnd.apple.mpegurl",
+    b".m4a": "audio/mp4",
+    b".map": "application/json",
+    b".md": "text/markdown",
+    b".mjs": "text/javascript",
+    b".mov": "video/quicktime",
+    b".mp3": "audio/mpeg",
+    b".mp4": "video/mp4",
+    b".mpd": "application/dash+xml",
+    b".oga": "audio/ogg",
+    b".ogg": "audio/ogg",
+    b".ogv": "video/ogg",
+    b".otf": "font/otf",
+    b".pbf": "application/x-protobuf",
+    b".pdf": "application/pdf",
+    b".png": "image/png",
+    b".svg": "image/svg+xml",
+    b".tar": "application/x-tar",
+    b".tgz": "application/gzip",
+    b".tif": "image/tiff",
+    b".tiff": "image/tiff",
+    b".toml": "application/toml",
+    b".ts": "video/mp2t",
+    b".ttf": "font/ttf",
+    b".txt": "text/plain",
+    b".wasm": "application/wasm",
+    b".wav": "audio/wav",
+    b".webm": "video/webm",
+    b".webmanifest": "application/manifest+json",
+    b".webp": "image/webp",
+    b".whl": "application/zip",
+    b".woff": "font/woff",
+    b".woff2": "font/woff2",
+    b".xml": "application/xml",
+    b".xz": "application/x-xz",
+    b".yaml": "application/yaml",
+    b".yml": "application/yaml",
+    b".zip": "application/zip",
+    b".zst": "application/zstd",
+}
+
+
+_HEADERS: Final = {
+    suffix: ("Content-Type", content_type) for suffix, content_type in _TYPES.items()
+}
+_DEFAULT_HEADER: Final = ("Content-Type", DEFAULT_TYPE)
+
+
+def guess_type_header(key: bytes) -> tuple[str, str]:
+    """Return Content-Type as a key's suffix suggests it, whatever its case."""
+    dot = key.rfind(b".")
+    if dot < 0:
+        return _DEFAULT_HEADER
+    return _HEADERS.get(key[dot:].lower(), _DEFAULT_HEADER)

@@ -1,0 +1,89 @@
+"""
+The one place that knows every part: settings in, a running service out.
+
+What is opened here is closed here, in reverse order, however the service ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, cast
+
+from volcache.service import FileCache
+from volcache.store import PeriodicSync, Store
+from volcache.web.app import App
+from volcache.web.server import listen, serve
+from volcache.web.stopper import stop_signals_held
+
+if TYPE_CHECKING:
+    from volcache.config import Config
+    from volcache.store import SyncMode
+
+_log = logging.getLogger("volcache")
+
+
+def run(config: Config) -> None:
+    """
+    Serve until SIGTERM or SIGINT, then write and sync what is buffered.
+
+    Raises:
+        StoreError: The mount point cannot be used.
+        ListenError: The address cannot be listened on.
+    """
+    with ExitStack() as parts:
+        # A signal that comes while something is opened or closed waits its turn.
+        parts.enter_context(stop_signals_held())
+        # First what fails most often, and before the mount point is touched.
+        listener = listen(config.ip, config.port)
+        parts.callback(listener.close)
+        store = _open_store(config)
+        parts.callback(_close_store, store)
+        if config.sync_mode == "periodic":
+            syncer = PeriodicSync(store, config.sync_interval)
+            parts.callback(syncer.stop)
+        app = App(
+            FileCache(store),
+            key_size_max=config.max_key_size,
+            value_size_max=config.max_value_size,
+        )
+        # What is alive now lives as long as the process: the collector need not look
+        # at millions of keys again and again.
+        gc.collect()
+        gc.freeze()
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        _log.info("serving.started url=http://%s:%d", shown, port)
+        serve(listener, app)
+        _log.info("serving.ended")
+
+
+def _open_store(config: Config) -> Store:
+    began = time.monotonic()
+    store = Store.open(
+        config.mount_point,
+        volume_size=config.volume_size,
+        volume_num=config.volume_num,
+        sync_mode=cast("SyncMode", config.sync_mode),
+    )
+    report = store.report
+    _log.info(
+        "store.opened mount_point=%s keys=%d entries=%d scanned=%d torn=%d damaged=%d"
+        " rebuilt=%d seconds=%.3f",
+        config.mount_point,
+        store.count,
+        report.entries,
+        report.scanned,
+        report.torn,
+        report.damaged,
+        report.rebuilt,
+        time.monotonic() - began,
+    )
+    return store
+
+
+def _close_store(store: Store) -> None:
+    store.close()
+    _log.info("store.closed keys=%d", store.count)

@@ -1,0 +1,149 @@
+"""
+Kill the process at operation 1, 2, 3 ... of a script, start again, and compare.
+
+The process dies; the machine does not: what was written is there, what was buffered is
+not. The rule is the same after each crash: a key holds its last acknowledged value or,
+if an operation on it was under way, the value that operation would have left.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from support.stores import (
+    VOLUME_NUM,
+    VOLUME_SIZE,
+    Crash,
+    CrashingFileSystem,
+    UnsyncedFileSystem,
+    abandon,
+    disk_bytes,
+    open_store,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from volcache.store import Store
+    from volcache.store.files import FileSystem
+
+pytestmark = pytest.mark.crash
+
+
+class Script:
+    """Puts, overwrites and deletes that turn the cycle, and what was acknowledged."""
+
+    def __init__(self) -> None:
+        """Nothing is acknowledged yet."""
+        self.acknowledged: dict[bytes, bytes | None] = {}
+        self.under_way: tuple[bytes, bytes | None] | None = None
+        self.turns: dict[bytes, int] = {}
+        self.turn = 0
+
+    def steps(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yield key and value of every operation; None deletes."""
+        for number in range(34):
+            yield b"same", b"same %d" % number
+            yield b"key %d" % number, b"v" * (700 * (number % 7))
+            if number % 5 == 4:
+                yield b"key %d" % (number - 2), None
+
+    def run(self, store: Store) -> None:
+        """Do every step, or die in one."""
+        for key, value in self.steps():
+            self.under_way = (key, value)
+            if value is None:
+                store.delete(key)
+            else:
+                record = store.put(key, value)
+                self.turn = record.generation * VOLUME_NUM + record.volume
+                self.turns[key] = self.turn
+            self.acknowledged[key] = value
+            self.under_way = None
+
+    def verify(self, store: Store) -> None:
+        """Compare every key with what may be there."""
+        head = store._cycle.head
+        turn = head.generation * VOLUME_NUM + head.id
+        for key, value in self.acknowledged.items():
+            allowed = [value]
+            if turn - self.turns[key] >= VOLUME_NUM - 1:
+                # The rotation in which it died may or may not have reclaimed it.
+                allowed.append(None)
+            if self.under_way is not None and self.under_way[0] == key:
+                allowed.append(self.under_way[1])
+            assert value_of(store.get(key)) in allowed, key
+        if self.under_way is not None and self.under_way[0] not in self.acknowledged:
+            assert value_of(store.get(self.under_way[0])) in (None, self.under_way[1])
+
+
+def crash_and_verify(directory: Path, survive: int, torn: int, sync_mode: str) -> bool:
+    """Run the script until it dies; return whether it came to its end instead."""
+    script = Script()
+    fs = CrashingFileSystem(UnsyncedFileSystem(), survive, torn)
+    ended = False
+    with suppress(Crash):
+        script.run(
+            open_store(directory, fs=cast("FileSystem", fs), sync_mode=sync_mode)
+        )
+        ended = True
+    fs.die()
+    again = open_store(directory)
+    script.verify(again)
+    assert again.report.damaged == 0
+    assert again.stats.damaged_records == 0
+    assert disk_bytes(directory) <= VOLUME_NUM * VOLUME_SIZE
+    again.put(b"after", b"wards")
+    abandon(again)
+    last = open_store(directory)
+    script.verify(last)
+    assert value_of(last.get(b"after")) == b"wards"
+    last.close()
+    return ended
+
+
+@pytest.mark.parametrize("torn", [0, 1, 17, 18, 59, 63, 70, 400])
+@pytest.mark.parametrize("sync_mode", ["none", "always"])
+def test_a_kill_at_any_operation_loses_nothing_acknowledged(
+    tmp_path: Path, torn: int, sync_mode: str
+) -> None:
+    """Every operation of the script is the last one once, torn after `torn` bytes."""
+    for survive in range(1000):
+        if crash_and_verify(tmp_path / str(survive), survive, torn, sync_mode):
+            break
+    else:
+        pytest.fail("the script never came to its end")
+
+    assert survive > 100
+
+
+def test_a_kill_in_the_middle_of_recovery_loses_nothing(tmp_path: Path) -> None:
+    """A start that dies at any operation leaves what the next one needs."""
+    store = open_store(tmp_path)
+    script = Script()
+    script.run(store)
+    abandon(store)
+    (tmp_path / "index" / "2").unlink()
+    for survive in range(100):
+        fs = CrashingFileSystem(UnsyncedFileSystem(), survive)
+        try:
+            store = open_store(tmp_path, fs=cast("FileSystem", fs))
+        except Crash:
+            fs.die()
+            again = open_store(tmp_path)
+            script.verify(again)
+            abandon(again)
+            (tmp_path / "index" / "2").unlink()
+        else:
+            fs.die()
+            store._closed = True
+            break
+    else:
+        pytest.fail("recovery never came to its end")
+
+    assert survive > 5

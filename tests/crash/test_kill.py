@@ -1,0 +1,128 @@
+"""Kill the real process, with `kill -9`, under load, and see what is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+from support.process import ServerProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.crash, pytest.mark.integration, pytest.mark.slow]
+
+CLIENTS = 4
+KILLS = 3
+OPERATIONS_BEFORE_KILL = 400
+DEADLINE_SECONDS = 30
+
+
+class Client(threading.Thread):
+    """Puts, overwrites and deletes keys of its own until the server is gone."""
+
+    def __init__(self, number: int) -> None:
+        """Know of nothing stored yet."""
+        super().__init__(daemon=True)
+        self.number = number
+        self.url = ""
+        self.acknowledged: dict[str, bytes | None] = {}
+        self.under_way: dict[str, bytes | None] = {}
+        self.operations = 0
+
+    def run(self) -> None:
+        """Do as much as the server lives to acknowledge."""
+        with requests.Session() as session:
+            try:
+                while True:
+                    self._operate(session)
+            except requests.RequestException:
+                return
+
+    def _operate(self, session: requests.Session) -> None:
+        self.operations += 1
+        key = f"client {self.number}/key {self.operations % 50}"
+        is_delete = self.operations % 7 == 0
+        value = None if is_delete else f"{self.operations}.".encode() * 60
+        self.under_way = {key: value}
+        if value is None:
+            answer = session.delete(f"{self.url}/{key}", timeout=5)
+            assert answer.status_code in {200, 404}
+        else:
+            answer = session.put(f"{self.url}/{key}", data=value, timeout=5)
+            assert answer.status_code == 200
+        self.acknowledged[key] = value
+        self.under_way = {}
+
+    def next(self) -> Client:
+        """Return a client that goes on where this one was stopped."""
+        other = Client(self.number)
+        other.acknowledged = self.acknowledged
+        other.operations = self.operations
+        return other
+
+
+def wait_for_operations(clients: list[Client], count: int) -> None:
+    """Wait until all clients together have had so many operations."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    goal = sum(client.operations for client in clients) + count
+    while sum(client.operations for client in clients) < goal:
+        assert time.monotonic() < deadline, "the server does not take any load"
+        time.sleep(0.001)
+
+
+def verify(clients: list[Client], url: str) -> None:
+    """Compare every key with what was acknowledged for it."""
+    with requests.Session() as session:
+        for client in clients:
+            for key in client.acknowledged | client.under_way:
+                allowed = [client.acknowledged.get(key)]
+                allowed += [v for k, v in client.under_way.items() if k == key]
+                answer = session.get(f"{url}/{key}", timeout=5)
+                got = answer.content if answer.status_code == 200 else None
+                assert got in allowed, key
+                # Either outcome of what was under way is final now.
+                client.acknowledged[key] = got
+
+
+@pytest.mark.parametrize("sync_mode", ["none", "periodic"])
+def test_kill_9_under_load_loses_nothing_acknowledged(
+    tmp_path: Path, sync_mode: str
+) -> None:
+    """Every acknowledged put is there, every acknowledged delete stays deleted."""
+    settings = {"volume_size": 4 << 20, "volume_num": 8, "sync_mode": sync_mode}
+    clients = [Client(number) for number in range(CLIENTS)]
+    with ServerProcess(tmp_path, settings=settings) as server:
+        for _ in range(KILLS):
+            clients = [client.next() for client in clients]
+            for client in clients:
+                client.url = server.url
+                client.start()
+            wait_for_operations(clients, OPERATIONS_BEFORE_KILL)
+            server.kill()
+            for client in clients:
+                client.join(DEADLINE_SECONDS)
+                assert not client.is_alive()
+            server.restart()
+            verify(clients, server.url)
+
+
+def test_nothing_a_client_sends_wipes_the_cache(tmp_path: Path) -> None:
+    """No verb on any path drops more than the one key it names."""
+    verbs = ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "TRACE", "PROPFIND"]
+    paths = ["/-/flush", "/flush", "/-/", "/info", "/-/wipe", "/", "//", "/.", "/%2e"]
+    with ServerProcess(tmp_path) as server, requests.Session() as session:
+        session.put(f"{server.url}/kept", data=b"value", timeout=5)
+        for verb in verbs:
+            for path in paths:
+                request = requests.Request(verb, server.url).prepare()
+                request.url = server.url + path
+                session.send(request, timeout=5)
+        assert session.get(f"{server.url}/kept", timeout=5).content == b"value"
+        server.kill()
+        server.restart()
+        assert session.get(f"{server.url}/kept", timeout=5).content == b"value"

@@ -1,0 +1,132 @@
+"""
+The web part alone, in a process of its own: bjoern in front of a dict.
+
+Run as a script it writes its port to stdout, serves until a signal, and writes how it
+left the signals when `serve` has returned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, cast
+
+if not __package__:  # Run as a script: helpers and package are in folders above.
+    tests = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(tests), str(tests.parent / "src")]
+
+from support.fake_cache import FakeCache
+from volcache.web.app import App
+from volcache.web.server import listen, serve
+from volcache.web.stopper import stop_signals_held
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from volcache.service import FileCache
+
+KEY_SIZE_MAX: Final = 64
+VALUE_SIZE_MAX: Final = 32 << 20
+END_SECONDS: Final = 15.0
+RESTORED: Final = "handlers=True mask=True"
+
+
+class Ending(NamedTuple):
+    """How a server ended."""
+
+    exit_code: int
+    seconds: float
+    out: str
+    err: str
+
+
+class FakeServer:
+    """One process, from the beginning of the context to its end."""
+
+    def __init__(
+        self, *, drain: float = 3.0, listener: socket.socket | None = None
+    ) -> None:
+        """Say how long it drains, in seconds, and which socket it inherits, if any."""
+        self._listener = listener
+        self._options = ["--drain", str(drain)]
+        if listener is not None:
+            self._options += ["--fd", str(listener.fileno())]
+
+    def __enter__(self) -> Self:
+        """Start it, and wait until its socket listens."""
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, *self._options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[] if self._listener is None else [self._listener.fileno()],
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Kill it if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        """Open a connection and send something."""
+        connection = socket.create_connection(("127.0.0.1", self.port), END_SECONDS)
+        connection.sendall(data)
+        return connection
+
+    def ask(self, data: bytes) -> socket.socket:
+        """Send a request whose answer is short, and wait for the answer."""
+        connection = self.connect(data)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 ")
+        return connection
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> Ending:
+        """Send a signal and wait for the end."""
+        self.process.send_signal(number)
+        return self.end()
+
+    def end(self) -> Ending:
+        """Wait for the end; the seconds are those waited here."""
+        began = time.monotonic()
+        out, err = self.process.communicate(timeout=END_SECONDS)
+        seconds = time.monotonic() - began
+        return Ending(self.process.returncode, seconds, out.decode(), err.decode())
+
+
+def main() -> None:
+    """Serve until a signal."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--drain", type=float, required=True)
+    parser.add_argument("--fd", type=int)
+    options = parser.parse_args()
+    is_ours = options.fd is None
+    listener = listen("127.0.0.1", 0) if is_ours else socket.socket(fileno=options.fd)
+    app = App(
+        cast("FileCache", FakeCache()),
+        key_size_max=KEY_SIZE_MAX,
+        value_size_max=VALUE_SIZE_MAX,
+    )
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with stop_signals_held():  # From the moment the test knows the port.
+        print(listener.getsockname()[1], flush=True)  # noqa: T201 - What it is for.
+        serve(listener, app, drain_seconds=options.drain, owns_listener=is_ours)
+    after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    print(f"handlers={before == after} mask={not mask}")  # noqa: T201
+    listener.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Free ports for the servers a test starts."""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import Final
+
+# Below the range the kernel takes the ports of outgoing connections from: a client
+# that dials while the server is down can neither occupy the port nor meet itself.
+PORTS: Final = range(20_000, 32_000)
+
+
+def pick_port(ip: str = "127.0.0.1") -> int:
+    """
+    Find a port nobody listens on at the moment.
+
+    Raises:
+        OSError: None of the ports tried was free.
+    """
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    for port in random.SystemRandom().sample(PORTS, k=50):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((ip, port))
+            except OSError:
+                continue
+            return port
+    message = f"no free port found on {ip}"
+    raise OSError(message)

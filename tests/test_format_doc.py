@@ -1,0 +1,88 @@
+"""docs/FORMAT.md against the code and against the golden directories."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from struct import Struct
+
+from volcache.store import format as record_format
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "FORMAT.md").read_text()
+HEALTHY = ROOT / "tests" / "golden" / "v1" / "healthy"
+
+
+def blocks(kind: str) -> list[str]:
+    """Return the fenced blocks of a kind."""
+    return re.findall(rf"```{kind}\n(.*?)```", TEXT, re.DOTALL)
+
+
+def table_after(heading: str) -> list[tuple[str, str]]:
+    """Return offset and length in the rows of the table under a heading."""
+    section = TEXT.split(f"### {heading}")[1].split("\n### ")[0]
+    return re.findall(r"^\| (\d+|…) \| (\d+|…) \|", section, re.MULTILINE)
+
+
+def dump(data: bytes, start: int) -> str:
+    """Return bytes as `xxd -s start` shows them."""
+    lines = []
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        pairs = " ".join(row[n : n + 2].hex() for n in range(0, len(row), 2))
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start + at:08x}: {pairs:<39}  {text}\n")
+    return "".join(lines)
+
+
+def field_offsets(*structs: Struct) -> list[int]:
+    """Return where the fields of structs begin that stand one behind the other."""
+    offsets, at = [], 0
+    for struct in structs:
+        for part in re.findall(r"\d*[a-zA-Z]", struct.format.lstrip("<")):
+            if not part.endswith("x"):
+                offsets.append(at)
+            at += Struct("<" + part).size
+    return offsets
+
+
+def test_the_hexdumps_are_the_bytes_of_the_golden_volume() -> None:
+    """The worked example is what is really on the disk."""
+    data = (HEALTHY / "data" / "1").read_bytes()
+    header, record = blocks("hexdump")
+
+    assert header == dump(data[:64], 0)
+    assert record == dump(data[439 : 439 + 98], 439)
+
+
+def test_the_worked_record_decodes_to_what_the_text_says() -> None:
+    """Key, type, value, time and place as told in words."""
+    data = (HEALTHY / "data" / "1").read_bytes()
+    name = record_format.name_life(generation=1, store_id=0x0123456789ABCDEF, volume=1)
+    record = record_format.decode_record(data[439:537], name, 439, 98, b"a/hello.txt")
+
+    assert (record.value, record.content_type) == (b"Hello, disk!\n", b"text/plain")
+    assert record.stored_ms == 1790000000000
+    assert f"`{record.checksum:08x}`" in TEXT
+
+
+def test_the_example_files_are_those_of_the_golden_directory() -> None:
+    """Index file and META.txt are shown as they are."""
+    assert blocks("index") == [(HEALTHY / "index" / "1").read_text()]
+    assert blocks("meta") == [(HEALTHY / "META.txt").read_text()]
+
+
+def test_the_byte_tables_have_no_gap_and_agree_with_the_code() -> None:
+    """Each row begins where the one before it ends, and where the struct has it."""
+    for heading, structs in (
+        ("Volume header", (record_format._VOLUME_HEADER,)),
+        ("Record", (record_format._IDENTITY, record_format._FIELDS)),
+    ):
+        rows = [
+            (int(at), int(n)) for at, n in table_after(heading) if "…" not in at + n
+        ]
+        ends = [at + length for at, length in rows]
+        assert [at for at, _ in rows][1:] == ends[:-1], heading
+        starts = {at for at, _ in rows}
+        assert set(field_offsets(*structs)) <= starts, heading
+    assert sum(int(n) for _, n in table_after("Volume header")) == 64

@@ -1,0 +1,86 @@
+"""The door to the operating system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from volcache.store.files import OsFileSystem, read_file, replace_file, write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class StingyFileSystem(OsFileSystem):
+    """Writes three bytes at a time, and none from the n-th call on."""
+
+    def __init__(self, calls: int) -> None:
+        """Allow so many calls."""
+        self._calls = calls
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:  # type: ignore[override]
+        """Write a little."""
+        self._calls -= 1
+        if self._calls < 0:
+            return 0
+        return OsFileSystem.pwritev(fd, [b"".join(buffers)[:3]], offset)
+
+
+def test_write_all_goes_on_after_short_writes(tmp_path: Path) -> None:
+    """Every byte arrives, however few the system takes at a time."""
+    fs = StingyFileSystem(calls=100)
+    fd = fs.open(str(tmp_path / "f"), create=True)
+    write_all(fs, fd, b"0123456789", 2)
+    fs.close(fd)
+
+    assert (tmp_path / "f").read_bytes() == b"\0\x000123456789"
+
+
+def test_a_write_without_progress_is_an_error(tmp_path: Path) -> None:
+    """A disk that takes nothing does not hang the caller."""
+    fs = StingyFileSystem(calls=2)
+    fd = fs.open(str(tmp_path / "f"), create=True)
+
+    with pytest.raises(OSError, match="wrote nothing of 4 bytes at offset 6"):
+        write_all(fs, fd, b"0123456789", 0)
+    fs.close(fd)
+
+
+def test_replace_leaves_the_new_bytes_and_no_other_file(tmp_path: Path) -> None:
+    """The file is replaced, and what a crash left of an earlier try is no hindrance."""
+    path = tmp_path / "META.txt"
+    path.write_bytes(b"old")
+    Path(f"{path}.new").write_bytes(b"left over, and longer than the new bytes")
+
+    replace_file(OsFileSystem(), str(path), b"new")
+
+    assert path.read_bytes() == b"new"
+    assert [found.name for found in tmp_path.iterdir()] == ["META.txt"]
+
+
+def test_a_missing_file_reads_as_none(tmp_path: Path) -> None:
+    """Missing is told apart from empty."""
+    (tmp_path / "empty").touch()
+
+    assert read_file(OsFileSystem(), str(tmp_path / "empty")) == b""
+    assert read_file(OsFileSystem(), str(tmp_path / "missing")) is None
+
+
+def test_a_locked_file_is_locked_for_everybody_else(tmp_path: Path) -> None:
+    """The lock is the descriptor's, and ends with it."""
+    fs = OsFileSystem()
+    first = fs.open(str(tmp_path / "LOCK"), create=True)
+    second = fs.open(str(tmp_path / "LOCK"), create=True)
+
+    assert fs.lock(first)
+    assert not fs.lock(second)
+    fs.close(first)
+    assert fs.lock(second)
+    fs.close(second)
+
+
+def test_unlink_of_a_missing_name_is_fine(tmp_path: Path) -> None:
+    """What shall not be there and is not there is no error."""
+    OsFileSystem().unlink(str(tmp_path / "missing"))

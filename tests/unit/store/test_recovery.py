@@ -1,0 +1,472 @@
+"""Opening a mount point again, in whatever state it was left."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.stores import (
+    VOLUME_NUM,
+    VOLUME_SIZE,
+    abandon,
+    disk_bytes,
+    fill_volume,
+    open_store,
+    reopen,
+    value_of,
+)
+from volcache.errors import (
+    ForeignDirectoryError,
+    FormatVersionError,
+    MountPointError,
+    StoreLockedError,
+)
+from volcache.store.lines import decode_meta
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    """Write over some bytes of a file."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def test_a_restart_loses_nothing_of_the_volume_being_written(tmp_path: Path) -> None:
+    """Sealed volumes and the head alike are there after a clean stop."""
+    store = open_store(tmp_path)
+    keys = [*fill_volume(store), b"in the head"]
+    store.put(keys[-1], keys[-1].ljust(1000, b"."))
+    store.close()
+    store = open_store(tmp_path)
+
+    for key in keys:
+        assert value_of(store.get(key)) == key.ljust(1000, b".")
+    assert store.report.scanned == 0
+    store.close()
+
+
+def test_a_kill_loses_nothing(tmp_path: Path) -> None:
+    """Records without a line in an index file are found by scanning."""
+    store = open_store(tmp_path)
+    keys = fill_volume(store)
+    store = reopen(store, tmp_path)
+
+    for key in keys:
+        assert value_of(store.get(key)) == key.ljust(1000, b".")
+    assert store.report.scanned == 1
+    assert (store.report.torn, store.report.damaged) == (0, 0)
+    store.close()
+
+
+@pytest.mark.parametrize("index", ["kept", "lost"])
+def test_a_deleted_key_stays_deleted(tmp_path: Path, index: str) -> None:
+    """After a kill, and also when the index files are gone."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"v")
+    store.put(b"other", b"v")
+    store.delete(b"k")
+    abandon(store)
+    if index == "lost":
+        shutil.rmtree(tmp_path / "index")
+    store = open_store(tmp_path)
+
+    assert store.get(b"k") is None
+    assert value_of(store.get(b"other")) == b"v"
+    assert store.count == 1
+    store.close()
+
+
+def test_an_overwritten_value_does_not_come_back(tmp_path: Path) -> None:
+    """The newer record wins, in whichever volume it lies."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"first")
+    fill_volume(store)
+    store.put(b"k", b"second")
+    store = reopen(store, tmp_path)
+
+    assert value_of(store.get(b"k")) == b"second"
+    store.close()
+
+
+def test_the_order_of_volumes_survives_a_full_turn(tmp_path: Path) -> None:
+    """After the cycle came round, slot 0 is newer than slot 3."""
+    store = open_store(tmp_path)
+    for turn in range(VOLUME_NUM + 1):
+        store.put(b"k", b"%d" % turn)
+        fill_volume(store, b"%d" % turn)
+    store = reopen(store, tmp_path)
+
+    assert value_of(store.get(b"k")) == b"%d" % VOLUME_NUM
+    assert store.put(b"k", b"next").generation == 1
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "flipped", "cut"])
+def test_a_damaged_index_file_is_rebuilt_from_its_volume(
+    tmp_path: Path, damage: str
+) -> None:
+    """Nothing is lost by it, and the next start finds it whole."""
+    store = open_store(tmp_path)
+    keys = fill_volume(store)
+    store.close()
+    path = tmp_path / "index" / "0"
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "flipped":
+        overwrite(path, len(data) // 2, bytes([data[len(data) // 2] ^ 4]))
+    else:
+        path.write_bytes(
+            {"empty": b"", "garbage": b"\xff" * 999, "cut": data[:-40]}[damage]
+        )
+    store = open_store(tmp_path)
+    for key in keys:
+        assert value_of(store.get(key)) == key.ljust(1000, b".")
+    store.close()
+
+    assert path.read_bytes().splitlines()[0] == data.splitlines()[0]
+    store = open_store(tmp_path)
+    assert store.report.scanned == 0
+    assert store.count == len(keys)
+    store.close()
+
+
+def test_all_index_files_may_be_gone(tmp_path: Path) -> None:
+    """Everything can be found in the volumes alone."""
+    store = open_store(tmp_path)
+    last = [fill_volume(store, b"%d" % turn) for turn in range(6)][-VOLUME_NUM + 1 :]
+    store.close()
+    shutil.rmtree(tmp_path / "index")
+    store = open_store(tmp_path)
+
+    for keys in last:
+        for key in keys:
+            assert value_of(store.get(key)) == key.ljust(1000, b".")
+    assert store.report.rebuilt == VOLUME_NUM
+    store.close()
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"0\n", b"\xff" * 80])
+def test_a_damaged_meta_is_made_anew(tmp_path: Path, damage: bytes | None) -> None:
+    """The volumes tell the head, the generation and the store's id."""
+    store = open_store(tmp_path)
+    keys = [fill_volume(store, b"%d" % turn) for turn in range(6)][-1]
+    store.close()
+    path = tmp_path / "META.txt"
+    before = decode_meta(path.read_bytes())
+    path.unlink()
+    if damage is not None:
+        path.write_bytes(damage)
+    store = open_store(tmp_path)
+    after = decode_meta(path.read_bytes())
+
+    assert before is not None
+    assert after is not None
+    assert after[:3] == before[:3]
+    assert after.session > before.session
+    assert value_of(store.get(keys[-1])) == keys[-1].ljust(1000, b".")
+    assert store.report.meta_lost
+    store.close()
+
+
+def test_a_torn_tail_is_cut_off_at_any_byte(tmp_path: Path) -> None:
+    """Whatever part of the last record was written, the old value is there."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"old")
+    record = store.put(b"k", b"new and longer")
+    abandon(store)
+    volume = tmp_path / "data" / "0"
+    data = volume.read_bytes()
+    for length in range(record.size):
+        end = record.offset + length
+        volume.write_bytes(data[:end].ljust(len(data), b"\0"))
+        shutil.rmtree(tmp_path / "index")
+        store = open_store(tmp_path)
+        assert value_of(store.get(b"k")) == b"old"
+        assert store.report.damaged == 0
+        # The identity is 18 bytes, the last two of which are zero in volume 0.
+        assert store.report.torn == (length >= 16)
+        abandon(store)
+
+
+def test_the_place_of_a_torn_tail_is_used_again(tmp_path: Path) -> None:
+    """What follows a torn record is found at the next start."""
+    store = open_store(tmp_path)
+    record = store.put(b"torn", b"x" * 100)
+    abandon(store)
+    overwrite(tmp_path / "data" / "0", record.offset + record.size - 1, b"y")
+    store = open_store(tmp_path)
+    assert store.get(b"torn") is None
+    assert store.put(b"next", b"v").offset == record.offset
+    store = reopen(store, tmp_path)
+
+    assert value_of(store.get(b"next")) == b"v"
+    assert store.get(b"torn") is None
+    store.close()
+
+
+def test_damage_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:
+    """Records behind it are found; the damaged key is a miss, not its old value."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"old")
+    damaged = store.put(b"k", b"new")
+    store.put(b"behind", b"v")
+    abandon(store)
+    overwrite(tmp_path / "data" / "0", damaged.offset + damaged.size - 1, b"X")
+    store = open_store(tmp_path)
+
+    assert value_of(store.get(b"behind")) == b"v"
+    assert store.get(b"k") is None
+    assert store.report.damaged == 1
+    store.close()
+
+
+def test_a_lost_header_in_the_middle_is_a_gap(tmp_path: Path) -> None:
+    """Where no record begins, the next one of this life is looked for."""
+    store = open_store(tmp_path)
+    gap = store.put(b"gone", b"v" * 5000)
+    store.put(b"behind", b"v")
+    abandon(store)
+    overwrite(tmp_path / "data" / "0", gap.offset, bytes(64))
+    store = open_store(tmp_path)
+
+    assert store.get(b"gone") is None
+    assert value_of(store.get(b"behind")) == b"v"
+    assert store.report.damaged == 1
+    store.close()
+
+
+def test_a_record_inside_a_value_is_not_taken_for_one(tmp_path: Path) -> None:
+    """Somebody stores a copy of our volume; damage next to it brings nothing out."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"secret old value")
+    image = (tmp_path / "data" / "0").read_bytes()[64:2000]
+    store.put(b"k", b"new")
+    holder = store.put(b"backup", image)
+    store.put(b"behind", b"v")
+    abandon(store)
+    overwrite(tmp_path / "data" / "0", holder.offset, bytes(20))
+    store = open_store(tmp_path)
+
+    assert value_of(store.get(b"k")) == b"new"
+    assert value_of(store.get(b"behind")) == b"v"
+    assert store.get(b"backup") is None
+    store.close()
+
+
+def test_a_ghost_behind_a_new_tail_stays_dead(tmp_path: Path) -> None:
+    """An old record just behind the last new one is of an older session."""
+    store = open_store(tmp_path)
+    first = store.put(b"a", b"1" * 50)
+    ghost = store.put(b"k", b"ghost")
+    image = (tmp_path / "data" / "0").read_bytes()
+    abandon(store)
+    # A power loss takes both; what the ghost held comes back on the disk later.
+    overwrite(tmp_path / "data" / "0", first.offset, bytes(first.size + ghost.size))
+    store = open_store(tmp_path)
+    again = store.put(b"a", b"2" * 50)
+    assert (again.offset, again.size) == (first.offset, first.size)
+    abandon(store)
+    overwrite(
+        tmp_path / "data" / "0",
+        ghost.offset,
+        image[ghost.offset : ghost.offset + ghost.size],
+    )
+    store = open_store(tmp_path)
+
+    assert store.get(b"k") is None
+    assert value_of(store.get(b"a")) == b"2" * 50
+    store.close()
+
+
+def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
+    """The index file, or else the first record, tells the generation."""
+    store = open_store(tmp_path)
+    keys = fill_volume(store)
+    store.close()
+    overwrite(tmp_path / "data" / "0", 0, bytes(64))
+    store = open_store(tmp_path)
+    assert value_of(store.get(keys[0])) == keys[0].ljust(1000, b".")
+    assert store.report.damaged == 1
+    store.close()
+    (tmp_path / "index" / "0").unlink()
+    store = open_store(tmp_path)
+
+    assert value_of(store.get(keys[0])) == keys[0].ljust(1000, b".")
+    store.close()
+
+
+def test_a_lost_volume_brings_no_older_value_back(tmp_path: Path) -> None:
+    """The index file of a volume that is gone still says what is no longer true."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"old")
+    fill_volume(store, b"0")
+    store.put(b"k", b"new")
+    fill_volume(store, b"1")
+    store.close()
+    (tmp_path / "data" / "1").unlink()
+    store = open_store(tmp_path)
+
+    assert store.get(b"k") is None
+    store.close()
+
+
+@pytest.mark.parametrize("lost", ["header", "index", "header and index"])
+def test_a_rotation_that_got_as_far_as_meta_is_carried_on(
+    tmp_path: Path, lost: str
+) -> None:
+    """META.txt names the new head; what its slot held before is gone."""
+    store = open_store(tmp_path)
+    for turn in range(VOLUME_NUM - 1):
+        fill_volume(store, b"%d" % turn)
+    old_header = (tmp_path / "data" / "0").read_bytes()[:64]
+    last = fill_volume(store, b"last")[-1]
+    abandon(store)
+    if "header" in lost:
+        overwrite(tmp_path / "data" / "0", 0, old_header)
+    if "index" in lost:
+        (tmp_path / "index" / "0").unlink()
+    store = open_store(tmp_path)
+
+    assert value_of(store.get(last)) == last.ljust(1000, b".")
+    assert store.get(b"0/0") is None
+    assert store.put(b"k", b"v").generation == 1
+    store = reopen(store, tmp_path)
+    assert value_of(store.get(b"k")) == b"v"
+    store.close()
+
+
+def test_more_volumes_than_before_are_used_in_their_turn(tmp_path: Path) -> None:
+    """Growing loses nothing and keeps the order."""
+    store = open_store(tmp_path)
+    for turn in range(VOLUME_NUM + 2):
+        fill_volume(store, b"%d" % turn)
+    count = store.count
+    store.close()
+    store = open_store(tmp_path, volume_num=2 * VOLUME_NUM)
+    assert store.count == count
+    for turn in range(2 * VOLUME_NUM):
+        keys = fill_volume(store, b"more/%d" % turn)
+        store = reopen(store, tmp_path, volume_num=2 * VOLUME_NUM)
+        assert value_of(store.get(keys[0])) is not None
+        assert disk_bytes(tmp_path) <= 2 * VOLUME_NUM * VOLUME_SIZE
+    store.close()
+
+
+def test_fewer_volumes_than_before_give_up_the_oldest(tmp_path: Path) -> None:
+    """Shrinking keeps the newest, at once and over many turns and restarts."""
+    store = open_store(tmp_path, volume_num=6)
+    turns = [fill_volume(store, b"%d" % turn) for turn in range(8)]
+    store.close()
+    store = open_store(tmp_path, volume_num=2)
+    newest = turns[-1][0]
+    assert value_of(store.get(newest)) == newest.ljust(1000, b".")
+    assert store.get(turns[-2][0]) is None
+    assert store.report.dropped == 4
+    assert disk_bytes(tmp_path) <= 2 * VOLUME_SIZE
+    for turn in range(5):
+        keys = fill_volume(store, b"less/%d" % turn)
+        store = reopen(store, tmp_path, volume_num=2)
+        assert value_of(store.get(keys[0])) == keys[0].ljust(1000, b".")
+        assert disk_bytes(tmp_path) <= 2 * VOLUME_SIZE
+    store.close()
+
+
+@pytest.mark.parametrize("factor", [0.5, 2])
+def test_another_volume_size_takes_hold_slot_by_slot(
+    tmp_path: Path, factor: float
+) -> None:
+    """Nothing is lost at the start; after a turn the disk holds the new size."""
+    store = open_store(tmp_path)
+    keys = fill_volume(store)
+    store.close()
+    size = int(VOLUME_SIZE * factor)
+    store = open_store(tmp_path, volume_size=size)
+    assert value_of(store.get(keys[0])) == keys[0].ljust(1000, b".")
+    for turn in range(VOLUME_NUM):
+        fill_volume(store, b"%d" % turn)
+
+    assert disk_bytes(tmp_path) == VOLUME_NUM * size
+    store.close()
+
+
+def test_a_directory_in_use_says_by_whom(tmp_path: Path) -> None:
+    """The second process ends with a reason; the first does not notice."""
+    store = open_store(tmp_path)
+
+    with pytest.raises(StoreLockedError, match=r"process id \d+"):
+        open_store(tmp_path)
+    store.put(b"k", b"v")
+    store.close()
+
+
+def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
+    """Somebody's files are named and left alone."""
+    (tmp_path / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(ForeignDirectoryError, match=r"holds 'thesis\.txt'"):
+        open_store(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("name", ["0", "notes.txt"])
+def test_a_foreign_data_folder_is_not_touched(tmp_path: Path, name: str) -> None:
+    """A folder that only looks like ours is told by what is in it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_bytes(b"somebody's data")
+
+    with pytest.raises(ForeignDirectoryError):
+        open_store(tmp_path)
+    assert (tmp_path / "data" / name).read_bytes() == b"somebody's data"
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    """META.txt and volumes of a newer version are read by a newer volcache."""
+    store = open_store(tmp_path)
+    store.close()
+    path = tmp_path / "META.txt"
+    path.write_bytes(path.read_bytes().replace(b"format 1", b"format 2"))
+
+    with pytest.raises(FormatVersionError, match=r"META\.txt has format 2"):
+        open_store(tmp_path)
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    """The error names the path and what to check."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(MountPointError, match="cannot be used"):
+        open_store(tmp_path / "file")
+
+
+def test_a_volume_of_another_store_is_not_believed(tmp_path: Path) -> None:
+    """A file copied in from elsewhere holds nothing of ours."""
+    for name in ("a", "b"):
+        store = open_store(tmp_path / name)
+        store.put(b"k", name.encode())
+        fill_volume(store)
+        store.close()
+    shutil.copy(tmp_path / "b" / "data" / "0", tmp_path / "a" / "data" / "0")
+    store = open_store(tmp_path / "a")
+
+    assert store.get(b"k") is None
+    store.close()
+
+
+def test_the_lock_survives_a_refused_start(tmp_path: Path) -> None:
+    """A failed open gives everything back."""
+    store = open_store(tmp_path)
+    store.close()
+    meta = tmp_path / "META.txt"
+    good = meta.read_bytes()
+    meta.write_bytes(good.replace(b"format 1", b"format 2"))
+    with pytest.raises(FormatVersionError):
+        open_store(tmp_path)
+    meta.write_bytes(good)
+
+    open_store(tmp_path).close()

@@ -1,0 +1,142 @@
+"""server.py and stopper.py, as far as no process of its own is needed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from support.ports import pick_port
+from volcache.errors import ListenError
+from volcache.web.connections import accepted, is_idle
+from volcache.web.server import listen, serve
+from volcache.web.stopper import stop_signals_held
+
+
+def never(*_: object) -> list[bytes]:
+    """Stand for an application that is never called."""
+    raise AssertionError
+
+
+def test_listener_has_what_bjoern_needs() -> None:
+    """Options the connections inherit, no waiting, not passed to children."""
+    with listen("127.0.0.1", 0) as listener:
+        assert listener.getsockname()[1] > 0
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        assert not listener.getblocking()
+        assert not listener.get_inheritable()
+
+
+def test_port_in_use_names_address_and_way_out() -> None:
+    """One line that says which address, why, and what to do."""
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ListenError) as caught:
+            listen("127.0.0.1", port)
+    text = str(caught.value)
+    assert text.startswith(f"cannot listen on 127.0.0.1:{port}: Address already in use")
+    assert "another port" in text
+    assert "\n" not in text
+
+
+def test_port_can_be_taken_again_at_once() -> None:
+    """A restart does not wait for connections of the process before."""
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            listener.setblocking(True)  # noqa: FBT003
+            listener.accept()[0].close()  # Now in TIME_WAIT on this side.
+            assert client.recv(1) == b""
+    listen("127.0.0.1", port).close()
+
+
+def test_foreign_address_is_refused() -> None:
+    """An address of another machine; nothing stays open."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises(ListenError, match=r"192\.0\.2\.1:\d+: .*take an ip"):
+        listen("192.0.2.1", pick_port())
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.EACCES, "1024"), (errno.EAFNOSUPPORT, "IPv4"), (errno.EIO, "check ip")],
+)
+def test_every_cause_has_an_advice(
+    number: int, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """IPv6 addresses are shown in brackets."""
+
+    def refuse(*_: object) -> socket.socket:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("volcache.web.server.socket.socket", refuse)
+    with pytest.raises(ListenError, match=rf"on \[::1\]:80: .*{advice}"):
+        listen("::1", 80)
+
+
+def test_loop_that_fails_leaves_signals_as_they_were() -> None:
+    """An error of bjoern comes out, and handlers, mask and descriptors are back."""
+    listener = listen("127.0.0.1", 0)
+    listener.close()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.getsignal(number) for number in numbers]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    open_before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises(ValueError, match="descriptor"):
+        serve(listener, never)
+    assert [signal.getsignal(number) for number in numbers] == handlers
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+    assert len(os.listdir("/proc/self/fd")) == open_before  # noqa: PTH208
+
+
+def test_held_signals_are_thrown_away_at_the_outer_end() -> None:
+    """What came while ending does not strike afterwards; holds may be nested."""
+    with stop_signals_held():
+        with stop_signals_held():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.sigpending() >= {signal.SIGTERM}
+    assert not signal.sigpending()
+
+
+def test_connections_are_found_and_told_apart() -> None:
+    """Only those of the socket; idle are those that wait for a request's first byte."""
+    with (
+        listen("127.0.0.1", 0) as listener,
+        listen("127.0.0.1", 0) as other,
+        socket.create_connection(listener.getsockname()) as client,
+        socket.create_connection(other.getsockname()),
+    ):
+        listener.setblocking(True)  # noqa: FBT003
+        served, _ = listener.accept()
+        with served:
+            assert [c.getpeername() for c in accepted(listener)] == [
+                client.getsockname()
+            ]
+            assert is_idle(served, quiet_ms=0)
+            assert not is_idle(served, quiet_ms=60_000)
+            client.sendall(b"request")
+            assert not is_idle(served, quiet_ms=0)  # Not read yet.
+            served.recv(100)
+            assert not is_idle(served, quiet_ms=0)  # Not answered yet.
+            time.sleep(0.02)  # The kernel's clock ticks every 1 to 10 ms.
+            served.sendall(b"answer")  # Whether it has been taken does not matter.
+            deadline = time.monotonic() + 5
+            while not is_idle(served, quiet_ms=10):
+                assert time.monotonic() < deadline
+            client.sendall(b"begin of the ")
+            served.recv(100)
+            assert not is_idle(served, quiet_ms=0)
+
+
+def test_other_kinds_of_sockets_are_never_idle() -> None:
+    """In doubt nothing is shut down."""
+    one, two = socket.socketpair()
+    with one, two:
+        assert not is_idle(one, quiet_ms=0)
