@@ -86,6 +86,7 @@ class Store:
         self._clock = clock
         self._session = recovered.meta.session
         self._index = recovered.index
+        self._position_of = recovered.index.get
         self.report: RecoveryReport = recovered.report
         self.stats = StoreStats()
         self._cycle = VolumeCycle(
@@ -162,7 +163,7 @@ class Store:
             damaged, or not readable. The last two are counted, and a damaged record is
             forgotten.
         """
-        position = self._index.get(key)
+        position = self._position_of(key)
         if position is None:
             return None
         volume = self._volumes.get(position >> LIFE_SHIFT)
@@ -171,13 +172,8 @@ class Store:
         offset = position >> OFFSET_SHIFT & OFFSET_MAX
         size = position & SIZE_MAX
         try:
-            record = decode_record(
-                self._pread(volume.fd, size, offset),
-                volume.name,
-                offset,
-                size,
-                key,
-            )
+            data = self._pread(volume.fd, size, offset)
+            record = decode_record(data, volume.name, offset, size, key)
         except DamagedRecordError as error:
             self._forget_damaged(key, error)
             return None
@@ -196,7 +192,7 @@ class Store:
 
         A damaged value is therefore not noticed.
         """
-        position = self._index.get(key)
+        position = self._position_of(key)
         if position is None:
             return None
         volume = self._volumes.get(position >> LIFE_SHIFT)
@@ -230,7 +226,7 @@ class Store:
 
     def __contains__(self, key: bytes) -> bool:
         """Tell whether the index has a key; the record itself is not looked at."""
-        position = self._index.get(key)
+        position = self._position_of(key)
         return position is not None and position >> LIFE_SHIFT in self._volumes
 
     def _forget_damaged(self, key: bytes, error: DamagedRecordError) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from volcache.store.position import LIFE_SHIFT, SIZE_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class _Life:
@@ -31,7 +31,9 @@ class _Life:
     def __init__(self) -> None:
         self.records = 0
         self.bytes = 0
-        # Every key ever set in this life, in order: what to look at when it is swept.
+        # Every key set in this life: what to look at when it is swept. A key that is
+        # overwritten in the same life stands here once, so that the memory goes with
+        # the keys there are and not with the puts there were.
         self.keys: list[bytes] = []
 
 
@@ -41,6 +43,10 @@ class Index:
     def __init__(self) -> None:
         """Make an empty index without a life."""
         self._positions: dict[bytes, int] = {}
+        # Returns the position of a key, or None. It may belong to a life that was
+        # reclaimed: then it is as good as none, and the caller, who knows which lives
+        # there are, must take it so. The dict's own method: each get of the store is one.
+        self.get: Callable[[bytes], int | None] = self._positions.get
         self._lives: dict[int, _Life] = {}
         self._current = _Life()
         self._to_sweep: deque[tuple[int, list[bytes]]] = deque()
@@ -55,15 +61,6 @@ class Index:
         found = self._lives.get(life)
         return (found.records, found.bytes) if found else (0, 0)
 
-    def get(self, key: bytes) -> int | None:
-        """
-        Return the position of a key.
-
-        It may belong to a life that was reclaimed: then it is as good as none, and the
-        caller, who knows which lives there are, must take it so.
-        """
-        return self._positions.get(key)
-
     def begin(self, life: int) -> None:
         """Let positions of this life be set from now on."""
         self._current = self._lives.setdefault(life, _Life())
@@ -76,9 +73,12 @@ class Index:
         life = self._current
         life.records += 1
         life.bytes += position & SIZE_MAX
-        life.keys.append(key)
-        if previous is not None:
-            self._died(previous)
+        if previous is None:
+            life.keys.append(key)
+            return
+        if previous >> LIFE_SHIFT != position >> LIFE_SHIFT:
+            life.keys.append(key)
+        self._died(previous)
 
     def delete(self, key: bytes) -> bool:
         """Forget a key; tell whether it had a live position."""

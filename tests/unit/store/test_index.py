@@ -97,6 +97,19 @@ def test_a_key_of_a_reclaimed_life_can_be_set_again_before_the_sweep() -> None:
     assert index.get(b"k") == pack_position(NEW, 64, 80)
 
 
+def test_memory_goes_with_the_keys_and_not_with_the_puts() -> None:
+    """A key overwritten a thousand times in a life is remembered once for it."""
+    index = make_index()
+    for number in range(1000):
+        index.set(b"k", pack_position(OLD, 64 + number, 70))
+    index.begin(NEW)
+    index.set(b"k", pack_position(NEW, 64, 70))
+    index.reclaim(OLD)
+    index.reclaim(NEW)
+
+    assert index.unswept == 2
+
+
 def test_an_empty_life_is_swept_too() -> None:
     """A life without a key does not stay in the queue for ever."""
     index = make_index()
