@@ -111,7 +111,24 @@ class VolumeCycle:
             raise StoreIOError(message) from error
         return head
 
-    def _rotate(self) -> Volume:
+    def flush(self) -> None:
+        """
+        Give up every record: begin a life that is the oldest there is.
+
+        Constant work, whatever the number of keys.
+
+        Raises:
+            DiskFullError: There is no room for the next volume.
+            StoreIOError: The disk refused. In both cases everything is still there.
+        """
+        try:
+            self._rotate(is_flush=True)
+        except OSError as error:
+            self._stats.note_write_error(error)
+            message = f"disk refused to flush: {error.strerror or error}"
+            raise StoreIOError(message) from error
+
+    def _rotate(self, *, is_flush: bool = False) -> Volume:
         """Seal the head and begin the next slot; see `rotation.py` for the steps."""
         old = self.head
         slot, generation = next_slot(
@@ -126,9 +143,11 @@ class VolumeCycle:
         allocate(self._mount, head, self._volume_size)
         seal(old)
         meta = self.meta._replace(head=slot, generation=generation)
+        if is_flush:
+            meta = meta._replace(oldest_life=head.life)
         begin_life(self._mount, head, meta, self._clock())
         self.meta = meta
-        self._reclaim(slot)
+        self._reclaim(slot, everything=is_flush)
         trim(self._fs, head)
         self.volumes[head.life] = head
         self._index.begin(head.life)
@@ -137,14 +156,15 @@ class VolumeCycle:
         self._hand_over(old)
         return head
 
-    def _reclaim(self, slot: int) -> None:
+    def _reclaim(self, slot: int, *, everything: bool) -> None:
         """Forget the life a slot held, all older ones, and what is over the number."""
         lives = sorted(self.volumes)
         slots = [volume_of(life) for life in lives]
         held = slots.index(slot) + 1 if slot in slots else 0
-        for life in lives[: max(held, len(lives) + 1 - self._volume_num)]:
+        gone = max(held, len(lives) + 1 - self._volume_num)
+        for life in lives if everything else lives[:gone]:
             volume = self.volumes.pop(life)
-            if volume.id != slot:
+            if volume.id != slot and not everything:
                 self._give_up(volume)
             records, lost = self._index.reclaim(life)
             self._stats.evicted_records += records

@@ -31,18 +31,22 @@ from volcache.store.format import (
     RECORD_BYTES_MIN,
     RECORD_OVERHEAD_BYTES,
     Record,
+    decode_copy,
     decode_head,
     decode_record,
     encode_record,
     encode_tombstone,
     make_record,
 )
+from volcache.store.journal import FileJournal
 from volcache.store.mount_point import MountPoint, unusable
 from volcache.store.position import (
     LIFE_SHIFT,
     OFFSET_MAX,
     OFFSET_SHIFT,
     SIZE_MAX,
+    pack_life,
+    pack_position,
 )
 from volcache.store.recovery import recover
 from volcache.store.stats import StoreStats
@@ -219,6 +223,58 @@ class Store:
             return None
         return record
 
+    def copy(self, key: bytes) -> bytes | None:
+        """Return the record of a key as it is on the disk, not checked; None: a miss."""
+        position = self._position_of(key)
+        if position is None:
+            return None
+        volume = self._volumes.get(position >> LIFE_SHIFT)
+        if volume is None:
+            return None
+        offset = position >> OFFSET_SHIFT & OFFSET_MAX
+        try:
+            return self._pread(volume.fd, position & SIZE_MAX, offset)
+        except OSError as error:
+            self.stats.note_read_error(error)
+            return None
+
+    def confirm(self, key: bytes, copy: bytes) -> Record | None:
+        """
+        Return the record in a copy, if a get may answer with it.
+
+        That is the record the index names now, or one that the cycle has overwritten,
+        for a key the index does not have. Whether such a key was put or deleted since
+        is not known here any more: whoever keeps copies must see to it that none is
+        left of what a put or delete has replaced.
+
+        Args:
+            key: That it was kept under.
+            copy: What `copy` returned at some time, or any other bytes.
+        """
+        record = decode_copy(copy, self._cycle.meta.store_id, key)
+        if record is None:
+            return None
+        life = pack_life(record.generation, record.volume)
+        position = self._position_of(key)
+        if position is not None and position >> LIFE_SHIFT in self._volumes:
+            expected = pack_position(life, record.offset, record.size)
+            if position != expected:
+                return None
+        elif life in self._volumes or life > self._cycle.head.life:
+            return None
+        if record.expires_ms and record.expires_ms <= self._clock():
+            return None
+        return record
+
+    @property
+    def store_id(self) -> int:
+        """The number that tells this store from all others."""
+        return self._cycle.meta.store_id
+
+    def journal(self) -> FileJournal:
+        """Return HOT.txt, for the caller to write and to close."""
+        return FileJournal(self._fs, self._mount.hot)
+
     @property
     def count(self) -> int:
         """The number of keys, expired ones included."""
@@ -392,6 +448,16 @@ class Store:
             head.index()
         except OSError as error:
             self.stats.note_index_error(error)
+
+    def flush(self) -> None:
+        """
+        Forget every key for good, in constant time.
+
+        Raises:
+            DiskFullError: There is no room for the next volume.
+            StoreIOError: The disk refused. In both cases everything is still there.
+        """
+        self._cycle.flush()
 
     # --- Syncing and closing -------------------------------------------------------
 

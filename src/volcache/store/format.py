@@ -30,10 +30,11 @@ VERSION: Final = 1
 #  18  2  zero
 #  20  4  session in which the generation began
 #  24  8  time it began, milliseconds since the epoch
-#  32 16  zero
+#  32  8  the oldest life that exists: generation << 16 | volume id
+#  40  8  zero
 #  48  4  CRC-32C of bytes 0 to 47
 #  52 12  zero
-_VOLUME_HEADER: Final = Struct("<3sBIQHHIQ16x")
+_VOLUME_HEADER: Final = Struct("<3sBIQHHIQQ8x")
 _VOLUME_MAGIC: Final = b"VLV"
 _CHECKSUM: Final = Struct("<I")
 VOLUME_HEADER_BYTES: Final = 64
@@ -110,6 +111,7 @@ class VolumeHeader(NamedTuple):
     volume: int
     session: int
     began_ms: int
+    oldest_life: int = 0  # as position.py numbers lives; older ones were flushed
 
 
 class Record(NamedTuple):
@@ -167,6 +169,7 @@ def encode_volume_header(header: VolumeHeader) -> bytes:
         0,
         header.session,
         header.began_ms,
+        header.oldest_life,
     )
     data = fixed + _CHECKSUM.pack(crc32c(fixed))
     return data.ljust(VOLUME_HEADER_BYTES, b"\0")
@@ -178,12 +181,12 @@ def decode_volume_header(data: bytes) -> VolumeHeader | None:
         return None
     fixed = data[: _VOLUME_HEADER.size]
     (checksum,) = _CHECKSUM.unpack_from(data, len(fixed))
-    magic, _, generation, store_id, volume, _, session, began_ms = (
+    magic, _, generation, store_id, volume, _, session, began_ms, oldest_life = (
         _VOLUME_HEADER.unpack(fixed)
     )
     if magic != _VOLUME_MAGIC or checksum != crc32c(fixed):
         return None
-    return VolumeHeader(generation, store_id, volume, session, began_ms)
+    return VolumeHeader(generation, store_id, volume, session, began_ms, oldest_life)
 
 
 def volume_version(data: bytes) -> int | None:
@@ -301,6 +304,24 @@ def decode_record(
             "DISK",
         ),
     )
+
+
+def decode_copy(data: bytes, store_id: int, key: bytes) -> Record | None:
+    """
+    Return the record in a copy that was kept elsewhere, checked like one on the disk.
+
+    None when the bytes are not a whole, undamaged record of that store and key. Which
+    life and offset it is of is for the caller to judge.
+    """
+    if len(data) < RECORD_BYTES_MIN:
+        return None
+    generation, volume = _IDENTITY.unpack_from(data)[2], _IDENTITY.unpack_from(data)[4]
+    name = name_life(generation=generation, store_id=store_id, volume=volume)
+    offset = _FIELDS.unpack_from(data, _IDENTITY_BYTES)[2]
+    try:
+        return decode_record(data, name, offset, len(data), key)
+    except DamagedRecordError:
+        return None
 
 
 def decode_head(

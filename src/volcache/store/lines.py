@@ -63,13 +63,15 @@ class Meta(NamedTuple):
     """
     What META.txt says.
 
-    `session` counts how often the mount point has been opened for writing.
+    `session` counts how often the mount point has been opened for writing; lives older
+    than `oldest_life` (see `position.py`) were flushed.
     """
 
     head: int
     generation: int
     store_id: int
     session: int
+    oldest_life: int = 0
 
 
 # --- Index files -------------------------------------------------------------------
@@ -178,6 +180,7 @@ def encode_meta(meta: Meta) -> bytes:
         f"generation {meta.generation}\n"
         f"store {meta.store_id:016x}\n"
         f"session {meta.session}\n"
+        f"{f'oldest_life {meta.oldest_life}' + chr(10) if meta.oldest_life else ''}"
     ).encode()
     return text + b"checksum %08x\n" % crc32c(text)
 
@@ -203,6 +206,7 @@ def decode_meta(data: bytes) -> Meta | None:
             generation=int(values[b"generation"]),
             store_id=int(values[b"store"], 16),
             session=int(values[b"session"]),
+            oldest_life=int(values.get(b"oldest_life", b"0")),
         )
     except (ValueError, KeyError):
         return None

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 LOCK: Final = "LOCK"
 META: Final = "META.txt"
+HOT: Final = "HOT.txt"
 DATA: Final = "data"
 INDEX: Final = "index"
 # lost+found is made by mkfs at the root of every ext file system.
-_NAMES: Final = frozenset({LOCK, META, META + ".new", DATA, INDEX, "lost+found"})
+_NAMES: Final = frozenset(
+    {LOCK, META, META + ".new", HOT, HOT + ".new", DATA, INDEX, "lost+found"}
+)
 
 
 class MountPoint:
@@ -41,6 +44,7 @@ class MountPoint:
         self.data = os.path.join(root, DATA)
         self.index = os.path.join(root, INDEX)
         self.meta = os.path.join(root, META)
+        self.hot = os.path.join(root, HOT)
         self._lock_fd = lock_fd
 
     @classmethod

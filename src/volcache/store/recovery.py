@@ -92,7 +92,7 @@ def _recover(
     _drop_oldest(mount, volumes, volume_num, report)
     header = survey.headers.get(head.id)
     if header is None or header.generation != head.generation:
-        head.write_header(mount.fs, session=meta.session, began_ms=now_ms)
+        head.write_header(mount.fs, meta, now_ms)
     index = Index()
     loader = Loader(mount, index, report)
     for life in sorted(volumes):

@@ -110,7 +110,7 @@ def begin_life(mount: MountPoint, volume: Volume, meta: Meta, now_ms: int) -> No
     """
     mount.fs.unlink(mount.index_path(volume.id))
     mount.write_meta(meta)
-    volume.write_header(mount.fs, session=meta.session, began_ms=now_ms)
+    volume.write_header(mount.fs, meta, now_ms)
     path = mount.index_path(volume.id)
     try:
         volume.index_file = IndexFile.create(mount.fs, path, volume.index_name)

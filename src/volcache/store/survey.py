@@ -26,6 +26,7 @@ from volcache.store.format import (
 )
 from volcache.store.lines import Meta, decode_blocks, decode_index_header
 from volcache.store.mount_point import refuse_newer
+from volcache.store.position import pack_life
 from volcache.store.volume import Volume
 
 if TYPE_CHECKING:
@@ -60,13 +61,23 @@ class Survey:
         if meta is None and (meta_there or self.headers):
             report.note_meta_lost()
         self.meta = meta or self._meta_from_headers()
+        # A flush is in both, so that losing one of them brings nothing back.
+        flushed = [
+            header.oldest_life
+            for header in self.headers.values()
+            if header.store_id == self.meta.store_id
+        ]
+        oldest_life = max([self.meta.oldest_life, *flushed])
+        self.meta = self.meta._replace(oldest_life=oldest_life)
 
     def lives(self) -> dict[int, Volume]:
         """Return every life there is, by its number; one at least."""
         lives: dict[int, Volume] = {}
         for volume in self._descriptors:
             generation = self._generation(volume)
-            if generation is not None:
+            if generation is None:
+                continue
+            if pack_life(generation, volume) >= self.meta.oldest_life:
                 self._add_life(lives, volume, generation)
         if not lives:
             # Somebody removed the file of the head, and its id is beyond volume_num.

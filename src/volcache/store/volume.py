@@ -27,6 +27,7 @@ from volcache.store.position import LIFE_SHIFT, pack_life
 if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.index_file import IndexFile
+    from volcache.store.lines import Meta
 
 
 class Volume:
@@ -75,7 +76,7 @@ class Volume:
         """The first line of its index file."""
         return IndexName(self.id, self.generation, self.store_id)
 
-    def write_header(self, fs: FileSystem, *, session: int, began_ms: int) -> None:
+    def write_header(self, fs: FileSystem, meta: Meta, began_ms: int) -> None:
         """
         Begin the life on the disk: from here on older records do not exist.
 
@@ -83,7 +84,12 @@ class Volume:
             OSError: The header may be torn, which a boot mends from META.txt.
         """
         header = VolumeHeader(
-            self.generation, self.store_id, self.id, session, began_ms
+            self.generation,
+            self.store_id,
+            self.id,
+            meta.session,
+            began_ms,
+            meta.oldest_life,
         )
         data = encode_volume_header(header)
         if fs.pwritev(self.fd, [data], 0) != len(data):

@@ -316,6 +316,66 @@ def test_many_puts_write_few_index_lines_at_a_time(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_flush_forgets_everything_and_the_store_goes_on(tmp_path: Path) -> None:
+    """Every volume, the head too; what is put afterwards is there."""
+    store = open_store(tmp_path)
+    turns = [fill_volume(store, b"%d" % turn) for turn in range(VOLUME_NUM + 1)]
+    store.flush()
+
+    assert store.count == 0
+    assert all(store.get(key) is None for keys in turns for key in keys)
+    store.put(b"k", b"v")
+    turns = [fill_volume(store, b"after/%d" % turn) for turn in range(2 * VOLUME_NUM)]
+    assert value_of(store.get(turns[-1][-1])) is not None
+    assert disk_bytes(tmp_path) == VOLUME_NUM * VOLUME_SIZE
+    store.close()
+
+
+def test_a_flush_without_room_leaves_everything(tmp_path: Path) -> None:
+    """The error says so, and nothing was dropped."""
+    fs = FailingFileSystem()
+    store = open_store(tmp_path, fs=fs)
+    store.put(b"k", b"v")
+    fs.failing["allocate"] = errno.ENOSPC
+    with pytest.raises(DiskFullError):
+        store.flush()
+
+    assert value_of(store.get(b"k")) == b"v"
+    fs.failing.clear()
+    store.flush()
+    assert store.get(b"k") is None
+    store.close()
+
+
+def test_a_copy_counts_while_it_is_the_record_the_index_names(tmp_path: Path) -> None:
+    """Not after an overwrite, a delete or its expiry; again when only age took it."""
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    put = store.put(b"k", b"v", content_type=b"x/y", expires_ms=clock.now_ms + 1000)
+    copy = store.copy(b"k")
+    assert copy is not None
+    assert store.confirm(b"k", copy) == put
+    assert store.confirm(b"other", copy) is None
+    for length in range(len(copy)):
+        assert store.confirm(b"k", copy[:length]) is None
+    for turn in range(VOLUME_NUM):
+        fill_volume(store, b"%d" % turn)
+    assert store.get(b"k") is None
+    assert store.confirm(b"k", copy) == put
+    clock.advance(1)
+    assert store.confirm(b"k", copy) is None
+
+    store.put(b"k", b"old")
+    copy = store.copy(b"k")
+    assert copy is not None
+    store.put(b"k", b"new")
+    assert store.confirm(b"k", copy) is None
+    store.delete(b"k")
+    assert store.confirm(b"k", copy) is None
+    assert store.copy(b"k") is None
+    store.close()
+
+
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
     """A second close does nothing."""
     store = open_store(tmp_path)

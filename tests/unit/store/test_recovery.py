@@ -395,6 +395,29 @@ def test_another_volume_size_takes_hold_slot_by_slot(
     store.close()
 
 
+@pytest.mark.parametrize("lost", [None, "META.txt", "index"])
+def test_a_flush_is_for_good(tmp_path: Path, lost: str | None) -> None:
+    """Nothing comes back after a kill, nor when META.txt or the index files are lost."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"v")
+    fill_volume(store)
+    store.flush()
+    store.put(b"after", b"v")
+    abandon(store)
+    if lost == "index":
+        shutil.rmtree(tmp_path / "index")
+    elif lost:
+        (tmp_path / lost).unlink()
+    store = open_store(tmp_path)
+
+    assert store.get(b"k") is None
+    assert value_of(store.get(b"after")) == b"v"
+    assert store.count == 1
+    store = reopen(store, tmp_path)
+    assert store.count == 1
+    store.close()
+
+
 def test_a_directory_in_use_says_by_whom(tmp_path: Path) -> None:
     """The second process ends with a reason; the first does not notice."""
     store = open_store(tmp_path)
