@@ -31,7 +31,11 @@ def comment_above(setting: Setting) -> str:
 def test_sample_shows_every_setting_at_its_default() -> None:
     """conf/volcache.toml has exactly the settings there are, in their order."""
     shown = tomllib.loads(SAMPLE.read_text())
-    assert list(shown.items()) == [(s.name, s.default) for s in SETTINGS]
+    defaults = [
+        (s.name, list(s.default) if isinstance(s.default, tuple) else s.default)
+        for s in SETTINGS
+    ]
+    assert list(shown.items()) == defaults
 
 
 def test_sample_is_taken() -> None:

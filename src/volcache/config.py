@@ -18,8 +18,11 @@ from volcache.errors import ConfigError
 from volcache.settings import (
     AddressSetting,
     ChoiceSetting,
+    FlagSetting,
+    HostSetting,
     IntegerSetting,
     NumberSetting,
+    ServersSetting,
     Setting,
     TextSetting,
 )
@@ -113,6 +116,64 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         high=4096,
         unit="bytes",
     ),
+    FlagSetting(
+        name="memc_on",
+        default=False,
+        text="Keep copies of the most wanted files in memcached.",
+    ),
+    HostSetting(
+        name="memc_ip",
+        default="127.0.0.1",
+        text="Where memcached is; a path is a unix socket, and memc_port is not used.",
+    ),
+    IntegerSetting(
+        name="memc_port",
+        default=11211,
+        text="The TCP port of memcached.",
+        low=1,
+        high=65535,
+    ),
+    ServersSetting(
+        name="memc_servers",
+        default=(),
+        text="Several memcached servers, instead of memc_ip and memc_port.",
+    ),
+    NumberSetting(
+        name="memc_timeout",
+        default=0.05,
+        text="How long a request waits for memcached at the most.",
+        low=0.001,
+        high=10,
+        unit="seconds",
+    ),
+    IntegerSetting(
+        name="memc_max_value_size",
+        default=1_000_000,
+        text="The largest file that is copied to memcached, with its header.",
+        low=1,
+        high=GIB,
+        unit="bytes",
+    ),
+    IntegerSetting(
+        name="cache_after_miss_count",
+        default=3,
+        text="How often a file is read from disk before it is copied to memcached.",
+        low=1,
+        high=1000,
+    ),
+    NumberSetting(
+        name="cache_after_miss_count_duration",
+        default=60.0,
+        text="Within what time these reads must come.",
+        low=0.001,
+        high=86400,
+        unit="seconds",
+    ),
+    TextSetting(
+        name="admin_token",
+        default="",
+        text="The password of POST /-/flush; empty means that nobody may.",
+    ),
 )
 
 
@@ -131,6 +192,15 @@ class Config:
     sync_interval: float
     max_value_size: int
     max_key_size: int
+    memc_on: bool
+    memc_ip: str
+    memc_port: int
+    memc_servers: tuple[str, ...]
+    memc_timeout: float
+    memc_max_value_size: int
+    cache_after_miss_count: int
+    cache_after_miss_count_duration: float
+    admin_token: str
 
 
 def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
@@ -240,5 +310,6 @@ def _shown(raw: object) -> str:
     """Write a value as TOML would, on one line and not too long."""
     if isinstance(raw, bool):
         return str(raw).lower()
-    text = json.dumps(raw) if isinstance(raw, str) else " ".join(str(raw).split())
+    is_json = isinstance(raw, str | list)
+    text = json.dumps(raw, default=str) if is_json else " ".join(str(raw).split())
     return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."

@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")  # A path with one is a mistake.
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+|/[!-~]+")
+_SERVER: Final = re.compile(
+    r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}|/[!-~]+"
+)
 _UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -22,7 +26,7 @@ class Setting(ABC):
     """What is common to all kinds; `text` is one sentence on what the setting does."""
 
     name: str
-    default: int | float | str
+    default: int | float | str | bool | tuple[str, ...]
     text: str
 
     @property
@@ -31,7 +35,7 @@ class Setting(ABC):
         """What the value may be, to follow the words "allowed is"."""
 
     @abstractmethod
-    def from_toml(self, raw: object) -> int | float | str:
+    def from_toml(self, raw: object) -> int | float | str | bool | tuple[str, ...]:
         """
         Check a value as TOML has it.
 
@@ -40,7 +44,7 @@ class Setting(ABC):
             ValueError: It is out of range. The caller words both.
         """
 
-    def from_text(self, text: str) -> int | float | str:
+    def from_text(self, text: str) -> int | float | str | bool | tuple[str, ...]:
         """
         Check a value as an environment variable has it.
 
@@ -137,6 +141,72 @@ class TextSetting(Setting):
         if not isinstance(raw, str) or _CONTROL.search(raw):
             raise ValueError(raw)
         if not raw and not self.empty:
+            raise ValueError(raw)
+        return raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagSetting(Setting):
+    """On or off."""
+
+    @property
+    def allowed(self) -> str:
+        """What the value may be."""
+        return "true or false"
+
+    def from_toml(self, raw: object) -> bool:
+        """Check the type."""
+        if not isinstance(raw, bool):
+            raise TypeError(raw)
+        return raw
+
+    def from_text(self, text: str) -> bool:
+        """Read the two words as TOML writes them."""
+        if text not in {"true", "false"}:
+            raise ValueError(text)
+        return text == "true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServersSetting(Setting):
+    """Where servers are: a list in TOML, separated by commas in the environment."""
+
+    @property
+    def allowed(self) -> str:
+        """What the value may be."""
+        return (
+            'a list, perhaps empty, of "host:port", "[IPv6]:port" or the path of a unix'
+            " socket"
+        )
+
+    def from_toml(self, raw: object) -> tuple[str, ...]:
+        """Check every address and that none is there twice."""
+        if not isinstance(raw, list) or len(set(map(str, raw))) != len(raw):
+            raise TypeError(raw)
+        for address in raw:
+            if not isinstance(address, str) or not _SERVER.fullmatch(address):
+                raise ValueError(raw)
+        return tuple(raw)
+
+    def from_text(self, text: str) -> tuple[str, ...]:
+        """Split at commas."""
+        return self.from_toml(
+            [part.strip() for part in text.split(",") if part.strip()]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSetting(Setting):
+    """A host name, an address, or the path of a unix socket."""
+
+    @property
+    def allowed(self) -> str:
+        """What the value may be."""
+        return "a host name, an IPv4 or IPv6 address, or the path of a unix socket"
+
+    def from_toml(self, raw: object) -> str:
+        """Check the characters; names are not resolved."""
+        if not isinstance(raw, str) or not _HOST.fullmatch(raw):
             raise ValueError(raw)
         return raw
 

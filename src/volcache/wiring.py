@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import gc
 import logging
+import secrets
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from volcache.service import FileCache
+from volcache.errors import MountPointError
+from volcache.hot.memcached import MemcachedTier
+from volcache.hot.names import Names
+from volcache.hot.promotion import MissCounters
+from volcache.service import FileCache, TieredCache
 from volcache.store import PeriodicSync, Store
 from volcache.web.app import App
 from volcache.web.server import listen, serve
@@ -45,9 +51,10 @@ def run(config: Config) -> None:
             syncer = PeriodicSync(store, config.sync_interval)
             parts.callback(syncer.stop)
         app = App(
-            FileCache(store),
+            _make_cache(config, store, parts),
             key_size_max=config.max_key_size,
             value_size_max=config.max_value_size,
+            admin_token=config.admin_token,
         )
         # What is alive now lives as long as the process: the collector need not look
         # at millions of keys again and again.
@@ -82,6 +89,49 @@ def _open_store(config: Config) -> Store:
         time.monotonic() - began,
     )
     return store
+
+
+def _make_cache(config: Config, store: Store, parts: ExitStack) -> FileCache:
+    """Put the hot tier before the store, if there is to be one."""
+    if not config.memc_on:
+        return FileCache(store)
+    servers = config.memc_servers or (
+        _server_address(config.memc_ip, config.memc_port),
+    )
+    try:
+        names = Names(store.journal(), store_id=store.store_id, boot_id=_boot_id())
+    except OSError as error:
+        raise MountPointError(
+            f"mount point {config.mount_point!r}: HOT.txt cannot be used:"
+            f" {error.strerror or error}"
+        ) from error
+    hot = MemcachedTier(
+        servers,
+        names,
+        timeout=config.memc_timeout,
+        item_size_max=config.memc_max_value_size,
+    )
+    parts.callback(hot.close)
+    counters = MissCounters(
+        count=config.cache_after_miss_count,
+        duration_ms=round(config.cache_after_miss_count_duration * 1000),
+        clock=lambda: time.monotonic_ns() // 1_000_000,
+    )
+    return TieredCache(store, hot, counters)
+
+
+def _server_address(host: str, port: int) -> str:
+    if host.startswith("/"):
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _boot_id() -> str:
+    """Return what changes with every start of the machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        return secrets.token_hex()  # Not to be told: then each start is a new one.
 
 
 def _close_store(store: Store) -> None:

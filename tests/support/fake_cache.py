@@ -26,6 +26,11 @@ class FakeCache:
         self._raise()
         return self.records.get(key)
 
+    def flush(self) -> None:
+        """Forget everything."""
+        self._raise()
+        self.records.clear()
+
     def head(self, key: bytes) -> Record | None:
         """Return the same without its value."""
         record = self.get(key)

@@ -42,14 +42,21 @@ def refused(path: Path | None, environ: dict[str, str] | None = None) -> str:
 def test_table_and_config_have_the_same_names_and_types() -> None:
     """A setting is added to both or to none."""
     fields = {field.name: field.type for field in dataclasses.fields(Config)}
-    assert fields == {s.name: type(s.default).__name__ for s in SETTINGS}
+    assert fields == {
+        s.name: type(s.default).__name__.replace("tuple", "tuple[str, ...]")
+        for s in SETTINGS
+    }
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_default_is_allowed(setting: Setting) -> None:
     """A default passes its own check, from TOML and from text."""
-    assert setting.from_toml(setting.default) == setting.default
-    assert setting.from_text(str(setting.default)) == setting.default
+    default = setting.default
+    as_toml = list(default) if isinstance(default, tuple) else default
+    as_text = ",".join(default) if isinstance(default, tuple) else str(default)
+    as_text = as_text.lower() if isinstance(default, bool) else as_text
+    assert setting.from_toml(as_toml) == default
+    assert setting.from_text(as_text) == default
 
 
 def test_defaults_are_the_promised_ones() -> None:
@@ -66,6 +73,15 @@ def test_defaults_are_the_promised_ones() -> None:
         sync_interval=1.0,
         max_value_size=MIB,
         max_key_size=1024,
+        memc_on=False,
+        memc_ip="127.0.0.1",
+        memc_port=11211,
+        memc_servers=(),
+        memc_timeout=0.05,
+        memc_max_value_size=1_000_000,
+        cache_after_miss_count=3,
+        cache_after_miss_count_duration=60.0,
+        admin_token="",
     )
 
 
@@ -294,3 +310,40 @@ def test_other_encoding_is_one_line(path: Path) -> None:
     """TOML is UTF-8."""
     path.write_bytes(b'mount_point = "\xe9"')
     assert refused(path).startswith("volcache.toml: not UTF-8 text: ")
+
+
+# --- The hot tier ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("", ()),
+        ("cache-1:11211", ("cache-1:11211",)),
+        (
+            "10.0.0.1:1, [::1]:65535 ,/run/m.sock",
+            ("10.0.0.1:1", "[::1]:65535", "/run/m.sock"),
+        ),
+    ],
+)
+def test_servers_are_separated_by_commas_in_the_environment(
+    text: str, servers: tuple[str, ...]
+) -> None:
+    """Names, addresses and paths, with or without blanks."""
+    assert load_config(None, {"VOLCACHE_MEMC_SERVERS": text}).memc_servers == servers
+
+
+@pytest.mark.parametrize(
+    "text", ["host", "host:", "host:0x1", "::1:11211", "a:1,a:1", "a b:1"]
+)
+def test_a_server_that_is_none_is_refused(text: str) -> None:
+    """A missing port, an address without brackets, the same server twice."""
+    with pytest.raises(ConfigError, match=r"memc_servers .* allowed is a list"):
+        load_config(None, {"VOLCACHE_MEMC_SERVERS": text})
+
+
+@pytest.mark.parametrize("text", ["yes", "1", "True", ""])
+def test_a_flag_is_true_or_false(text: str) -> None:
+    """Nothing else is taken for one of them."""
+    with pytest.raises(ConfigError, match=r"memc_on .* allowed is true or false"):
+        load_config(None, {"VOLCACHE_MEMC_ON": text})

@@ -1,32 +1,87 @@
 """
 What is under `/-/`: the operator's own paths, never keys.
 
-Only reads are answered; nothing here can change what is stored.
+Reads are for everybody who reaches the port; what drops something needs the operator's
+token, and is off without one.
 """
 
 from __future__ import annotations
 
+import hmac
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from volcache.web.responses import send_empty, send_text
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse
+    from collections.abc import Callable
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
 ALLOW: Final = ("Allow", "GET, HEAD, OPTIONS")
+_ALLOW_FLUSH: Final = ("Allow", "POST, OPTIONS")
+_CHALLENGE: Final = ("WWW-Authenticate", 'Bearer realm="volcache"')
 
 
-def answer_admin(method: str, path: str, start_response: StartResponse) -> list[bytes]:
-    """
-    Answer a request whose path begins with the reserved prefix.
+class Admin:
+    """Answers requests whose path begins with the reserved prefix."""
 
-    Args:
-        method: The verb; only GET, HEAD and OPTIONS do something.
-        path: As WSGI has it, beginning with `/-/`.
-        start_response: As WSGI gives it.
+    def __init__(self, *, flush: Callable[[], None], token: str) -> None:
+        """
+        Serve the operator.
 
-    """
+        Args:
+            flush: Drops everything; may raise what a put may raise.
+            token: What `Authorization: Bearer` must say; empty allows nobody.
+        """
+        self._flush = flush
+        self._token = token.encode()
+
+    def answer(
+        self,
+        method: str,
+        path: str,
+        environ: WSGIEnvironment,
+        start_response: StartResponse,
+    ) -> list[bytes]:
+        """Answer one request."""
+        if path == "/-/flush":
+            return self._answer_flush(method, environ, start_response)
+        return _answer_read(method, path, start_response)
+
+    def _answer_flush(
+        self, method: str, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> list[bytes]:
+        if method == "OPTIONS":
+            return send_empty(start_response, _ALLOW_FLUSH)
+        if method != "POST":
+            return send_text(
+                start_response,
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                f"{method} is not allowed for /-/flush; allowed is POST",
+                _ALLOW_FLUSH,
+                is_head=method == "HEAD",
+            )
+        if not self._token:
+            return send_text(
+                start_response,
+                HTTPStatus.FORBIDDEN,
+                "flush is off; set admin_token to allow it",
+            )
+        scheme, _, given = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+        is_right = hmac.compare_digest(given.strip().encode(), self._token)
+        if scheme.lower() != "bearer" or not is_right:
+            return send_text(
+                start_response,
+                HTTPStatus.UNAUTHORIZED,
+                "flush needs the header Authorization: Bearer <admin_token>",
+                _CHALLENGE,
+            )
+        self._flush()
+        return send_text(start_response, HTTPStatus.OK, "flushed")
+
+
+def _answer_read(method: str, path: str, start_response: StartResponse) -> list[bytes]:
+    """Answer what changes nothing."""
     if method == "OPTIONS":
         return send_empty(start_response, ALLOW)
     if method not in {"GET", "HEAD"}:
@@ -43,6 +98,6 @@ def answer_admin(method: str, path: str, start_response: StartResponse) -> list[
     return send_text(
         start_response,
         HTTPStatus.NOT_FOUND,
-        "nothing here; under /-/ there is /-/healthy",
+        "nothing here; under /-/ there are /-/healthy and /-/flush",
         is_head=is_head,
     )

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from volcache.keys import RESERVED_PREFIX, parse_key
-from volcache.web.admin import answer_admin
+from volcache.web.admin import Admin
 from volcache.web.responses import (
     OK,
     RecordHeaders,
@@ -53,7 +53,12 @@ class App:
     """Answers requests from one cache; never raises."""
 
     def __init__(
-        self, cache: FileCache, *, key_size_max: int, value_size_max: int
+        self,
+        cache: FileCache,
+        *,
+        key_size_max: int,
+        value_size_max: int,
+        admin_token: str = "",
     ) -> None:
         """
         Answer from a cache.
@@ -62,8 +67,10 @@ class App:
             cache: Where values are; not closed here.
             key_size_max: The longest key taken, in bytes.
             value_size_max: The longest value taken, in bytes.
+            admin_token: Allows `POST /-/flush`; empty allows nobody.
 
         """
+        self._admin = Admin(flush=cache.flush, token=admin_token)
         self._cache = cache
         self._key_size_max = key_size_max
         self._value_size_max = value_size_max
@@ -109,7 +116,7 @@ class App:
     ) -> list[bytes]:
         """Answer a request of any kind."""
         if path[:3] == RESERVED_PREFIX:
-            return answer_admin(method, path, start_response)
+            return self._admin.answer(method, path, environ, start_response)
         verb = self._verbs.get(method)
         if verb is None:
             return send_text(

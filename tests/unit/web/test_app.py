@@ -35,13 +35,14 @@ class Answer(NamedTuple):
 class Client:
     """Calls an application as bjoern does, and checks what bjoern would not."""
 
-    def __init__(self, cache: FakeCache) -> None:
+    def __init__(self, cache: FakeCache, admin_token: str = "") -> None:
         """Put an application in front of a cache."""
         self.cache = cache
         self.app = App(
             cast("FileCache", cache),
             key_size_max=KEY_SIZE_MAX,
             value_size_max=VALUE_SIZE_MAX,
+            admin_token=admin_token,
         )
 
     def ask(
@@ -299,7 +300,7 @@ def test_unknown_admin_path_is_not_found(client: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
-@pytest.mark.parametrize("path", ["/-/", "/-/healthy", "/-/flush", "/-/x"])
+@pytest.mark.parametrize("path", ["/-/", "/-/healthy", "/-/x"])
 def test_nothing_under_the_prefix_changes_anything(
     client: Client, method: str, path: str
 ) -> None:
@@ -307,6 +308,38 @@ def test_nothing_under_the_prefix_changes_anything(
     client.put("/key", b"value")
     assert_error(client.ask(method, path, CONTENT_LENGTH="0"), 405, "GET, HEAD")
     assert list(client.cache.records) == [b"key"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+def test_flush_is_a_post(client: Client, method: str) -> None:
+    """A link that is followed, or a crawler, drops nothing."""
+    client.put("/key", b"value")
+    answer = client.ask(method, "/-/flush", HTTP_AUTHORIZATION="Bearer secret")
+    assert answer.status.startswith("405 ")
+    assert answer.headers["Allow"] == "POST, OPTIONS"
+    assert list(client.cache.records) == [b"key"]
+
+
+@pytest.mark.parametrize(
+    ("token", "given", "status"),
+    [
+        ("", "Bearer ", 403),
+        ("", "", 403),
+        ("secret", "", 401),
+        ("secret", "Bearer wrong", 401),
+        ("secret", "Bearer", 401),
+        ("secret", "Basic secret", 401),
+        ("secret", "Bearer secret", 200),
+        ("secret", "bearer  secret", 200),
+    ],
+)
+def test_flush_needs_the_token(token: str, given: str, status: int) -> None:
+    """Without a token in the settings it is off; a wrong one drops nothing."""
+    client = Client(FakeCache(), admin_token=token)
+    client.put("/key", b"value")
+    answer = client.ask("POST", "/-/flush", HTTP_AUTHORIZATION=given)
+    assert_error(answer, status)
+    assert list(client.cache.records) == ([] if status == 200 else [b"key"])
 
 
 def test_options_under_the_prefix(client: Client) -> None:

@@ -1,0 +1,387 @@
+"""The server as users run it, in front of real memcached processes in every state."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+from support.memcached import FakeServer, MemcachedProcess
+from support.process import ServerProcess
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+TOKEN = "open sesame"  # noqa: S105 - Of a server that lives for a second.
+VOLUME_SIZE = 1 << 20
+FILL = b"x" * 200_000
+VALUE_HEADERS = (
+    "X-Position",
+    "ETag",
+    "Content-Type",
+    "Content-Length",
+    "Content-Encoding",
+    "Last-Modified",
+)
+
+
+class Site:
+    """One instance and how to talk to it."""
+
+    def __init__(self, server: ServerProcess, session: requests.Session) -> None:
+        """Talk over one session."""
+        self.server = server
+        self.session = session
+
+    def put(self, key: str, value: bytes, **headers: str) -> None:
+        """Store a value."""
+        answer = self.session.put(
+            f"{self.server.url}/{key}", data=value, headers=headers, timeout=5
+        )
+        assert answer.status_code == 200, answer.text
+
+    def get(self, key: str) -> requests.Response:
+        """Ask for a value."""
+        return self.session.get(f"{self.server.url}/{key}", timeout=5)
+
+    def source(self, key: str) -> str:
+        """Ask for a value and return where it came from."""
+        return self.get(key).headers["X-Cache"]
+
+    def make_hot(self, key: str) -> None:
+        """Read until memcached answers; a down one may have to be found first."""
+        wait_until(lambda: self.source(key) == "MEMC", f"{key} to be hot")
+
+    def age(self) -> None:
+        """Let the cycle overwrite everything that is there."""
+        for number in range(13):
+            self.put(f"fill/{number}", FILL)
+
+
+def settings_for(*servers: str, **more: object) -> dict[str, object]:
+    """Return the settings of an instance with two small volumes."""
+    return {
+        "volume_size": VOLUME_SIZE,
+        "volume_num": 2,
+        "max_value_size": 900_000,
+        "memc_on": "true",
+        "memc_servers": ",".join(servers),
+        "admin_token": TOKEN,
+        **more,
+    }
+
+
+@pytest.fixture
+def memcached() -> Iterator[MemcachedProcess]:
+    """One memcached."""
+    with MemcachedProcess() as process:
+        yield process
+
+
+@pytest.fixture
+def site(tmp_path: Path, memcached: MemcachedProcess) -> Iterator[Site]:
+    """One instance in front of it."""
+    with open_site(tmp_path, settings_for(memcached.address)) as found:
+        yield found
+
+
+class open_site:  # noqa: N801 - Used as a function.
+    """Start an instance, end it with the context."""
+
+    def __init__(self, mount_point: Path, settings: dict[str, object]) -> None:
+        """Prepare it."""
+        self._stack = ExitStack()
+        self._server = ServerProcess(mount_point, settings=settings)
+
+    def __enter__(self) -> Site:
+        """Start it."""
+        self._stack.enter_context(self._server)
+        return Site(self._server, self._stack.enter_context(requests.Session()))
+
+    def __exit__(self, *_error: object) -> None:
+        """End it."""
+        self._stack.close()
+
+
+def test_the_third_read_promotes_and_the_fourth_is_from_memcached(site: Site) -> None:
+    """And its headers are those of the disk, but for where it came from."""
+    site.put("a b", b"value", **{"Content-Type": "x/y", "Content-Encoding": "br"})
+    answers = [site.get("a b") for _ in range(5)]
+
+    assert [answer.headers["X-Cache"] for answer in answers] == [
+        *["DISK"] * 3,
+        *["MEMC"] * 2,
+    ]
+    for name in VALUE_HEADERS:
+        assert answers[4].headers[name] == answers[0].headers[name]
+    assert {answer.content for answer in answers} == {b"value"}
+
+
+def test_what_was_never_promoted_costs_no_call(
+    site: Site, memcached: MemcachedProcess
+) -> None:
+    """Neither a disk hit, nor a miss, nor a put, nor a delete asks memcached."""
+    site.put("hot", b"value")
+    site.make_hot("hot")
+    before = memcached.calls()
+    for number in range(20):
+        site.put(f"{number}", b"value")
+        assert site.source(f"{number}") == "DISK"
+        assert site.source(f"absent {number}") == "MISS"
+        site.session.delete(f"{site.server.url}/{number}", timeout=5)
+
+    assert memcached.calls() == before
+
+
+@pytest.mark.parametrize("end", ["none", "stop", "kill"])
+def test_a_file_overwritten_by_age_is_answered_from_memcached(
+    site: Site, end: str
+) -> None:
+    """Also after a restart or a kill of the instance, for GET and HEAD."""
+    site.put("k", b"value", **{"Content-Type": "x/y"})
+    site.make_hot("k")
+    site.age()
+    if end != "none":
+        {"stop": site.server.terminate, "kill": site.server.kill}[end]()
+        site.server.restart()
+
+    answer = site.get("k")
+    assert (answer.headers["X-Cache"], answer.content) == ("MEMC", b"value")
+    assert answer.headers["Content-Type"] == "x/y"
+    head = site.session.head(f"{site.server.url}/k", timeout=5)
+    assert (head.status_code, head.headers["Content-Length"]) == (200, "5")
+
+
+@pytest.mark.parametrize("end", ["none", "kill"])
+@pytest.mark.parametrize("change", ["put", "delete", "flush"])
+def test_what_was_put_deleted_or_flushed_never_returns(
+    site: Site, memcached: MemcachedProcess, change: str, end: str
+) -> None:
+    """Although memcached, which was away meanwhile, still has it."""
+    site.put("k", b"old")
+    site.make_hot("k")
+    items = memcached.items()
+    memcached.signal(signal.SIGSTOP)
+    if change == "put":
+        site.put("k", b"new")
+    elif change == "delete":
+        assert site.session.delete(f"{site.server.url}/k", timeout=5).ok
+    else:
+        token = {"Authorization": f"Bearer {TOKEN}"}
+        answer = site.session.post(
+            f"{site.server.url}/-/flush", headers=token, timeout=5
+        )
+        assert answer.text == "flushed\n"
+    memcached.signal(signal.SIGCONT)
+    if end == "kill":
+        site.server.kill()
+        site.server.restart()
+    assert memcached.items() == items
+
+    assert site.get("k").content != b"old"
+    site.age()
+    for _ in range(5):
+        assert site.source("k") == "MISS"
+
+
+def test_a_key_that_is_only_in_memcached_can_be_deleted(site: Site) -> None:
+    """200 the first time, 404 the second."""
+    site.put("k", b"value")
+    site.make_hot("k")
+    site.age()
+    url = f"{site.server.url}/k"
+
+    assert site.session.delete(url, timeout=5).status_code == 200
+    assert site.session.delete(url, timeout=5).status_code == 404
+    assert site.source("k") == "MISS"
+
+
+def test_a_key_dropped_by_memcached_is_counted_anew(
+    site: Site, memcached: MemcachedProcess
+) -> None:
+    """From the disk again, and hot again after as many reads."""
+    site.put("k", b"value")
+    site.make_hot("k")
+    memcached.forget()
+
+    sources = [site.source("k") for _ in range(4)]
+    assert sources == ["DISK", "DISK", "DISK", "MEMC"]
+
+
+def test_memcached_down_at_the_start_is_found_later(tmp_path: Path) -> None:
+    """Everything works without it, and it is used when it comes."""
+    memcached = MemcachedProcess()
+    with open_site(tmp_path, settings_for(memcached.address)) as site:
+        site.put("k", b"value")
+        assert [site.source("k") for _ in range(5)] == ["DISK"] * 5
+        with memcached:
+            site.make_hot("k")
+        assert site.server.stderr.count("hot.down") == 1
+        assert site.server.stderr.count("hot.up") == 1
+
+
+def test_memcached_that_dies_and_comes_back_empty(
+    site: Site, memcached: MemcachedProcess
+) -> None:
+    """Each get is answered meanwhile; one line is logged for each change."""
+    site.put("k", b"value")
+    site.make_hot("k")
+    memcached.kill()
+    assert [site.source("k") for _ in range(10)] == ["DISK"] * 10
+    memcached.start()
+    site.make_hot("k")
+
+    assert site.server.stderr.count("hot.down") == 1
+    assert site.server.stderr.count("hot.up") == 1
+
+
+def test_memcached_that_hangs_is_left_alone(
+    site: Site, memcached: MemcachedProcess
+) -> None:
+    """It accepts and never answers: one request waits, and it is asked again later."""
+    site.put("k", b"value")
+    site.make_hot("k")
+    memcached.signal(signal.SIGSTOP)
+    began = time.monotonic()
+    assert [site.source("k") for _ in range(100)] == ["DISK"] * 100
+    assert time.monotonic() - began < 100 * 0.05
+    memcached.signal(signal.SIGCONT)
+    site.make_hot("k")
+
+
+def test_memcached_that_is_slow_never_answers_the_wrong_request(
+    site: Site, memcached: MemcachedProcess
+) -> None:
+    """It is stopped and continued under load, so that answers come late."""
+    keys = [f"k{number}" for number in range(5)]
+    for key in keys:
+        site.put(key, key.encode())
+        site.make_hot(key)
+    stop = threading.Event()
+
+    def hiccup() -> None:
+        while not stop.wait(0.05):
+            memcached.signal(signal.SIGSTOP)
+            stop.wait(0.08)
+            memcached.signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=hiccup)
+    thread.start()
+    try:
+        sources = set()
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            for key in keys:
+                answer = site.get(key)
+                assert answer.content == key.encode()
+                sources.add(answer.headers["X-Cache"])
+    finally:
+        stop.set()
+        thread.join()
+    assert "DISK" in sources
+
+
+def test_another_server_on_the_port_is_left_alone(tmp_path: Path) -> None:
+    """An HTTP server, say: it is never asked for an item."""
+    with (
+        FakeServer(lambda _data, c: c.sendall(b"HTTP/1.1 400 no\r\n\r\n")) as server,
+        open_site(tmp_path, settings_for(server.address)) as site,
+    ):
+        site.put("k", b"value")
+        assert [site.source("k") for _ in range(10)] == ["DISK"] * 10
+        assert "hot.down" in site.server.stderr
+        assert "kind=protocol" in site.server.stderr
+
+
+def test_memcached_without_room_refuses_and_goes_on(tmp_path: Path) -> None:
+    """Full and told not to evict: what does not fit is read from the disk."""
+    with (
+        MemcachedProcess("-M", "-m", "2") as memcached,
+        open_site(tmp_path, settings_for(memcached.address, volume_num=40)) as site,
+    ):
+        sources = set()
+        for number in range(60):
+            site.put(f"{number}", FILL)
+            for _ in range(4):
+                assert site.get(f"{number}").content == FILL
+            sources.add(site.source(f"{number}"))
+        assert "DISK" in sources
+
+
+def test_an_item_too_large_for_memcached_is_read_from_the_disk(tmp_path: Path) -> None:
+    """Memcached has a lower limit than ours: each refusal costs nothing but itself."""
+    with (
+        MemcachedProcess("-I", "64k", "-o", "slab_chunk_max=16384") as memcached,
+        open_site(tmp_path, settings_for(memcached.address)) as site,
+    ):
+        site.put("large", FILL)
+        site.put("small", b"value")
+        for _ in range(4):
+            assert site.get("large").content == FILL
+        site.make_hot("small")
+        assert site.source("large") == "DISK"
+
+
+def test_files_over_our_limit_are_not_sent(
+    tmp_path: Path, memcached: MemcachedProcess
+) -> None:
+    """`memc_max_value_size` holds for the whole record."""
+    settings = settings_for(memcached.address, memc_max_value_size=1000)
+    with open_site(tmp_path, settings) as site:
+        site.put("large", b"x" * 1000)
+        site.put("small", b"x" * 900)
+        site.make_hot("small")
+        assert {site.source("large") for _ in range(6)} == {"DISK"}
+        assert memcached.items() == 1
+
+
+def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
+    """memc_ip holds its path."""
+    with MemcachedProcess(path=tmp_path / "m.sock") as memcached:
+        settings = settings_for(memc_ip=memcached.path)
+        with open_site(tmp_path / "data", settings) as site:
+            site.put("k", b"value")
+            site.make_hot("k")
+
+
+def test_one_of_three_servers_takes_only_its_keys_with_it(tmp_path: Path) -> None:
+    """The others go on, and its keys come from the disk."""
+    with MemcachedProcess() as a, MemcachedProcess() as b, MemcachedProcess() as c:
+        settings = settings_for(a.address, b.address, c.address)
+        with open_site(tmp_path, settings) as site:
+            keys = [f"{number}" for number in range(60)]
+            for key in keys:
+                site.put(key, key.encode())
+                site.make_hot(key)
+            shares = [server.items() for server in (a, b, c)]
+            b.kill()
+            sources = [site.source(key) for key in keys]
+
+    assert sum(shares) == 60
+    assert min(shares) > 5
+    assert sources.count("DISK") == shares[1]
+
+
+def test_instances_share_a_memcached_without_meeting(
+    tmp_path: Path, memcached: MemcachedProcess
+) -> None:
+    """The same key of two stores is two items."""
+    settings = settings_for(memcached.address)
+    with (
+        open_site(tmp_path / "a", settings) as a,
+        open_site(tmp_path / "b", settings) as b,
+    ):
+        a.put("k", b"of a")
+        b.put("k", b"of b")
+        a.make_hot("k")
+        b.make_hot("k")
+        assert (a.get("k").content, b.get("k").content) == (b"of a", b"of b")

@@ -1,0 +1,158 @@
+"""Real memcached processes, and servers that only seem to be memcached."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from pymemcache.client.base import Client  # noqa: TID251 - To look behind the curtain.
+
+from support.ports import pick_port
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+
+class MemcachedProcess:
+    """One memcached, on a port or a unix socket of its own."""
+
+    def __init__(self, *options: str, path: Path | None = None) -> None:
+        """Know the options; nothing is started yet."""
+        self._options = options
+        self.path = path
+        self.port = 0 if path else pick_port("127.0.0.1")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """As a setting has it."""
+        return str(self.path) if self.path else f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End it."""
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, empty, and wait until it answers."""
+        program = shutil.which("memcached", path=f"{os.environ['PATH']}:/usr/bin")
+        assert program is not None, "memcached is not installed"
+        where = ["-s", str(self.path)] if self.path else ["-p", str(self.port), "-U0"]
+        user = ["-u", "nobody"] if os.getuid() == 0 and not self.path else []
+        user = ["-u", "root"] if os.getuid() == 0 and self.path else user
+        self._process = subprocess.Popen(
+            [program, "-l", "127.0.0.1", "-m", "64", *where, *user, *self._options]
+        )
+        try:
+            wait_until(self._answers, "memcached to answer")
+        except AssertionError:
+            self.kill()
+            raise
+
+    def _answers(self) -> bool:
+        with suppress(OSError), self.client() as client:
+            client.version()
+            return True
+        return False
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """Open a connection of its own."""
+        server = str(self.path) if self.path else ("127.0.0.1", self.port)
+        client = Client(server, timeout=5, connect_timeout=5)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def forget(self) -> None:
+        """Drop all items."""
+        with self.client() as client:
+            client.flush_all(noreply=False)
+
+    def _stats(self) -> dict[bytes, Any]:
+        with self.client() as client:
+            stats: dict[bytes, Any] = client.stats()
+            return stats
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, such as SIGSTOP: it accepts then, and never answers."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once, also when it is stopped."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def items(self) -> int:
+        """Return how many items it has."""
+        return int(self._stats()[b"curr_items"])
+
+    def calls(self) -> int:
+        """Return how many gets, sets and deletes it has had."""
+        stats = self._stats()
+        names = (b"cmd_get", b"cmd_set", b"delete_hits", b"delete_misses")
+        return sum(int(stats[name]) for name in names)
+
+
+class FakeServer:
+    """A TCP server that answers each line with what a function says."""
+
+    def __init__(self, answer: Callable[[bytes, socket.socket], None]) -> None:
+        """Listen on a free port; `answer` gets what came in and the connection."""
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to accept."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop accepting."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                threading.Thread(
+                    target=self._serve, args=(connection,), daemon=True
+                ).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError), connection:
+            while data := connection.recv(1 << 20):
+                self._answer(data, connection)

@@ -1,0 +1,72 @@
+"""When a key is hot."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.stores import FakeClock
+from volcache.hot.promotion import MissCounters
+
+
+def make_counters(
+    count: int = 3, counters_max: int = 100
+) -> tuple[MissCounters, FakeClock]:
+    """Return counters with a window of 60 s, and their clock."""
+    clock = FakeClock()
+    counters = MissCounters(
+        count=count, duration_ms=60_000, clock=clock, counters_max=counters_max
+    )
+    return counters, clock
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10])
+def test_the_nth_read_makes_hot(count: int) -> None:
+    """Not the one before; and then counting begins anew."""
+    counters, _ = make_counters(count)
+
+    for _ in range(2):
+        reads = [counters.is_hot_now(b"k") for _ in range(count)]
+        assert reads == [False] * (count - 1) + [True]
+
+
+def test_reads_must_lie_within_the_window() -> None:
+    """The first of them counts to the last millisecond, and then the next one is it."""
+    counters, clock = make_counters()
+    assert not counters.is_hot_now(b"k")  # at 0 s
+    clock.advance(30)
+    assert not counters.is_hot_now(b"k")  # at 30 s
+    clock.advance(30.001)
+    assert not counters.is_hot_now(b"k")  # at 60.001 s: the first is too old
+    clock.advance(29.999)
+    assert counters.is_hot_now(b"k")  # at 90 s: 30, 60.001 and 90 are three in 60 s
+
+
+def test_keys_are_counted_apart() -> None:
+    """Reads of one key do not make another one hot."""
+    counters, _ = make_counters(2)
+
+    assert not counters.is_hot_now(b"a")
+    assert not counters.is_hot_now(b"b")
+    assert counters.is_hot_now(b"a")
+
+
+def test_the_key_read_least_recently_is_forgotten_first() -> None:
+    """There are never more counters than the bound."""
+    counters, _ = make_counters(3, counters_max=2)
+    counters.is_hot_now(b"a")
+    counters.is_hot_now(b"b")
+    counters.is_hot_now(b"a")
+    counters.is_hot_now(b"c")
+
+    assert len(counters) == 2
+    assert counters.is_hot_now(b"a")
+    assert not counters.is_hot_now(b"b")
+
+
+def test_clear_begins_anew() -> None:
+    """After a flush no earlier read counts."""
+    counters, _ = make_counters(2)
+    counters.is_hot_now(b"k")
+    counters.clear()
+
+    assert not counters.is_hot_now(b"k")
