@@ -64,6 +64,12 @@ class VolumeCycle:
         # Sealed and not yet synced; `sync` takes them out and closes their index files.
         self._sealed: deque[Volume] = deque()
         self._allocate_head()
+        # A process that was killed leaves what it had not synced to the next one.
+        if sync_mode == "periodic":
+            self._sealed.extend(self.volumes[life] for life in sorted(self.volumes))
+            self._sealed.remove(self.head)
+        elif sync_mode == "always":
+            self._sync_all()
 
     def _allocate_head(self) -> None:
         """At the start: a disk without room is said at once, and reading goes on."""
@@ -151,9 +157,10 @@ class VolumeCycle:
         trim(self._fs, head)
         self.volumes[head.life] = head
         self._index.begin(head.life)
+        # Before the head changes: `sync` must find the old one here or there.
+        self._hand_over(old)
         self.head = head
         self._stats.rotations += 1
-        self._hand_over(old)
         return head
 
     def _reclaim(self, slot: int, *, everything: bool) -> None:
@@ -182,6 +189,9 @@ class VolumeCycle:
         try:
             self._fs.unlink(self._mount.index_path(volume.id))
             self._fs.truncate(volume.fd, 0)
+            # Or a power loss could bring it back when what replaced its values is gone.
+            self._fs.sync(volume.fd)
+            self._fs.sync_directory(self._mount.index)
         except OSError as error:
             self._stats.note_write_error(error)
 
@@ -198,11 +208,19 @@ class VolumeCycle:
 
     def sync(self) -> None:
         """Sync what was sealed since the last time, then the head; see `Store.sync`."""
+        # First of all: another thread may rotate meanwhile, and the head of now is what
+        # must be synced when this returns.
+        head = self.head
         while self._sealed:
             volume = self._sealed.popleft()
             self._sync_volume(volume)
             _close_index_file(volume)
-        self._sync_volume(self.head)
+        self._sync_volume(head)
+
+    def _sync_all(self) -> None:
+        """Sync whatever was not synced since the store was opened, in any mode."""
+        for life in sorted(self.volumes):
+            self._sync_volume(self.volumes[life])
 
     def _sync_volume(self, volume: Volume) -> None:
         try:
@@ -217,10 +235,15 @@ class VolumeCycle:
         # fsync that succeeds would prove nothing. The next record opens a new volume.
         volume.retired = True
         volume.capacity = 0
+        if volume.fd == self.head.fd:
+            # Its slot has been begun again since, and the error may be about that.
+            self.head.retired = True
+            self.head.capacity = 0
 
     def close(self) -> None:
         """Sync everything and give all descriptors back."""
         self.sync()
+        self._sync_all()
         _close_index_file(self.head)
         for fd in self._descriptors.values():
             self._fs.close(fd)

@@ -59,7 +59,7 @@ class MountPoint:
             MountPointError: It cannot be made, read or written.
         """
         try:
-            fs.make_directory(directory)
+            _make_durably(fs, os.path.abspath(directory))
             _refuse_foreign(fs, directory)
             lock_fd = fs.open(os.path.join(directory, LOCK), create=True)
         except OSError as error:
@@ -70,6 +70,7 @@ class MountPoint:
             self._refuse_newer()
             fs.make_directory(self.data)
             fs.make_directory(self.index)
+            fs.sync_directory(self.root)
         except OSError as error:
             fs.close(lock_fd)
             raise unusable(directory, error) from error
@@ -124,6 +125,28 @@ def refuse_newer(root: str, name: str, version: int) -> None:
         " another mount_point"
     )
     raise FormatVersionError(message)
+
+
+def _make_durably(fs: FileSystem, directory: str) -> None:
+    """Make a directory and its parents, so that a power loss leaves them there."""
+    made = []
+    path = directory
+    while not _is_there(fs, path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+        made.append(path)
+    fs.make_directory(directory)
+    for parent in reversed(made):
+        fs.sync_directory(parent)
+
+
+def _is_there(fs: FileSystem, path: str) -> bool:
+    try:
+        fs.names(path)
+    except FileNotFoundError:
+        return False
+    except OSError:  # There, and not for us: making it will say so.
+        return True
+    return True
 
 
 def _refuse_foreign(fs: FileSystem, directory: str) -> None:

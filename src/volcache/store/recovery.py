@@ -67,6 +67,8 @@ def _open_volumes(mount: MountPoint, volume_num: int) -> dict[int, int]:
             if volume <= VOLUME_MAX:
                 path = mount.data_path(volume)
                 descriptors[volume] = mount.fs.open(path, create=True)
+        # fdatasync makes the bytes of a file safe and promises nothing for its name.
+        mount.fs.sync_directory(mount.data)
     except BaseException:
         for fd in descriptors.values():
             mount.fs.close(fd)
@@ -107,11 +109,20 @@ def _drop_oldest(
     volume_num: int,
     report: RecoveryReport,
 ) -> None:
-    """Give up the oldest volumes when there are more than there may be."""
-    for life in sorted(volumes)[: max(0, len(volumes) - volume_num)]:
+    """
+    Give up the oldest volumes when there are more than there may be.
+
+    Synced, or a power loss could bring one back when what had replaced its values is gone.
+    """
+    dropped = sorted(volumes)[: max(0, len(volumes) - volume_num)]
+    for life in dropped:
         volume = volumes.pop(life)
         mount.fs.unlink(mount.index_path(volume.id))
         mount.fs.truncate(volume.fd, 0)
+        mount.fs.sync(volume.fd)
         if volume.id >= volume_num:
             mount.fs.unlink(mount.data_path(volume.id))
         report.note_dropped(volume.id, volume.generation)
+    if dropped:
+        mount.fs.sync_directory(mount.index)
+        mount.fs.sync_directory(mount.data)

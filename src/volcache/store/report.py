@@ -20,6 +20,7 @@ class RecoveryReport:
     damaged: int = 0  # headers, values and gaps that do not check out
     rebuilt: int = 0  # index files that were missing or damaged
     dropped: int = 0  # volumes given up because volume_num is smaller now
+    stale: int = 0  # volumes whose header a power loss has set back to a life reclaimed
     meta_lost: bool = False  # META.txt was missing or damaged
 
     def note_damage(self, what: str, volume: int, start: int, end: int) -> None:
@@ -49,6 +50,13 @@ class RecoveryReport:
         self.dropped += 1
         _log.warning(
             "recovery.volume_dropped volume=%d generation=%d", volume, generation
+        )
+
+    def note_stale(self, volume: int, generation: int) -> None:
+        """Count a volume that shows a life which was reclaimed before."""
+        self.stale += 1
+        _log.warning(
+            "recovery.stale_volume volume=%d generation=%d", volume, generation
         )
 
     def note_meta_lost(self) -> None:

@@ -26,7 +26,7 @@ from volcache.store.format import (
 )
 from volcache.store.lines import Meta, decode_blocks, decode_index_header
 from volcache.store.mount_point import refuse_newer
-from volcache.store.position import pack_life
+from volcache.store.position import generation_of, pack_life, volume_of
 from volcache.store.volume import Volume
 
 if TYPE_CHECKING:
@@ -82,7 +82,23 @@ class Survey:
         if not lives:
             # Somebody removed the file of the head, and its id is beyond volume_num.
             self._add_life(lives, 0, self.meta.generation + 1)
+        self._drop_stale(lives)
         return lives
+
+    def _drop_stale(self, lives: dict[int, Volume]) -> None:
+        """
+        Take out lives that a rotation has reclaimed, whatever their headers say.
+
+        After a power loss META.txt, which is always synced, can be a rotation or more
+        ahead of a header that was not: the slot then shows the life before, some of
+        its records still whole, and what had replaced them may be gone since. All
+        lives up to the one the head's slot held before are over.
+        """
+        newest = max(lives)
+        over = pack_life(generation_of(newest) - 1, volume_of(newest))
+        for life in [life for life in lives if life <= over]:
+            volume = lives.pop(life)
+            self._report.note_stale(volume.id, volume.generation)
 
     def _add_life(self, lives: dict[int, Volume], volume: int, generation: int) -> None:
         found = Volume(

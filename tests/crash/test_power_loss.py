@@ -1,0 +1,153 @@
+"""
+Kill the process, and cut the power, before every operation of a script.
+
+The disk is simulated, so the whole script runs once, and at each operation that changes
+the disk the test looks at what a crash at that moment would leave. `CRASH_EXTENT` (1 in
+`make test`) multiplies what is tried at each of them; 0 tears every write at every byte.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.histories import Runner, make_value, open_simulated
+from support.simulated import SimulatedFileSystem
+from support.stores import Crash
+
+if TYPE_CHECKING:
+    from volcache.store import Store, SyncMode
+    from volcache.store.files import FileSystem
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+EXTENT = int(os.environ.get("CRASH_EXTENT", "1"))
+SEED = int(os.environ.get("CRASH_SEED", "1"))
+MODES: list[SyncMode] = ["none", "periodic", "always"]
+TORN = (1, 17, 18, 59, 63, 64, 100)
+
+
+class Explorer:
+    """Looks at what a crash would leave, at every operation of a run."""
+
+    def __init__(self, sync_mode: SyncMode, *, power_lost: bool) -> None:
+        """Prepare a run on an empty disk."""
+        self.sync_mode = sync_mode
+        self.power_lost = power_lost
+        self.runner = Runner(SimulatedFileSystem(), sync_mode)
+        self.runner.fs.watch = self.look
+        self.images = 0
+        self.nested = 0
+        self.dice = random.Random(SEED)  # noqa: S311 - Repeatable on purpose.
+
+    def look(self, name: str, data: bytes, _file: object, _offset: int) -> None:
+        """Verify what is left if everything stops before this operation."""
+        fs = self.runner.fs
+        if self.power_lost:
+            for _ in range(3 * EXTENT or 30):
+                self.verify(fs.after_power_loss(self.dice), name)
+            return
+        self.verify(fs.after_kill(), name)
+        for torn in self.torn_lengths(len(data)):
+            self.verify(fs.after_kill(torn=torn), f"{name}, torn at {torn}")
+
+    def torn_lengths(self, length: int) -> list[int]:
+        """Return after how many bytes to tear a write."""
+        if not EXTENT:
+            return list(range(1, length))
+        chosen = self.dice.sample(range(length), min(length, 2 * EXTENT))
+        if EXTENT == 1:
+            chosen += self.dice.sample(TORN, 2)
+        else:
+            chosen += TORN
+        return sorted({torn for torn in chosen if 0 < torn < length})
+
+    def verify(self, image: SimulatedFileSystem, what: str) -> None:
+        """Start on an image, sometimes dying on the way, and compare."""
+        self.images += 1
+        while self.dice.random() < 0.25:
+            image = self.die_in_recovery(image)
+        store = self.open(image)
+        try:
+            self.runner.verify(store, power_lost=self.power_lost)
+            assert not store.report.meta_lost
+            if not self.power_lost:
+                assert (store.report.damaged, store.stats.damaged_records) == (0, 0)
+        except AssertionError as error:
+            position = (self.runner.fs.operations, what, self.sync_mode)
+            raise AssertionError(position, SEED, *error.args) from error
+        if self.images % 7 == 0 and self.sync_mode != "none":
+            self.go_on(store, image)
+
+    def open(self, image: SimulatedFileSystem) -> Store:
+        """Start on what a crash has left."""
+        fs: FileSystem = image
+        return open_simulated(
+            fs, sync_mode=self.sync_mode, volume_num=self.runner.volume_num
+        )
+
+    def die_in_recovery(self, image: SimulatedFileSystem) -> SimulatedFileSystem:
+        """Start on an image and crash in that, in the same way; return what is left."""
+        left = self.dice.randrange(14)
+
+        def watch(_name: str, data: bytes, _file: object, _offset: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                dead.append(self.crash(image, len(data)))
+                raise Crash
+
+        dead: list[SimulatedFileSystem] = []
+        image.watch = watch
+        with suppress(Crash):
+            self.open(image)
+        image.watch = None
+        self.nested += len(dead)
+        return dead[0] if dead else self.crash(image, 0)
+
+    def crash(self, image: SimulatedFileSystem, length: int) -> SimulatedFileSystem:
+        """Return what is left of an image, a write of some length under way."""
+        if self.power_lost:
+            return image.after_power_loss(self.dice)
+        return image.after_kill(torn=self.dice.randrange(length) if length else 0)
+
+    def go_on(self, store: Store, image: SimulatedFileSystem) -> None:
+        """What was found stays so, and what is stored from then on is kept."""
+        found = {key: store.get(key) for key in self.runner.history.ever}
+        values = {b"new %d" % n: make_value(b"new", n) for n in range(3)}
+        for key, value in values.items():
+            store.put(key, value)
+        store.sync()
+        again = self.open(image.after_power_loss(self.dice))
+        for key, value in values.items():
+            record = again.get(key)
+            assert record is not None, key
+            assert record.value == value
+        for key, record in found.items():
+            later = again.get(key)
+            # Three puts may have reclaimed it by age; nothing else may have changed.
+            assert later is None or (record is not None and later.value == record.value)
+
+
+@pytest.mark.parametrize("sync_mode", MODES)
+def test_a_kill_at_any_moment_loses_nothing_acknowledged(sync_mode: SyncMode) -> None:
+    """Whatever the mode: the kernel has what was written."""
+    explorer = Explorer(sync_mode, power_lost=False)
+    explorer.runner.run()
+
+    print(explorer.runner.fs.operations, explorer.images, explorer.nested)  # noqa: T201
+    assert explorer.images > 500
+
+
+@pytest.mark.parametrize("sync_mode", MODES)
+def test_a_power_loss_at_any_moment_keeps_what_was_synced(sync_mode: SyncMode) -> None:
+    """And brings back nothing that is older, whatever the disk had kept of the rest."""
+    explorer = Explorer(sync_mode, power_lost=True)
+    explorer.runner.run()
+
+    print(explorer.runner.fs.operations, explorer.images, explorer.nested)  # noqa: T201
+    assert explorer.images > 500

@@ -1,0 +1,202 @@
+"""
+A script of operations on a store, and what may be found after a crash in it.
+
+The history knows of each key what was acknowledged last, what of it was synced, and what
+came after. From that, what a start may find:
+
+- *killed*: the last acknowledged value; of an operation under way, before or after.
+- *power loss*: of a key not touched since the last sync, that value. Of one that was, the
+  value at the sync, any since, or a miss. Never another: not one older than the sync, not
+  one of another key. In mode "always" every acknowledgement is a sync; in mode "none"
+  nothing is, and any value the key ever had may be found.
+- A value so old that the cycle may have come round to it may be missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from volcache.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.simulated import SimulatedFileSystem
+    from volcache.store import SyncMode
+    from volcache.store.files import FileSystem
+
+MOUNT_POINT: Final = "/srv/disk/cache"
+VOLUME_BYTES: Final = 2048
+CLOCK_MS: Final = 1_790_000_000_000
+
+VOLUME_NUM_FROM: Final = {28: 3, 45: 5, 56: 4}  # by the number of the step
+
+Value = bytes | None
+Step = tuple[str, bytes, int]  # what, key, number
+
+
+def steps() -> Iterator[Step]:
+    """Yield puts, overwrites, deletes, syncs, kills and stops, over several cycles."""
+    for number in range(66):
+        yield "put", b"same", number
+        yield "put", b"key %d" % (number % 17), number
+        if number % 5 == 4:
+            yield "delete", b"key %d" % ((number - 2) % 17), number
+        if number % 6 == 3:
+            yield "sync", b"", number
+        if number in {13, 40}:
+            yield "kill", b"", number
+        if number in {20, 50}:
+            yield "stop", b"", number
+        if number in VOLUME_NUM_FROM:
+            yield "volume_num", b"", VOLUME_NUM_FROM[number]
+
+
+def make_value(key: bytes, number: int) -> bytes:
+    """Return a value no other step stores, of 20 to 420 bytes."""
+    return (b"%d of %b. " % (number, key)).ljust(20 + number * 37 % 400, b"*")
+
+
+@dataclass(slots=True)
+class History:
+    """What was acknowledged, what was synced, and what is under way."""
+
+    sync_mode: SyncMode
+    acknowledged: dict[bytes, Value] = field(default_factory=dict)
+    synced: dict[bytes, Value] = field(default_factory=dict)
+    since: dict[bytes, list[Value]] = field(default_factory=dict)
+    ever: dict[bytes, list[Value]] = field(default_factory=dict)
+    turns: dict[bytes, int] = field(default_factory=dict)
+    under_way: tuple[bytes, Value] | None = None
+
+    def begin(self, key: bytes, value: Value) -> None:
+        """Remember what is about to be done."""
+        self.under_way = (key, value)
+        self.ever.setdefault(key, []).extend([None, value])
+
+    def acknowledge(self, key: bytes, value: Value, turn: int) -> None:
+        """Remember that it was done, in a volume counted from the first."""
+        self.under_way = None
+        self.acknowledged[key] = value
+        self.turns[key] = turn
+        if self.sync_mode == "always":
+            self.synced[key] = value
+        else:
+            self.since.setdefault(key, []).append(value)
+
+    def note_synced(self) -> None:
+        """Remember that everything acknowledged is on the disk."""
+        self.synced = dict(self.acknowledged)
+        self.since = {}
+
+    def allowed(self, key: bytes, *, power_lost: bool, oldest: int) -> list[Value]:
+        """Return what a get of the key may answer; None is a miss."""
+        values: list[Value] = [self.acknowledged.get(key)]
+        if power_lost and self.sync_mode == "none":
+            values = list(self.ever[key])
+        elif power_lost:
+            values = [self.synced.get(key), *self.since.get(key, [])]
+            if key in self.since:
+                values.append(None)
+        if self.under_way is not None and self.under_way[0] == key:
+            values.append(self.under_way[1])
+            if power_lost and self.sync_mode == "periodic":
+                values.append(None)
+        if self.turns.get(key, 0) < oldest:
+            values.append(None)
+        return values
+
+
+def open_simulated(
+    fs: FileSystem, *, sync_mode: SyncMode = "none", volume_num: int = 4
+) -> Store:
+    """Open a store of tiny volumes on a simulated disk."""
+    return Store.open(
+        MOUNT_POINT,
+        volume_size=VOLUME_BYTES,
+        volume_num=volume_num,
+        sync_mode=sync_mode,
+        fs=fs,
+        clock=lambda: CLOCK_MS,
+    )
+
+
+class Runner:
+    """Runs the script on one disk; `fs.watch` may look at any moment of it."""
+
+    def __init__(self, fs: SimulatedFileSystem, sync_mode: SyncMode) -> None:
+        """Prepare; nothing is opened yet."""
+        self.fs = fs
+        self.history = History(sync_mode)
+        self.volume_num = self.volume_num_min = 4
+        self.turn = 0
+        self._life = -1
+        self._store: Store | None = None
+
+    @property
+    def oldest(self) -> int:
+        """The oldest turn that no rotation, also one under way, may have reclaimed."""
+        return self.turn - self.volume_num_min + 2
+
+    def run(self) -> None:
+        """Do every step."""
+        self._open()
+        for step in steps():
+            self._do(*step)
+        self._stop()
+
+    def _open(self) -> None:
+        self._store = open_simulated(
+            self.fs, sync_mode=self.history.sync_mode, volume_num=self.volume_num
+        )
+
+    def _stop(self) -> None:
+        assert self._store is not None
+        self._store.close()
+        self.history.note_synced()
+        self.history.ever = {k: [v] for k, v in self.history.acknowledged.items()}
+
+    def _do(self, what: str, key: bytes, number: int) -> None:
+        store = self._store
+        assert store is not None
+        if what == "kill":
+            watch = self.fs.watch
+            self.fs = self.fs.after_kill()
+            self.fs.watch = watch
+            self._open()
+        elif what in {"stop", "volume_num"}:
+            self._stop()
+            if what == "volume_num":
+                self.volume_num = number
+                self.volume_num_min = min(self.volume_num_min, number)
+            self._open()
+        elif what == "sync":
+            store.sync()
+            if self.history.sync_mode != "none":
+                self.history.note_synced()
+        else:
+            self._write(store, what, key, number)
+
+    def _write(self, store: Store, what: str, key: bytes, number: int) -> None:
+        value = make_value(key, number) if what == "put" else None
+        self.history.begin(key, value)
+        if value is None:
+            store.delete(key)
+        else:
+            store.put(key, value)
+        life = store._cycle.head.life
+        self.turn += life != self._life
+        self._life = life
+        self.history.acknowledge(key, value, self.turn)
+
+    def verify(self, store: Store, *, power_lost: bool) -> None:
+        """Compare every key with what may be there, and a key nobody put."""
+        for key in self.history.ever:
+            record = store.get(key)
+            found = None if record is None else record.value
+            allowed = self.history.allowed(
+                key, power_lost=power_lost, oldest=self.oldest
+            )
+            assert found in allowed, (key, found, allowed)
+        assert store.get(b"nobody put this") is None
