@@ -55,6 +55,7 @@ def run(config: Config) -> None:
             key_size_max=config.max_key_size,
             value_size_max=config.max_value_size,
             admin_token=config.admin_token,
+            is_ready=store.is_ready,
         )
         # What is alive now lives as long as the process: the collector need not look
         # at millions of keys again and again.

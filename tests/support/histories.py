@@ -17,6 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
+from volcache.errors import DiskFullError, MountPointError, StoreIOError
 from volcache.store import Store
 
 if TYPE_CHECKING:
@@ -125,14 +128,24 @@ def open_simulated(
 class Runner:
     """Runs the script on one disk; `fs.watch` may look at any moment of it."""
 
-    def __init__(self, fs: SimulatedFileSystem, sync_mode: SyncMode) -> None:
-        """Prepare; nothing is opened yet."""
+    def __init__(
+        self, fs: SimulatedFileSystem, sync_mode: SyncMode, *, faults_borne: int = 0
+    ) -> None:
+        """Prepare; nothing is opened yet. What fails is tried again so many times."""
+        self.faults_borne = faults_borne
+        self.refused = 0
         self.fs = fs
         self.history = History(sync_mode)
         self.volume_num = self.volume_num_min = 4
         self.turn = 0
         self._life = -1
         self._store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store as it is now."""
+        assert self._store is not None
+        return self._store
 
     @property
     def oldest(self) -> int:
@@ -147,19 +160,27 @@ class Runner:
         self._stop()
 
     def _open(self) -> None:
-        self._store = open_simulated(
-            self.fs, sync_mode=self.history.sync_mode, volume_num=self.volume_num
-        )
+        for _ in range(1 + self.faults_borne):
+            try:
+                self._store = open_simulated(
+                    self.fs,
+                    sync_mode=self.history.sync_mode,
+                    volume_num=self.volume_num,
+                )
+            except MountPointError:
+                assert self.fs.descriptors == 0
+                self.refused += 1
+            else:
+                return
+        pytest.fail("the store does not start again")
 
     def _stop(self) -> None:
-        assert self._store is not None
-        self._store.close()
+        self.store.close()
         self.history.note_synced()
         self.history.ever = {k: [v] for k, v in self.history.acknowledged.items()}
 
     def _do(self, what: str, key: bytes, number: int) -> None:
-        store = self._store
-        assert store is not None
+        store = self.store
         if what == "kill":
             watch = self.fs.watch
             self.fs = self.fs.after_kill()
@@ -181,10 +202,19 @@ class Runner:
     def _write(self, store: Store, what: str, key: bytes, number: int) -> None:
         value = make_value(key, number) if what == "put" else None
         self.history.begin(key, value)
-        if value is None:
-            store.delete(key)
+        before = store.get(key)
+        for _ in range(1 + self.faults_borne):
+            try:
+                if value is None:
+                    store.delete(key)
+                else:
+                    store.put(key, value)
+                break
+            except (StoreIOError, DiskFullError):
+                self.refused += 1
+                assert store.get(key) in {before, None}
         else:
-            store.put(key, value)
+            pytest.fail("the store does not write again")
         life = store._cycle.head.life
         self.turn += life != self._life
         self._life = life

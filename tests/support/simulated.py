@@ -90,6 +90,8 @@ class SimulatedFileSystem:
         self.watch: Callable[[str, bytes, File | None, int], None] | None = None
         self.operations = 0
         self.failing: dict[str, int] = {}  # operation: errno
+        self.fail_at = 0  # The number of the one operation that fails, ...
+        self.fail_with = 0  # ... with this error; 0: writes half of the bytes.
         self._open: dict[int, tuple[File, str]] = {}
         self._locked: set[int] = set()
         self._next_fd = 1000
@@ -126,6 +128,8 @@ class SimulatedFileSystem:
         if name in self.failing:
             code = self.failing[name]
             raise OSError(code, os.strerror(code))
+        if self.operations == self.fail_at and self.fail_with:
+            raise OSError(self.fail_with, os.strerror(self.fail_with))
         if self.watch is not None:
             self._about = None if file is None else (file, offset, data)
             self.watch(name, data, file, offset)
@@ -165,6 +169,11 @@ class SimulatedFileSystem:
         self._next_fd += 1
         self._open[self._next_fd] = (node, path)
         return self._next_fd
+
+    @property
+    def descriptors(self) -> int:
+        """How many files are open."""
+        return len(self._open)
 
     def close(self, fd: int) -> None:
         """Give a descriptor back."""
@@ -225,6 +234,8 @@ class SimulatedFileSystem:
         """Write everything."""
         file, data = self._open[fd][0], b"".join(buffers)
         self._operation("pwritev", data, file, offset)
+        if self.operations == self.fail_at:
+            data = data[: len(data) // 2]
         file.change(Write(offset, data))
         return len(data)
 

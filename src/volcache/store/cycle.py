@@ -13,8 +13,9 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import random
 from collections import deque
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
 from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 SyncMode = Literal["none", "periodic", "always"]
 
 _log = logging.getLogger("volcache.store")
+_PROBE_BYTES: Final = 4096
 
 
 class VolumeCycle:
@@ -203,6 +205,25 @@ class VolumeCycle:
         if self._sync_mode == "always":
             self._sync_volume(old)
         _close_index_file(old)
+
+    # --- Health --------------------------------------------------------------------
+
+    def probe(self, reads: int) -> bool:
+        """
+        Tell whether the disk answers reads at a few places chosen by chance.
+
+        By chance, since one place may be in the system's memory and would be read from
+        a disk that is gone.
+        """
+        volumes = list(self.volumes.values())
+        try:
+            for _ in range(reads):
+                volume = random.choice(volumes)  # noqa: S311 - No secret.
+                offset = random.randrange(volume.end)  # noqa: S311
+                self._fs.pread(volume.fd, _PROBE_BYTES, offset)
+        except OSError:
+            return False
+        return True
 
     # --- Syncing and closing -------------------------------------------------------
 

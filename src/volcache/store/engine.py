@@ -49,7 +49,7 @@ from volcache.store.position import (
     pack_position,
 )
 from volcache.store.recovery import recover
-from volcache.store.stats import StoreStats
+from volcache.store.stats import READ_ERRORS_IN_ROW_MAX, StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +105,7 @@ class Store:
         # The cycle changes what is in the dict, never the dict.
         self._volumes = self._cycle.volumes
         self._closed = False
+        self._index_batch = _INDEX_BATCH  # Lines that make the next write of them due.
 
     @classmethod
     def open(
@@ -275,6 +276,20 @@ class Store:
         """Return HOT.txt, for the caller to write and to close."""
         return FileJournal(self._fs, self._mount.hot)
 
+    def is_ready(self) -> bool:
+        """
+        Tell whether requests should come here: not after several read errors in a row.
+
+        Then nobody may be sent here any more whose reads could show that the disk is
+        back, so the disk is asked each time.
+        """
+        if self.stats.is_disk_good:
+            return True
+        if not self._cycle.probe(READ_ERRORS_IN_ROW_MAX):
+            return False
+        self.stats.note_disk_answers()
+        return True
+
     @property
     def count(self) -> int:
         """The number of keys, expired ones included."""
@@ -349,7 +364,7 @@ class Store:
         self._append(head, (prefix, value), size)
         self._index.set(key, head.base | offset << OFFSET_SHIFT | size)
         head.pending.append((key, offset, size))
-        if len(head.pending) >= _INDEX_BATCH:
+        if len(head.pending) >= self._index_batch:
             self._write_index(head)
         if self._index.sweeping:
             self._index.sweep(_SWEEP_KEYS_MIN + size // RECORD_BYTES_MIN)
@@ -397,7 +412,8 @@ class Store:
         # Rotation may have reclaimed the key's own life; then this finds nothing.
         self._index.delete(key)
         head.pending.append((key, 0, 0))
-        self._write_index(head)
+        if self._index_batch == _INDEX_BATCH or len(head.pending) >= self._index_batch:
+            self._write_index(head)
         return True
 
     def _append(self, head: Volume, buffers: tuple[bytes, ...], size: int) -> None:
@@ -443,11 +459,19 @@ class Store:
         head.synced_end = end
 
     def _write_index(self, head: Volume) -> None:
-        """Write pending lines; when that fails they stay pending for the next time."""
+        """
+        Write pending lines; when that fails they stay pending.
+
+        They are tried again when they are twice as many: to word all of them with every
+        put would take the service down, and a start finds the records by scanning.
+        """
         try:
             head.index()
         except OSError as error:
+            self._index_batch = 2 * max(_INDEX_BATCH, len(head.pending))
             self.stats.note_index_error(error)
+        else:
+            self._index_batch = _INDEX_BATCH
 
     def flush(self) -> None:
         """

@@ -47,6 +47,13 @@ class StoreStats:
         self.read_errors += 1
         self.read_errors_in_row += 1
         _log_some(self.read_errors, "read.failed", error)
+        if self.read_errors_in_row == READ_ERRORS_IN_ROW_MAX:
+            _log.error("disk.not_ready errors_in_row=%d", self.read_errors_in_row)
+
+    def note_disk_answers(self) -> None:
+        """Take the disk for good again."""
+        self.read_errors_in_row = 0
+        _log.warning("disk.ready read_errors=%d", self.read_errors)
 
     def note_write_error(self, error: Exception) -> None:
         """Count a put or delete that the disk refused."""

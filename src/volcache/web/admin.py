@@ -25,15 +25,19 @@ _CHALLENGE: Final = ("WWW-Authenticate", 'Bearer realm="volcache"')
 class Admin:
     """Answers requests whose path begins with the reserved prefix."""
 
-    def __init__(self, *, flush: Callable[[], None], token: str) -> None:
+    def __init__(
+        self, *, flush: Callable[[], None], token: str, is_ready: Callable[[], bool]
+    ) -> None:
         """
         Serve the operator.
 
         Args:
             flush: Drops everything; may raise what a put may raise.
             token: What `Authorization: Bearer` must say; empty allows nobody.
+            is_ready: Whether requests should be sent here; must not raise.
         """
         self._flush = flush
+        self._is_ready = is_ready
         self._token = token.encode()
 
     def answer(
@@ -46,7 +50,7 @@ class Admin:
         """Answer one request."""
         if path == "/-/flush":
             return self._answer_flush(method, environ, start_response)
-        return _answer_read(method, path, start_response)
+        return self._answer_read(method, path, start_response)
 
     def _answer_flush(
         self, method: str, environ: WSGIEnvironment, start_response: StartResponse
@@ -79,25 +83,37 @@ class Admin:
         self._flush()
         return send_text(start_response, HTTPStatus.OK, "flushed")
 
-
-def _answer_read(method: str, path: str, start_response: StartResponse) -> list[bytes]:
-    """Answer what changes nothing."""
-    if method == "OPTIONS":
-        return send_empty(start_response, ALLOW)
-    if method not in {"GET", "HEAD"}:
+    def _answer_read(
+        self, method: str, path: str, start_response: StartResponse
+    ) -> list[bytes]:
+        """Answer what changes nothing."""
+        if method == "OPTIONS":
+            return send_empty(start_response, ALLOW)
+        if method not in {"GET", "HEAD"}:
+            return send_text(
+                start_response,
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                f"{method} is not allowed under /-/, which is no place for keys;"
+                f" allowed are {ALLOW[1]}",
+                ALLOW,
+            )
+        is_head = method == "HEAD"
+        if path == "/-/healthy":
+            return send_text(start_response, HTTPStatus.OK, "ok", is_head=is_head)
+        if path == "/-/ready":
+            if self._is_ready():
+                return send_text(
+                    start_response, HTTPStatus.OK, "ready", is_head=is_head
+                )
+            return send_text(
+                start_response,
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "not ready: several reads in a row failed; the log has the cause",
+                is_head=is_head,
+            )
         return send_text(
             start_response,
-            HTTPStatus.METHOD_NOT_ALLOWED,
-            f"{method} is not allowed under /-/, which is no place for keys;"
-            f" allowed are {ALLOW[1]}",
-            ALLOW,
+            HTTPStatus.NOT_FOUND,
+            "nothing here; under /-/ there are /-/healthy, /-/ready and /-/flush",
+            is_head=is_head,
         )
-    is_head = method == "HEAD"
-    if path == "/-/healthy":
-        return send_text(start_response, HTTPStatus.OK, "ok", is_head=is_head)
-    return send_text(
-        start_response,
-        HTTPStatus.NOT_FOUND,
-        "nothing here; under /-/ there are /-/healthy and /-/flush",
-        is_head=is_head,
-    )

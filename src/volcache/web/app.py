@@ -59,6 +59,7 @@ class App:
         key_size_max: int,
         value_size_max: int,
         admin_token: str = "",
+        is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         Answer from a cache.
@@ -68,9 +69,10 @@ class App:
             key_size_max: The longest key taken, in bytes.
             value_size_max: The longest value taken, in bytes.
             admin_token: Allows `POST /-/flush`; empty allows nobody.
+            is_ready: What `/-/ready` answers; must not raise.
 
         """
-        self._admin = Admin(flush=cache.flush, token=admin_token)
+        self._admin = Admin(flush=cache.flush, token=admin_token, is_ready=is_ready)
         self._cache = cache
         self._key_size_max = key_size_max
         self._value_size_max = value_size_max

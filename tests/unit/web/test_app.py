@@ -35,7 +35,9 @@ class Answer(NamedTuple):
 class Client:
     """Calls an application as bjoern does, and checks what bjoern would not."""
 
-    def __init__(self, cache: FakeCache, admin_token: str = "") -> None:
+    def __init__(
+        self, cache: FakeCache, *, admin_token: str = "", is_ready: bool = True
+    ) -> None:
         """Put an application in front of a cache."""
         self.cache = cache
         self.app = App(
@@ -43,6 +45,7 @@ class Client:
             key_size_max=KEY_SIZE_MAX,
             value_size_max=VALUE_SIZE_MAX,
             admin_token=admin_token,
+            is_ready=lambda: is_ready,
         )
 
     def ask(
@@ -289,6 +292,18 @@ def test_healthy_says_ok(client: Client) -> None:
     client.cache.error = StoreIOError("broken")
     assert client.ask("GET", "/-/healthy")[::2] == ("200 OK", b"ok\n")
     assert client.ask("HEAD", "/-/healthy").headers["Content-Length"] == "3"
+
+
+@pytest.mark.parametrize(("is_ready", "status"), [(True, 200), (False, 503)])
+def test_ready_says_whether_requests_should_come(
+    *, is_ready: bool, status: int
+) -> None:
+    """503 sends nginx elsewhere; what is asked for all the same is answered."""
+    client = Client(FakeCache(), is_ready=is_ready)
+
+    assert client.ask("GET", "/-/ready").status.startswith(str(status))
+    assert client.ask("HEAD", "/-/ready").body == b""
+    assert client.ask("GET", "/-/healthy").status == "200 OK"
 
 
 @pytest.mark.parametrize("path", ["/-/", "/-/x", "/-/healthy/", "/-//"])

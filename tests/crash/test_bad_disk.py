@@ -1,0 +1,231 @@
+"""A disk that refuses, is full, is read-only, or whose files vanish under the process."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.histories import Runner, open_simulated
+from support.simulated import SimulatedFileSystem
+from support.stores import abandon, fill_volume, open_store, value_of
+from volcache.errors import MountPointError, StoreError, StoreIOError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from volcache.store import SyncMode
+
+pytestmark = pytest.mark.crash
+
+ERRORS = [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync_mode", ["none", "periodic", "always"])
+def test_one_refusal_anywhere_costs_one_answer(sync_mode: SyncMode) -> None:
+    """
+    Each call of a script fails once: what was asked is refused, and works when it is
+    asked again; nothing else is lost, by then or by a kill.
+    """
+    dice = random.Random(1)  # noqa: S311 - Repeatable on purpose.
+    refused = 0
+    for number in range(1, 2000):
+        fs = SimulatedFileSystem()
+        fs.fail_at, fs.fail_with = number, dice.choice(ERRORS)
+        runner = Runner(fs, sync_mode, faults_borne=1)
+        runner.run()
+        store = open_simulated(
+            runner.fs.after_kill(), sync_mode=sync_mode, volume_num=runner.volume_num
+        )
+        # A volume that failed is left early, so the cycle comes round earlier.
+        runner.turn += 1
+        runner.verify(store, power_lost=False)
+        refused += runner.refused
+        if fs.operations < number and runner.fs.operations < number:
+            break
+    print(number, refused)  # noqa: T201
+
+    assert number > 60
+    assert refused > 20
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pwritev", "allocate", "create", "rename", "sync_directory", "unlink", "truncate"],
+)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_disk_that_goes_on_refusing_is_still_read(name: str, code: int) -> None:
+    """Puts are refused, one by one, or kept; what was stored is read meanwhile."""
+    fs = SimulatedFileSystem()
+    store = open_simulated(fs)
+    store.put(b"k", b"v")
+    fs.failing[name] = code
+    kept = {}
+    for number in range(40):
+        key = b"%d" % (number % 8)
+        try:
+            store.put(key, b"%d" % number * 150)
+            kept[key] = b"%d" % number * 150
+        except StoreError:
+            assert store.stats.write_errors
+        if key in kept:
+            assert value_of(store.get(key)) == kept[key]
+    if store.stats.rotations == 0:
+        assert value_of(store.get(b"k")) == b"v"
+    fs.failing.clear()
+    store.put(b"after", b"v")
+    assert value_of(store.get(b"after")) == b"v"
+    store.close()
+    again = open_simulated(fs.after_kill())
+    assert value_of(again.get(b"after")) == b"v"
+
+
+@pytest.mark.parametrize("name", ["pwritev", "create", "rename", "sync_directory"])
+def test_a_start_on_a_disk_that_refuses_says_so(name: str) -> None:
+    """One error that names the directory; when the disk is back, nothing is lost."""
+    fs = SimulatedFileSystem()
+    store = open_simulated(fs)
+    store.put(b"k", b"v")
+    fs = fs.after_kill()
+    fs.failing[name] = errno.ENOSPC
+    if name == "create":
+        fs.failing["rename"] = errno.EROFS
+    with pytest.raises(MountPointError, match="cannot be used"):
+        open_simulated(fs)
+    assert fs.descriptors == 0
+    fs.failing.clear()
+
+    assert value_of(open_simulated(fs).get(b"k")) == b"v"
+
+
+def test_a_full_disk_does_not_make_every_put_word_all_index_lines() -> None:
+    """Lines that cannot be written are tried again when they are twice as many."""
+    fs = SimulatedFileSystem()
+    store = open_simulated(fs)
+    cycle = store._cycle
+    cycle.make_room(10, 5)
+    head = cycle.head
+    assert head.index_file is not None
+    index_file = head.index_file._fd
+    tries = 0
+    write = fs.pwritev
+
+    def refuse(fd: int, buffers: list[bytes], offset: int) -> int:
+        nonlocal tries
+        if fd == index_file:
+            tries += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, buffers, offset)
+
+    fs.pwritev = refuse  # type: ignore[method-assign, assignment]
+    head.capacity = 1 << 22
+    for number in range(5000):
+        store.put(b"%d" % (number % 100), b"")
+        if number % 100 == 7:
+            store.delete(b"%d" % (number % 100))
+
+    assert store.stats.index_errors == tries
+    assert tries <= 5
+    again = open_simulated(fs.after_kill())
+    assert value_of(again.get(b"7")) is None
+    assert value_of(again.get(b"8")) == b""
+
+
+def test_reads_that_fail_make_the_instance_not_ready_until_the_disk_is_back() -> None:
+    """Three in a row; then the disk itself is asked, not the requests that stay away."""
+    fs = SimulatedFileSystem()
+    store = open_simulated(fs)
+    store.put(b"k", b"v")
+    fs.failing["pread"] = errno.EIO
+    for _ in range(2):
+        assert store.get(b"k") is None
+    assert store.is_ready()
+    assert store.get(b"k") is None
+    assert not store.is_ready()
+    assert not store.is_ready()
+    fs.failing.clear()
+
+    assert store.is_ready()
+    assert value_of(store.get(b"k")) == b"v"
+    assert (store.stats.read_errors, store.stats.read_errors_in_row) == (3, 0)
+
+
+# --- Files that vanish under the process -------------------------------------------
+
+
+def test_a_volume_cut_short_under_the_process_is_misses(tmp_path: Path) -> None:
+    """What is cut off is a miss and counted; what is put from then on is kept."""
+    store = open_store(tmp_path)
+    keys = fill_volume(store)
+    os.truncate(tmp_path / "data" / "0", 5000)
+    found = [key for key in keys if store.get(key) is not None]
+
+    assert 0 < len(found) < len(keys)
+    assert store.stats.damaged_records >= len(keys) - len(found) - 1
+    store.put(keys[-2], b"again")
+    abandon(store)
+    store = open_store(tmp_path)
+    assert value_of(store.get(keys[-2])) == b"again"
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "victim", ["data/0", "data/1", "index/0", "index/1", "META.txt"]
+)
+def test_a_file_deleted_under_the_process_costs_only_itself(
+    tmp_path: Path, victim: str
+) -> None:
+    """The running process has it open; the next one misses what was in it."""
+    store = open_store(tmp_path)
+    keys = fill_volume(store)
+    (tmp_path / victim).unlink()
+    assert all(store.get(key) for key in keys)
+    store.put(b"new", b"v")
+    abandon(store)
+    store = open_store(tmp_path)
+
+    lost = [key for key in keys if store.get(key) is None]
+    assert len(lost) == {"data/0": len(keys) - 1, "data/1": 1}.get(victim, 0)
+    assert value_of(store.get(b"new")) == (None if victim == "data/1" else b"v")
+    store.put(b"newer", b"v")
+    store.close()
+
+
+def test_a_volume_replaced_under_the_process_is_not_believed(tmp_path: Path) -> None:
+    """Another file of that name is read by the next start, and checked like any."""
+    store = open_store(tmp_path)
+    keys = fill_volume(store)
+    (tmp_path / "data" / "0").unlink()
+    (tmp_path / "data" / "0").write_bytes(os.urandom(16384))
+    assert all(store.get(key) for key in keys)
+    abandon(store)
+    store = open_store(tmp_path)
+
+    assert [key for key in keys if store.get(key)] == keys[-1:]
+    assert store.report.damaged == 1
+    store.close()
+
+
+def test_a_mount_point_that_vanishes_is_still_served(tmp_path: Path) -> None:
+    """Open files are read; the next volume is refused, and works when it is back."""
+    directory = tmp_path / "cache"
+    store = open_store(directory)
+    keys = [b"%d" % number for number in range(8)]
+    for key in keys:
+        store.put(key, key * 500)
+    directory.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreIOError, match="No such file or directory"):
+        fill_volume(store)
+    assert all(store.get(key) for key in keys)
+    (tmp_path / "elsewhere").rename(directory)
+
+    store.put(b"big", bytes(15000))
+    assert all(store.get(key) for key in keys)
+    store.close()
+    shutil.rmtree(directory)
+    open_store(directory).close()
