@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from google_crc32c import value as crc32c
+
 from volcache.store import Store
 from volcache.store.files import OsFileSystem
 
@@ -93,6 +95,11 @@ def fill_volume(store: Store, prefix: bytes = b"fill") -> list[bytes]:
 def disk_bytes(directory: Path | str) -> int:
     """Return the length of all volumes together."""
     return sum(path.stat().st_size for path in Path(directory, "data").iterdir())
+
+
+def signed(text: bytes) -> bytes:
+    """Return the lines of a META.txt with the checksum behind them."""
+    return text + b"checksum %08x\n" % crc32c(text)
 
 
 class Crash(BaseException):

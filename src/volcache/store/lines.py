@@ -151,6 +151,15 @@ def decode_blocks(data: bytes) -> Iterator[IndexBlock]:
         start = found.end()
 
 
+def has_block(data: bytes) -> bool:
+    """
+    Tell whether an index file has a first block that checks out.
+
+    Its first line counts only then. That is so in every version of the format.
+    """
+    return any(True for _ in decode_blocks(data))
+
+
 def decode_entries(lines: bytes) -> list[tuple[bytes, int, int]]:
     """
     Return key, offset and size of every entry of a block that was checked.
@@ -186,16 +195,28 @@ def encode_meta(meta: Meta) -> bytes:
 
 
 def meta_version(data: bytes) -> int | None:
-    """Return the format version META.txt names; None: not one of ours, or damaged."""
+    """
+    Return the format version META.txt names; None: not one of ours, or damaged.
+
+    The last line, the checksum, stays what it is in every version: a flipped bit in
+    the number must not pass for a newer one and end the start.
+    """
+    if not _is_checked(data):
+        return None
     found = re.match(rb"[0-9]{1,5}\nformat ([0-9]{1,9})\n", data)
     return int(found[1]) if found else None
 
 
+def _is_checked(data: bytes) -> bool:
+    text, _, checksum = data.rpartition(b"checksum ")
+    return checksum == b"%08x\n" % crc32c(text)
+
+
 def decode_meta(data: bytes) -> Meta | None:
     """Return what META.txt says, or None when it is damaged."""
-    text, _, checksum = data.rpartition(b"checksum ")
-    if checksum != b"%08x\n" % crc32c(text):
+    if not _is_checked(data):
         return None
+    text, _, _ = data.rpartition(b"checksum ")
     head, *lines = text.splitlines()
     if len(lines) > _META_LINES_MAX:
         return None

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 
 from volcache.store.format import VERSION, VOLUME_HEADER_BYTES
 from volcache.store.index_file import IndexFile
-from volcache.store.lines import decode_blocks, decode_entries, decode_index_header
+from volcache.store.lines import (
+    decode_blocks,
+    decode_entries,
+    decode_index_header,
+    has_block,
+)
 from volcache.store.mount_point import refuse_newer
 from volcache.store.position import OFFSET_SHIFT
 from volcache.store.scan import (
@@ -74,7 +79,7 @@ class Loader:
         """
         data = read_whole(self._mount, self._mount.index_path(volume.id))
         named = decode_index_header(data)
-        if named is None or named[1] != volume.index_name:
+        if named is None or named[1] != volume.index_name or not has_block(data):
             return 0, False
         if named[0] > VERSION:
             refuse_newer(self._mount.root, f"index/{volume.id}", named[0])

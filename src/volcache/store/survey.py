@@ -24,7 +24,7 @@ from volcache.store.format import (
     identified_generation,
     volume_version,
 )
-from volcache.store.lines import Meta, decode_blocks, decode_index_header
+from volcache.store.lines import Meta, decode_index_header, has_block
 from volcache.store.mount_point import refuse_newer
 from volcache.store.position import generation_of, pack_life, volume_of
 from volcache.store.volume import Volume
@@ -193,7 +193,7 @@ class Survey:
         """
         data = read_whole(self._mount, self._mount.index_path(volume))
         named = decode_index_header(data)
-        if named is None or not any(True for _ in decode_blocks(data)):
+        if named is None or not has_block(data):
             return None
         _, name = named
         is_ours = name.volume == volume and name.store_id == self.meta.store_id

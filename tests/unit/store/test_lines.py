@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.stores import signed
 from volcache.store.lines import (
     IndexName,
     Meta,
@@ -138,7 +139,9 @@ def test_a_damaged_meta_is_none() -> None:
 
 
 def test_the_version_of_a_newer_meta_can_be_told() -> None:
-    """Even where the rest is not understood, the version is."""
-    assert meta_version(b"3\nformat 2\nsomething new\n") == 2
+    """Even where the rest is not understood, the version is, if it is undamaged."""
+    newer = signed(b"3\nformat 2\nsomething new\n")
+    assert meta_version(newer) == 2
+    assert meta_version(newer.replace(b"format 2", b"format 3")) is None
     assert meta_version(b"hello\n") is None
     assert meta_version(b"3\n") is None

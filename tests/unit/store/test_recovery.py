@@ -15,6 +15,7 @@ from support.stores import (
     fill_volume,
     open_store,
     reopen,
+    signed,
     value_of,
 )
 from volcache.errors import (
@@ -453,7 +454,8 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.close()
     path = tmp_path / "META.txt"
-    path.write_bytes(path.read_bytes().replace(b"format 1", b"format 2"))
+    text = path.read_bytes().replace(b"format 1", b"format 2")
+    path.write_bytes(signed(text.partition(b"checksum")[0]))
 
     with pytest.raises(FormatVersionError, match=r"META\.txt has format 2"):
         open_store(tmp_path)
@@ -487,7 +489,8 @@ def test_the_lock_survives_a_refused_start(tmp_path: Path) -> None:
     store.close()
     meta = tmp_path / "META.txt"
     good = meta.read_bytes()
-    meta.write_bytes(good.replace(b"format 1", b"format 2"))
+    text = good.replace(b"format 1", b"format 2")
+    meta.write_bytes(signed(text.partition(b"checksum")[0]))
     with pytest.raises(FormatVersionError):
         open_store(tmp_path)
     meta.write_bytes(good)
