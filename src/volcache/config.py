@@ -75,6 +75,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         low=0,
         high=65535,
     ),
+    NumberSetting(
+        name="idle_timeout",
+        default=0.0,
+        text="Closes connections on which nothing has moved for so long; 0 = never.",
+        low=0,
+        high=86400,
+        unit="seconds",
+    ),
     ChoiceSetting(
         name="log_level",
         default="info",
@@ -186,6 +194,7 @@ class Config:
     volume_num: int
     ip: str
     port: int
+    idle_timeout: float
     log_level: str
     log_file: str
     sync_mode: str

@@ -21,6 +21,7 @@ from volcache.hot.promotion import MissCounters
 from volcache.service import FileCache, TieredCache
 from volcache.store import PeriodicSync, Store
 from volcache.web.app import App
+from volcache.web.reaper import IdleReaper
 from volcache.web.server import listen, serve
 from volcache.web.stopper import stop_signals_held
 
@@ -57,6 +58,9 @@ def run(config: Config) -> None:
             admin_token=config.admin_token,
             is_ready=store.is_ready,
         )
+        if config.idle_timeout:
+            reaper = IdleReaper(listener, config.idle_timeout)
+            parts.callback(reaper.stop)
         # What is alive now lives as long as the process: the collector need not look
         # at millions of keys again and again.
         gc.collect()

@@ -67,6 +67,7 @@ def test_defaults_are_the_promised_ones() -> None:
         volume_num=10,
         ip="127.0.0.1",
         port=1234,
+        idle_timeout=0.0,
         log_level="info",
         log_file="",
         sync_mode="periodic",

@@ -83,6 +83,25 @@ def is_idle(connection: socket.socket, *, quiet_ms: int) -> bool:
     return bool(received_ms >= sent_ms >= quiet_ms)
 
 
+def is_silent(connection: socket.socket, *, quiet_ms: int) -> bool:
+    """
+    Tell whether nothing has moved for `quiet_ms`, in either direction.
+
+    Idle, in the middle of a request, or not taking its answer: the client does nothing.
+    False whenever in doubt.
+    """
+    try:
+        if _unread_bytes(connection):
+            return False  # The client has done something; it is our turn.
+        info = connection.getsockopt(
+            socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size
+        )
+        sent_ms, received_ms, _, _ = _TCP_INFO.unpack(info)
+    except (OSError, struct.error):  # Not TCP, or the kernel knows less.
+        return False
+    return bool(min(sent_ms, received_ms) >= quiet_ms)
+
+
 def shut(connection: socket.socket, how: int) -> None:
     """Shut a connection down; nothing happens when the peer was faster."""
     try:

@@ -1,0 +1,228 @@
+"""The real server, and clients and surroundings that do it no good."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+from support.process import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.slow]
+
+DEADLINE_SECONDS = 20.0
+IDLE_CONNECTIONS = 2000
+MIB = 1 << 20
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """Return a server that has one value, and has it still at the end."""
+    with ServerProcess(tmp_path, settings={"volume_size": 16 * MIB}) as running:
+        put(running, "kept", b"value")
+        yield running
+        assert get(running, "kept") == b"value"
+
+
+def put(server: ServerProcess, key: str, value: bytes) -> None:
+    """Store a value."""
+    answer = requests.put(f"{server.url}/{key}", data=value, timeout=DEADLINE_SECONDS)
+    assert answer.status_code == 200
+
+
+def get(server: ServerProcess, key: str) -> bytes | None:
+    """Read a value."""
+    answer = requests.get(f"{server.url}/{key}", timeout=DEADLINE_SECONDS)
+    return answer.content if answer.status_code == 200 else None
+
+
+def connect(server: ServerProcess) -> socket.socket:
+    """Open a connection."""
+    return socket.create_connection(("127.0.0.1", server.port), DEADLINE_SECONDS)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for a condition, up to a deadline."""
+    end = time.monotonic() + DEADLINE_SECONDS
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def descriptors(server: ServerProcess) -> int:
+    """Return how many files the server has open."""
+    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
+
+
+def is_pending(server: ServerProcess) -> bool:
+    """Tell whether a signal has been sent that nobody has taken yet."""
+    try:
+        lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    pending = [line.split()[1] for line in lines if line.startswith("ShdPnd")]
+    return int(pending[0], 16) != 0 if pending else False
+
+
+def test_idle_connections_cost_nobody_an_answer(server: ServerProcess) -> None:
+    """2,000 connections that say nothing, and one that is answered."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < IDLE_CONNECTIONS + 200:
+        pytest.skip(f"only {hard} descriptors are allowed here")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = (IDLE_CONNECTIONS + 200, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, wanted)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, wanted)
+    at_first = descriptors(server)
+    try:
+        with ExitStack() as opened:
+            for _ in range(IDLE_CONNECTIONS):
+                opened.enter_context(connect(server))
+            wait_until(lambda: descriptors(server) >= at_first + IDLE_CONNECTIONS)
+            assert get(server, "kept") == b"value"
+        wait_until(lambda: descriptors(server) <= at_first + 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_out_of_descriptors_ends_with_those_who_took_them(
+    server: ServerProcess,
+) -> None:
+    """More connections than descriptors; when some close, the next are answered."""
+    at_first = descriptors(server)
+    limit = at_first + 20
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    with ExitStack() as opened:
+        for _ in range(60):
+            opened.enter_context(connect(server))
+        wait_until(lambda: descriptors(server) >= limit)
+    assert get(server, "kept") == b"value"
+    put(server, "after", b"v")
+    assert get(server, "after") == b"v"
+
+
+def test_clients_that_vanish_change_nothing(server: ServerProcess) -> None:
+    """In the middle of a body nothing is stored; in that of an answer, nothing lost."""
+    put(server, "big", b"x" * MIB)
+    at_first = descriptors(server)
+    for _ in range(50):
+        with connect(server) as connection:
+            connection.sendall(
+                b"PUT /kept HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nhalf"
+            )
+        with connect(server) as connection:
+            connection.sendall(b"GET /big HTTP/1.1\r\nHost: t\r\n\r\n")
+            connection.recv(1000)
+    wait_until(lambda: descriptors(server) <= at_first + 1)
+    assert get(server, "big") == b"x" * MIB
+
+
+def test_slow_clients_hold_up_nobody(server: ServerProcess) -> None:
+    """Requests a byte at a time and answers nobody takes, and others beside them."""
+    put(server, "big", b"x" * MIB)
+    request = b"GET /kept HTTP/1.1\r\nHost: t\r\n\r\n"
+    with ExitStack() as opened:
+        writers = [opened.enter_context(connect(server)) for _ in range(20)]
+        for _ in range(20):
+            reader = opened.enter_context(connect(server))
+            reader.sendall(b"GET /big HTTP/1.1\r\nHost: t\r\n\r\n")
+        # The request line whole: the parser refuses one that is cut in its path.
+        for piece in (request[:20], *(request[n : n + 1] for n in range(20, 31))):
+            for writer in writers:
+                writer.sendall(piece)
+            assert get(server, "kept") == b"value"
+        for writer in writers:
+            assert writer.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_a_body_larger_than_the_memory_costs_one_restart(
+    server: ServerProcess,
+) -> None:
+    """1 GB to a process that may take 200 MiB more: it may die, and nothing is lost."""
+    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + 200 * MIB
+    resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, limit))
+    resource.prlimit(server.pid, resource.RLIMIT_CORE, (0, 0))
+    piece = bytes(MIB)
+    sent = 0
+    with connect(server) as connection, suppress(OSError):
+        connection.sendall(
+            b"PUT /big HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n" % (1 << 30)
+        )
+        while sent < 1 << 30:
+            connection.sendall(piece)
+            sent += len(piece)
+    assert sent < 400 * MIB
+    try:
+        get(server, "kept")
+    except requests.RequestException:
+        server.wait()  # It was on its way out.
+        server.start()
+    assert get(server, "kept") == b"value"
+    assert get(server, "big") is None
+
+
+def test_no_signal_loses_anything(server: ServerProcess) -> None:
+    """A process that ends of one has everything when it starts again."""
+    ended = []
+    # SIGSTOP is followed by SIGCONT here, which is a signal like any other.
+    for number in sorted(signal.valid_signals() - {signal.SIGCONT}):
+        if number >= signal.SIGRTMIN and number != signal.SIGRTMAX:
+            continue
+        put(server, f"key {int(number)}", b"value %d" % number)
+        with connect(server) as half:
+            half.sendall(b"PUT /kept HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n")
+            server.process.send_signal(number)
+            server.process.send_signal(signal.SIGCONT)
+            if number in {signal.SIGTERM, signal.SIGINT}:
+                server.wait()
+            else:
+                wait_until(lambda: not server.is_running or not is_pending(server))
+            answered = False
+            with suppress(requests.RequestException):
+                answered = get(server, "kept") == b"value"
+        if not answered:
+            server.wait()  # It was on its way out.
+        if not server.is_running:
+            ended.append(int(number))
+            server.start()
+        assert get(server, f"key {int(number)}") == b"value %d" % number
+    assert {signal.SIGKILL, signal.SIGTERM, signal.SIGINT} <= set(ended)
+    assert not {signal.SIGPIPE, signal.SIGCHLD, signal.SIGWINCH} & set(ended)
+
+
+def test_silent_connections_are_closed_and_busy_ones_are_not(tmp_path: Path) -> None:
+    """With idle_timeout: one that says nothing, one in mid-request, one in use."""
+    with ServerProcess(tmp_path, settings={"idle_timeout": 0.5}) as server:
+        with (
+            connect(server) as silent,
+            connect(server) as half,
+            connect(server) as busy,
+        ):
+            half.sendall(b"PUT /k HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nab")
+            silent.settimeout(0)
+            half.settimeout(0)
+            closed: set[socket.socket] = set()
+
+            def look() -> bool:
+                busy.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: t\r\n\r\n")
+                assert busy.recv(1000).startswith(b"HTTP/1.1 200 OK")
+                for connection in {silent, half} - closed:
+                    with suppress(BlockingIOError):
+                        assert connection.recv(10) == b""
+                        closed.add(connection)
+                return len(closed) == 2
+
+            wait_until(look)
+        put(server, "k", b"v")
+        assert get(server, "k") == b"v"
