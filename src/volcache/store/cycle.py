@@ -254,12 +254,11 @@ class VolumeCycle:
         self._stats.note_sync_error(error)
         # The kernel reports a failed write-back once and may drop the pages: a second
         # fsync that succeeds would prove nothing. The next record opens a new volume.
-        volume.retired = True
-        volume.capacity = 0
-        if volume.fd == self.head.fd:
-            # Its slot has been begun again since, and the error may be about that.
-            self.head.retired = True
-            self.head.capacity = 0
+        for failed in (volume, self.head):
+            # If its slot has been begun again since, the error may be about that.
+            if failed.fd == volume.fd:
+                failed.retired = True
+                failed.capacity = 0
 
     def close(self) -> None:
         """Sync everything and give all descriptors back."""
