@@ -1,0 +1,151 @@
+"""Arbitrary bytes where records, lines and whole directories are expected."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from support.histories import MOUNT_POINT, open_simulated
+from support.simulated import SimulatedFileSystem
+from volcache.errors import DamagedRecordError, StoreError
+from volcache.store.format import (
+    VOLUME_HEADER_BYTES,
+    VolumeHeader,
+    decode_head,
+    decode_header,
+    decode_record,
+    decode_volume_header,
+    encode_record,
+    encode_volume_header,
+    name_life,
+)
+from volcache.store.lines import (
+    IndexName,
+    Meta,
+    decode_blocks,
+    decode_entries,
+    decode_index_header,
+    decode_meta,
+    encode_block,
+    encode_index_header,
+    encode_meta,
+)
+
+pytestmark = pytest.mark.property
+
+STORE_ID = 7
+LIFE = name_life(generation=1, store_id=STORE_ID, volume=0)
+RECORD = encode_record(LIFE.identity, 1, 64, 5, 0, b"t", b"", b"k", 0, 0)
+
+NEARLY_RECORDS = st.builds(
+    lambda data, at, junk: data[:at] + junk + data[at + len(junk) :],
+    st.just(RECORD),
+    st.integers(0, len(RECORD)),
+    st.binary(max_size=12),
+)
+ENTRIES = st.lists(
+    st.tuples(
+        st.binary(min_size=1, max_size=9), st.integers(0, 4000), st.integers(0, 99)
+    )
+)
+BLOCKS = st.builds(
+    lambda entries, end, sealed: encode_block(entries, end, sealed=sealed),
+    ENTRIES,
+    st.integers(0, 10**7),
+    st.booleans(),
+)
+INDEX_FILES = st.builds(
+    lambda generation, store_id, blocks: (
+        encode_index_header(IndexName(0, generation, store_id)) + b"".join(blocks)
+    ),
+    st.integers(0, 3),
+    st.sampled_from([STORE_ID, 8]),
+    st.lists(st.one_of(BLOCKS, st.binary(max_size=30)), max_size=4),
+)
+VOLUMES = st.builds(
+    lambda generation, store_id, rest: (
+        encode_volume_header(VolumeHeader(generation, store_id, 0, 1, 5))
+        + b"".join(rest)
+    ),
+    st.integers(0, 3),
+    st.sampled_from([STORE_ID, 8]),
+    st.lists(st.one_of(NEARLY_RECORDS, st.binary(max_size=80)), max_size=6),
+)
+METAS = st.builds(
+    lambda head, generation, session: encode_meta(
+        Meta(head, generation, STORE_ID, session)
+    ),
+    st.integers(0, 70000),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+
+
+@given(data=st.one_of(st.binary(max_size=200), NEARLY_RECORDS))
+@example(data=RECORD)
+def test_the_record_decoders_take_any_bytes(data: bytes) -> None:
+    """A record that checks out, or a refusal; no other error."""
+    header = decode_header(data, LIFE.identity, VOLUME_HEADER_BYTES)
+    assert (header is None) == (data[: len(RECORD)] != RECORD)
+    for decode in (decode_record, decode_head):
+        try:
+            record = decode(data, LIFE, 64, len(data), b"k")
+        except DamagedRecordError:
+            continue
+        assert (record.value, record.content_type) == (b"", b"t")
+    decode_volume_header(data)
+
+
+@given(data=st.one_of(st.binary(max_size=300), INDEX_FILES, METAS))
+def test_the_line_parsers_take_any_bytes(data: bytes) -> None:
+    """Blocks that check out, and nothing else; no error but of their entries."""
+    decode_index_header(data)
+    decode_meta(data)
+    end = 0
+    for block in decode_blocks(data):
+        assert block.volume_end >= end
+        end = block.volume_end
+        assert block.file_end <= len(data)
+        try:
+            decode_entries(block.lines)
+        except (ValueError, IndexError):
+            continue
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    files=st.dictionaries(
+        st.sampled_from(
+            ["data/0", "data/1", "data/9", "data/70000", "index/0", "index/1"]
+        ),
+        st.one_of(VOLUMES, INDEX_FILES, st.binary(max_size=400)),
+    ),
+    meta=st.one_of(st.none(), METAS, st.binary(max_size=60)),
+)
+def test_a_start_on_any_directory_serves_or_refuses(
+    files: dict[str, bytes], meta: bytes | None
+) -> None:
+    """It never crashes; what it serves is checked, and it can be written and kept."""
+    fs = SimulatedFileSystem()
+    for folder in ("data", "index"):
+        fs.make_directory(f"{MOUNT_POINT}/{folder}")
+    if meta is not None:
+        files = {**files, "META.txt": meta}
+    for path, data in files.items():
+        fd = fs.open(f"{MOUNT_POINT}/{path}", create=True)
+        fs.pwritev(fd, [data], 0)
+        fs.close(fd)
+    try:
+        store = open_simulated(fs)
+    except StoreError:
+        assert fs.descriptors == 0
+        return
+    for key, _position in list(store._index.items()):
+        record = store.get(key)
+        assert record is None or (key, record.value) == (b"k", b"")
+    store.put(b"new", b"value")
+    again = open_simulated(fs.after_kill())
+    record = again.get(b"new")
+    assert record is not None
+    assert record.value == b"value"
