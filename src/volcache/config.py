@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX: Final = "VOLCACHE_"
 RECORD_OVERHEAD_MAX: Final = 4096  # Bytes; header, content type and encoding fit well.
 DEFAULT_SOURCE: Final = "default"
+TTL_MAX: Final = 2**31  # Seconds, 68 years: the longest time HTTP has a number for.
 SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
 
 KIB: Final = 1024
@@ -182,6 +183,22 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default="",
         text="The password of POST /-/flush; empty means that nobody may.",
     ),
+    IntegerSetting(
+        name="default_ttl",
+        default=0,
+        text="How long a file is kept whose PUT does not say; 0 = for ever.",
+        low=0,
+        high=TTL_MAX,
+        unit="seconds",
+    ),
+    IntegerSetting(
+        name="max_ttl",
+        default=0,
+        text="How long a file is kept at most, whatever its PUT says; 0 = for ever.",
+        low=0,
+        high=TTL_MAX,
+        unit="seconds",
+    ),
 )
 
 
@@ -210,6 +227,8 @@ class Config:
     cache_after_miss_count: int
     cache_after_miss_count_duration: float
     admin_token: str
+    default_ttl: int
+    max_ttl: int
 
 
 def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:

@@ -21,6 +21,7 @@ from volcache.hot.promotion import MissCounters
 from volcache.service import FileCache, TieredCache
 from volcache.store import PeriodicSync, Store
 from volcache.web.app import App
+from volcache.web.lifetimes import Lifetimes
 from volcache.web.reaper import IdleReaper
 from volcache.web.server import listen, serve
 from volcache.web.stopper import stop_signals_held
@@ -57,6 +58,7 @@ def run(config: Config) -> None:
             value_size_max=config.max_value_size,
             admin_token=config.admin_token,
             is_ready=store.is_ready,
+            lifetimes=Lifetimes(default_ttl=config.default_ttl, max_ttl=config.max_ttl),
         )
         if config.idle_timeout:
             reaper = IdleReaper(listener, config.idle_timeout)

@@ -108,6 +108,8 @@ def test_value_of_any_size_comes_back(
         assert got[name] == headers[name]
     status, head, body = ask(client, "HEAD", "/some/key.txt")
     assert (status, body) == (200, b"")
+    for names in (head, got):
+        del names["Date"], names["Age"]  # The clock goes on.
     assert head.items() == got.items()
 
 
@@ -120,14 +122,14 @@ def test_delete_makes_a_miss(client: http.client.HTTPConnection) -> None:
         assert (status, headers["X-Cache"]) == (404, "MISS")
 
 
-@pytest.mark.parametrize("method", ["POST", "PATCH", "TRACE", "PROPFIND", "MKCOL"])
+@pytest.mark.parametrize("method", ["POST", "PATCH", "TRACE", "LOCK"])
 def test_other_verbs_are_not_allowed(
     client: http.client.HTTPConnection, method: str
 ) -> None:
     """405 with Allow, and the connection goes on."""
     status, headers, body = ask(client, method, "/key")
     assert status == 405
-    assert headers["Allow"] == "GET, HEAD, PUT, DELETE, OPTIONS"
+    assert headers["Allow"] == "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL"
     assert body.count(b"\n") == 1
 
 

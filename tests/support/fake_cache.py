@@ -11,7 +11,7 @@ class FakeCache:
     """
     Stands for `FileCache`: values under keys, a miss is `None`.
 
-    `error`, when set, is raised instead of any answer.
+    `error`, when set, is raised instead of any answer; `reads` counts values read.
     """
 
     def __init__(self) -> None:
@@ -19,11 +19,13 @@ class FakeCache:
         self.records: dict[bytes, Record] = {}
         self.stored_ms = 1_795_251_600_123
         self.error: BaseException | None = None
+        self.reads = 0
         self._end = 64
 
     def get(self, key: bytes) -> Record | None:
         """Return what was stored last under a key."""
         self._raise()
+        self.reads += 1
         return self.records.get(key)
 
     def flush(self) -> None:
@@ -33,7 +35,8 @@ class FakeCache:
 
     def head(self, key: bytes) -> Record | None:
         """Return the same without its value."""
-        record = self.get(key)
+        self._raise()
+        record = self.records.get(key)
         return None if record is None else record._replace(value=b"")
 
     def put(

@@ -83,6 +83,8 @@ def test_defaults_are_the_promised_ones() -> None:
         cache_after_miss_count=3,
         cache_after_miss_count_duration=60.0,
         admin_token="",
+        default_ttl=0,
+        max_ttl=0,
     )
 
 

@@ -188,6 +188,7 @@ class Store:
         if self.stats.read_errors_in_row:
             self.stats.read_errors_in_row = 0
         if record.expires_ms and record.expires_ms <= self._clock():
+            self.stats.expired_reads += 1
             return None
         return record
 
@@ -221,6 +222,7 @@ class Store:
             self.stats.note_read_error(error)
             return None
         if record.expires_ms and record.expires_ms <= self._clock():
+            self.stats.expired_reads += 1
             return None
         return record
 
@@ -393,7 +395,7 @@ class Store:
         that the key stays deleted as surely as a put stays put.
 
         Returns:
-            Whether there was something to delete.
+            Whether there was something to delete; an expired value is nothing.
 
         Raises:
             DiskFullError: There is no room for the next volume.
@@ -401,6 +403,9 @@ class Store:
         """
         if key not in self:
             return False
+        expired_reads = self.stats.expired_reads
+        self.head(key)  # What cannot be read may be there, and is deleted all the same.
+        is_expired = self.stats.expired_reads > expired_reads
         size = RECORD_OVERHEAD_BYTES + len(key)
         head = self._cycle.head
         if head.end + size > head.capacity:
@@ -414,7 +419,7 @@ class Store:
         head.pending.append((key, 0, 0))
         if self._index_batch == _INDEX_BATCH or len(head.pending) >= self._index_batch:
             self._write_index(head)
-        return True
+        return not is_expired
 
     def _append(self, head: Volume, buffers: tuple[bytes, ...], size: int) -> None:
         """

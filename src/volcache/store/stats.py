@@ -25,6 +25,7 @@ class StoreStats:
     rotations: int = 0
     evicted_records: int = 0  # live records lost by reclaim
     evicted_bytes: int = 0
+    expired_reads: int = 0  # of values whose time was over: a miss each
     damaged_records: int = 0  # found by reads: a miss each
     read_errors: int = 0
     read_errors_in_row: int = 0

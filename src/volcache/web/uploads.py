@@ -65,6 +65,20 @@ def read_value(environ: WSGIEnvironment, size_max: int) -> bytes:
     return value
 
 
+def refuse_part(environ: WSGIEnvironment) -> None:
+    """
+    Refuse an upload that is a part of a file: it would be taken for the whole.
+
+    Raises:
+        BadHeaderError: There is a Content-Range.
+
+    """
+    if "HTTP_CONTENT_RANGE" in environ:
+        raise BadHeaderError(
+            "Content-Range is not taken with a PUT; allowed is the whole file"
+        )
+
+
 def encode_header(name: str, value: str, size_max: int) -> bytes:
     """
     Return the bytes of a header's value, which will be given back as they are.

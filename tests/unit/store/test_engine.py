@@ -130,6 +130,22 @@ def test_an_expired_value_is_a_miss(tmp_path: Path) -> None:
     store.close()
 
 
+def test_expired_value_is_no_more_to_delete(tmp_path: Path) -> None:
+    """Told as a miss and counted apart; it stays gone when the clock is put back."""
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    store.put(b"k", b"v", expires_ms=clock.now_ms + 1000)
+    clock.advance(1)
+    assert store.get(b"k") is None
+    assert store.head(b"k") is None
+    assert store.stats.expired_reads == 2
+    assert store.stats.damaged_records == 0
+    assert not store.delete(b"k")
+    clock.advance(-1)
+    assert store.get(b"k") is None
+    store.close()
+
+
 def test_rotation_loses_the_oldest_volume_only(tmp_path: Path) -> None:
     """After a full turn the newest volumes are there and the disk has not grown."""
     store = open_store(tmp_path)

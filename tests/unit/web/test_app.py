@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, cast
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
@@ -13,91 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.fake_cache import FakeCache
+from support.wsgi_client import VALUE_SIZE_MAX, Client, assert_error
 from volcache.errors import DiskFullError, StoreClosedError, StoreIOError
-from volcache.web.app import App
-
-if TYPE_CHECKING:
-    from volcache.service import FileCache
-
-KEY_SIZE_MAX = 20
-VALUE_SIZE_MAX = 100
-TEXT = "text/plain; charset=utf-8"
-
-
-class Answer(NamedTuple):
-    """What came back."""
-
-    status: str
-    headers: dict[str, str]
-    body: bytes
-
-
-class Client:
-    """Calls an application as bjoern does, and checks what bjoern would not."""
-
-    def __init__(
-        self, cache: FakeCache, *, admin_token: str = "", is_ready: bool = True
-    ) -> None:
-        """Put an application in front of a cache."""
-        self.cache = cache
-        self.app = App(
-            cast("FileCache", cache),
-            key_size_max=KEY_SIZE_MAX,
-            value_size_max=VALUE_SIZE_MAX,
-            admin_token=admin_token,
-            is_ready=lambda: is_ready,
-        )
-
-    def ask(
-        self, method: str, path: str | None = "/key", body: bytes = b"", **more: str
-    ) -> Answer:
-        """Send one request; further arguments go to environ as they are."""
-        environ: dict[str, Any] = {"REQUEST_METHOD": method, **more}
-        environ["wsgi.input"] = io.BytesIO(body)
-        if path is not None:
-            environ["PATH_INFO"] = path
-        return self.call(environ)
-
-    def call(self, environ: dict[str, Any]) -> Answer:
-        """Call the application and check the form of its answer."""
-        answers: list[tuple[str, list[tuple[str, str]]]] = []
-
-        def start_response(
-            status: str, headers: list[tuple[str, str]], *_: object
-        ) -> Any:
-            answers.append((status, headers))
-
-        chunks = self.app(environ, start_response)
-        [(status, pairs)] = answers
-        headers = dict(pairs)
-        assert len(headers) == len(pairs)
-        assert type(chunks) is list
-        if environ.get("REQUEST_METHOD") == "HEAD":
-            assert chunks == []
-        else:
-            assert [type(chunk) for chunk in chunks] == [bytes]
-            assert headers["Content-Length"] == str(len(chunks[0]))
-        return Answer(status, headers, b"".join(chunks))
-
-    def put(self, path: str, body: bytes, **more: str) -> Answer:
-        """Store a value."""
-        return self.ask("PUT", path, body, CONTENT_LENGTH=str(len(body)), **more)
 
 
 @pytest.fixture
 def client() -> Client:
     """Return a client of an application with an empty cache."""
     return Client(FakeCache())
-
-
-def assert_error(answer: Answer, status: int, *words: str) -> None:
-    """Check that an answer is one line of text with some words in it."""
-    assert answer.status.startswith(f"{status} ")
-    assert answer.headers["Content-Type"] == TEXT
-    assert answer.body.endswith(b"\n")
-    assert answer.body.count(b"\n") == 1
-    for word in words:
-        assert word in answer.body.decode()
 
 
 def test_value_comes_back(client: Client) -> None:
@@ -146,7 +69,7 @@ def test_deleted_value_is_gone(client: Client) -> None:
     assert client.ask("DELETE").status == client.ask("GET").status == "404 Not Found"
 
 
-@pytest.mark.parametrize("method", ["POST", "PATCH", "TRACE", "CONNECT", "PROPFIND"])
+@pytest.mark.parametrize("method", ["POST", "PATCH", "TRACE", "CONNECT", "LOCK"])
 @pytest.mark.parametrize("path", ["/key", "/", None, "/-/healthy"])
 def test_other_verbs_are_not_allowed(
     client: Client, method: str, path: str | None
@@ -161,7 +84,7 @@ def test_options_tells_what_is_allowed(client: Client, path: str | None) -> None
     """200 for any path: it is the health check of some balancers."""
     answer = client.ask("OPTIONS", path)
     assert answer.status == "200 OK"
-    assert answer.headers["Allow"] == "GET, HEAD, PUT, DELETE, OPTIONS"
+    assert answer.headers["Allow"] == "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL"
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])

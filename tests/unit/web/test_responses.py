@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from support.fake_cache import FakeCache
 from volcache import errors
-from volcache.web import uploads
+from volcache.web import conditional, uploads
 from volcache.web.content_types import guess_type_header
 from volcache.web.responses import (
     ERROR_STATUS,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from volcache.store.format import Record
+
+NOW_NS = 1_795_251_607_000_000_000  # 2026-11-21 09:00:07 UTC
 
 
 def errors_of(module: ModuleType) -> list[type[BaseException]]:
@@ -64,7 +66,9 @@ class Answer:
         return lambda _data: None
 
 
-@pytest.mark.parametrize("class_", [*errors_of(errors), *errors_of(uploads)])
+@pytest.mark.parametrize(
+    "class_", [*errors_of(errors), *errors_of(uploads), *errors_of(conditional)]
+)
 def test_every_error_of_a_request_has_a_status(class_: type[BaseException]) -> None:
     """A new class of error is thought of here before a client meets it."""
     assert class_ in ERROR_STATUS
@@ -126,27 +130,30 @@ def test_put_is_answered_with_position_tag_and_no_body(record: Record) -> None:
 
 def test_hit_has_every_header(record: Record) -> None:
     """The headers of a value, with nothing kept: the type is guessed."""
-    assert RecordHeaders().make(b"a/b.json", record) == [
+    assert RecordHeaders(lambda: NOW_NS).make(b"a/b.json", record) == [
+        ("Date", "Sat, 21 Nov 2026 09:00:07 GMT"),
         ("X-Position", "3,64,72"),
         ("X-Cache", "DISK"),
         ("ETag", etag_of(record)),
         ("Content-Type", "application/json"),
         ("Content-Length", "5"),
         ("Last-Modified", "Sat, 21 Nov 2026 09:00:00 GMT"),
+        ("Age", "7"),
+        ("Accept-Ranges", "bytes"),
     ]
 
 
 def test_kept_headers_are_given_back(record: Record) -> None:
     """They go before the guess, and as the bytes they were."""
     record = record._replace(content_type=b"a/\xe9", content_encoding=b"br")
-    headers = dict(RecordHeaders().make(b"a/b.json", record))
+    headers = dict(RecordHeaders(lambda: NOW_NS).make(b"a/b.json", record))
     assert headers["Content-Type"] == "a/\xe9"
     assert headers["Content-Encoding"] == "br"
 
 
 def test_each_answer_has_a_list_of_its_own(record: Record) -> None:
     """A server may change the list it is given."""
-    maker = RecordHeaders()
+    maker = RecordHeaders(lambda: NOW_NS)
     maker.make(b"key", record).clear()
     assert maker.make(b"key", record)
 
@@ -169,7 +176,7 @@ def test_shared_headers_are_bounded(
     """Records of ever new times and types do not fill the memory."""
     monkeypatch.setattr("volcache.web.responses._DATES_KEPT_MAX", 3)
     monkeypatch.setattr("volcache.web.responses._TYPES_KEPT_MAX", 3)
-    maker = RecordHeaders()
+    maker = RecordHeaders(lambda: NOW_NS)
     for number in range(20):
         record = record._replace(stored_ms=number * 1000, content_type=b"x/%d" % number)
         assert ("Content-Type", f"x/{number}") in maker.make(b"k", record)
@@ -197,3 +204,4 @@ def test_module_errors_are_found() -> None:
     """The walk above walks over something."""
     assert len(errors_of(errors)) > 10
     assert len(errors_of(uploads)) > 1
+    assert errors_of(conditional)

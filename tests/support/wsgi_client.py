@@ -1,0 +1,97 @@
+"""Calls an application as bjoern does, without a server in between."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from volcache.web.app import App
+from volcache.web.responses import format_date
+
+if TYPE_CHECKING:
+    from support.fake_cache import FakeCache
+    from volcache.service import FileCache
+    from volcache.web.lifetimes import Lifetimes
+
+KEY_SIZE_MAX: Final = 20
+VALUE_SIZE_MAX: Final = 100
+TEXT: Final = "text/plain; charset=utf-8"
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Client:
+    """Calls an application as bjoern does, and checks what bjoern would not."""
+
+    def __init__(
+        self,
+        cache: FakeCache,
+        lifetimes: Lifetimes | None = None,
+        *,
+        admin_token: str = "",
+        is_ready: bool = True,
+    ) -> None:
+        """Put an application in front of a cache, at the time its values have."""
+        self.cache = cache
+        self.now_ms = cache.stored_ms
+        self.app = App(
+            cast("FileCache", cache),
+            key_size_max=KEY_SIZE_MAX,
+            value_size_max=VALUE_SIZE_MAX,
+            admin_token=admin_token,
+            is_ready=lambda: is_ready,
+            lifetimes=lifetimes,
+            clock=lambda: self.now_ms * 1_000_000,
+        )
+
+    def ask(
+        self, method: str, path: str | None = "/key", body: bytes = b"", **more: str
+    ) -> Answer:
+        """Send one request; further arguments go to environ as they are."""
+        environ: dict[str, Any] = {"REQUEST_METHOD": method, **more}
+        environ["wsgi.input"] = io.BytesIO(body)
+        if path is not None:
+            environ["PATH_INFO"] = path
+        return self.call(environ)
+
+    def call(self, environ: dict[str, Any]) -> Answer:
+        """Call the application and check the form of its answer."""
+        answers: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start_response(
+            status: str, headers: list[tuple[str, str]], *_: object
+        ) -> Any:
+            answers.append((status, headers))
+
+        chunks = self.app(environ, start_response)
+        [(status, pairs)] = answers
+        headers = dict(pairs)
+        assert len(headers) == len(pairs)
+        assert type(chunks) is list
+        assert headers["Date"] == format_date(self.now_ms // 1000)
+        if environ.get("REQUEST_METHOD") == "HEAD" or status.startswith("304"):
+            assert chunks == []
+        else:
+            assert [type(chunk) for chunk in chunks] == [bytes]
+            assert headers["Content-Length"] == str(len(chunks[0]))
+        return Answer(status, headers, b"".join(chunks))
+
+    def put(self, path: str, body: bytes, **more: str) -> Answer:
+        """Store a value."""
+        return self.ask("PUT", path, body, CONTENT_LENGTH=str(len(body)), **more)
+
+
+def assert_error(answer: Answer, status: int, *words: str) -> None:
+    """Check that an answer is one line of text with some words in it."""
+    assert answer.status.startswith(f"{status} ")
+    assert answer.headers["Content-Type"] == TEXT
+    assert answer.body.endswith(b"\n")
+    assert answer.body.count(b"\n") == 1
+    for word in words:
+        assert word in answer.body.decode()

@@ -1,0 +1,83 @@
+"""webdav.py under the application: what a WebDAV client needs before it stores."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from support.fake_cache import FakeCache
+from support.wsgi_client import Answer, Client, assert_error
+
+DAV = "{DAV:}"
+
+
+@pytest.fixture
+def client() -> Client:
+    """Return a client of a cache with two values."""
+    client = Client(FakeCache())
+    client.put("/a&<b\xc3\xa9", b"value", CONTENT_TYPE="text/<x>&")
+    client.put("/folder/", b"v")
+    return client
+
+
+def properties(answer: Answer) -> tuple[str, dict[str, str | None]]:
+    """Read a multistatus of one path: its href and its properties."""
+    assert answer.status == "207 Multi-Status"
+    assert answer.headers["Content-Type"] == "application/xml; charset=utf-8"
+    [response] = ET.fromstring(answer.body)  # noqa: S314 - Our own.
+    assert response.findtext(f"{DAV}propstat/{DAV}status") == "HTTP/1.1 200 OK"
+    [found] = response.iterfind(f"{DAV}propstat/{DAV}prop")
+    kind = found.find(f"{DAV}resourcetype")
+    assert kind is not None
+    named = {item.tag.removeprefix(DAV): item.text for item in found}
+    named["resourcetype"] = "".join(item.tag for item in kind)
+    return response.findtext(f"{DAV}href") or "", named
+
+
+def test_file_is_described(client: Client) -> None:
+    """The properties clients read, well-formed whatever the name and the type."""
+    answer = client.ask("PROPFIND", "/a&<b\xc3\xa9", HTTP_DEPTH="0")
+    href, found = properties(answer)
+    assert href == "/a%26%3Cb%C3%A9"
+    assert found == {
+        "resourcetype": "",
+        "getlastmodified": "Sat, 21 Nov 2026 09:00:00 GMT",
+        "getcontentlength": "5",
+        "getcontenttype": "text/<x>&",
+        "getetag": client.ask("HEAD", "/a&<b\xc3\xa9").headers["ETag"],
+    }
+
+
+@pytest.mark.parametrize("path", ["/", "/any/", "/any/deep/", "/folder/"])
+def test_every_path_with_a_slash_at_its_end_is_a_folder(
+    client: Client, path: str
+) -> None:
+    """There are none, and none is missing."""
+    href, found = properties(client.ask("PROPFIND", path))
+    assert href == path
+    assert found["resourcetype"] == "{DAV:}collection"
+    assert found["getlastmodified"]
+
+
+def test_absent_file_is_404(client: Client) -> None:
+    """So a client knows that it has to store it."""
+    assert_error(client.ask("PROPFIND", "/absent"), 404)
+
+
+@pytest.mark.parametrize("path", ["/", "/any/", "/any"])
+def test_mkcol_makes_nothing_and_says_it_did(client: Client, path: str) -> None:
+    """201, and no key."""
+    before = dict(client.cache.records)
+    answer = client.ask("MKCOL", path)
+    assert (answer.status, answer.body) == ("201 Created", b"")
+    assert client.cache.records == before
+
+
+@pytest.mark.parametrize("method", ["PROPFIND", "MKCOL"])
+@pytest.mark.parametrize(("path", "status"), [("/a\n", 400), ("/-/x/", 405)])
+def test_path_that_is_no_key_is_refused(
+    client: Client, method: str, path: str, status: int
+) -> None:
+    """As for any other verb."""
+    assert_error(client.ask(method, path), status)
