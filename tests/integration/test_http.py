@@ -1,0 +1,404 @@
+"""HTTP as clients speak it, on the wire: to the instance alone, and through nginx."""
+
+from __future__ import annotations
+
+import socket
+import time
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.front import Front
+from support.process import ServerProcess
+from support.wire import (
+    ANSWER_SECONDS,
+    Reply,
+    exchange,
+    read_reply,
+    request_bytes,
+    send,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+
+VALUE_BYTES_MAX: Final = 64 << 20
+OTHER: Final = '"0-0-0-00000000"'
+LONG_AGO: Final = "Sat, 01 Jan 2000 00:00:00 GMT"
+FAR_AHEAD: Final = "Fri, 01 Jan 2100 00:00:00 GMT"
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """Start an instance that takes 64 MiB, and nginx in front of it."""
+    settings = {
+        "volume_size": 80 << 20,
+        "volume_num": 2,
+        "max_value_size": VALUE_BYTES_MAX,
+        "sync_mode": "none",
+    }
+    folder = tmp_path_factory.mktemp("http")
+    (folder / "nginx").mkdir()
+    with (
+        ServerProcess(folder / "data", settings=settings) as server,
+        Front(
+            folder / "nginx", server.port, body_bytes_max=VALUE_BYTES_MAX + 4096
+        ) as front,
+    ):
+        yield {"alone": server.port, "through nginx": front.port}
+
+
+@pytest.fixture(params=["alone", "through nginx"])
+def port(request: pytest.FixtureRequest, ports: dict[str, int]) -> int:
+    """Return the port of one of the two ways, with `/key` holding ten digits."""
+    found = ports[request.param]
+    assert exchange(found, "PUT", "/key", b"0123456789").status == 200
+    return found
+
+
+def test_hit_has_the_headers_caches_ask_for(port: int) -> None:
+    """Tag, dates, type, length, ranges, age; HEAD the same."""
+    reply = exchange(port, "GET", "/key")
+    assert (reply.status, reply.body) == (200, b"0123456789")
+    for method in ("GET", "HEAD"):
+        status, headers, _ = exchange(port, method, "/key")
+        assert status == 200
+        assert headers["ETag"].startswith('"')
+        assert headers["Content-Type"] == "application/octet-stream"
+        assert headers["Content-Length"] == "10"
+        assert headers["Accept-Ranges"] == "bytes"
+        assert 0 <= int(headers["Age"]) < 60
+        assert parsedate_to_datetime(headers["Last-Modified"]).tzinfo is not None
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/key", None, 200),
+        ("GET", "/absent", None, 404),
+        ("PUT", "/other", b"", 200),
+        ("DELETE", "/absent", None, 404),
+        ("OPTIONS", "/", None, 200),
+        ("POST", "/key", b"", 405),
+        ("PROPFIND", "/folder/", None, 207),
+        ("MKCOL", "/folder/", None, 201),
+        ("GET", "/-/healthy", None, 200),
+        ("GET", "/a%01", None, 400),
+    ],
+)
+def test_every_answer_has_date_and_length(
+    port: int, method: str, path: str, body: bytes | None, status: int
+) -> None:
+    """Whatever is asked; the date is that of now."""
+    reply = exchange(port, method, path, body)
+    assert reply.status == status
+    assert reply.headers["Content-Length"] == str(len(reply.body))
+    [date] = reply.headers.get_all("Date", [])
+    assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 60  # noqa: TID251
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("If-None-Match: TAG", 304),
+        (f"If-None-Match: {OTHER}, W/TAG", 304),
+        ("If-None-Match: *", 304),
+        (f"If-None-Match: {OTHER}", 200),
+        (f"If-Modified-Since: {FAR_AHEAD}", 304),
+        ("If-Modified-Since: LAST", 304),
+        (f"If-Modified-Since: {LONG_AGO}", 200),
+        (f"If-None-Match: {OTHER}\nIf-Modified-Since: {FAR_AHEAD}", 200),
+        ("If-Match: TAG", 200),
+        (f"If-Match: {OTHER}", 412),
+        (f"If-Unmodified-Since: {LONG_AGO}", 412),
+        ("If-Unmodified-Since: LAST", 200),
+        (f"If-Match: {OTHER}\nIf-None-Match: TAG", 412),
+        ("Cache-Control: no-cache\nAccept-Encoding: gzip\nAuthorization: x y", 200),
+    ],
+)
+def test_conditional_read(port: int, method: str, header: str, status: int) -> None:
+    """As RFC 9110 section 13.2.2 orders; 304 has no body, and the connection goes on."""
+    now = exchange(port, "HEAD", "/key").headers
+    header = header.replace("TAG", now["ETag"]).replace("LAST", now["Last-Modified"])
+    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
+        connection.sendall(request_bytes(method, "/key", headers=header))
+        reply = read_reply(connection, method)
+        assert reply.status == status
+        if status == 304:
+            assert reply.body == b""
+            assert reply.headers["ETag"] == now["ETag"]
+            assert "Transfer-Encoding" not in reply.headers
+        connection.sendall(request_bytes("GET", "/key"))
+        assert read_reply(connection).body == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "body", "place"),
+    [
+        ("Range: bytes=2-4", 206, b"234", "bytes 2-4/10"),
+        ("Range: bytes=7-", 206, b"789", "bytes 7-9/10"),
+        ("Range: bytes=-2", 206, b"89", "bytes 8-9/10"),
+        ("Range: bytes=8-99", 206, b"89", "bytes 8-9/10"),
+        ("Range: bytes=10-", 416, None, "bytes */10"),
+        ("Range: bytes=0-1,4-5", 200, b"0123456789", None),
+        ("Range: bytes=0-1\nIf-Range: TAG", 206, b"01", "bytes 0-1/10"),
+        ("Range: bytes=0-1\nIf-Range: LAST", 206, b"01", "bytes 0-1/10"),
+        (f"Range: bytes=0-1\nIf-Range: {OTHER}", 200, b"0123456789", None),
+        (f"Range: bytes=0-1\nIf-Range: {LONG_AGO}", 200, b"0123456789", None),
+    ],
+)
+def test_range(
+    port: int, header: str, status: int, body: bytes | None, place: str | None
+) -> None:
+    """A part, its place, and the whole where the part would be of another file."""
+    now = exchange(port, "HEAD", "/key").headers
+    header = header.replace("TAG", now["ETag"]).replace("LAST", now["Last-Modified"])
+    reply = exchange(port, "GET", "/key", headers=header)
+    assert (reply.status, reply.headers["Content-Range"]) == (status, place)
+    if body is None:
+        assert b"10 bytes" in reply.body
+    else:
+        assert reply.body == body
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("If-None-Match: *", 412),
+        (f"If-None-Match: {OTHER}", 200),
+        ("If-Match: TAG", 200),
+        (f"If-Match: {OTHER}", 412),
+    ],
+)
+def test_conditional_change(port: int, method: str, header: str, status: int) -> None:
+    """Add, compare and swap; 412 leaves the old file."""
+    tag = exchange(port, "HEAD", "/key").headers["ETag"]
+    reply = exchange(port, method, "/key", b"new", header.replace("TAG", tag))
+    assert reply.status == status
+    found = exchange(port, "GET", "/key").body
+    if status == 412:
+        assert found == b"0123456789"
+        assert reply.body.count(b"\n") == 1
+    else:
+        assert found == b"new" or method == "DELETE"
+
+
+def test_add_stores_what_is_not_there(port: int) -> None:
+    """Once."""
+    exchange(port, "DELETE", "/added")
+    replies = [
+        exchange(port, "PUT", "/added", body, "If-None-Match: *").status
+        for body in (b"1", b"2")
+    ]
+    assert replies == [200, 412]
+    assert exchange(port, "GET", "/added").body == b"1"
+    assert exchange(port, "PUT", "/none", b"", "If-Match: *").status == 412
+
+
+def test_expired_file_is_a_miss(port: int) -> None:
+    """It says how long it is good, then it is gone, for a DELETE as well."""
+    exchange(port, "PUT", "/short", b"v", "Cache-Control: public, max-age=1")
+    end = time.monotonic() + ANSWER_SECONDS
+    while (reply := exchange(port, "GET", "/short")).status == 200:
+        assert reply.headers["Cache-Control"] in {"max-age=0", "max-age=1"}
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert (reply.status, reply.headers["X-Cache"]) == (404, "MISS")
+    assert exchange(port, "DELETE", "/short").status == 404
+    exchange(port, "PUT", "/short", b"v", f"Expires: {LONG_AGO}")
+    assert exchange(port, "HEAD", "/short").status == 404
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "status", "words"),
+    [
+        ("Content-Range: bytes 0-2/9", b"new", 400, b"whole file"),
+        ("Cache-Control: max-age=soon", b"new", 400, b"max-age"),
+        (f"Content-Type: {'x' * 256}", b"new", 400, b"0 to 255"),
+        ("", None, 411, b""),
+    ],
+)
+def test_refused_upload_says_why(
+    port: int, header: str, body: bytes | None, status: int, words: bytes
+) -> None:
+    """And the old file stays."""
+    reply = exchange(port, "PUT", "/key", body, header)
+    if body is None and reply.status == 200:
+        pytest.fail("a PUT without a length was taken for an empty file")
+    assert reply.status == status
+    assert words in reply.body
+    assert exchange(port, "GET", "/key").body == b"0123456789"
+
+
+def test_content_headers_come_back(port: int) -> None:
+    """Type and encoding as they were stored, whatever is accepted."""
+    sent = "Content-Type: text/css; charset=utf-8\nContent-Encoding: br"
+    exchange(port, "PUT", "/style", b"\x0b", sent)
+    headers = exchange(port, "GET", "/style", headers="Accept-Encoding: gzip").headers
+    assert headers["Content-Type"] == "text/css; charset=utf-8"
+    assert headers["Content-Encoding"] == "br"
+
+
+# --- What build tools send -------------------------------------------------------
+
+
+def test_chunked_upload_is_stored(port: int) -> None:
+    """Without any length, as DVC, aiohttp and Node send it."""
+    head = "PUT /chunked HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"
+    assert send(port, head.encode() + body).status == 200
+    assert exchange(port, "GET", "/chunked").body == b"abcde"
+
+
+def put_asking_first(connection: socket.socket, body: bytes, expect: str) -> bytes:
+    """Send the head of a PUT, and the body if told so; return what was told."""
+    request = request_bytes("PUT", "/asked", body, f"Expect: {expect}")
+    connection.sendall(request.removesuffix(body))
+    told = b""
+    while not told.endswith(b"\r\n\r\n"):
+        told += connection.recv(1)  # Not a byte of the answer that follows.
+    if told.startswith(b"HTTP/1.1 100 "):
+        connection.sendall(body)
+        assert read_reply(connection).status == 200
+    return told
+
+
+def test_upload_that_asks_first_is_told_to_go_on(port: int) -> None:
+    """As Maven, Nix and curl do with every PUT; the connection goes on."""
+    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
+        for body in (b"one", b"two"):
+            told = put_asking_first(connection, body, "100-continue")
+            assert told.startswith(b"HTTP/1.1 100 ")
+            connection.sendall(request_bytes("GET", "/asked"))
+            assert read_reply(connection).body == body
+
+
+@pytest.mark.parametrize(("way", "status"), [("alone", 417), ("through nginx", 100)])
+def test_upload_that_asks_in_capitals_needs_nginx(
+    ports: dict[str, int], way: str, status: int
+) -> None:
+    """Java writes `100-Continue`, which bjoern takes for another expectation."""
+    address = ("127.0.0.1", ports[way])
+    with socket.create_connection(address, ANSWER_SECONDS) as connection:
+        told = put_asking_first(connection, b"value", "100-Continue")
+    assert told.startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])
+def test_empty_body_does_no_harm(port: int, method: str) -> None:
+    """As requests and Java send it with any verb."""
+    assert exchange(port, method, "/key", b"").status == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "stays"), [("", False), ("Connection: keep-alive\r\n", True)]
+)
+def test_http_1_0_is_answered(port: int, header: str, stays: bool) -> None:  # noqa: FBT001
+    """With a length; the connection stays only if that was asked for."""
+    request = f"GET /key HTTP/1.0\r\n{header}\r\n".encode()
+    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
+        connection.sendall(request)
+        reply = read_reply(connection)
+        assert (reply.status, reply.body) == (200, b"0123456789")
+        assert "Transfer-Encoding" not in reply.headers
+        if stays:
+            connection.sendall(request)
+            assert read_reply(connection).status == 200
+        else:
+            assert connection.recv(1) == b""
+
+
+def test_options_over_http_1_0_is_a_health_check(port: int) -> None:
+    """As HAProxy sends it."""
+    reply = send(port, b"OPTIONS / HTTP/1.0\r\n\r\n")
+    assert reply.status == 200
+    assert "PUT" in reply.headers["Allow"]
+
+
+def test_options_of_the_server_itself(ports: dict[str, int]) -> None:
+    """`*` is no path; nginx answers it itself."""
+    assert exchange(ports["alone"], "OPTIONS", "*").status == 200
+
+
+def test_query_is_no_part_of_the_key(port: int) -> None:
+    """The same in GET and PUT, as Turborepo has it, or not."""
+    exchange(port, "PUT", "/artifact?teamId=x&slug=y", b"value")
+    for path in ("/artifact?teamId=x&slug=y", "/artifact", "/artifact?"):
+        assert exchange(port, "GET", path).body == b"value"
+
+
+def test_keys_that_look_like_folders_live_side_by_side(port: int) -> None:
+    """Each is a key of its own, and some characters are themselves."""
+    paths = ["/a", "/a/", "/a/b", "/a//b", "/a/-/b", "/a+b", "/a%20b", "/@a/!b", "/a:b"]
+    for path in paths:
+        assert exchange(port, "PUT", path, path.encode()).status == 200
+    for path in paths:
+        assert exchange(port, "GET", path).body == path.encode()
+    assert exchange(port, "GET", "/a%2Bb").body == b"/a+b"
+    assert exchange(port, "GET", "/%40a/%21b").body == b"/@a/!b"
+
+
+def test_webdav_client_can_store(port: int) -> None:
+    """The requests of opendal, as sccache sends them: look, make, store."""
+    depth = "Depth: 0"
+    assert exchange(port, "PROPFIND", "/c/ab/", b"", depth).status == 207
+    assert exchange(port, "PROPFIND", "/c/ab/absent", b"", depth).status == 404
+    assert exchange(port, "MKCOL", "/c/ab/").status == 201
+    assert exchange(port, "PUT", "/c/ab/file", b"object").status == 200
+    reply = exchange(port, "PROPFIND", "/c/ab/file", b"", depth)
+    assert reply.status == 207
+    assert b"<D:getcontentlength>6</D:getcontentlength>" in reply.body
+
+
+def test_upload_that_is_cut_off_stores_nothing(port: int) -> None:
+    """The old file stays."""
+    data = request_bytes("PUT", "/key", b"x" * 100)
+    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
+        connection.sendall(data[:-1])
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+    assert exchange(port, "GET", "/key").body == b"0123456789"
+
+
+def test_value_of_64_mib_is_taken_and_one_byte_more_is_not(port: int) -> None:
+    """The limit is the setting's; what is over it is told the limit."""
+    value = b"0123456789abcdef" * (VALUE_BYTES_MAX // 16)
+    assert exchange(port, "PUT", "/large", value).status == 200
+    assert exchange(port, "GET", "/large").body == value
+    reply: Reply = exchange(port, "PUT", "/large", value + b"x")
+    assert reply.status == 413
+    assert str(VALUE_BYTES_MAX).encode() in reply.body
+    head = exchange(port, "HEAD", "/large")
+    assert head.headers["Content-Length"] == str(VALUE_BYTES_MAX)
+
+
+def test_upgrade_that_bjoern_refuses_passes_through_nginx(
+    ports: dict[str, int],
+) -> None:
+    """Java and cargo offer h2c; the instance alone cannot take it with a body."""
+    offer = "Connection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AA"
+    assert exchange(ports["alone"], "PUT", "/h2c", b"value", offer).status == 400
+    through = ports["through nginx"]
+    assert exchange(through, "PUT", "/h2c", b"value", offer).status == 200
+    assert exchange(through, "GET", "/h2c", headers=offer).body == b"value"
+
+
+def test_pipelined_requests_are_answered_through_nginx(ports: dict[str, int]) -> None:
+    """All of them in their order, as apt asks."""
+    port = ports["through nginx"]
+    exchange(port, "PUT", "/1", b"one")
+    exchange(port, "PUT", "/2", b"two")
+    both = request_bytes("GET", "/1") + request_bytes("GET", "/2", None)
+    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
+        connection.sendall(both)
+        seen = b""
+        while seen.count(b"HTTP/1.1 200") < 2 or not seen.endswith(b"two"):
+            seen += (more := connection.recv(4096))
+            assert more
+    assert seen.index(b"one") < seen.index(b"two")
