@@ -3,7 +3,7 @@
 #
 #   tools/setup.sh run     what the service needs
 #   tools/setup.sh lint    and the checks
-#   tools/setup.sh test    and the tests: memcached and nginx as programs
+#   tools/setup.sh test    and the tests: ccache, memcached and nginx as programs
 #
 # System packages come by apt, as root or through sudo; without apt the missing ones are
 # named. Python packages go to .venv. A stamp in .venv holds what was installed from, so
@@ -70,6 +70,7 @@ sys.exit(not os.path.exists(header))' || echo "$flavour-dev"
 
 # Prints the packages that only the tests need.
 missing_for_test() {
+    command -v ccache >/dev/null || echo ccache
     command -v memcached >/dev/null || echo memcached
     command -v nginx >/dev/null || echo nginx
 }

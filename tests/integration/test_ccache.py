@@ -1,0 +1,112 @@
+"""ccache as Debian has it, with a volcache as its remote storage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.front import Front
+from support.process import ServerProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+SOURCES: Final = 6
+# A result and its manifest; ccache 4.7 stores them as two files.
+FILES: Final = 2 * SOURCES
+SETTINGS: Final = {"volume_size": 8 << 20, "volume_num": 2}
+
+
+class Project:
+    """A small C project, compiled by ccache."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        """Write the sources."""
+        self._folder = folder
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "CCACHE_DIR": str(folder / "cache"),
+            "CCACHE_CONFIGPATH": str(folder / "none.conf"),
+            "CCACHE_REMOTE_STORAGE": url,
+        }
+        folder.mkdir()
+        (folder / "sum.h").write_text("int add(int a, int b);\n")
+        for number in range(SOURCES):
+            (folder / f"file{number}.c").write_text(
+                '#include "sum.h"\n'
+                f"int use{number}(void) {{ return add({number}, 1); }}\n"
+            )
+
+    def compile(self) -> dict[str, int]:
+        """Compile everything without a local cache; return ccache's counters."""
+        shutil.rmtree(self._folder / "cache", ignore_errors=True)
+        for number in range(SOURCES):
+            name = f"file{number}"
+            self._run("ccache", "gcc", "-O1", "-c", f"{name}.c", "-o", f"{name}.o")
+        lines = self._run("ccache", "--print-stats").splitlines()
+        return {name: int(value) for name, value in map(str.split, lines)}
+
+    def objects(self) -> list[bytes]:
+        """Return what was compiled, and remove it."""
+        paths = sorted(self._folder.glob("*.o"))
+        found = [path.read_bytes() for path in paths]
+        for path in paths:
+            path.unlink()
+        return found
+
+    def _run(self, *command: str) -> str:
+        return subprocess.run(
+            command,
+            cwd=self._folder,
+            env=self._environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout
+
+
+def assert_all_from_remote(counters: dict[str, int]) -> None:
+    """Check that nothing had to be compiled."""
+    assert counters["direct_cache_hit"] == SOURCES
+    assert counters["cache_miss"] == 0
+    assert counters["remote_storage_hit"] == SOURCES
+    assert counters["remote_storage_miss"] == 0
+    assert counters["remote_storage_error"] == 0
+    assert counters["remote_storage_timeout"] == 0
+
+
+@pytest.mark.parametrize("layout", ["subdirs", "flat", "bazel"])
+@pytest.mark.parametrize("way", ["alone", "through nginx"])
+def test_second_build_comes_from_the_cache(
+    tmp_path: Path, way: str, layout: str
+) -> None:
+    """Every object, byte for byte, and again after the service was killed."""
+    with ExitStack() as stack:
+        server = ServerProcess(tmp_path / "data", settings=SETTINGS)
+        stack.enter_context(server)
+        port = server.port
+        if way == "through nginx":
+            (tmp_path / "nginx").mkdir()
+            front = Front(tmp_path / "nginx", port, body_bytes_max=1 << 20)
+            port = stack.enter_context(front).port
+        url = f"http://127.0.0.1:{port}/ccache|layout={layout}"
+        project = Project(tmp_path / "project", url)
+        cold = project.compile()
+        assert cold["cache_miss"] == SOURCES
+        assert cold["remote_storage_write"] == FILES
+        assert cold["remote_storage_error"] == 0
+        compiled = project.objects()
+        assert_all_from_remote(project.compile())
+        assert project.objects() == compiled
+        server.kill()
+        server.restart()
+        assert_all_from_remote(project.compile())
+        assert project.objects() == compiled
