@@ -369,6 +369,40 @@ def test_application_keeps_to_wsgi(client: Client, method: str, path: str) -> No
     assert bool(body) == (method != "HEAD")
 
 
+@pytest.mark.parametrize(
+    ("method", "name", "value", "status"),
+    [
+        ("GET", "HTTP_IF_NONE_MATCH", "*", 304),
+        ("HEAD", "HTTP_IF_NONE_MATCH", "*", 304),
+        ("GET", "HTTP_IF_MATCH", '"other"', 412),
+        ("HEAD", "HTTP_IF_MATCH", '"other"', 412),
+        ("PUT", "HTTP_IF_MATCH", '"other"', 412),
+        ("PUT", "HTTP_IF_NONE_MATCH", "*", 412),
+        ("DELETE", "HTTP_IF_MATCH", '"other"', 412),
+        ("GET", "HTTP_RANGE", "bytes=1-2", 206),
+        ("GET", "HTTP_RANGE", "bytes=9-", 416),
+    ],
+)
+def test_conditions_and_ranges_keep_to_wsgi(
+    client: Client, method: str, name: str, value: str, status: int
+) -> None:
+    """The validator agrees with 206, 304, 412 and 416 as well."""
+    client.put("/key", b"value")
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": "/key", "QUERY_STRING": ""}
+    environ |= {"SCRIPT_NAME": "", "HTTP_TRANSFER_ENCODING": "chunked", name: value}
+    setup_testing_defaults(environ)
+    seen = []
+
+    def start_response(line: str, *_: object) -> Any:
+        seen.append(line)
+        return lambda _data: None
+
+    answer = validator(client.app)(environ, start_response)
+    b"".join(answer)
+    cast("Any", answer).close()
+    assert seen[0].startswith(str(status))
+
+
 @pytest.mark.parametrize("length", ["3", None])
 def test_input_of_another_server_is_read(client: Client, length: str | None) -> None:
     """An input that can only be read is read to its length, or to its end."""
