@@ -1,0 +1,93 @@
+"""docs/openapi.yaml against the running server, by schemathesis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from support.process import ServerProcess
+from volcache import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.integration, pytest.mark.property]
+
+PATH = Path(__file__).parents[2] / "docs" / "openapi.yaml"
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+SCHEMA = schemathesis.openapi.from_path(PATH)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Start an instance for all operations, with a file for those that read."""
+    settings = {"volume_size": 8 << 20, "volume_num": 2}
+    with ServerProcess(tmp_path_factory.mktemp("data"), settings=settings) as running:
+        yield running
+
+
+@SCHEMA.parametrize()
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+def test_server_answers_as_described(case: Any, server: ServerProcess) -> None:
+    """Statuses, types and headers of every operation are those of the description."""
+    case.call_and_validate(base_url=server.url, checks=CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", {}, 200),
+        ("GET", {"Range": "bytes=1-2"}, 206),
+        ("GET", {"Range": "bytes=9-"}, 416),
+        ("GET", {"If-None-Match": "*"}, 304),
+        ("GET", {"If-Match": '"0"'}, 412),
+        ("HEAD", {"If-None-Match": "*"}, 304),
+        ("PUT", {"If-None-Match": "*"}, 412),
+        ("PUT", {"Content-Range": "bytes 0-1/2"}, 400),
+        ("DELETE", {"If-Match": '"0"'}, 412),
+        ("DELETE", {}, 200),
+    ],
+)
+def test_answers_about_a_file_are_described(
+    server: ServerProcess, method: str, headers: dict[str, str], status: int
+) -> None:
+    """Those that drawn requests do not come to, because they find nothing."""
+    operation = SCHEMA["/{key}"]
+    kept = {"Cache-Control": "max-age=60"}
+    put: dict[str, Any] = {"body": b"value", "media_type": "application/octet-stream"}
+    stored = operation["PUT"].Case(path_parameters={"key": "k"}, headers=kept, **put)
+    assert stored.call(base_url=server.url).status_code == 200
+    case = operation[method].Case(
+        path_parameters={"key": "k"},
+        headers=headers,
+        **(put if method == "PUT" else {}),
+    )
+    answer = case.call(base_url=server.url)
+    assert answer.status_code == status
+    case.validate_response(answer, checks=CHECKS)
+
+
+def test_description_is_of_this_version() -> None:
+    """A release changes both."""
+    assert SCHEMA.raw_schema["info"]["version"] == __version__
