@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import logging.handlers
 import re
 import sys
 import time
@@ -83,12 +84,25 @@ class _StreamHandler(_DropUnwritable, logging.StreamHandler[TextIO]):
     """Writes to standard error and leaves it open."""
 
 
-class _FileHandler(_DropUnwritable, logging.FileHandler):
-    """Appends to a file."""
+class _FileHandler(_DropUnwritable, logging.handlers.WatchedFileHandler):
+    """
+    Appends to a file, and to the next one of that name when it has been moved away.
+
+    So logrotate needs no signal to the process: bjoern's end depends on how signals are
+    handled, and one that nobody handles would kill it. The price is a `stat` a line.
+    """
 
     def __init__(self, file: str) -> None:
         """Open at once; a name that is not UTF-8 can be part of a line."""
         super().__init__(file, encoding="utf-8", errors="backslashreplace")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line; it is lost when the file cannot be opened again."""
+        try:
+            super().emit(record)
+        except OSError:
+            # Opening is not guarded by the library. The next line tries again.
+            self.handleError(record)
 
     def close(self) -> None:
         """Close; lines that the disk still refuses are lost, too."""

@@ -119,6 +119,34 @@ def test_file_is_appended_to(
     assert capsys.readouterr() == ("", "")
 
 
+def test_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
+    """What logrotate does needs no signal: the next line is in the new file."""
+    path, moved = tmp_path / "log", tmp_path / "log.1"
+    setup_logging("info", str(path))
+    log = logging.getLogger("volcache.store")
+    log.info("before")
+    path.rename(moved)
+    log.info("after")
+    assert moved.read_text().split()[-1] == "before"
+    assert path.read_text().split()[-1] == "after"
+
+
+def test_file_that_cannot_be_begun_anew_loses_lines_meanwhile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log call never raises, and the lines come again when the folder does."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    setup_logging("info", str(folder / "log"))
+    log = logging.getLogger("volcache.store")
+    folder.rename(tmp_path / "moved")
+    log.info("lost")
+    folder.mkdir()
+    log.info("found")
+    assert (folder / "log").read_text().split()[-1] == "found"
+    assert capsys.readouterr() == ("", "")
+
+
 def test_second_setup_replaces_the_first(
     tmp_path: Path, logger: logging.Logger
 ) -> None:
