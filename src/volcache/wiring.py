@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import secrets
 import time
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from volcache.hot.promotion import MissCounters
 from volcache.service import FileCache, TieredCache
 from volcache.store import PeriodicSync, Store
 from volcache.web.app import App
+from volcache.web.inherited import inherited_listener
 from volcache.web.lifetimes import Lifetimes
 from volcache.web.reaper import IdleReaper
 from volcache.web.server import listen, serve
@@ -45,7 +47,8 @@ def run(config: Config) -> None:
         # A signal that comes while something is opened or closed waits its turn.
         parts.enter_context(stop_signals_held())
         # First what fails most often, and before the mount point is touched.
-        listener = listen(config.ip, config.port)
+        inherited = inherited_listener(os.environ)
+        listener = inherited or listen(config.ip, config.port)
         parts.callback(listener.close)
         store = _open_store(config)
         parts.callback(_close_store, store)
@@ -70,7 +73,8 @@ def run(config: Config) -> None:
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         _log.info("serving.started url=http://%s:%d", shown, port)
-        serve(listener, app)
+        # A socket of somebody else's stays open: what comes waits for the next process.
+        serve(listener, app, owns_listener=inherited is None)
         _log.info("serving.ended")
 
 
