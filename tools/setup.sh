@@ -73,6 +73,7 @@ missing_for_test() {
     command -v ccache >/dev/null || echo ccache
     command -v memcached >/dev/null || echo memcached
     command -v nginx >/dev/null || echo nginx
+    command -v openssl >/dev/null || echo openssl
 }
 
 as_root() {

@@ -1,0 +1,50 @@
+"""The server as systemd starts it: with a listening socket that is not its own."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+from support.process import SOURCE, ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+# What systemd does between fork and exec.
+_LAUNCH: Final = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+
+class ActivatedServer(ServerProcess):
+    """
+    A server on a socket that this object holds, over any number of restarts.
+
+    Close `listener` at the end.
+    """
+
+    def __init__(
+        self, mount_point: Path, *, settings: Mapping[str, object] | None = None
+    ) -> None:
+        """Open the socket; nothing is started yet."""
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        port = self.listener.getsockname()[1]
+        super().__init__(mount_point, settings={**(settings or {}), "port": port})
+
+    def launch(self) -> None:
+        """Start the process without waiting until it answers."""
+        number = self.listener.fileno()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _LAUNCH, str(number), str(SOURCE)],
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._stderr,
+            pass_fds=[number],
+        )

@@ -1,0 +1,65 @@
+"""Three real instances behind a real nginx."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from support.activated import ActivatedServer
+from support.nginx import Nginx
+from support.process import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+SETTINGS: Final = {"volume_size": 16 << 20, "volume_num": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What runs."""
+
+    nginx: Nginx
+    instances: dict[str, ServerProcess]  # By `host:port`, as X-Instance has it.
+
+    @property
+    def url(self) -> str:
+        """The address of nginx."""
+        return self.nginx.url
+
+    def others(self, name: str) -> list[ServerProcess]:
+        """Return all instances but one."""
+        return [server for key, server in self.instances.items() if key != name]
+
+
+@contextmanager
+def running_cluster(
+    folder: Path, *, files: Mapping[str, str] | None = None, holds_sockets: bool = False
+) -> Iterator[Cluster]:
+    """
+    Start three instances and nginx, and end them.
+
+    Args:
+        folder: Where everything is written.
+        files: As `Nginx` takes them.
+        holds_sockets: Whether the sockets outlive the instances, as with systemd.
+
+    """
+    with ExitStack() as stack:
+        servers: list[ServerProcess] = []
+        for number in range(3):
+            kind = ActivatedServer if holds_sockets else ServerProcess
+            server = kind(folder / f"disk{number}", settings=SETTINGS)
+            servers.append(server)
+            if isinstance(server, ActivatedServer):
+                stack.enter_context(server.listener)
+            server.launch()
+            stack.push(server.__exit__)
+        for server in servers:
+            server.wait_healthy()
+        instances = {f"127.0.0.1:{server.port}": server for server in servers}
+        nginx = Nginx(folder / "nginx", list(instances), files=files)
+        stack.enter_context(nginx)
+        yield Cluster(nginx=nginx, instances=instances)
