@@ -1,0 +1,208 @@
+"""What clients see when instances fail, come back and are restarted."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+from support.cluster import running_cluster
+from support.load import Load
+from support.nginx import SOURCE, instances_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.cluster import Cluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+PATHS = [f"/failure/{n}" for n in range(60)]
+
+
+def mode(name: str) -> dict[str, str]:
+    """Give the main file with another answer to failures."""
+    text = (SOURCE / "volcache.conf").read_text()
+    return {"volcache.conf": text.replace("volcache/pinned", f"volcache/{name}")}
+
+
+def ask(
+    cluster: Cluster, method: str, path: str, body: bytes = b""
+) -> requests.Response:
+    """Send one request."""
+    return requests.request(method, cluster.url + path, data=body, timeout=10)
+
+
+def owned(cluster: Cluster, name: str) -> list[str]:
+    """Return the paths whose keys belong to an instance."""
+    found = instances_of(cluster.nginx.port, PATHS)
+    return [p for p, instance in zip(PATHS, found, strict=True) if instance == name]
+
+
+def test_keys_of_a_dead_instance_are_misses_and_are_not_written(tmp_path: Path) -> None:
+    """Reads are misses at once, writes a 503, and no other instance hears of them."""
+    with running_cluster(tmp_path) as cluster:
+        dead = next(iter(cluster.instances))
+        for path in PATHS:
+            assert ask(cluster, "PUT", path, b"old").status_code == 200
+        lost = owned(cluster, dead)
+        cluster.instances[dead].kill()
+        for path in lost:
+            read = ask(cluster, "GET", path)
+            assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+            assert read.elapsed.total_seconds() < 5
+            assert ask(cluster, "HEAD", path).status_code == 404
+            for method in ("PUT", "DELETE"):
+                write = ask(cluster, method, path, b"new")
+                assert write.status_code == 503
+                assert write.headers["Retry-After"] == "1"
+                assert write.headers["X-Instance"].startswith(dead)
+        for other in cluster.others(dead):
+            for path in lost:
+                assert requests.get(other.url + path, timeout=10).status_code == 404
+        for path in set(PATHS) - set(lost):
+            assert ask(cluster, "GET", path).content == b"old"
+
+
+def test_silent_instance_is_a_miss_within_its_time(tmp_path: Path) -> None:
+    """One that hangs costs the time-out, and holds up nobody else's keys."""
+    proxy = (SOURCE / "volcache/proxy.conf").read_text()
+    faster = proxy.replace("proxy_read_timeout 10s", "proxy_read_timeout 500ms")
+    assert faster != proxy
+    with running_cluster(tmp_path, files={"volcache/proxy.conf": faster}) as cluster:
+        silent = next(iter(cluster.instances))
+        lost = owned(cluster, silent)
+        cluster.instances[silent].send_signal(signal.SIGSTOP)
+        try:
+            assert ask(cluster, "GET", lost[0]).status_code == 404
+            assert ask(cluster, "PUT", lost[0], b"x").status_code == 503
+            path = next(p for p in PATHS if p not in lost)
+            assert ask(cluster, "PUT", path, b"x").status_code == 200
+        finally:
+            cluster.instances[silent].send_signal(signal.SIGCONT)
+
+
+def test_instance_that_comes_back_has_no_old_value(tmp_path: Path) -> None:
+    """
+    What could not be written while it was away was not written anywhere, and what was
+    acknowledged before is there: no key has a value older than the last 200.
+    """
+    with running_cluster(tmp_path) as cluster:
+        name, server = next(iter(cluster.instances.items()))
+        lost = owned(cluster, name)
+        for path in lost:
+            assert ask(cluster, "PUT", path, b"first").status_code == 200
+            assert ask(cluster, "PUT", path, b"last").status_code == 200
+        server.kill()
+        server.start()
+        for path in lost:
+            assert ask(cluster, "GET", path).content == b"last"
+
+
+def test_kill_under_load_is_misses_then_clean(tmp_path: Path) -> None:
+    """
+    Killed, one of three costs its reads a miss and its writes a 503; nobody ever reads
+    a wrong value, and all is well once it is back.
+    """
+    with running_cluster(tmp_path) as cluster:
+        server = next(iter(cluster.instances.values()))
+        with Load(cluster.nginx.port) as load:
+            load.wait_for(500)
+            killed = time.monotonic()
+            server.kill()
+            load.wait_for(500)
+            server.start()
+            back = time.monotonic()
+            load.wait_for(500)
+        seen = load.count(killed)
+        assert load.count()["GET", 200]
+        assert all(a.is_right for a in load.answers)
+        assert {status for _, status in seen} == {200, 404, 503}
+        assert {status for _, status in load.count(back)} <= {200, 404}
+
+
+def test_rolling_restart_fails_no_request(tmp_path: Path) -> None:
+    """All three are replaced under load while their sockets are held: not one error."""
+    with (
+        running_cluster(tmp_path, holds_sockets=True) as cluster,
+        Load(cluster.nginx.port) as load,
+    ):
+        load.wait_for(300)
+        for server in cluster.instances.values():
+            before = server.pid
+            server.restart()
+            assert server.pid != before
+            load.wait_for(200)
+    assert load.count()["GET", 200]
+    assert all(a.is_right for a in load.answers)
+    assert {status for method, status in load.count() if method == "PUT"} == {200}
+    assert {status for _, status in load.count()} <= {200, 404}
+
+
+def test_reload_of_nginx_fails_no_request(cluster: Cluster) -> None:
+    """A changed configuration is taken under load without an error.
+
+    Old workers close connections between two requests; clients take a new one then.
+    """
+    with Load(cluster.nginx.port, repeats=True) as load:
+        load.wait_for(200)
+        cluster.nginx.reload()
+        load.wait_for(200)
+    assert load.count()["GET", 200]
+    assert all(a.is_right for a in load.answers)
+    assert {status for _, status in load.count()} <= {200, 404}
+
+
+def test_failover_reads_and_writes_at_the_next_instance(tmp_path: Path) -> None:
+    """For immutable keys: the keys of a dead instance fill again elsewhere at once."""
+    with running_cluster(tmp_path, files=mode("failover")) as cluster:
+        lines = [
+            f"server {name} weight=10 max_fails=1 fail_timeout=60s;\n"
+            for name in cluster.instances
+        ]
+        cluster.nginx.write("volcache/instances.conf", "".join(lines))
+        cluster.nginx.reload()
+        dead = next(iter(cluster.instances))
+        lost = owned(cluster, dead)
+        cluster.instances[dead].kill()
+        for path in lost:
+            assert ask(cluster, "GET", path).status_code == 404
+        # Each worker finds out by itself.
+        statuses = [ask(cluster, "PUT", path, b"new").status_code for path in lost]
+        assert statuses.count(503) <= 2 * len(cluster.nginx.workers())
+        stored = [p for p, status in zip(lost, statuses, strict=True) if status == 200]
+        assert stored
+        for path in stored:
+            assert ask(cluster, "GET", path).content == b"new"
+            held = [
+                requests.get(other.url + path, timeout=10).status_code
+                for other in cluster.others(dead)
+            ]
+            assert sorted(held) == [200, 404]
+
+
+def test_growing_finds_moved_keys_at_their_old_place(tmp_path: Path) -> None:
+    """For immutable keys: the instance that was added answers for all it took over."""
+    with running_cluster(tmp_path, files=mode("growing")) as cluster:
+        names = list(cluster.instances)
+        before = "".join(
+            f"server {name} weight=10 max_fails=0;\n" for name in names[:2]
+        )
+        cluster.nginx.write("volcache/instances.conf", before)
+        cluster.nginx.write("volcache/instances-before.conf", before)
+        cluster.nginx.reload()
+        for path in PATHS:
+            assert ask(cluster, "PUT", path, path.encode()).status_code == 200
+        cluster.nginx.write_instances(names)
+        cluster.nginx.reload()
+        found = [ask(cluster, "GET", path) for path in PATHS]
+        assert [r.content for r in found] == [path.encode() for path in PATHS]
+        asked = [r.headers["X-Instance"] for r in found]
+        assert sum(a.startswith(names[2]) for a in asked) > 5
+        missing = ask(cluster, "GET", "/none")
+        assert (missing.status_code, missing.headers["X-Cache"]) == (404, "MISS")
+        assert ask(cluster, "PUT", PATHS[0], b"new").status_code == 200
+        assert ask(cluster, "GET", PATHS[0]).content == b"new"
