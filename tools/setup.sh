@@ -3,7 +3,8 @@
 #
 #   tools/setup.sh run     what the service needs
 #   tools/setup.sh lint    and the checks
-#   tools/setup.sh test    and the tests: ccache, memcached and nginx as programs
+#   tools/setup.sh cluster what a cluster on this machine needs: memcached and nginx
+#   tools/setup.sh test    all of it, and the tests
 #
 # System packages come by apt, as root or through sudo; without apt the missing ones are
 # named. Python packages go to .venv. A stamp in .venv holds what was installed from, so
@@ -68,12 +69,17 @@ header = os.path.join(sysconfig.get_config_var("INCLUDEPY"), "Python.h")
 sys.exit(not os.path.exists(header))' || echo "$flavour-dev"
 }
 
+# Prints the packages that a cluster needs.
+missing_for_cluster() {
+    command -v memcached >/dev/null || echo memcached
+    command -v nginx >/dev/null || echo nginx
+}
+
 # Prints the packages that only the tests need.
 missing_for_test() {
     command -v ccache >/dev/null || echo ccache
-    command -v memcached >/dev/null || echo memcached
-    command -v nginx >/dev/null || echo nginx
     command -v openssl >/dev/null || echo openssl
+    command -v systemd-analyze >/dev/null || echo systemd
 }
 
 as_root() {
@@ -178,6 +184,13 @@ install_test_requirements() {
     signature "${TEST_FILES[@]}" >.venv/test.stamp
 }
 
+install_cluster_requirements() {
+    say "installing conf/cluster/requirements.txt into .venv"
+    rm -f .venv/cluster.stamp
+    pip_install -r conf/cluster/requirements.txt
+    signature "${CLUSTER_FILES[@]}" >.venv/cluster.stamp
+}
+
 make_venv() {
     say "creating .venv with $("$1" --version)"
     rm -rf .venv
@@ -186,6 +199,7 @@ make_venv() {
 }
 
 RUN_FILES=(requirements.txt pyproject.toml)
+CLUSTER_FILES=(conf/cluster/requirements.txt)
 TEST_FILES=(tests/requirements.txt)
 
 # -------------------------------------------------------------------------------------
@@ -193,8 +207,8 @@ TEST_FILES=(tests/requirements.txt)
 main() {
     local purpose=${1:-} python="" missing=()
     case $purpose in
-        run | lint | test) ;;
-        *) die "usage: tools/setup.sh run|lint|test" ;;
+        run | lint | cluster | test) ;;
+        *) die "usage: tools/setup.sh run|lint|cluster|test" ;;
     esac
 
     # Two at once, `make run` beside `make test`, take turns.
@@ -212,6 +226,11 @@ main() {
         fi
         mapfile -t missing < <(missing_for_build "$python")
     fi
+    case $purpose in
+        cluster | test)
+            mapfile -t -O "${#missing[@]}" missing < <(missing_for_cluster)
+            ;;
+    esac
     if [ "$purpose" = test ]; then
         mapfile -t -O "${#missing[@]}" missing < <(missing_for_test)
     fi
@@ -219,8 +238,17 @@ main() {
 
     venv_is_usable || make_venv "$python"
     is_installed run.stamp "${RUN_FILES[@]}" || install_run_requirements
-    [ "$purpose" = run ] || is_installed test.stamp "${TEST_FILES[@]}" ||
-        install_test_requirements
+    case $purpose in
+        cluster | test)
+            is_installed cluster.stamp "${CLUSTER_FILES[@]}" ||
+                install_cluster_requirements
+            ;;
+    esac
+    case $purpose in
+        lint | test)
+            is_installed test.stamp "${TEST_FILES[@]}" || install_test_requirements
+            ;;
+    esac
 }
 
 main "$@"
