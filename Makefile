@@ -12,7 +12,7 @@ PYTHON := $(BIN)/python
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format setup clean
+.PHONY: help run cluster test lint format setup clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -20,6 +20,13 @@ help: ## show this list
 run: ## set up what is missing, then serve ./data at 127.0.0.1:1234 (CONFIG=FILE)
 	@tools/setup.sh run
 	@exec $(PYTHON) src/ $(CONFIG)
+
+cluster: ## set up what is missing, then nginx at 127.0.0.1:8080 over three instances
+	@tools/setup.sh cluster
+	@mkdir -p cluster/nginx/temp
+	@cp -r nginx/. cluster/nginx
+	@echo 'access_log /dev/stdout volcache;' > cluster/nginx/volcache/log.conf
+	@exec $(BIN)/honcho --procfile conf/cluster/Procfile --app-root . start
 
 test: ## set up what is missing, then all checks and all tests (PYTEST_ARGS=...)
 	@tools/setup.sh test
@@ -46,7 +53,7 @@ format: ## let ruff format the code and mend what it can
 setup: ## set up what run and test need, and nothing else
 	@tools/setup.sh test
 
-clean: ## remove what the above made, but not ./data
+clean: ## remove what the above made, but not ./data and ./cluster
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache
 	rm -rf .ruff_cache .coverage src/volcache.egg-info
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

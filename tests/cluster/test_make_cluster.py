@@ -1,0 +1,41 @@
+"""What `make cluster` starts fits together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from support.nginx import SOURCE
+from volcache.config import load_config
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = ROOT / "conf" / "cluster"
+
+
+def test_instances_are_those_nginx_knows() -> None:
+    """The ports of the Procfile are the ports of instances.conf, folders differ."""
+    text = (CLUSTER / "Procfile").read_text()
+    known = re.findall(
+        r"^server 127\.0\.0\.1:(\d+) ",
+        (SOURCE / "volcache" / "instances.conf").read_text(),
+        flags=re.MULTILINE,
+    )
+    assert re.findall(r"VOLCACHE_PORT=(\d+)", text) == known
+    assert len(set(re.findall(r"VOLCACHE_MOUNT_POINT=(\S+)", text))) == len(known) == 3
+
+
+def test_every_process_gets_the_signals_itself() -> None:
+    """A shell in between would be ended in place of the service."""
+    lines = [
+        line
+        for line in (CLUSTER / "Procfile").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    assert len(lines) == 5
+    assert all(" exec " in line for line in lines)
+
+
+def test_settings_are_taken_and_need_little_room() -> None:
+    """Less than a GiB for all three."""
+    config = load_config(CLUSTER / "volcache.toml", {})
+    assert 3 * config.volume_size * config.volume_num < 1 << 30
