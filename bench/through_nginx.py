@@ -1,0 +1,241 @@
+"""
+What nginx costs: the same requests straight to an instance and through nginx.
+
+Three instances behind one nginx with the configuration of this repository, and with one
+thing changed at a time. The cases take turns; CPU is that of the process per request.
+
+    .venv/bin/python bench/through_nginx.py --seconds 3 --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from load import BENCH, REQUESTS, TROUBLE, LoadError, run_wrk, wrk_path
+from machine import describe, warnings
+from processes import IP, Server, ServerError, read_cpu
+from report import Spread, bullets, table
+
+ROOT: Final = BENCH.parent
+KEYS: Final = 4_000
+VALUE_BYTES: Final = 1024
+CONNECTIONS: Final = 20
+P99: Final = re.compile(r"^\s*99%\s+([\d.]+)(us|ms|s)\s*$", re.MULTILINE)
+MILLISECONDS: Final = {"us": 0.001, "ms": 1.0, "s": 1000.0}
+
+Change = Callable[[Path], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One case in one round; CPU in microseconds per request."""
+
+    rate: float
+    p99_ms: float
+    nginx_us: float
+    instance_us: float
+
+
+def replaced(name: str, old: str, new: str) -> Change:
+    """Make a change of one piece of a file of the configuration."""
+
+    def change(folder: Path) -> None:
+        text = (folder / name).read_text(encoding="utf-8")
+        if old not in text:
+            raise ValueError(f"{name} does not hold {old!r}")
+        (folder / name).write_text(text.replace(old, new), encoding="utf-8")
+
+    return change
+
+
+VARIANTS: Final[dict[str, Change]] = {
+    "nginx": lambda _folder: None,
+    "nginx, no access log": replaced("volcache/log.conf", "access_log", "#"),
+    "nginx, log not buffered": replaced(
+        "volcache/log.conf", " buffer=64k flush=1s", ""
+    ),
+    "nginx, no kept connections": replaced("volcache.conf", "    keepalive ", "    #"),
+    "nginx, no reuseport": replaced("volcache/listen.conf", " reuseport", ""),
+    "nginx, small buffers": replaced(
+        "volcache/proxy.conf", "proxy_buffers            34 32k", "proxy_buffers 264 4k"
+    ),
+}
+
+
+def children(pid: int) -> list[int]:
+    """Return the process ids of the workers of a master."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(child) for child in text.split()]
+
+
+def nginx_command(
+    folder: Path, ports: list[int], change: Change, port: int
+) -> list[str]:
+    """Write the configuration for a port, and return what starts nginx with it."""
+    shutil.copytree(ROOT / "nginx", folder)
+    (folder / "temp").mkdir()
+    replaced("volcache/listen.conf", "127.0.0.1:8080", f"{IP}:{port}")(folder)
+    replaced("volcache/log.conf", "/var/log/nginx/", f"{folder}/")(folder)
+    lines = [f"server {IP}:{number} weight=10 max_fails=0;\n" for number in ports]
+    (folder / "volcache/instances.conf").write_text("".join(lines), encoding="utf-8")
+    change(folder)
+    return ["nginx", "-e", "stderr", "-p", f"{folder}/", "-c", "cluster.conf"]
+
+
+def load(url: str, script: str, seconds: int) -> tuple[int, float]:
+    """
+    Run wrk once.
+
+    Returns:
+        The number of answers, and the time that 99 % of them took at most, in ms.
+
+    Raises:
+        LoadError: A request went wrong.
+
+    """
+    arguments = (
+        [str(KEYS)] if script == "wrk_get.lua" else [str(VALUE_BYTES), str(KEYS)]
+    )
+    command = [wrk_path(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency"]
+    command += ["-s", str(BENCH / script), url, "--", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    count, p99 = REQUESTS.search(done.stdout), P99.search(done.stdout)
+    if count is None or p99 is None or TROUBLE.search(done.stdout + done.stderr):
+        raise LoadError(f"{' '.join(command)} reported:\n{done.stdout}{done.stderr}")
+    return int(count[1]), float(p99[1]) * MILLISECONDS[p99[2]]
+
+
+def measure(
+    target: Server, instances: list[Server], script: str, seconds: int
+) -> Figure:
+    """
+    Run a case once.
+
+    Args:
+        target: Which server is asked: an instance or nginx.
+        instances: All instances.
+        script: What wrk sends.
+        seconds: How long.
+
+    """
+    is_nginx = target not in instances
+    watched = children(target.pid) if is_nginx else []
+
+    def used() -> tuple[float, float]:
+        front = [read_cpu(pid) for pid in watched]
+        back = [server.cpu() for server in instances]
+        return sum(c.user + c.system for c in front), sum(
+            c.user + c.system for c in back
+        )
+
+    before = used()
+    requests, p99_ms = load(target.url, script, seconds)
+    after = used()
+    scale = 1_000_000 / requests
+    return Figure(
+        rate=requests / seconds,
+        p99_ms=p99_ms,
+        nginx_us=(after[0] - before[0]) * scale,
+        instance_us=(after[1] - before[1]) * scale,
+    )
+
+
+def start_instances(stack: ExitStack, work: Path) -> list[Server]:
+    """Start three instances and give them the keys."""
+    servers = []
+    for number in range(3):
+        environment = {
+            "VOLCACHE_MOUNT_POINT": str(work / f"disk{number}"),
+            "VOLCACHE_VOLUME_SIZE": str(128 << 20),
+        }
+        server = Server(
+            lambda _port: [sys.executable, str(ROOT / "src")],
+            environment=lambda port, e=environment: {**e, "VOLCACHE_PORT": str(port)},  # type: ignore[misc]
+            output=work / f"disk{number}.log",
+        )
+        servers.append(stack.enter_context(server))
+    return servers
+
+
+def start_nginx(
+    stack: ExitStack, work: Path, instances: list[Server]
+) -> dict[str, Server]:
+    """Start an nginx of each kind."""
+    ports = [server.port for server in instances]
+    found = {}
+    for number, (name, change) in enumerate(VARIANTS.items()):
+        folder = work / f"nginx{number}"
+
+        def command(
+            port: int, folder: Path = folder, change: Change = change
+        ) -> list[str]:
+            return nginx_command(folder, ports, change, port)
+
+        server = Server(command, output=work / f"nginx{number}.log")
+        found[name] = stack.enter_context(server)
+    return found
+
+
+def main() -> int:
+    """Measure and report; 1 if anything went wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[1])
+    parser.add_argument("--seconds", type=int, default=3, help="of load each (3)")
+    parser.add_argument("--rounds", type=int, default=3, help="in turns (3)")
+    options = parser.parse_args()
+    try:
+        with ExitStack() as stack:
+            work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            work.chmod(0o755)  # Workers of nginx may be of another user.
+            print(bullets(describe(work), warnings(work)), flush=True)
+            instances = start_instances(stack, work)
+            targets = {"direct": instances[0], **start_nginx(stack, work, instances)}
+            for target in targets.values():  # Drawn at random, all keys are met.
+                run_wrk(
+                    target.url,
+                    connections=CONNECTIONS,
+                    seconds=options.seconds,
+                    script="wrk_put.lua",
+                    arguments=[str(VALUE_BYTES), str(KEYS)],
+                )
+            for script in ("wrk_get.lua", "wrk_put.lua"):
+                rounds: dict[str, list[Figure]] = {name: [] for name in targets}
+                for _ in range(options.rounds):
+                    for name, target in targets.items():
+                        figure = measure(target, instances, script, options.seconds)
+                        rounds[name].append(figure)
+                print_table(script, rounds)
+    except (LoadError, ServerError) as error:
+        print(f"no figures: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def print_table(script: str, rounds: dict[str, list[Figure]]) -> None:
+    """Print the medians of each case."""
+    print(f"\n{script}, {VALUE_BYTES} bytes, {CONNECTIONS} connections:\n")
+    rows = [
+        [
+            name,
+            f"{Spread.of([f.rate for f in figures]).median:.0f}",
+            f"{Spread.of([f.p99_ms for f in figures]).median:.2f}",
+            f"{Spread.of([f.nginx_us for f in figures]).median:.1f}",
+            f"{Spread.of([f.instance_us for f in figures]).median:.1f}",
+        ]
+        for name, figures in rounds.items()
+    ]
+    head = ["case", "requests/s", "p99 ms", "nginx CPU µs", "instance CPU µs"]
+    print(table(head, rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
