@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +13,7 @@ import requests
 
 from support.cluster import running_cluster
 from support.load import Load
-from support.nginx import SOURCE, instances_of
+from support.nginx import SOURCE, Nginx, instances_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,6 +85,23 @@ def test_silent_instance_is_a_miss_within_its_time(tmp_path: Path) -> None:
             assert ask(cluster, "PUT", path, b"x").status_code == 200
         finally:
             cluster.instances[silent].send_signal(signal.SIGCONT)
+
+
+def test_machine_that_is_off_is_a_miss_within_half_a_second(tmp_path: Path) -> None:
+    """Where nobody even refuses a connection, proxy_connect_timeout ends the wait."""
+    with socket.socket() as full, ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        name = f"127.0.0.1:{full.getsockname()[1]}"
+        for _ in range(4):  # The kernel drops what comes beyond its queue.
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)  # noqa: FBT003 - The library's signature.
+            waiting.connect_ex(full.getsockname())
+        with Nginx(tmp_path / "nginx", [name]) as nginx:
+            read = requests.get(f"{nginx.url}/off", timeout=10)
+            assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+            assert requests.put(f"{nginx.url}/off", timeout=10).status_code == 503
+            assert ' answers="504' in nginx.log()
 
 
 def test_instance_that_comes_back_has_no_old_value(tmp_path: Path) -> None:
