@@ -69,7 +69,7 @@ def test_configuration_is_taken(mode: str, tmp_path: Path) -> None:
     nginx = Nginx(tmp_path / "nginx", INSTANCES, files=with_mode(mode))
     done = nginx.test()
     assert done.returncode == 0, done.stderr
-    assert "[" not in done.stderr.replace("[emerg]", ""), done.stderr
+    assert "[" not in done.stderr, done.stderr
 
 
 def test_configuration_is_taken_as_it_is_installed(tmp_path: Path) -> None:
@@ -79,7 +79,9 @@ def test_configuration_is_taken_as_it_is_installed(tmp_path: Path) -> None:
         nginx.write(name, (SOURCE / name).read_text())
     log = (SOURCE / "volcache/log.conf").read_text()
     nginx.write("volcache/log.conf", log.replace("/var/log/nginx/", f"{tmp_path}/"))
-    nginx.write("cluster.conf", "events {}\nhttp { include volcache.conf; }\n")
+    nginx.write(
+        "cluster.conf", "pid nginx.pid;\nevents {}\nhttp { include volcache.conf; }\n"
+    )
     done = nginx.test()
     assert done.returncode == 0, done.stderr
 
