@@ -12,10 +12,10 @@ PYTHON := $(BIN)/python
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test lint format setup clean
+.PHONY: help run cluster test crash mutations soak lint format setup clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 run: ## set up what is missing, then serve ./data at 127.0.0.1:1234 (CONFIG=FILE)
 	@tools/setup.sh run
@@ -33,6 +33,19 @@ test: ## set up what is missing, then all checks and all tests (PYTEST_ARGS=...)
 	@$(MAKE) --no-print-directory lint
 	@echo "== pytest"
 	@$(PYTHON) -m pytest --timeout=$(TIMEOUT) $(PYTEST_ARGS)
+
+crash: ## every byte torn, every bit flipped, more power losses: minutes (SEED=1)
+	@tools/setup.sh test
+	@CRASH_EXTENT=0 CRASH_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -s -q --timeout=3600 \
+		tests/crash tests/property
+
+mutations: ## take out what carries the load, one piece at a time: a test must fail
+	@tools/setup.sh test
+	@$(PYTHON) tests/mutations.py
+
+soak: ## mixed load with kills and restarts, every answer checked (MINUTES=1 SEED=1)
+	@tools/setup.sh test
+	@$(PYTHON) tests/soak.py --minutes $(or $(MINUTES),1) --seed $(or $(SEED),1)
 
 lint: ## the checks that run no code: format, lint, arrows, types
 	@tools/setup.sh lint

@@ -85,6 +85,26 @@ def test_a_disk_that_goes_on_refusing_is_still_read(name: str, code: int) -> Non
     assert value_of(again.get(b"after")) == b"v"
 
 
+@pytest.mark.parametrize("name", ["rename", "sync_directory", "create"])
+def test_a_rotation_that_fails_forgets_nothing(name: str) -> None:
+    """The volume that was to make room is served as before until META.txt is written."""
+    fs = SimulatedFileSystem()
+    store = open_simulated(fs)
+    while store.stats.rotations < 5:
+        store.put(b"%d" % store.count, bytes(300))
+    there = [key for key, _ in store._index.items()]
+    fs.failing[name] = errno.ENOSPC
+    while store._cycle.head.end + 1000 <= store._cycle.head.capacity:
+        store.put(b"fill %d" % store.count, bytes(300))
+    with pytest.raises(StoreIOError):
+        store.put(b"big", bytes(1000))
+
+    assert [key for key in there if store.get(key) is None] == []
+    fs.failing.clear()
+    store.put(b"new", bytes(1500))
+    assert value_of(store.get(b"new")) == bytes(1500)
+
+
 @pytest.mark.parametrize("name", ["pwritev", "create", "rename", "sync_directory"])
 def test_a_start_on_a_disk_that_refuses_says_so(name: str) -> None:
     """One error that names the directory; when the disk is back, nothing is lost."""

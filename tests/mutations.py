@@ -1,0 +1,200 @@
+"""
+Take out what carries the load, one piece at a time, and see a test fail.
+
+    make mutations
+
+Each mutation is made in a copy of the source tree and the tests named with it are run
+against that copy. The exit code is 0 only if every mutation makes a test fail, and the
+tests pass without any.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+# From the quick and narrow to the slow and wide; pytest stops at the first that fails.
+TESTS: Final = (
+    "tests/unit/store",
+    "tests/golden",
+    "tests/crash/test_power_loss.py",
+    "tests/crash/test_bit_rot.py",
+    "tests/crash/test_bad_disk.py",
+    "tests/crash/test_every_operation.py",
+    "tests/property",
+)
+DEADLINE_SECONDS: Final = 300
+
+
+class Mutation(NamedTuple):
+    """A piece of code, and what stands in its place when it is gone."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+
+
+MUTATIONS: Final = (
+    Mutation(
+        "the checksum of a value is not compared",
+        "format.py",
+        "if crc32c(value) != checksum:",
+        "if False:",
+    ),
+    Mutation(
+        "the checksum of a record's header is not compared",
+        "format.py",
+        "or crc32c(data[:value_start]) != _CHECKED",
+        "or False",
+    ),
+    Mutation(
+        "a life is not part of what a record must be",
+        "format.py",
+        "or not data.startswith(identity):\n        raise",
+        "or not data.startswith(identity[:4]):\n        raise",
+    ),
+    Mutation(
+        "a reclaimed life stays in the table of lives",
+        "cycle.py",
+        "            volume = self.volumes.pop(life)\n            if volume.id",
+        "            volume = self.volumes[life]\n            if volume.id",
+    ),
+    Mutation(
+        "META.txt is not synced before it is renamed",
+        "files.py",
+        "        write_all(fs, fd, data, 0)\n        fs.sync(fd)",
+        "        write_all(fs, fd, data, 0)",
+    ),
+    Mutation(
+        "the name of META.txt is not synced",
+        "files.py",
+        "    fs.sync_directory(os.path.dirname(path))",
+        "    return",
+    ),
+    Mutation(
+        "the names of new volumes are not synced",
+        "recovery.py",
+        "        mount.fs.sync_directory(mount.data)\n    except",
+        "        pass\n    except",
+    ),
+    Mutation(
+        "a deletion is not written to the volume",
+        "engine.py",
+        "        self._append(head, (tombstone,), size)\n",
+        "",
+    ),
+    Mutation(
+        "a deletion's line waits for others",
+        "engine.py",
+        "if self._index_batch == _INDEX_BATCH or len(head.pending)",
+        "if len(head.pending)",
+    ),
+    Mutation(
+        "a life is forgotten in memory before the disk says so",
+        "cycle.py",
+        "        begin_life(self._mount, head, meta, self._clock())\n"
+        "        self.meta = meta\n        self._reclaim(slot)",
+        "        self._reclaim(slot)\n"
+        "        begin_life(self._mount, head, meta, self._clock())\n"
+        "        self.meta = meta",
+    ),
+    Mutation(
+        "the header of a life is written before META.txt names it",
+        "rotation.py",
+        "    mount.write_meta(meta)\n"
+        "    volume.write_header(mount.fs, session=meta.session, began_ms=now_ms)",
+        "    volume.write_header(mount.fs, session=meta.session, began_ms=now_ms)\n"
+        "    mount.write_meta(meta)",
+    ),
+    Mutation(
+        "a reclaimed life that a power loss brings back counts",
+        "survey.py",
+        "        self._drop_stale(lives)\n",
+        "",
+    ),
+    Mutation(
+        "volumes a killed process had sealed are not synced",
+        "cycle.py",
+        "            self._sealed.extend(self.volumes[life] for life in sorted("
+        "self.volumes))\n            self._sealed.remove(self.head)",
+        "            pass",
+    ),
+    Mutation(
+        "mode always does not sync",
+        "engine.py",
+        "        if self._sync_always:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "a volume whose sync failed is written further",
+        "cycle.py",
+        "                failed.retired = True\n                failed.capacity = 0\n",
+        "                pass\n",
+    ),
+    Mutation(
+        "a session does not tell a ghost",
+        "scan.py",
+        "if header is None or header.session < session:",
+        "if header is None:",
+    ),
+)
+
+
+def run_tests(source: Path) -> str:
+    """Return the test that failed first against a source tree; empty: none did."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p"]
+    command += ["no:cacheprovider", "-o", f"pythonpath={source} tests", *TESTS]
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_SECONDS,
+    )
+    if done.returncode == 0:
+        return ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    if not failed:
+        raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
+    return failed[0].split(" ")[1]
+
+
+def try_mutation(mutation: Mutation | None) -> str:
+    """Run the tests against a copy of the sources with one piece taken out."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "src")
+        shutil.copytree(ROOT / "src", source)
+        if mutation is not None:
+            path = source / "volcache" / "store" / mutation.file
+            text = path.read_text()
+            if text.count(mutation.old) != 1:
+                raise RuntimeError(f"not found exactly once: {mutation.what}")
+            path.write_text(text.replace(mutation.old, mutation.new))
+        return run_tests(source)
+
+
+def main() -> int:
+    """Try all of them; 0 if each was noticed."""
+    failed = try_mutation(None)
+    print(f"{'ok' if not failed else 'BAD':4} nothing taken out: {failed or 'passes'}")  # noqa: T201
+    bad = bool(failed)
+    for mutation in MUTATIONS:
+        failed = try_mutation(mutation)
+        bad = bad or not failed
+        verdict = "ok" if failed else "BAD"
+        print(f"{verdict:4} {mutation.what}: {failed or 'NOT NOTICED'}", flush=True)  # noqa: T201
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
