@@ -180,11 +180,10 @@ class Runner:
         self.history.ever = {k: [v] for k, v in self.history.acknowledged.items()}
 
     def _do(self, what: str, key: bytes, number: int) -> None:
-        store = self.store
+        store, before = self.store, self.fs
         if what == "kill":
-            watch = self.fs.watch
             self.fs = self.fs.after_kill()
-            self.fs.watch = watch
+            self.fs.go_on_from(before)
             self._open()
         elif what in {"stop", "volume_num"}:
             self._stop()

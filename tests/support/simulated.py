@@ -119,6 +119,12 @@ class SimulatedFileSystem:
         kept = dice.choice([0.0, 0.3, 0.5, 0.8, 0.97, 1.0])
         return SimulatedFileSystem(_lose(self.root, dice, kept, {}))
 
+    def go_on_from(self, before: SimulatedFileSystem) -> None:
+        """Count, watch and fail as the disk before the crash would have."""
+        self.operations = before.operations
+        self.watch = before.watch
+        self.fail_at, self.fail_with = before.fail_at, before.fail_with
+
     _about: tuple[File, int, bytes] | None = None
 
     def _operation(
