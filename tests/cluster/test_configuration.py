@@ -141,7 +141,7 @@ def test_log_line_says_what_became_of_a_request(cluster: Cluster) -> None:
     """Cache status, instance and times, and nothing a client sends can forge a line."""
     requests.put(f"{cluster.url}/logged", data=b"12345", timeout=10)
     got = requests.get(f"{cluster.url}/logged?x=%22%0A", timeout=10)
-    line = next(li for li in cluster.nginx.log().splitlines() if 'GET "/logged' in li)
+    line = cluster.nginx.logged('GET "/logged')
     assert re.fullmatch(
         r'\S+T\S+ 127\.0\.0\.1 GET "/logged\?x=%22%0A" 200 bytes=5 cache=DISK'
         rf' instance="{got.headers["X-Instance"]}" answers="200" connect="[\d.]+"'

@@ -85,6 +85,16 @@ class Nginx:
         """Return what the access log holds."""
         return (self.folder / "access.log").read_text()
 
+    def logged(self, text: str) -> str:
+        """Wait for a line of the access log, which follows the answer, and return it."""
+        deadline = time.monotonic() + END_SECONDS
+        while True:
+            for line in self.log().splitlines():
+                if text in line:
+                    return line
+            assert time.monotonic() < deadline, f"{text} is not logged"
+            time.sleep(0.01)
+
     @property
     def _command(self) -> list[str]:
         command = [
