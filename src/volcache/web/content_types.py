@@ -76,12 +76,12 @@ _TYPES: Final[dict[bytes, str]] = {
 _HEADERS: Final = {
     suffix: ("Content-Type", content_type) for suffix, content_type in _TYPES.items()
 }
-_DEFAULT_HEADER: Final = ("Content-Type", DEFAULT_TYPE)
+DEFAULT_TYPE_HEADER: Final = ("Content-Type", DEFAULT_TYPE)
 
 
 def guess_type_header(key: bytes) -> tuple[str, str]:
     """Return Content-Type as a key's suffix suggests it, whatever its case."""
     dot = key.rfind(b".")
     if dot < 0:
-        return _DEFAULT_HEADER
-    return _HEADERS.get(key[dot:].lower(), _DEFAULT_HEADER)
+        return DEFAULT_TYPE_HEADER
+    return _HEADERS.get(key[dot:].lower(), DEFAULT_TYPE_HEADER)

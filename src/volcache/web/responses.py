@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from volcache import errors
 from volcache.web.conditional import PreconditionFailedError
-from volcache.web.content_types import guess_type_header
+from volcache.web.content_types import DEFAULT_TYPE_HEADER, guess_type_header
 from volcache.web.uploads import BadHeaderError, LengthRequiredError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_MAX: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH).days
 _MINUTES_KEPT_MAX: Final = 24 * 60
 _DATES_KEPT_MAX: Final = 50_000  # About 10 MiB.
+_AGES_KEPT_MAX: Final = 50_000
 _TYPES_KEPT_MAX: Final = 1_000
 # HTTP's names are English whatever the locale, so strftime is of no use.
 _WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -185,8 +186,9 @@ class RecordHeaders:
     """
     The headers of a value that is given back, and the Date of every answer.
 
-    Holds the headers it has written that many answers share: dates to the second and
-    content types. Writing a date anew takes longer than all other headers together.
+    Holds the headers it has written that many answers share: dates and ages to the
+    second, and content types. Writing a date anew takes longer than all other headers
+    together.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -195,6 +197,7 @@ class RecordHeaders:
         self._second = -1
         self._date_now = ("Date", "")
         self._dates: dict[int, tuple[str, str]] = {}
+        self._ages: dict[int, tuple[str, str]] = {}
         self._types: dict[bytes, tuple[str, str]] = {}
 
     def make(self, key: bytes, record: Record) -> Headers:
@@ -228,11 +231,10 @@ class RecordHeaders:
             ("ETag", _ETAG % (volume, generation, offset, checksum)),
             (self._types.get(content_type) or self._type(content_type))
             if content_type
-            else guess_type_header(key),
+            else (guess_type_header(key) if b"." in key else DEFAULT_TYPE_HEADER),
             ("Content-Length", str(length)),
             self._dates.get(second) or self._date(second),
-            # A clock that was put back must not make an age that is none.
-            ("Age", str(now - second) if now > second else "0"),
+            self._ages.get(now - second) or self._age(now - second),
             _ACCEPT_RANGES,
         ]
         if content_encoding:
@@ -255,6 +257,14 @@ class RecordHeaders:
             return start_response(status, headers, error)
 
         return start
+
+    def _age(self, seconds: int) -> tuple[str, str]:
+        if len(self._ages) >= _AGES_KEPT_MAX:
+            self._ages.clear()
+        # A clock that was put back must not make an age that is none.
+        header = ("Age", str(max(seconds, 0)))
+        self._ages[seconds] = header
+        return header
 
     def _new_date(self, second: int) -> tuple[str, str]:
         self._date_now = ("Date", format_date(second))

@@ -175,12 +175,14 @@ def test_shared_headers_are_bounded(
 ) -> None:
     """Records of ever new times and types do not fill the memory."""
     monkeypatch.setattr("volcache.web.responses._DATES_KEPT_MAX", 3)
+    monkeypatch.setattr("volcache.web.responses._AGES_KEPT_MAX", 3)
     monkeypatch.setattr("volcache.web.responses._TYPES_KEPT_MAX", 3)
     maker = RecordHeaders(lambda: NOW_NS)
     for number in range(20):
         record = record._replace(stored_ms=number * 1000, content_type=b"x/%d" % number)
         assert ("Content-Type", f"x/{number}") in maker.make(b"k", record)
     assert len(maker._dates) <= 3
+    assert len(maker._ages) <= 3
     assert len(maker._types) <= 3
 
 
