@@ -145,7 +145,10 @@ class Nginx:
 
     def _answers(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            if probe.connect_ex(("127.0.0.1", self.port)):
+                return False
+        # The socket listens before there are workers, which `reload` has to know.
+        return len(self.workers()) >= (os.cpu_count() or 1)
 
     def __exit__(
         self,
