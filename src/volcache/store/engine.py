@@ -198,14 +198,10 @@ class Store:
 
         A damaged value is therefore not noticed.
         """
-        position = self._position_of(key)
-        if position is None:
+        found = self._locate(key)
+        if found is None:
             return None
-        volume = self._volumes.get(position >> LIFE_SHIFT)
-        if volume is None:
-            return None
-        offset = position >> OFFSET_SHIFT & OFFSET_MAX
-        size = position & SIZE_MAX
+        volume, offset, size = found
         try:
             data = self._pread(volume.fd, min(size, HEAD_BYTES + len(key)), offset)
             record = decode_head(
@@ -228,15 +224,12 @@ class Store:
 
     def copy(self, key: bytes) -> bytes | None:
         """Return the record of a key as it is on the disk, not checked; None: a miss."""
-        position = self._position_of(key)
-        if position is None:
+        found = self._locate(key)
+        if found is None:
             return None
-        volume = self._volumes.get(position >> LIFE_SHIFT)
-        if volume is None:
-            return None
-        offset = position >> OFFSET_SHIFT & OFFSET_MAX
+        volume, offset, size = found
         try:
-            return self._pread(volume.fd, position & SIZE_MAX, offset)
+            return self._pread(volume.fd, size, offset)
         except OSError as error:
             self.stats.note_read_error(error)
             return None
@@ -299,8 +292,21 @@ class Store:
 
     def __contains__(self, key: bytes) -> bool:
         """Tell whether the index has a key; the record itself is not looked at."""
+        return self._locate(key) is not None
+
+    def _locate(self, key: bytes) -> tuple[Volume, int, int] | None:
+        """
+        Return volume, offset and size of a key's record.
+
+        What `get` writes out: it is the path of every request, and a call costs it.
+        """
         position = self._position_of(key)
-        return position is not None and position >> LIFE_SHIFT in self._volumes
+        if position is None:
+            return None
+        volume = self._volumes.get(position >> LIFE_SHIFT)
+        if volume is None:
+            return None
+        return volume, position >> OFFSET_SHIFT & OFFSET_MAX, position & SIZE_MAX
 
     def _forget_damaged(self, key: bytes, error: DamagedRecordError) -> None:
         self._index.delete(key)
