@@ -100,18 +100,17 @@ MUTATIONS: Final = (
         "a life is forgotten in memory before the disk says so",
         "cycle.py",
         "        begin_life(self._mount, head, meta, self._clock())\n"
-        "        self.meta = meta\n        self._reclaim(slot)",
-        "        self._reclaim(slot)\n"
+        "        self.meta = meta\n"
+        "        self._reclaim(slot, everything=is_flush)",
+        "        self._reclaim(slot, everything=is_flush)\n"
         "        begin_life(self._mount, head, meta, self._clock())\n"
         "        self.meta = meta",
     ),
     Mutation(
         "the header of a life is written before META.txt names it",
         "rotation.py",
-        "    mount.write_meta(meta)\n"
-        "    volume.write_header(mount.fs, session=meta.session, began_ms=now_ms)",
-        "    volume.write_header(mount.fs, session=meta.session, began_ms=now_ms)\n"
-        "    mount.write_meta(meta)",
+        "    mount.write_meta(meta)\n    volume.write_header(mount.fs, meta, now_ms)",
+        "    volume.write_header(mount.fs, meta, now_ms)\n    mount.write_meta(meta)",
     ),
     Mutation(
         "a reclaimed life that a power loss brings back counts",
