@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import time
 from email.utils import parsedate_to_datetime
@@ -22,6 +23,7 @@ from support.wire import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 
@@ -402,3 +404,28 @@ def test_pipelined_requests_are_answered_through_nginx(ports: dict[str, int]) ->
             seen += (more := connection.recv(4096))
             assert more
     assert seen.index(b"one") < seen.index(b"two")
+
+
+def test_upload_for_which_the_disk_has_no_room_keeps_the_old_value(
+    tmp_path: Path,
+) -> None:
+    """507 with both numbers, alone and through nginx; reading goes on, and room helps."""
+    (tmp_path / "nginx").mkdir()
+    settings = {"volume_size": 2 << 20, "volume_num": 4}
+    with (
+        ServerProcess(tmp_path / "data", settings=settings) as server,
+        Front(tmp_path / "nginx", server.port, body_bytes_max=2 << 20) as front,
+    ):
+        before, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+        assert exchange(front.port, "PUT", "/key", b"x" * 1_000_000).status == 200
+        assert exchange(front.port, "PUT", "/key", b"y" * 1_000_000).status == 200
+        # No file may grow: the next volume is refused as by a full disk.
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1000, hard))
+        for port in (server.port, front.port):
+            reply = exchange(port, "PUT", "/key", b"z" * 1_000_000)
+            assert reply.status == 507
+            assert b"volume 1 needs 2097152 bytes" in reply.body
+            assert exchange(port, "GET", "/key").body == b"y" * 1_000_000
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (before, hard))
+        assert exchange(front.port, "PUT", "/key", b"z" * 1_000_000).status == 200
+        assert exchange(front.port, "GET", "/key").body == b"z" * 1_000_000
