@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
+from support.bad_disk import BadDisk
 from support.cluster import running_cluster
 from support.load import Load
 from support.nginx import SOURCE, Nginx, instances_of
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from support.cluster import Cluster
+    from support.process import ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -67,6 +69,61 @@ def test_keys_of_a_dead_instance_are_misses_and_are_not_written(tmp_path: Path) 
                 assert requests.get(other.url + path, timeout=10).status_code == 404
         for path in set(PATHS) - set(lost):
             assert ask(cluster, "GET", path).content == b"old"
+
+
+def read_until_unready(server: ServerProcess, path: str) -> requests.Response:
+    """Read a key until the instance says that its disk does not answer."""
+    statuses = []
+    while True:
+        answer = requests.get(server.url + path, timeout=10)
+        statuses.append(answer.status_code)
+        if answer.status_code != 404:
+            assert statuses == [404] * 2 + [503]
+            return answer
+
+
+def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
+    tmp_path: Path,
+) -> None:
+    """Misses at first, then a 503 of the instance, of which nginx makes misses."""
+    disk = BadDisk(tmp_path / "shim")
+    with running_cluster(tmp_path, environment=disk.environment) as cluster:
+        name, server = next(iter(cluster.instances.items()))
+        for path in PATHS:
+            assert ask(cluster, "PUT", path, b"value").status_code == 200
+        path, *_ = owned(cluster, name)
+        disk.fail()
+        answer = read_until_unready(server, path)
+        assert answer.headers["Retry-After"] == "1"
+        ready = requests.get(f"{server.url}/-/ready", timeout=10)
+        assert ready.status_code == 503
+        read = ask(cluster, "GET", path)
+        assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+        assert read.headers["X-Instance"].startswith(name)
+        assert ask(cluster, "HEAD", path).status_code == 404
+        disk.recover()
+        assert ask(cluster, "GET", path).content == b"value"
+        assert requests.get(f"{server.url}/-/ready", timeout=10).text == "ready\n"
+
+
+def test_failover_passes_over_an_instance_whose_disk_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    """For immutable keys: the next on the ring takes its keys, and keeps them."""
+    disk = BadDisk(tmp_path / "shim")
+    with running_cluster(
+        tmp_path, files=mode("failover"), environment=disk.environment
+    ) as cluster:
+        name, server = next(iter(cluster.instances.items()))
+        for path in PATHS:
+            assert ask(cluster, "PUT", path, b"value").status_code == 200
+        path, *_ = owned(cluster, name)
+        disk.fail()
+        read_until_unready(server, path)
+        for _ in range(3):
+            read = ask(cluster, "GET", path)
+            assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+            assert not read.headers["X-Instance"].endswith(name)
 
 
 def test_silent_instance_is_a_miss_within_its_time(tmp_path: Path) -> None:

@@ -36,7 +36,11 @@ class Cluster:
 
 @contextmanager
 def running_cluster(
-    folder: Path, *, files: Mapping[str, str] | None = None, holds_sockets: bool = False
+    folder: Path,
+    *,
+    files: Mapping[str, str] | None = None,
+    holds_sockets: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """
     Start three instances and nginx, and end them.
@@ -45,13 +49,22 @@ def running_cluster(
         folder: Where everything is written.
         files: As `Nginx` takes them.
         holds_sockets: Whether the sockets outlive the instances, as with systemd.
+        environment: Of the first instance, on top of the usual one.
 
     """
     with ExitStack() as stack:
         servers: list[ServerProcess] = []
         for number in range(3):
-            kind = ActivatedServer if holds_sockets else ServerProcess
-            server = kind(folder / f"disk{number}", settings=SETTINGS)
+            disk = folder / f"disk{number}"
+            server: ServerProcess = (
+                ActivatedServer(disk, settings=SETTINGS)
+                if holds_sockets
+                else ServerProcess(
+                    disk,
+                    settings=SETTINGS,
+                    environment=None if number else environment,
+                )
+            )
             servers.append(server)
             if isinstance(server, ActivatedServer):
                 stack.enter_context(server.listener)

@@ -81,12 +81,13 @@ class App:
             key_size_max: The longest key taken, in bytes.
             value_size_max: The longest value taken, in bytes.
             admin_token: Allows `POST /-/flush`; empty allows nobody.
-            is_ready: What `/-/ready` answers; must not raise.
+            is_ready: What `/-/ready` answers, asked with each miss; must not raise.
             lifetimes: How long uploads are kept; for ever if not given.
             clock: Nanoseconds since the epoch, of the same clock as the cache's.
 
         """
         self._admin = Admin(flush=cache.flush, token=admin_token, is_ready=is_ready)
+        self._is_ready = is_ready
         self._cache = cache
         self._key_size_max = key_size_max
         self._value_size_max = value_size_max
@@ -138,7 +139,7 @@ class App:
                     start_response(OK, self._make_headers(key, record))
                     return [record[0]]
                 if key == parse_key(path, self._key_size_max):
-                    return _miss(self._dated(start_response))
+                    return self._missed(self._dated(start_response))
             return self._answer(method, path, environ, self._dated(start_response))
         except BaseException as error:  # noqa: BLE001 - Nothing may reach bjoern.
             return _fail(error, environ, self._dated(start_response))
@@ -163,6 +164,26 @@ class App:
             )
         return verb(environ, start_response, path)
 
+    def _missed(
+        self, start_response: StartResponse, *, is_head: bool = False
+    ) -> list[bytes]:
+        """
+        Answer a read that found nothing.
+
+        While the disk cannot be read, that says nothing of the key: it is a 503 then,
+        with which nginx makes a miss of it or goes elsewhere, as it was told to.
+        """
+        if self._is_ready():
+            return _miss(start_response, is_head=is_head)
+        return send_text(
+            start_response,
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "not ready: the disk does not answer, so whether there is a value is not"
+            " known; ask again",
+            ("Retry-After", "1"),
+            is_head=is_head,
+        )
+
     def _get(
         self, environ: WSGIEnvironment, start_response: StartResponse, path: str
     ) -> list[bytes]:
@@ -174,7 +195,7 @@ class App:
                 return answer
         record = self._get_record(key)
         if record is None:
-            return _miss(start_response)
+            return self._missed(start_response)
         headers = self._make_headers(key, record)
         if "HTTP_RANGE" in environ:
             part = requested_range(
@@ -191,7 +212,7 @@ class App:
         key = parse_key(path, self._key_size_max)
         record = self._cache.head(key)
         if record is None:
-            return _miss(start_response, is_head=True)
+            return self._missed(start_response, is_head=True)
         if conditional.is_conditional(environ) and self._is_known(environ, record):
             return send_not_modified(start_response, self._make_headers(key, record))
         start_response(OK, self._make_headers(key, record))
@@ -203,7 +224,7 @@ class App:
         """Answer a GET that its conditions decide; None: the value is wanted."""
         record = self._cache.head(key)
         if record is None:
-            return _miss(start_response)
+            return self._missed(start_response)
         if self._is_known(environ, record):
             return send_not_modified(start_response, self._make_headers(key, record))
         return None

@@ -414,3 +414,18 @@ def test_input_of_another_server_is_read(client: Client, length: str | None) -> 
         environ["CONTENT_LENGTH"] = length
     client.call({"REQUEST_METHOD": "PUT", "PATH_INFO": "/key", **environ})
     assert client.cache.records[b"key"].value == b"new"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_read_that_finds_nothing_is_503_while_the_disk_cannot_be_read(
+    method: str,
+) -> None:
+    """It says nothing of the key; what is found is answered, and writes are tried."""
+    client = Client(FakeCache(), is_ready=False)
+    answer = client.ask(method, "/key")
+    assert answer.status == "503 Service Unavailable"
+    assert answer.headers["Retry-After"] == "1"
+    assert "X-Cache" not in answer.headers
+    assert client.put("/key", b"value").status == "200 OK"
+    assert client.ask(method, "/key").status == "200 OK"
+    assert client.ask("DELETE", "/other").status == "404 Not Found"
