@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import signal
 import socket
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +13,10 @@ import pytest
 import requests
 
 from support.process import ServerProcess
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.slow]
 
@@ -51,14 +51,6 @@ def connect(server: ServerProcess) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), DEADLINE_SECONDS)
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for a condition, up to a deadline."""
-    end = time.monotonic() + DEADLINE_SECONDS
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def descriptors(server: ServerProcess) -> int:
     """Return how many files the server has open."""
     return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
@@ -89,9 +81,14 @@ def test_idle_connections_cost_nobody_an_answer(server: ServerProcess) -> None:
             for _ in range(IDLE_CONNECTIONS):
                 opened.enter_context(connect(server))
             # One that was closing when they were counted first may be missing now.
-            wait_until(lambda: descriptors(server) >= at_first + IDLE_CONNECTIONS - 2)
+            wait_until(
+                lambda: descriptors(server) >= at_first + IDLE_CONNECTIONS - 2,
+                "all connections to be open",
+            )
             assert get(server, "kept") == b"value"
-        wait_until(lambda: descriptors(server) <= at_first + 1)
+        wait_until(
+            lambda: descriptors(server) <= at_first + 1, "all connections to be closed"
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
@@ -106,7 +103,7 @@ def test_out_of_descriptors_ends_with_those_who_took_them(
     with ExitStack() as opened:
         for _ in range(60):
             opened.enter_context(connect(server))
-        wait_until(lambda: descriptors(server) >= limit)
+        wait_until(lambda: descriptors(server) >= limit, "all descriptors to be taken")
     assert get(server, "kept") == b"value"
     put(server, "after", b"v")
     assert get(server, "after") == b"v"
@@ -124,7 +121,9 @@ def test_clients_that_vanish_change_nothing(server: ServerProcess) -> None:
         with connect(server) as connection:
             connection.sendall(b"GET /big HTTP/1.1\r\nHost: t\r\n\r\n")
             connection.recv(1000)
-    wait_until(lambda: descriptors(server) <= at_first + 1)
+    wait_until(
+        lambda: descriptors(server) <= at_first + 1, "all connections to be closed"
+    )
     assert get(server, "big") == b"x" * MIB
 
 
@@ -188,7 +187,10 @@ def test_no_signal_loses_anything(server: ServerProcess) -> None:
             if number in {signal.SIGTERM, signal.SIGINT}:
                 server.wait()
             else:
-                wait_until(lambda: not server.is_running or not is_pending(server))
+                wait_until(
+                    lambda: not server.is_running or not is_pending(server),
+                    "the signal to be taken",
+                )
             answered = False
             with suppress(requests.RequestException):
                 answered = get(server, "kept") == b"value"
@@ -224,6 +226,6 @@ def test_silent_connections_are_closed_and_busy_ones_are_not(tmp_path: Path) -> 
                         closed.add(connection)
                 return len(closed) == 2
 
-            wait_until(look)
+            wait_until(look, "both silent connections to be closed")
         put(server, "k", b"v")
         assert get(server, "k") == b"v"

@@ -249,9 +249,10 @@ class MemcachedTier:
             for address in servers
         }
         self._only = self._servers[servers[0]] if len(self._servers) == 1 else None
-        # The hash of pymemcache's HashClient, over a checksum in C. Not its way of
-        # moving keys away from a server that is down: an item could be removed from
-        # the wrong one then, and the right one would come back with it.
+        # The hash of pymemcache's HashClient, over a checksum in C. Not the client: it
+        # answers for a server that failed lately without asking it, and moves its keys
+        # to others, where a get is slower than the disk for as long as it takes to
+        # promote them again.
         self._spread = RendezvousHash(
             list(self._servers), hash_function=lambda text, _seed: crc32c(text.encode())
         )

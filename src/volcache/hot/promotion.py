@@ -55,10 +55,6 @@ class MissCounters:
             del self._reads[next(iter(self._reads))]
         return False
 
-    def forget(self, key: bytes) -> None:
-        """Begin anew with a key."""
-        self._reads.pop(key, None)
-
     def clear(self) -> None:
         """Begin anew with all keys, in constant time."""
         self._reads = {}

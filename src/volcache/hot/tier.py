@@ -31,7 +31,7 @@ class HotTier(Protocol):
         """
         Tell whether there may be an item under a key.
 
-        No is certain: nobody needs to be asked, and nothing to be removed.
+        No is certain: nobody needs to be asked, and nothing to be invalidated.
         """
 
     def get(self, key: bytes) -> bytes | None:
