@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from volcache.metrics import Histogram
+
 
 @dataclass(slots=True)
 class HotStats:
@@ -20,6 +22,7 @@ class HotStats:
     flushes: int = 0  # times all items were given up at once
     states: int = 0  # changes between up and down, of all servers
     failures: Counter[str] = field(default_factory=Counter)  # by kind
+    calls: Histogram = field(default_factory=Histogram)  # to memcached, of any kind
 
 
 class HotTier(Protocol):

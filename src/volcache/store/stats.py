@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from volcache.metrics import Histogram
 
 if TYPE_CHECKING:
     from volcache.errors import DamagedRecordError
@@ -25,6 +27,8 @@ class StoreStats:
     rotations: int = 0
     evicted_records: int = 0  # live records lost by reclaim
     evicted_bytes: int = 0
+    absent_reads: int = 0  # of keys the index does not have: a miss each
+    evicted_reads: int = 0  # of keys it has, in a volume that is gone: a miss each
     expired_reads: int = 0  # of values whose time was over: a miss each
     damaged_records: int = 0  # found by reads: a miss each
     read_errors: int = 0
@@ -32,6 +36,10 @@ class StoreStats:
     write_errors: int = 0
     sync_errors: int = 0
     index_errors: int = 0
+    reads: Histogram = field(default_factory=Histogram)  # of records, by `pread`
+    writes: Histogram = field(default_factory=Histogram)  # of records, by `pwritev`
+    rotating: Histogram = field(default_factory=Histogram)  # one for each rotation
+    syncs: Histogram = field(default_factory=Histogram)  # one for each call of `sync`
 
     @property
     def is_disk_good(self) -> bool:
