@@ -7,12 +7,17 @@ tells a duration to within a factor of two, and costs a tenth of a microsecond.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
 _NS_PER_SECOND: Final = 1_000_000_000
-# Durations of 2^39 ns, nine minutes, and more share the last bucket.
-BUCKETS: Final = 40
+# What takes longer, a millisecond, is remembered for a while: a request that took long
+# can so tell what it has waited for, and one that did not pays nothing.
+LONG_NS: Final = 1_000_000
+_LONG_KEPT_MAX: Final = 64
+# Whatever a clock of 64 bits can tell has its bucket: the hot path need not look.
+BUCKETS: Final = 64
 
 
 @dataclass(slots=True)
@@ -27,12 +32,27 @@ class Histogram:
 
     counts: list[int] = field(default_factory=lambda: [0] * BUCKETS)
     total_ns: int = 0
+    # When the last long ones began, and how long they took.
+    long: deque[tuple[int, int]] = field(
+        default_factory=lambda: deque(maxlen=_LONG_KEPT_MAX)
+    )
 
-    def observe(self, ns: int) -> None:
-        """Count one duration, in nanoseconds; a negative one, of a clock set back, as 0."""
-        ns = max(ns, 0)
-        self.counts[min(ns.bit_length(), BUCKETS - 1)] += 1
+    def observe(self, began: int, ns: int) -> None:
+        """
+        Count one duration.
+
+        Args:
+            began: When, by `time.perf_counter_ns`.
+            ns: How long it took, 0 to 2^63 nanoseconds.
+        """
+        self.counts[ns.bit_length()] += 1
         self.total_ns += ns
+        if ns > LONG_NS:
+            self.long.append((began, ns))
+
+    def since(self, moment: int) -> int:
+        """Return how many nanoseconds went into long ones begun since a moment."""
+        return sum(ns for began, ns in self.long if began >= moment)
 
     @property
     def count(self) -> int:

@@ -64,6 +64,18 @@ class FileCache:
         """Forget everything, in constant time; see `Store.flush`."""
         self.store.flush()
 
+    def waited_since(self, moment: int) -> tuple[int, int]:
+        """
+        Return the nanoseconds a request has waited for the disk and for memcached.
+
+        Args:
+            moment: When the request began, by `time.perf_counter_ns`. What took less
+                than a millisecond is not among it.
+        """
+        stats = self.store.stats
+        disk = (stats.reads, stats.writes, stats.rotating)
+        return sum(histogram.since(moment) for histogram in disk), 0
+
 
 class TieredCache(FileCache):
     """The cache with a hot tier before the store."""
@@ -181,3 +193,8 @@ class TieredCache(FileCache):
         self._promoted = {}
         self._counters.clear()
         super().flush()
+
+    def waited_since(self, moment: int) -> tuple[int, int]:
+        """Return the nanoseconds waited for the disk and for memcached."""
+        disk, _ = super().waited_since(moment)
+        return disk, self.hot.stats.calls.since(moment)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Self
 
 from google_crc32c import value as crc32c
@@ -24,6 +25,7 @@ from volcache.errors import (
     DamagedRecordError,
     StoreIOError,
 )
+from volcache.metrics import LONG_NS
 from volcache.store.cycle import SyncMode, VolumeCycle
 from volcache.store.files import OsFileSystem
 from volcache.store.format import (
@@ -93,6 +95,9 @@ class Store:
         self._position_of = recovered.index.get
         self.report: RecoveryReport = recovered.report
         self.stats = StoreStats()
+        self._reads = self.stats.reads
+        self._read_counts = self.stats.reads.counts
+        self._writes = self.stats.writes
         self._cycle = VolumeCycle(
             mount,
             recovered,
@@ -170,14 +175,23 @@ class Store:
         """
         position = self._position_of(key)
         if position is None:
+            self.stats.absent_reads += 1
             return None
         volume = self._volumes.get(position >> LIFE_SHIFT)
         if volume is None:
+            self.stats.evicted_reads += 1
             return None
         offset = position >> OFFSET_SHIFT & OFFSET_MAX
         size = position & SIZE_MAX
         try:
+            began = perf_counter_ns()
             data = self._pread(volume.fd, size, offset)
+            # What `observe` does, without the call.
+            took = perf_counter_ns() - began
+            self._read_counts[took.bit_length()] += 1
+            self._reads.total_ns += took
+            if took > LONG_NS:
+                self._reads.long.append((began, took))
             record = decode_record(data, volume.name, offset, size, key)
         except DamagedRecordError as error:
             self._forget_damaged(key, error)
@@ -200,10 +214,16 @@ class Store:
         """
         found = self._locate(key)
         if found is None:
+            if self._position_of(key) is None:
+                self.stats.absent_reads += 1
+            else:
+                self.stats.evicted_reads += 1
             return None
         volume, offset, size = found
         try:
+            began = perf_counter_ns()
             data = self._pread(volume.fd, min(size, HEAD_BYTES + len(key)), offset)
+            self._reads.observe(began, perf_counter_ns() - began)
             record = decode_head(
                 data,
                 volume.name,
@@ -437,9 +457,11 @@ class Store:
         """
         offset = head.end
         try:
+            began = perf_counter_ns()
             written = self._pwritev(head.fd, buffers, offset)
             if written != size:
                 self._write_rest(head.fd, buffers, offset, written)
+            self._writes.observe(began, perf_counter_ns() - began)
         except OSError as error:
             self.stats.note_write_error(error)
             message = f"disk refused to write: {error.strerror or error}"

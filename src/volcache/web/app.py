@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from http import HTTPStatus
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from volcache.keys import RESERVED_PREFIX, parse_key
@@ -22,6 +24,7 @@ from volcache.web.lifetimes import Lifetimes
 from volcache.web.ranges import requested_range
 from volcache.web.responses import (
     OK,
+    Answer,
     RecordHeaders,
     etag_of,
     send_empty,
@@ -31,6 +34,7 @@ from volcache.web.responses import (
     status_of,
     stored_headers,
 )
+from volcache.web.stats import SAMPLE_ONE_IN, RequestStats
 from volcache.web.uploads import (
     CONTENT_ENCODING_BYTES_MAX,
     CONTENT_TYPE_BYTES_MAX,
@@ -40,7 +44,6 @@ from volcache.web.uploads import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from wsgiref.types import StartResponse, WSGIEnvironment
 
     from volcache.service import FileCache
@@ -49,6 +52,12 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 ALLOW: Final = ("Allow", "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL")
+
+OnSlow = Callable[[str, str, int, int, int, int], None]
+
+_NEVER_NS: Final = 1 << 63
+# The low bits of a duration in nanoseconds are as good as chance.
+_SAMPLE_MASK: Final = SAMPLE_ONE_IN - 1
 
 # Misses are as frequent as hits, so their answer is made once.
 _MISS_TEXT: Final = b"no value is stored under this key\n"
@@ -72,6 +81,9 @@ class App:
         is_ready: Callable[[], bool] = lambda: True,
         lifetimes: Lifetimes | None = None,
         clock: Callable[[], int] = time.time_ns,
+        stats: RequestStats | None = None,
+        slow_seconds: float = 0,
+        on_slow: OnSlow = lambda *_: None,
     ) -> None:
         """
         Answer from a cache.
@@ -84,6 +96,10 @@ class App:
             is_ready: What `/-/ready` answers, asked with each miss; must not raise.
             lifetimes: How long uploads are kept; for ever if not given.
             clock: Nanoseconds since the epoch, of the same clock as the cache's.
+            stats: Where requests are counted; made here if not given.
+            slow_seconds: What takes longer is told to `on_slow`; 0 = nothing is.
+            on_slow: Given verb, path, status and the nanoseconds of all, of the disk
+                and of memcached; must not raise.
 
         """
         self._admin = Admin(flush=cache.flush, token=admin_token, is_ready=is_ready)
@@ -96,7 +112,12 @@ class App:
         self._get_record = cache.get
         headers = RecordHeaders(clock)
         self._make_headers = headers.make
-        self._dated = headers.dated
+        self._dates = headers
+        self.stats = stats or RequestStats()
+        self._fast = self.stats.fast
+        self._fast_counts = self.stats.fast.counts
+        self._slow_ns = round(slow_seconds * 1e9) or _NEVER_NS
+        self._on_slow = on_slow
         self._verbs: dict[
             str, Callable[[WSGIEnvironment, StartResponse, str], list[bytes]]
         ] = {
@@ -113,12 +134,13 @@ class App:
         self, environ: WSGIEnvironment, start_response: StartResponse
     ) -> list[bytes]:
         """Answer one request: `[]` or one `bytes` of exactly Content-Length."""
+        began = perf_counter_ns()
+        key = None
         try:
-            method: str = environ["REQUEST_METHOD"]
-            # bjoern leaves it out for CONNECT and for a bare http://host.
+            # bjoern leaves the path out for CONNECT and for a bare http://host.
             path: str = environ.get("PATH_INFO", "")
             if (
-                method == "GET"
+                environ["REQUEST_METHOD"] == "GET"
                 and path[:1] == "/"
                 # The reserved prefix, and what looks like it; one character is not
                 # allocated, three are.
@@ -137,12 +159,64 @@ class App:
                 record = self._get_record(key)
                 if record is not None:
                     start_response(OK, self._make_headers(key, record))
+                    # What `RequestStats.note` does, without the calls.
+                    took = perf_counter_ns() - began
+                    self._fast_counts[took.bit_length()] += 1
+                    self._fast.total_ns += took
+                    self.stats.bytes_out += record[9]
+                    if record[11] != "DISK":
+                        self.stats.fast_memc += 1
+                    if not took & _SAMPLE_MASK:
+                        self.stats.sample(key)
+                    if took > self._slow_ns:
+                        self._note_slow("GET", path, OK, began, took)
                     return [record[0]]
-                if key == parse_key(path, self._key_size_max):
-                    return self._missed(self._dated(start_response))
-            return self._answer(method, path, environ, self._dated(start_response))
         except BaseException as error:  # noqa: BLE001 - Nothing may reach bjoern.
-            return _fail(error, environ, self._dated(start_response))
+            return self._answer_any(environ, start_response, began, key, error)
+        return self._answer_any(environ, start_response, began, key)
+
+    def _answer_any(
+        self,
+        environ: WSGIEnvironment,
+        start_response: StartResponse,
+        began: int,
+        missed: bytes | None,
+        error: BaseException | None = None,
+    ) -> list[bytes]:
+        """
+        Answer what is no plain hit, and count it.
+
+        Args:
+            environ: The request.
+            start_response: As WSGI gives it.
+            began: When, by `perf_counter_ns`.
+            missed: What was looked for in vain already.
+            error: How the search ended, if it did not come to its end.
+        """
+        answer = Answer(start_response, self._dates)
+        method: str = environ.get("REQUEST_METHOD", "")
+        path: str = environ.get("PATH_INFO", "")
+        try:
+            if error is not None:
+                body = _fail(error, environ, answer)
+            elif missed is not None and missed == parse_key(path, self._key_size_max):
+                body = self._missed(answer)
+            else:
+                body = self._answer(method, path, environ, answer)
+        except BaseException as failure:  # noqa: BLE001 - Nothing may reach bjoern.
+            body = _fail(failure, environ, answer)
+        took = perf_counter_ns() - began
+        self.stats.note(method, answer.status, began, took)
+        if took > self._slow_ns:
+            self._note_slow(method, path, answer.status, began, took)
+        return body
+
+    def _note_slow(
+        self, method: str, path: str, status: str, began: int, took: int
+    ) -> None:
+        """Tell of a request that took long, and where its time went."""
+        disk, memcached = self._cache.waited_since(began)
+        self._on_slow(method, path, int(status[:3]), took, disk, memcached)
 
     def _answer(
         self,
@@ -173,6 +247,7 @@ class App:
         While the disk cannot be read, that says nothing of the key: it is a 503 then,
         with which nginx makes a miss of it or goes elsewhere, as it was told to.
         """
+        self.stats.misses += 1
         if self._is_ready():
             return _miss(start_response, is_head=is_head)
         return send_text(
@@ -196,13 +271,16 @@ class App:
         record = self._get_record(key)
         if record is None:
             return self._missed(start_response)
+        self._note_hit(record)
         headers = self._make_headers(key, record)
         if "HTTP_RANGE" in environ:
             part = requested_range(
                 environ, etag_of(record), record.stored_ms // 1000, record.length
             )
             if part is not None:
+                self.stats.bytes_out += len(part)
                 return send_part(start_response, headers, record.value, part)
+        self.stats.bytes_out += record.length
         start_response(OK, headers)
         return [record.value]
 
@@ -213,6 +291,7 @@ class App:
         record = self._cache.head(key)
         if record is None:
             return self._missed(start_response, is_head=True)
+        self._note_hit(record)
         if conditional.is_conditional(environ) and self._is_known(environ, record):
             return send_not_modified(start_response, self._make_headers(key, record))
         start_response(OK, self._make_headers(key, record))
@@ -226,8 +305,15 @@ class App:
         if record is None:
             return self._missed(start_response)
         if self._is_known(environ, record):
+            self._note_hit(record)
             return send_not_modified(start_response, self._make_headers(key, record))
         return None
+
+    def _note_hit(self, record: Record) -> None:
+        if record.source == "DISK":
+            self.stats.disk_hits += 1
+        else:
+            self.stats.memc_hits += 1
 
     def _is_known(self, environ: WSGIEnvironment, record: Record) -> bool:
         """
@@ -268,6 +354,7 @@ class App:
             content_encoding=content_encoding,
             expires_ms=expires_ms,
         )
+        self.stats.bytes_in += len(value)
         start_response(OK, stored_headers(record))
         return [b""]
 

@@ -244,19 +244,10 @@ class RecordHeaders:
             headers.append(("Cache-Control", f"max-age={left}"))
         return headers
 
-    def dated(self, start_response: StartResponse) -> StartResponse:
-        """Return `start_response` such that it adds Date where there is none."""
-
-        def start(
-            status: str, headers: Headers, error: OptExcInfo | None = None, /
-        ) -> Callable[[bytes], object]:
-            if headers[0][0] != "Date":
-                now = self._clock() // _NS_PER_SECOND
-                date = self._date_now if now == self._second else self._new_date(now)
-                headers.append(date)
-            return start_response(status, headers, error)
-
-        return start
+    def date(self) -> tuple[str, str]:
+        """Return the header Date of this second."""
+        now = self._clock() // _NS_PER_SECOND
+        return self._date_now if now == self._second else self._new_date(now)
 
     def _age(self, seconds: int) -> tuple[str, str]:
         if len(self._ages) >= _AGES_KEPT_MAX:
@@ -284,6 +275,27 @@ class RecordHeaders:
         header = ("Last-Modified", format_date(second))
         self._dates[second] = header
         return header
+
+
+class Answer:
+    """`start_response` for one request: adds Date, and remembers the status."""
+
+    __slots__ = ("_dates", "_start_response", "status")
+
+    def __init__(self, start_response: StartResponse, dates: RecordHeaders) -> None:
+        """Pass on to what the server gave."""
+        self._start_response = start_response
+        self._dates = dates
+        self.status = ""  # Until there is one.
+
+    def __call__(
+        self, status: str, headers: Headers, error: OptExcInfo | None = None, /
+    ) -> Callable[[bytes], object]:
+        """Begin the answer; see PEP 3333."""
+        self.status = status
+        if headers[0][0] != "Date":
+            headers.append(self._dates.date())
+        return self._start_response(status, headers, error)
 
 
 def format_date(seconds: int) -> str:

@@ -20,27 +20,36 @@ class RequestStats:
     """
     Counts since the start.
 
-    The plain GET that finds its value on the disk is counted in `fast` alone; everything
+    The plain GET that finds its value is counted in `fast` alone; everything
     else in `answers` and `durations`. The methods put both together.
     """
 
     fast: Histogram = field(default_factory=Histogram)  # one for each such GET
-    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     durations: dict[str, Histogram] = field(
         default_factory=lambda: {verb: Histogram() for verb in VERBS}
     )
-    memc_hits: int = 0  # GETs and HEADs answered from the hot tier
-    disk_hits: int = 0  # likewise from the disk, without those in `fast`
+    fast_memc: int = 0  # how many of `fast` the hot tier answered
+    memc_hits: int = 0  # other GETs and HEADs that found a value in the hot tier
+    disk_hits: int = 0  # likewise on the disk
     misses: int = 0  # GETs and HEADs of keys under which there was nothing
     bytes_in: int = 0  # of values that were stored
     bytes_out: int = 0  # of values, or parts of them, that were given back
     sampled: Counter[bytes] = field(default_factory=Counter)  # keys of GETs that hit
 
-    def note(self, method: str, status: int, ns: int) -> None:
-        """Count an answer that is not one of `fast`, and how long it took."""
+    def note(self, method: str, status: str, began: int, ns: int) -> None:
+        """
+        Count an answer that is not one of `fast`.
+
+        Args:
+            method: Of the request; those nobody knows are one.
+            status: The status line, such as `404 Not Found`.
+            began: When, by `time.perf_counter_ns`.
+            ns: How many nanoseconds it took.
+        """
         verb = method if method in self.durations else "OTHER"
         self.answers[verb, status] += 1
-        self.durations[verb].observe(ns)
+        self.durations[verb].observe(began, ns)
 
     def sample(self, key: bytes) -> None:
         """
@@ -68,15 +77,20 @@ class RequestStats:
 
     def requests(self) -> dict[tuple[str, int], int]:
         """Return the number of requests by verb and status."""
-        found = dict(self.answers)
+        found: Counter[tuple[str, int]] = Counter()
+        for (verb, status), count in self.answers.items():
+            found[verb, int(status[:3])] += count
         plain = self.fast.count
         if plain:
-            found["GET", 200] = found.get(("GET", 200), 0) + plain
-        return found
+            found["GET", 200] += plain
+        return dict(found)
 
     def hits(self) -> dict[str, int]:
         """Return the number of GETs and HEADs that found a value, by where."""
-        return {"MEMC": self.memc_hits, "DISK": self.disk_hits + self.fast.count}
+        return {
+            "MEMC": self.memc_hits + self.fast_memc,
+            "DISK": self.disk_hits + self.fast.count - self.fast_memc,
+        }
 
     def latencies(self) -> dict[str, Histogram]:
         """Return how long requests took, by verb."""

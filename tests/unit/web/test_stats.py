@@ -6,11 +6,11 @@ from volcache.web.stats import SAMPLE_ONE_IN, RequestStats
 def test_fast_hits_are_part_of_requests_hits_and_latencies() -> None:
     """The hot path writes one histogram; readers see everything."""
     stats = RequestStats()
-    stats.fast.observe(2000)
-    stats.note("GET", 200, 3000)
+    stats.fast.observe(0, 2000)
+    stats.note("GET", "200 OK", 0, 3000)
     stats.disk_hits += 1
-    stats.note("GET", 404, 3000)
-    stats.note("PUT", 200, 9000)
+    stats.note("GET", "404 Not Found", 0, 3000)
+    stats.note("PUT", "200 OK", 0, 9000)
     assert stats.requests() == {("GET", 200): 2, ("GET", 404): 1, ("PUT", 200): 1}
     assert stats.hits() == {"MEMC": 0, "DISK": 2}
     assert stats.latencies()["GET"].count == 3
@@ -21,7 +21,7 @@ def test_methods_nobody_knows_share_one_name() -> None:
     """A client that invents methods must not fill the memory."""
     stats = RequestStats()
     for number in range(100):
-        stats.note(f"X{number}", 405, 10)
+        stats.note(f"X{number}", "405 Method Not Allowed", 0, 10)
     assert stats.requests() == {("OTHER", 405): 100}
 
 
