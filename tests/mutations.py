@@ -99,11 +99,11 @@ MUTATIONS: Final = (
     Mutation(
         "a life is forgotten in memory before the disk says so",
         "cycle.py",
-        "        begin_life(self._mount, head, meta, self._clock())\n"
+        "        begin_life(self._mount, head, meta, self._clock(), self._stats)\n"
         "        self.meta = meta\n"
         "        self._reclaim(slot, everything=is_flush)",
         "        self._reclaim(slot, everything=is_flush)\n"
-        "        begin_life(self._mount, head, meta, self._clock())\n"
+        "        begin_life(self._mount, head, meta, self._clock(), self._stats)\n"
         "        self.meta = meta",
     ),
     Mutation(

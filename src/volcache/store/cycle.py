@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -138,6 +139,7 @@ class VolumeCycle:
 
     def _rotate(self, *, is_flush: bool = False) -> Volume:
         """Seal the head and begin the next slot; see `rotation.py` for the steps."""
+        began = time.perf_counter_ns()
         old = self.head
         slot, generation = next_slot(
             volume=old.id, generation=old.generation, volume_num=self._volume_num
@@ -149,11 +151,11 @@ class VolumeCycle:
             store_id=self.meta.store_id,
         )
         allocate(self._mount, head, self._volume_size)
-        seal(old)
+        seal(old, self._stats)
         meta = self.meta._replace(head=slot, generation=generation)
         if is_flush:
             meta = meta._replace(oldest_life=head.life)
-        begin_life(self._mount, head, meta, self._clock())
+        begin_life(self._mount, head, meta, self._clock(), self._stats)
         self.meta = meta
         self._reclaim(slot, everything=is_flush)
         trim(self._fs, head)
@@ -163,6 +165,7 @@ class VolumeCycle:
         self._hand_over(old)
         self.head = head
         self._stats.rotations += 1
+        self._stats.rotating.observe(began, time.perf_counter_ns() - began)
         return head
 
     def _reclaim(self, slot: int, *, everything: bool) -> None:
@@ -229,6 +232,7 @@ class VolumeCycle:
 
     def sync(self) -> None:
         """Sync what was sealed since the last time, then the head; see `Store.sync`."""
+        began = time.perf_counter_ns()
         # First of all: another thread may rotate meanwhile, and the head of now is what
         # must be synced when this returns.
         head = self.head
@@ -237,6 +241,7 @@ class VolumeCycle:
             self._sync_volume(volume)
             _close_index_file(volume)
         self._sync_volume(head)
+        self._stats.syncs.observe(began, time.perf_counter_ns() - began)
 
     def _sync_all(self) -> None:
         """Sync whatever was not synced since the store was opened, in any mode."""

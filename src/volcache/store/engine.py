@@ -502,7 +502,7 @@ class Store:
             head.index()
         except OSError as error:
             self._index_batch = 2 * max(_INDEX_BATCH, len(head.pending))
-            self.stats.note_index_error(error)
+            self.stats.note_index_error(error, volume=head.id)
         else:
             self._index_batch = _INDEX_BATCH
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.lines import Meta
     from volcache.store.mount_point import MountPoint
+    from volcache.store.stats import StoreStats
     from volcache.store.volume import Volume
 
 _log = logging.getLogger("volcache.store")
@@ -82,7 +83,7 @@ def _says_full(error: OSError) -> bool:
     return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def seal(volume: Volume) -> None:
+def seal(volume: Volume, stats: StoreStats) -> None:
     """
     Close a volume for writing and complete its index file.
 
@@ -97,10 +98,12 @@ def seal(volume: Volume) -> None:
         volume.sealed = True
     except OSError as error:
         volume.pending = []
-        _log.error("index.failed volume=%d error=%r", volume.id, str(error))
+        stats.note_index_error(error, volume=volume.id)
 
 
-def begin_life(mount: MountPoint, volume: Volume, meta: Meta, now_ms: int) -> None:
+def begin_life(
+    mount: MountPoint, volume: Volume, meta: Meta, now_ms: int, stats: StoreStats
+) -> None:
     """
     Make a volume the head on the disk; its room is allocated already.
 
@@ -115,4 +118,4 @@ def begin_life(mount: MountPoint, volume: Volume, meta: Meta, now_ms: int) -> No
     try:
         volume.index_file = IndexFile.create(mount.fs, path, volume.index_name)
     except OSError as error:
-        _log.error("index.failed volume=%d error=%r", volume.id, str(error))
+        stats.note_index_error(error, volume=volume.id)

@@ -74,10 +74,10 @@ class StoreStats:
         self.sync_errors += 1
         _log_some(self.sync_errors, "sync.failed", error)
 
-    def note_index_error(self, error: OSError) -> None:
+    def note_index_error(self, error: OSError, *, volume: int) -> None:
         """Count an index file that could not be written; nothing is lost by it."""
         self.index_errors += 1
-        _log_some(self.index_errors, "index.failed", error)
+        _log_some(self.index_errors, f"index.failed volume={volume}", error)
 
 
 def _log_some(count: int, event: str, error: Exception) -> None:

@@ -1,0 +1,80 @@
+"""What a store counts of itself, against what was done to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from support.stores import UnsyncedFileSystem, fill_volume, open_store, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
+
+
+class NoRoomForIndexFiles(UnsyncedFileSystem):
+    """Refuses to write index files, and to make them, while `is_full`."""
+
+    def __init__(self) -> None:
+        """Have room."""
+        self.is_full = False
+        self._index_fds: set[int] = set()
+
+    def open(self, path: str, *, create: bool) -> int:
+        """Open a file, if there is room for it."""
+        is_index = "/index/" in path
+        if is_index and self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fd = super().open(path, create=create)
+        if is_index:
+            self._index_fds.add(fd)
+        return fd
+
+    def pwritev(  # type: ignore[override]
+        self, fd: int, buffers: Sequence[bytes], offset: int
+    ) -> int:
+        """Write, if there is room for it."""
+        if self.is_full and fd in self._index_fds:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().pwritev(fd, buffers, offset)
+
+
+def test_each_rotation_and_each_sync_is_timed(tmp_path: Path) -> None:
+    """One duration for each, whoever asks for it; a flush is a rotation."""
+    store = open_store(tmp_path)
+    fill_volume(store)
+    fill_volume(store)
+    store.flush()
+    assert (store.stats.rotations, store.stats.rotating.count) == (3, 3)
+    assert store.stats.rotating.total_ns > 0
+
+    thread = threading.Thread(target=store.sync)
+    thread.start()
+    thread.join()
+    assert store.stats.syncs.count == 1
+    store.close()
+    assert store.stats.syncs.count == 2
+
+
+def test_index_files_a_rotation_cannot_write_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That of the old head and that of the new one; the values are all there."""
+    fs = NoRoomForIndexFiles()
+    store = open_store(tmp_path, fs=fs)
+    store.put(b"k", b"v")
+    fs.is_full = True
+    fill_volume(store)
+    assert store.stats.index_errors == 2
+    assert "index.failed volume=0 count=1" in caplog.text
+    assert "index.failed volume=1 count=2" in caplog.text
+
+    fs.is_full = False
+    store.close()
+    store = open_store(tmp_path)
+    assert value_of(store.get(b"k")) == b"v"
+    store.close()
