@@ -22,6 +22,7 @@ from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
 from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES
 from volcache.store.position import volume_of
 from volcache.store.rotation import allocate, begin_life, next_slot, seal, trim
+from volcache.store.usage import StoreUsage, measure
 from volcache.store.volume import Volume
 
 if TYPE_CHECKING:
@@ -208,6 +209,17 @@ class VolumeCycle:
         if self._sync_mode == "always":
             self._sync_volume(old)
         _close_index_file(old)
+
+    def usage(self) -> StoreUsage:
+        """Return how full the volumes are; see `usage.measure`."""
+        return measure(
+            self.volumes,
+            self.head,
+            self._index,
+            volume_size=self._volume_size,
+            volume_num=self._volume_num,
+            size_of=lambda volume: self._fs.size(volume.fd),
+        )
 
     # --- Health --------------------------------------------------------------------
 

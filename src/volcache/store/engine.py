@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.recovery import Recovered
     from volcache.store.report import RecoveryReport
+    from volcache.store.usage import StoreUsage
     from volcache.store.volume import Volume
 
 _log = logging.getLogger("volcache.store")
@@ -304,6 +305,15 @@ class Store:
             return False
         self.stats.note_disk_answers()
         return True
+
+    def usage(self) -> StoreUsage:
+        """
+        Return how full the volumes are.
+
+        Costs some microseconds for each volume and nothing for each key. For the thread
+        that puts.
+        """
+        return self._cycle.usage()
 
     @property
     def count(self) -> int:

@@ -107,6 +107,12 @@ class Survey:
             generation=generation,
             store_id=self.meta.store_id,
         )
+        header = self.headers.get(volume)
+        if header is not None and (header.generation, header.store_id) == (
+            generation,
+            self.meta.store_id,
+        ):
+            found.began_ms = header.began_ms
         lives[found.life] = found
 
     def _read_headers(self, *, meta_there: bool) -> dict[int, VolumeHeader]:

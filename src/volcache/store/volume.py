@@ -35,6 +35,7 @@ class Volume:
 
     __slots__ = (
         "base",
+        "began_ms",
         "capacity",
         "end",
         "fd",
@@ -63,6 +64,7 @@ class Volume:
         self.identity = self.name.identity
         self.end = VOLUME_HEADER_BYTES
         self.synced_end = 0
+        self.began_ms = 0  # Epoch, as its header says; 0 when that is not known.
         # How far it may be written: 0 until its room is allocated, and when retired.
         self.capacity = 0
         self.retired = False  # Not to be written any more, full or failed.
@@ -95,6 +97,7 @@ class Volume:
         if fs.pwritev(self.fd, [data], 0) != len(data):
             message = f"header of volume {self.id} was written in part"
             raise OSError(message)
+        self.began_ms = began_ms
 
     def index(self, *, sealed: bool = False) -> None:
         """

@@ -1,0 +1,183 @@
+"""How full the volumes are, against a model that remembers every record."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.stores import (
+    VOLUME_NUM,
+    VOLUME_SIZE,
+    FakeClock,
+    UnsyncedFileSystem,
+    fill_volume,
+    open_store,
+    reopen,
+)
+from volcache.store.format import VOLUME_HEADER_BYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from volcache.store import Store
+
+
+class Model:
+    """Which records are live, where, and what the cycle has taken."""
+
+    def __init__(self, store: Store) -> None:
+        """Know nothing of an empty store."""
+        self.store = store
+        self.live: dict[bytes, tuple[tuple[int, int], int]] = {}
+        self.evicted_records = 0
+        self.evicted_bytes = 0
+
+    def put(self, key: bytes, length: int) -> None:
+        """Store a value."""
+        record = self.store.put(key, bytes(length))
+        self._evict()
+        self.live[key] = ((record.generation, record.volume), record.size)
+
+    def delete(self, key: bytes) -> None:
+        """Forget a key, which takes room for a tombstone, and so may rotate."""
+        self.store.delete(key)
+        self._evict()
+        self.live.pop(key, None)
+
+    def _evict(self) -> None:
+        """Take out what lies in lives that are over, and count it."""
+        lives = {(v.generation, v.id) for v in self.store.usage().volumes if v.used}
+        for key, (life, size) in list(self.live.items()):
+            if life not in lives:
+                del self.live[key]
+                self.evicted_records += 1
+                self.evicted_bytes += size
+
+    def agrees(self) -> None:
+        """Compare what the store says with what it must be."""
+        usage = self.store.usage()
+        by_life: dict[tuple[int, int], list[int]] = {}
+        for life, size in self.live.values():
+            by_life.setdefault(life, []).append(size)
+        for volume in usage.volumes:
+            sizes = by_life.get((volume.generation, volume.id), [])
+            assert (volume.live_records, volume.live) == (len(sizes), sum(sizes))
+            assert volume.live + volume.dead == volume.used <= volume.size
+        assert usage.keys == len(self.live) == self.store.count
+        assert usage.live + usage.dead + usage.free == VOLUME_NUM * VOLUME_SIZE
+        stats = self.store.stats
+        assert stats.evicted_records == self.evicted_records
+        assert stats.evicted_bytes == self.evicted_bytes
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_live_and_dead_and_evicted_are_those_of_a_model(
+    tmp_path: Path, seed: int
+) -> None:
+    """Over some turns of the cycle, with keys replaced and deleted on the way."""
+    chance = random.Random(seed)  # noqa: S311 - No secret.
+    store = open_store(tmp_path)
+    model = Model(store)
+    for _ in range(400):
+        key = b"%d" % chance.randrange(60)
+        if chance.random() < 0.2:
+            model.delete(key)
+        else:
+            model.put(key, chance.randrange(1500))
+        model.agrees()
+    assert store.stats.rotations > VOLUME_NUM
+    assert model.evicted_records
+    store.close()
+
+
+def test_every_slot_is_shown_used_or_not(tmp_path: Path) -> None:
+    """A new store has a head and slots that wait; a turn later none waits."""
+    store = open_store(tmp_path)
+    usage = store.usage()
+    assert [v.state for v in usage.volumes] == ["head", "empty", "empty", "empty"]
+    assert [v.size for v in usage.volumes] == [VOLUME_SIZE] * VOLUME_NUM
+    assert usage.dead == usage.head_end == VOLUME_HEADER_BYTES
+
+    for _ in range(VOLUME_NUM):
+        fill_volume(store)
+    usage = store.usage()
+    assert [v.state for v in usage.volumes] == ["head", "sealed", "sealed", "sealed"]
+    assert [v.generation for v in usage.volumes] == [1, 0, 0, 0]
+    assert (usage.head_id, usage.head_generation) == (0, 1)
+    store.close()
+
+
+def test_a_volume_knows_when_it_began_also_after_a_restart(tmp_path: Path) -> None:
+    """By the clock when it became the head, by its header later."""
+    clock = FakeClock()
+    first = clock.now_ms
+    store = open_store(tmp_path, clock=clock)
+    clock.advance(3600)
+    fill_volume(store)
+    began = [first, first + 3_600_000, 0, 0]
+    assert [v.began_ms for v in store.usage().volumes] == began
+
+    clock.advance(60)
+    store = reopen(store, tmp_path, clock=clock)
+    assert [v.began_ms for v in store.usage().volumes] == began
+    store.close()
+
+
+def test_a_volume_whose_header_is_damaged_does_not_know_when_it_began(
+    tmp_path: Path,
+) -> None:
+    """It is read all the same, by its index file."""
+    store = open_store(tmp_path, clock=FakeClock())
+    keys = fill_volume(store)
+    store.close()
+    path = tmp_path / "data" / "0"
+    data = path.read_bytes()
+    path.write_bytes(bytes(VOLUME_HEADER_BYTES) + data[VOLUME_HEADER_BYTES:])
+
+    store = open_store(tmp_path)
+    volume = store.usage().volumes[0]
+    assert (volume.began_ms, volume.live_records) == (0, len(keys) - 1)
+    store.close()
+
+
+def test_volumes_of_other_sizes_and_numbers_are_shown_as_they_are(
+    tmp_path: Path,
+) -> None:
+    """After a change of settings the slots change when their turn comes."""
+    store = open_store(tmp_path)
+    fill_volume(store)
+    store.close()
+    store = open_store(tmp_path, volume_num=6, volume_size=2 * VOLUME_SIZE)
+    sizes = [v.size for v in store.usage().volumes]
+    assert sizes[0] == VOLUME_SIZE
+    assert sizes[1:] == [2 * VOLUME_SIZE] * 5
+    assert store.usage().capacity == 12 * VOLUME_SIZE
+    store.close()
+    store = open_store(tmp_path, volume_num=2, volume_size=1024)
+    assert store.usage().free == 0
+    store.close()
+
+
+def test_a_disk_that_does_not_answer_does_not_keep_the_rest_from_being_known(
+    tmp_path: Path,
+) -> None:
+    """The length of a file may not be to be had; a volume has what was written."""
+
+    class Silent(UnsyncedFileSystem):
+        is_silent = False
+
+        def size(self, fd: int) -> int:
+            if self.is_silent:
+                raise OSError
+            return super().size(fd)
+
+    fs = Silent()
+    store = open_store(tmp_path, fs=fs)
+    store.put(b"k", b"v")
+    fs.is_silent = True
+    volume = store.usage().volumes[0]
+    assert volume.size == volume.used == store.usage().head_end
+    fs.is_silent = False
+    store.close()
