@@ -17,15 +17,23 @@ Knows neither HTTP nor settings, nor how either tier works.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from volcache.hot.promotion import MissCounters
-    from volcache.hot.tier import HotTier
+    from volcache.hot.tier import HotStats, HotTier
     from volcache.store import Record, Store
 
 # Keys asked for in the hot tier first. More could be hot, but not much hotter.
 _PROMOTED_MAX: Final = 65_536
+
+
+class HotState(NamedTuple):
+    """What is to be seen of a hot tier."""
+
+    stats: HotStats
+    up: dict[str, bool]  # which servers are asked at present, by their addresses
+    promoted: int  # keys asked for in it first
 
 
 class FileCache:
@@ -75,6 +83,10 @@ class FileCache:
         stats = self.store.stats
         disk = (stats.reads, stats.writes, stats.rotating)
         return sum(histogram.since(moment) for histogram in disk), 0
+
+    def hot_state(self) -> HotState | None:
+        """Return how the hot tier is; None without one."""
+        return None
 
 
 class TieredCache(FileCache):
@@ -198,3 +210,7 @@ class TieredCache(FileCache):
         """Return the nanoseconds waited for the disk and for memcached."""
         disk, _ = super().waited_since(moment)
         return disk, self.hot.stats.calls.since(moment)
+
+    def hot_state(self) -> HotState:
+        """Return how the hot tier is."""
+        return HotState(self.hot.stats, self.hot.up, len(self._promoted))

@@ -147,6 +147,7 @@ class _Server:
             self._take_down("closed")
             raise ServerDownError("closed")
         sockets.begin()
+        began = time.perf_counter_ns()
         try:
             return ask(client)
         except MemcacheUnexpectedCloseError as error:
@@ -160,6 +161,9 @@ class _Server:
             kind = _kind_of(error)
             self._take_down(kind)
             raise ServerDownError(kind) from error
+        finally:
+            # The thread that probes does not call this: one thread counts.
+            self._stats.calls.observe(began, time.perf_counter_ns() - began)
 
     def _reconnect_soon(self) -> None:
         """Go down without blame: the prober connects again at once."""

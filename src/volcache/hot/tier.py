@@ -22,13 +22,17 @@ class HotStats:
     flushes: int = 0  # times all items were given up at once
     states: int = 0  # changes between up and down, of all servers
     failures: Counter[str] = field(default_factory=Counter)  # by kind
-    calls: Histogram = field(default_factory=Histogram)  # to memcached, of any kind
+    calls: Histogram = field(default_factory=Histogram)  # to a server that was up
 
 
 class HotTier(Protocol):
     """A place for copies of records that is faster than the disk, and may forget."""
 
     stats: HotStats
+
+    @property
+    def up(self) -> dict[str, bool]:
+        """Which servers are asked at present, by their addresses."""
 
     def may_hold(self, key: bytes) -> bool:
         """

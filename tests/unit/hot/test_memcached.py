@@ -90,6 +90,7 @@ def test_what_is_promoted_is_found_until_it_is_invalidated() -> None:
         1,
         1,
     )
+    assert stats.calls.count == 4
     assert not stats.failures
 
 
@@ -117,6 +118,9 @@ def test_a_server_that_hangs_costs_one_time_out() -> None:
     assert tier.stats.failures["timeout"] == 1
     assert tier.stats.gets == 1
     assert elapsed >= 0.05
+    # The one that stored the item, and the one that waited.
+    assert tier.stats.calls.count == 2
+    assert tier.stats.calls.total_ns >= 50_000_000
 
 
 def test_a_late_answer_is_never_read_as_the_next_one() -> None:
