@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import secrets
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +27,8 @@ from volcache.web.inherited import inherited_listener
 from volcache.web.lifetimes import Lifetimes
 from volcache.web.reaper import IdleReaper
 from volcache.web.server import listen, serve
+from volcache.web.stats import RequestStats
+from volcache.web.status import Status
 from volcache.web.stopper import stop_signals_held
 
 if TYPE_CHECKING:
@@ -50,19 +53,21 @@ def run(config: Config) -> None:
         inherited = inherited_listener(os.environ)
         listener = inherited or listen(config.ip, config.port)
         parts.callback(listener.close)
-        store = _open_store(config)
+        store, boot_seconds = _open_store(config)
         parts.callback(_close_store, store)
         if config.sync_mode == "periodic":
             syncer = PeriodicSync(store, config.sync_interval)
             parts.callback(syncer.stop)
-        app = App(
+        draining = threading.Event()
+        status = Status(
             _make_cache(config, store, parts),
-            key_size_max=config.max_key_size,
-            value_size_max=config.max_value_size,
-            admin_token=config.admin_token,
-            is_ready=store.is_ready,
-            lifetimes=Lifetimes(default_ttl=config.default_ttl, max_ttl=config.max_ttl),
+            RequestStats(),
+            mount_point=config.mount_point,
+            sync_mode=config.sync_mode,
+            boot_seconds=boot_seconds,
+            is_draining=draining.is_set,
         )
+        app = _make_app(config, status)
         if config.idle_timeout:
             reaper = IdleReaper(listener, config.idle_timeout)
             parts.callback(reaper.stop)
@@ -74,11 +79,32 @@ def run(config: Config) -> None:
         shown = f"[{host}]" if ":" in host else host
         _log.info("serving.started url=http://%s:%d", shown, port)
         # A socket of somebody else's stays open: what comes waits for the next process.
-        serve(listener, app, owns_listener=inherited is None)
+        serve(
+            listener,
+            app,
+            owns_listener=inherited is None,
+            on_draining=draining.set,
+        )
         _log.info("serving.ended")
 
 
-def _open_store(config: Config) -> Store:
+def _make_app(config: Config, status: Status) -> App:
+    """Put the web layer before the cache that `status` watches."""
+    cache = status.cache
+    return App(
+        cache,
+        key_size_max=config.max_key_size,
+        value_size_max=config.max_value_size,
+        admin_token=config.admin_token,
+        is_ready=cache.store.is_ready,
+        lifetimes=Lifetimes(default_ttl=config.default_ttl, max_ttl=config.max_ttl),
+        status=status,
+        stats=status.requests,
+    )
+
+
+def _open_store(config: Config) -> tuple[Store, float]:
+    """Open the store, and tell how many seconds that took."""
     began = time.monotonic()
     store = Store.open(
         config.mount_point,
@@ -86,6 +112,7 @@ def _open_store(config: Config) -> Store:
         volume_num=config.volume_num,
         sync_mode=cast("SyncMode", config.sync_mode),
     )
+    seconds = time.monotonic() - began
     report = store.report
     _log.info(
         "store.opened mount_point=%s keys=%d entries=%d scanned=%d torn=%d damaged=%d"
@@ -97,9 +124,9 @@ def _open_store(config: Config) -> Store:
         report.torn,
         report.damaged,
         report.rebuilt,
-        time.monotonic() - began,
+        seconds,
     )
-    return store
+    return store, seconds
 
 
 def _make_cache(config: Config, store: Store, parts: ExitStack) -> FileCache:

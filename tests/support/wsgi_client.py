@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from support.fake_cache import FakeCache
     from volcache.service import FileCache
     from volcache.web.lifetimes import Lifetimes
+    from volcache.web.status import Status
 
 KEY_SIZE_MAX: Final = 20
 VALUE_SIZE_MAX: Final = 100
@@ -36,6 +37,7 @@ class Client:
         *,
         admin_token: str = "",
         is_ready: bool = True,
+        status: Status | None = None,
     ) -> None:
         """Put an application in front of a cache, at the time its values have."""
         self.cache = cache
@@ -48,6 +50,7 @@ class Client:
             is_ready=lambda: is_ready,
             lifetimes=lifetimes,
             clock=lambda: self.now_ms * 1_000_000,
+            status=status,
         )
 
     def ask(

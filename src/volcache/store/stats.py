@@ -46,6 +46,16 @@ class StoreStats:
         """Whether reads work: false after several errors without a good one between."""
         return self.read_errors_in_row < READ_ERRORS_IN_ROW_MAX
 
+    def misses(self) -> dict[str, int]:
+        """Return how many reads of the store found nothing, by why."""
+        return {
+            "absent": self.absent_reads,
+            "expired": self.expired_reads,
+            "evicted": self.evicted_reads,
+            "damaged": self.damaged_records,
+            "unreadable": self.read_errors,
+        }
+
     def note_damaged(self, error: DamagedRecordError) -> None:
         """Count a record that does not check out."""
         self.damaged_records += 1

@@ -43,7 +43,8 @@ class StoreUsage:
     """All volumes by their ids, and which is being written."""
 
     volumes: list[VolumeUsage]
-    capacity: int  # what the settings allow all volumes together
+    volume_size: int  # of one that is begun now
+    volume_num: int
     head_id: int
     head_generation: int
     head_end: int  # where the next record goes
@@ -66,7 +67,7 @@ class StoreUsage:
     @property
     def free(self) -> int:
         """Bytes not written: what is neither live nor dead; 0 after a shrinking."""
-        return max(0, self.capacity - self.live - self.dead)
+        return max(0, self.volume_num * self.volume_size - self.live - self.dead)
 
 
 def measure(
@@ -107,7 +108,8 @@ def measure(
         )
     return StoreUsage(
         volumes=[found[slot] for slot in sorted(found)],
-        capacity=volume_size * volume_num,
+        volume_size=volume_size,
+        volume_num=volume_num,
         head_id=head.id,
         head_generation=head.generation,
         head_end=head.end,

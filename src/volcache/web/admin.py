@@ -9,24 +9,41 @@ from __future__ import annotations
 
 import hmac
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.web.responses import send_empty, send_text
+from volcache.web.responses import OK, send_empty, send_text
+from volcache.web.stats_json import encode_stats
+from volcache.web.status import Readiness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from volcache.web.status import Status
 
 ALLOW: Final = ("Allow", "GET, HEAD, OPTIONS")
 _ALLOW_FLUSH: Final = ("Allow", "POST, OPTIONS")
 _CHALLENGE: Final = ("WWW-Authenticate", 'Bearer realm="volcache"')
 
 
+class Page(NamedTuple):
+    """What a GET under the prefix is answered with; its status is 200."""
+
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()  # besides type, length and no-store
+
+
 class Admin:
     """Answers requests whose path begins with the reserved prefix."""
 
     def __init__(
-        self, *, flush: Callable[[], None], token: str, is_ready: Callable[[], bool]
+        self,
+        *,
+        flush: Callable[[], None],
+        token: str,
+        is_ready: Callable[[], bool],
+        status: Status | None = None,
     ) -> None:
         """
         Serve the operator.
@@ -34,11 +51,19 @@ class Admin:
         Args:
             flush: Drops everything; may raise what a put may raise.
             token: What `Authorization: Bearer` must say; empty allows nobody.
-            is_ready: Whether requests should be sent here; must not raise.
+            is_ready: Whether the disk can be read; must not raise.
+            status: What there is to know of the instance, and whether requests should
+                be sent here. Without it only `is_ready` decides, and nothing is shown.
         """
         self._flush = flush
-        self._is_ready = is_ready
         self._token = token.encode()
+        self._readiness = status.readiness if status else Readiness(is_ready)
+        # A path, and what a GET of it is answered with.
+        self._pages: dict[str, Callable[[WSGIEnvironment], Page]] = {}
+        if status:
+            self._pages["/-/stats"] = lambda _environ: Page(
+                "application/json; charset=utf-8", encode_stats(status.snapshot())
+            )
 
     def answer(
         self,
@@ -50,7 +75,7 @@ class Admin:
         """Answer one request."""
         if path == "/-/flush":
             return self._answer_flush(method, environ, start_response)
-        return self._answer_read(method, path, start_response)
+        return self._answer_read(method, path, environ, start_response)
 
     def _answer_flush(
         self, method: str, environ: WSGIEnvironment, start_response: StartResponse
@@ -84,7 +109,11 @@ class Admin:
         return send_text(start_response, HTTPStatus.OK, "flushed")
 
     def _answer_read(
-        self, method: str, path: str, start_response: StartResponse
+        self,
+        method: str,
+        path: str,
+        environ: WSGIEnvironment,
+        start_response: StartResponse,
     ) -> list[bytes]:
         """Answer what changes nothing."""
         if method == "OPTIONS":
@@ -101,19 +130,40 @@ class Admin:
         if path == "/-/healthy":
             return send_text(start_response, HTTPStatus.OK, "ok", is_head=is_head)
         if path == "/-/ready":
-            if self._is_ready():
-                return send_text(
-                    start_response, HTTPStatus.OK, "ready", is_head=is_head
-                )
-            return send_text(
-                start_response,
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "not ready: several reads in a row failed; the log has the cause",
-                is_head=is_head,
-            )
+            return self._answer_ready(start_response, is_head=is_head)
+        if path in self._pages:
+            page = self._pages[path](environ)
+            return _send_page(start_response, page, is_head=is_head)
+        there_are = ", ".join(["/-/healthy", "/-/ready", *self._pages])
         return send_text(
             start_response,
             HTTPStatus.NOT_FOUND,
-            "nothing here; under /-/ there are /-/healthy, /-/ready and /-/flush",
+            f"nothing here; under /-/ there are {there_are} and /-/flush",
             is_head=is_head,
         )
+
+    def _answer_ready(
+        self, start_response: StartResponse, *, is_head: bool
+    ) -> list[bytes]:
+        problem = self._readiness.problem()
+        if not problem:
+            return send_text(start_response, HTTPStatus.OK, "ready", is_head=is_head)
+        return send_text(
+            start_response,
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"not ready: {problem}",
+            is_head=is_head,
+        )
+
+
+def _send_page(
+    start_response: StartResponse, page: Page, *, is_head: bool
+) -> list[bytes]:
+    headers = [
+        ("Content-Type", page.content_type),
+        ("Content-Length", str(len(page.body))),
+        ("Cache-Control", "no-store"),
+        *page.headers,
+    ]
+    start_response(OK, headers)
+    return [] if is_head else [page.body]

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from volcache.service import FileCache
     from volcache.store import Record
+    from volcache.web.status import Status
 
 _log: Final = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class App:
         stats: RequestStats | None = None,
         slow_seconds: float = 0,
         on_slow: OnSlow = lambda *_: None,
+        status: Status | None = None,
     ) -> None:
         """
         Answer from a cache.
@@ -93,16 +95,19 @@ class App:
             key_size_max: The longest key taken, in bytes.
             value_size_max: The longest value taken, in bytes.
             admin_token: Allows `POST /-/flush`; empty allows nobody.
-            is_ready: What `/-/ready` answers, asked with each miss; must not raise.
+            is_ready: Whether the disk can be read, asked with each miss; must not raise.
             lifetimes: How long uploads are kept; for ever if not given.
             clock: Nanoseconds since the epoch, of the same clock as the cache's.
             stats: Where requests are counted; made here if not given.
             slow_seconds: What takes longer is told to `on_slow`; 0 = nothing is.
             on_slow: Given verb, path, status and the nanoseconds of all, of the disk
                 and of memcached; must not raise.
+            status: What `/-/stats` and the like show; without it there are none.
 
         """
-        self._admin = Admin(flush=cache.flush, token=admin_token, is_ready=is_ready)
+        self._admin = Admin(
+            flush=cache.flush, token=admin_token, is_ready=is_ready, status=status
+        )
         self._is_ready = is_ready
         self._cache = cache
         self._key_size_max = key_size_max

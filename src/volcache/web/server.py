@@ -16,6 +16,7 @@ from volcache.errors import ListenError
 from volcache.web.stopper import ended_by_signal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from wsgiref.types import WSGIApplication
 
 _BACKLOG: Final = 1024
@@ -71,6 +72,7 @@ def serve(
     *,
     drain_seconds: float = 3.0,
     owns_listener: bool = True,
+    on_draining: Callable[[], None] = lambda: None,
 ) -> None:
     """
     Answer requests until SIGTERM or SIGINT; main thread only.
@@ -87,9 +89,13 @@ def serve(
         owns_listener: Whether the socket ends with this process. If so, connections
             are refused while draining; an inherited one stays open, and what comes
             waits for the next process.
+        on_draining: Called once when the end begins, by another thread; must not raise.
 
     """
     with ended_by_signal(
-        listener, drain_seconds=drain_seconds, owns_listener=owns_listener
+        listener,
+        drain_seconds=drain_seconds,
+        owns_listener=owns_listener,
+        on_draining=on_draining,
     ):
         bjoern.server_run(listener, app)

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final
 from volcache.web.connections import accepted, is_idle, shut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 _log: Final = logging.getLogger(__name__)
@@ -77,7 +77,11 @@ def stop_signals_held() -> Iterator[None]:
 
 @contextmanager
 def ended_by_signal(
-    listener: socket.socket, *, drain_seconds: float, owns_listener: bool
+    listener: socket.socket,
+    *,
+    drain_seconds: float,
+    owns_listener: bool,
+    on_draining: Callable[[], None],
 ) -> Iterator[None]:
     """
     Let SIGTERM and SIGINT end the bjoern loop that runs inside; main thread only.
@@ -88,7 +92,10 @@ def ended_by_signal(
     with ExitStack() as stack:
         stack.enter_context(stop_signals_held())
         stopper = _Stopper(
-            listener, drain_seconds=drain_seconds, owns_listener=owns_listener
+            listener,
+            drain_seconds=drain_seconds,
+            owns_listener=owns_listener,
+            on_draining=on_draining,
         )
         stack.callback(stopper.close)
         stack.enter_context(_handlers(stopper))
@@ -145,12 +152,18 @@ class _Stopper:
     """The thread that waits for a signal and then ends bjoern."""
 
     def __init__(
-        self, listener: socket.socket, *, drain_seconds: float, owns_listener: bool
+        self,
+        listener: socket.socket,
+        *,
+        drain_seconds: float,
+        owns_listener: bool,
+        on_draining: Callable[[], None],
     ) -> None:
         self.is_asked = False
         self._listener = listener
         self._drain_seconds = drain_seconds
         self._owns_listener = owns_listener
+        self._on_draining = on_draining
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stopper", daemon=True)
         self.python_handler = 0
@@ -189,6 +202,7 @@ class _Stopper:
     def _stop(self) -> None:
         """End the loop: at once without connections, at the deadline at the latest."""
         began = time.monotonic()
+        self._on_draining()
         _log.info("stop.started drain_seconds=%g", self._drain_seconds)
         self._interrupt()
         self._release_reserve()
