@@ -95,6 +95,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default="",
         text="The file that log lines are appended to; empty means standard error.",
     ),
+    NumberSetting(
+        name="log_slow",
+        default=0.1,
+        text="Requests that take longer are logged, with where the time went; 0 = none.",
+        low=0,
+        high=3600,
+        unit="seconds",
+    ),
     ChoiceSetting(
         name="sync_mode",
         default="periodic",
@@ -214,6 +222,7 @@ class Config:
     idle_timeout: float
     log_level: str
     log_file: str
+    log_slow: float
     sync_mode: str
     sync_interval: float
     max_value_size: int
