@@ -8,6 +8,7 @@ cannot be used, 2 a wrong argument or setting, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from volcache.logs import setup_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_log: Final = logging.getLogger("volcache")
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -149,7 +152,13 @@ def _serve(arguments: argparse.Namespace) -> None:
     # Here, so that --help and the offline tools do without a web server's parts.
     from volcache import wiring  # noqa: PLC0415
 
-    wiring.run(config)
+    try:
+        wiring.run(config)
+    except VolcacheError as error:
+        # Who reads the file does not see standard error, where `main` says it.
+        if config.log_file:
+            _log.error("serving.failed error=%r", str(error))
+        raise
 
 
 def _serve_epilog() -> str:

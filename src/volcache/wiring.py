@@ -106,6 +106,7 @@ def _make_app(config: Config, status: Status) -> App:
 def _open_store(config: Config) -> tuple[Store, float]:
     """Open the store, and tell how many seconds that took."""
     began = time.monotonic()
+    _log.info("recovery.started mount_point=%r", config.mount_point)
     store = Store.open(
         config.mount_point,
         volume_size=config.volume_size,
@@ -115,7 +116,7 @@ def _open_store(config: Config) -> tuple[Store, float]:
     seconds = time.monotonic() - began
     report = store.report
     _log.info(
-        "store.opened mount_point=%s keys=%d entries=%d scanned=%d torn=%d damaged=%d"
+        "recovery.completed mount_point=%r keys=%d entries=%d scanned=%d torn=%d damaged=%d"
         " rebuilt=%d seconds=%.3f",
         config.mount_point,
         store.count,
@@ -173,5 +174,8 @@ def _boot_id() -> str:
 
 
 def _close_store(store: Store) -> None:
+    began = time.monotonic()
     store.close()
-    _log.info("store.closed keys=%d", store.count)
+    _log.info(
+        "store.closed keys=%d seconds=%.3f", store.count, time.monotonic() - began
+    )

@@ -113,10 +113,10 @@ class VolumeCycle:
             if head.end + size > head.capacity:
                 head = self._rotate()
         except DiskFullError as error:
-            self._stats.note_write_error(error)
+            self._stats.note_rotation_error(error)
             raise
         except OSError as error:
-            self._stats.note_write_error(error)
+            self._stats.note_rotation_error(error)
             message = f"disk refused to begin a volume: {error.strerror or error}"
             raise StoreIOError(message) from error
         return head
@@ -133,10 +133,14 @@ class VolumeCycle:
         """
         try:
             self._rotate(is_flush=True)
+        except DiskFullError as error:
+            self._stats.note_rotation_error(error)
+            raise
         except OSError as error:
-            self._stats.note_write_error(error)
+            self._stats.note_rotation_error(error)
             message = f"disk refused to flush: {error.strerror or error}"
             raise StoreIOError(message) from error
+        _log.warning("store.flushed volume=%d", self.head.id)
 
     def _rotate(self, *, is_flush: bool = False) -> Volume:
         """Seal the head and begin the next slot; see `rotation.py` for the steps."""
@@ -145,6 +149,7 @@ class VolumeCycle:
         slot, generation = next_slot(
             volume=old.id, generation=old.generation, volume_num=self._volume_num
         )
+        _log.debug("rotation.started volume=%d generation=%d", slot, generation)
         head = Volume(
             fd=self._descriptors[slot],
             volume=slot,
@@ -166,7 +171,14 @@ class VolumeCycle:
         self._hand_over(old)
         self.head = head
         self._stats.rotations += 1
-        self._stats.rotating.observe(began, time.perf_counter_ns() - began)
+        took = time.perf_counter_ns() - began
+        self._stats.rotating.observe(began, took)
+        _log.info(
+            "rotation.completed volume=%d generation=%d seconds=%.3f",
+            slot,
+            generation,
+            took / 1e9,
+        )
         return head
 
     def _reclaim(self, slot: int, *, everything: bool) -> None:

@@ -68,7 +68,7 @@ class Loader:
             self._complete_index_file(volume, file_end, is_head=is_head)
         except OSError as error:
             # The next start scans again; until then nothing is missing.
-            _log.error("index.failed volume=%d error=%r", volume.id, str(error))
+            _log.error("index.rebuild_failed volume=%d error=%r", volume.id, str(error))
 
     def _load_index_file(self, volume: Volume) -> tuple[int, bool]:
         """
@@ -122,7 +122,7 @@ class Loader:
                 self._report.note_torn(volume.id, event.start)
         if reader.unreadable_sectors:
             _log.warning(
-                "recovery.unreadable volume=%d sectors=%d",
+                "recovery.sectors_unreadable volume=%d sectors=%d",
                 volume.id,
                 reader.unreadable_sectors,
             )

@@ -62,4 +62,4 @@ class RecoveryReport:
     def note_meta_lost(self) -> None:
         """Remember that META.txt had to be made anew."""
         self.meta_lost = True
-        _log.warning("recovery.meta_lost file=META.txt rebuilt_from=volumes")
+        _log.warning("recovery.meta_lost rebuilt_from=volumes")

@@ -59,13 +59,13 @@ class StoreStats:
     def note_damaged(self, error: DamagedRecordError) -> None:
         """Count a record that does not check out."""
         self.damaged_records += 1
-        _log_some(self.damaged_records, "read.damaged", error)
+        _log_some("read.damaged count=%d error=%r", self.damaged_records, error)
 
     def note_read_error(self, error: OSError) -> None:
         """Count a read that the disk refused."""
         self.read_errors += 1
         self.read_errors_in_row += 1
-        _log_some(self.read_errors, "read.failed", error)
+        _log_some("read.failed count=%d error=%r", self.read_errors, error)
         if self.read_errors_in_row == READ_ERRORS_IN_ROW_MAX:
             _log.error("disk.not_ready errors_in_row=%d", self.read_errors_in_row)
 
@@ -77,19 +77,36 @@ class StoreStats:
     def note_write_error(self, error: Exception) -> None:
         """Count a put or delete that the disk refused."""
         self.write_errors += 1
-        _log_some(self.write_errors, "write.failed", error)
+        _log_some("write.failed count=%d error=%r", self.write_errors, error)
+
+    def note_rotation_error(self, error: Exception) -> None:
+        """Count a rotation that the disk refused: a write error as well."""
+        self.write_errors += 1
+        _log_some("rotation.failed count=%d error=%r", self.write_errors, error)
 
     def note_sync_error(self, error: OSError) -> None:
         """Count a sync that failed: what was not synced is not promised any more."""
         self.sync_errors += 1
-        _log_some(self.sync_errors, "sync.failed", error)
+        _log_some("sync.failed count=%d error=%r", self.sync_errors, error)
 
     def note_index_error(self, error: OSError, *, volume: int) -> None:
         """Count an index file that could not be written; nothing is lost by it."""
         self.index_errors += 1
-        _log_some(self.index_errors, f"index.failed volume={volume}", error)
+        if _is_logged(self.index_errors):
+            _log.error(
+                "index.failed count=%d volume=%d error=%r",
+                self.index_errors,
+                volume,
+                str(error),
+            )
 
 
-def _log_some(count: int, event: str, error: Exception) -> None:
-    if count <= _LINES_OF_A_KIND or count & (count - 1) == 0:
-        _log.error("%s count=%d error=%r", event, count, str(error))
+def _log_some(event: str, count: int, error: Exception) -> None:
+    """Log an event whose fields are `count` and `error`, unless there are many."""
+    if _is_logged(count):
+        _log.error(event, count, str(error))
+
+
+def _is_logged(count: int) -> bool:
+    """Tell whether one more of a kind is worth a line."""
+    return count <= _LINES_OF_A_KIND or count & (count - 1) == 0

@@ -211,7 +211,7 @@ def read_beginning(mount: MountPoint, fd: int, length: int) -> bytes:
     try:
         return mount.fs.pread(fd, length, 0)
     except OSError as error:
-        _log.warning("recovery.unreadable error=%r", str(error))
+        _log.warning("recovery.header_unreadable error=%r", str(error))
         return b""
 
 
@@ -220,5 +220,5 @@ def read_whole(mount: MountPoint, path: str) -> bytes:
     try:
         return read_file(mount.fs, path) or b""
     except OSError as error:
-        _log.warning("recovery.unreadable path=%s error=%r", path, str(error))
+        _log.warning("recovery.file_unreadable path=%r error=%r", path, str(error))
         return b""

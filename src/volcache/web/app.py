@@ -441,7 +441,7 @@ def _fail(
         _log.error("request.failed method=%s path=%r", method, path, exc_info=error)
         text = "internal error; the log of the instance has the cause"
     elif status is HTTPStatus.INSUFFICIENT_STORAGE:
-        _log.warning("request.refused method=%s path=%r cause=%r", method, path, text)
+        _log.warning("request.refused method=%s path=%r error=%r", method, path, text)
         if isinstance(error, OSError):  # Its text names files of the instance.
             text = f"the disk refused: {error.strerror or 'no reason given'}"
     return send_text(start_response, status, text, is_head=method == "HEAD")

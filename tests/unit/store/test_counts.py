@@ -70,8 +70,8 @@ def test_index_files_a_rotation_cannot_write_are_counted(
     fs.is_full = True
     fill_volume(store)
     assert store.stats.index_errors == 2
-    assert "index.failed volume=0 count=1" in caplog.text
-    assert "index.failed volume=1 count=2" in caplog.text
+    assert "index.failed count=1 volume=0" in caplog.text
+    assert "index.failed count=2 volume=1" in caplog.text
 
     fs.is_full = False
     store.close()
