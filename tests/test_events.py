@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from pathlib import Path
 
 import pytest
 
 from support.events import EVENT, Event, logged_events
+from volcache.logs import JsonFormatter
 
 OPERATIONS = Path(__file__).parents[1] / "docs" / "OPERATIONS.md"
 EVENTS = logged_events()
@@ -31,6 +34,19 @@ def test_event_has_the_form_both_formats_need(event: Event) -> None:
     assert EVENT.fullmatch(event.template)
     assert len(set(event.fields)) == len(event.fields)
     assert not RESERVED & set(event.fields)
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.where)
+def test_json_has_the_fields_of_the_event(event: Event) -> None:
+    """Each call gives an object with its event and its fields, whatever the values."""
+    kinds = re.findall(r"%[0-9.]*([a-z])", event.template)
+    values = tuple("text" if kind in "rs" else 1 for kind in kinds)
+    record = logging.LogRecord(
+        "volcache", logging.INFO, "file.py", 1, event.template, values, exc_info=None
+    )
+    fields = json.loads(JsonFormatter().format(record))
+    assert tuple(fields) == ("time", "level", "logger", "event", *event.fields)
+    assert fields["event"] == event.name
 
 
 def test_one_event_has_one_form() -> None:

@@ -148,7 +148,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         VolcacheError: The start failed; nothing is left listening or locked.
     """
     config = load_config(arguments.config, os.environ)
-    setup_logging(config.log_level, config.log_file)
+    setup_logging(config.log_level, config.log_file, config.log_format)
     # Here, so that --help and the offline tools do without a web server's parts.
     from volcache import wiring  # noqa: PLC0415
 

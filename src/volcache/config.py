@@ -95,6 +95,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default="",
         text="The file that log lines are appended to; empty means standard error.",
     ),
+    ChoiceSetting(
+        name="log_format",
+        default="text",
+        text="How a log line is written: to be read, or one JSON object each.",
+        choices=("text", "json"),
+    ),
     NumberSetting(
         name="log_slow",
         default=0.1,
@@ -222,6 +228,7 @@ class Config:
     idle_timeout: float
     log_level: str
     log_file: str
+    log_format: str
     log_slow: float
     sync_mode: str
     sync_interval: float

@@ -1,34 +1,42 @@
 """
-Logging: one readable line per event, `time LEVEL logger event name=value ...`.
+Logging: one line per event, readable (`time LEVEL logger event name=value ...`) or JSON.
 
-Modules log with `logging.getLogger("volcache.<part>")` and lazy arguments; only this
-one knows where the lines go. Other libraries' loggers are left as they are.
+Both are made from the same calls: the text of a call is `event name=%d name=%r ...`, a
+literal, so that names and values can be told apart. Modules log with
+`logging.getLogger("volcache.<part>")` and lazy arguments; only this one knows where the
+lines go. Other libraries' loggers are left as they are.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import logging
 import logging.handlers
+import math
 import re
 import sys
 import time
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 
 from volcache.errors import ConfigError
 
 ROOT: Final = "volcache"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}  # Five columns.
+_EVENT: Final = re.compile(r"[a-z]+\.[a-z_]+( [a-z_]+=\S+)*")
+_CONVERSION: Final = re.compile(r"%[0-9.]*[a-z]")
 
 
-def setup_logging(level: str, file: str) -> None:
+def setup_logging(level: str, file: str, form: str = "text") -> None:
     """
     Send the package's log lines to one place, instead of where they went before.
 
     Args:
         level: debug, info, warning or error.
         file: Appended to, created when missing; empty means standard error.
+        form: text or json.
 
     Raises:
         ConfigError: The file cannot be opened; lines go where they went before.
@@ -39,7 +47,7 @@ def setup_logging(level: str, file: str) -> None:
     except OSError as error:
         message = f'log_file = "{file}" cannot be opened: {error.strerror}'
         raise ConfigError(message) from error
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(JsonFormatter() if form == "json" else LineFormatter())
     logger = logging.getLogger(ROOT)
     for old in list(logger.handlers):
         logger.removeHandler(old)
@@ -59,11 +67,90 @@ class LineFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's.
         """Write the line without a traceback."""
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         level = _LEVEL_NAMES.get(record.levelname, record.levelname)
         message = _CONTROL.sub(_escaped, record.message)
-        when = f"{seconds}.{int(record.msecs):03d}Z"
-        return f"{when} {level:<5} {record.name} {message}"
+        return f"{_time_of(record)} {level:<5} {record.name} {message}"
+
+
+class JsonFormatter(logging.Formatter):
+    """
+    `{"time": ..., "level": "info", "logger": ..., "event": ..., "slot": 4}`.
+
+    The fields of the event follow, numbers as numbers, and `traceback` if there is one.
+    ASCII alone, so an object is always one line.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one object."""
+        fields: dict[str, object] = {
+            "time": _time_of(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            **_fields_of(record),
+        }
+        if record.exc_info:
+            fields["traceback"] = _encodable(self.formatException(record.exc_info))
+        return json.dumps(fields)
+
+
+class _Field(NamedTuple):
+    """One word of an event's text: `slot=%d`."""
+
+    name: str
+    pattern: str
+    values: int  # How many of the call's values are part of it.
+
+
+@functools.lru_cache
+def _parsed(template: str) -> tuple[str, tuple[_Field, ...]] | None:
+    """Tell event and fields apart; None for a text of another form."""
+    if not _EVENT.fullmatch(template):
+        return None
+    event, *words = template.split(" ")
+    pairs = (word.split("=", 1) for word in words)
+    return event, tuple(
+        _Field(name, pattern, len(_CONVERSION.findall(pattern)))
+        for name, pattern in pairs
+    )
+
+
+def _fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """Return the event's name and fields; all of an unknown form is its name."""
+    message = record.getMessage()  # Also checks that texts and values agree.
+    parsed = _parsed(record.msg) if isinstance(record.msg, str) else None
+    if parsed is None or not isinstance(record.args, tuple):
+        return {"event": _encodable(message)}
+    event, fields = parsed
+    result: dict[str, object] = {"event": event}
+    values = iter(record.args)
+    for field in fields:
+        taken = tuple(next(values) for _ in range(field.values))
+        result[field.name] = _value_of(field.pattern, taken)
+    return result
+
+
+def _value_of(pattern: str, values: tuple[object, ...]) -> int | float | str:
+    """Return one field: a number as the line would show it, or text without quotes."""
+    text = pattern % values
+    if _CONVERSION.fullmatch(pattern):
+        if pattern == "%r" and isinstance(values[0], str):
+            return _encodable(values[0])
+        if pattern[-1] == "d":
+            return int(text)
+        if pattern[-1] in "fg" and math.isfinite(float(text)):
+            return float(text)
+    return _encodable(text)
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    """Write when it happened: UTC, to the millisecond."""
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+def _encodable(text: str) -> str:
+    """Write bytes of a file name that are not UTF-8 as escapes: no reader takes them."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _escaped(match: re.Match[str]) -> str:

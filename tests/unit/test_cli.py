@@ -45,7 +45,7 @@ def wiring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wiring]:
     wiring = Wiring()
     monkeypatch.setitem(sys.modules, "volcache.wiring", wiring)
     monkeypatch.setattr(volcache, "wiring", wiring, raising=False)
-    monkeypatch.setattr(cli, "setup_logging", lambda _level, _file: None)
+    monkeypatch.setattr(cli, "setup_logging", lambda *_: None)
     return wiring
 
 

@@ -70,6 +70,7 @@ def test_defaults_are_the_promised_ones() -> None:
         idle_timeout=0.0,
         log_level="info",
         log_file="",
+        log_format="text",
         log_slow=0.1,
         sync_mode="periodic",
         sync_interval=1.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from volcache.errors import ConfigError
-from volcache.logs import LineFormatter, setup_logging
+from volcache.logs import JsonFormatter, LineFormatter, setup_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,6 +82,86 @@ def test_traceback_follows_the_line() -> None:
     assert first.endswith("request.failed")
     assert second.startswith("Traceback")
     assert last == "RuntimeError: a bug"
+
+
+def as_json(event: logging.LogRecord) -> dict[str, object]:
+    """Write one event as JSON and read it again."""
+    line = JsonFormatter().format(event)
+    assert line.isascii()
+    assert line.isprintable()  # So it is one line.
+    fields = json.loads(line)
+    assert isinstance(fields, dict)
+    return fields
+
+
+def test_json_has_the_fields_of_the_text_in_order() -> None:
+    """Names are those of the text, numbers are numbers, as exact as in the text."""
+    event = record(
+        "rotation.completed slot=%d generation=%d seconds=%.3f", 4, 18, 0.12349
+    )
+    assert list(as_json(event).items()) == [
+        ("time", "2026-11-21T09:00:00.123Z"),
+        ("level", "info"),
+        ("logger", "volcache.store"),
+        ("event", "rotation.completed"),
+        ("slot", 4),
+        ("generation", 18),
+        ("seconds", 0.123),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "values", "expected"),
+    [
+        ("%r", ("a 'b'\n",), "a 'b'\n"),
+        ("%s", ("caf\udce9",), "caf\\udce9"),
+        ("%r", ("caf\udce9",), "caf\\udce9"),
+        ("%s", (None,), "None"),
+        ("%d", (1 << 40,), 1 << 40),
+        ("%g", (2.5,), 2.5),
+        ("%.6f", (float("inf"),), "inf"),
+        ("%016x", (255,), "00000000000000ff"),
+        ("http://%s:%d", ("::1", 80), "http://::1:80"),
+        ("volumes", (), "volumes"),
+    ],
+)
+def test_json_value_is_what_the_text_means(
+    word: str, values: tuple[object, ...], expected: object
+) -> None:
+    """Quotes and escapes of the text are left out; what is no number is text."""
+    assert as_json(record(f"store.opened value={word}", *values))["value"] == expected
+
+
+def test_json_of_another_text_is_all_event() -> None:
+    """What does not have the form of an event is kept whole."""
+    assert as_json(record("Slot %d: a=b", 4))["event"] == "Slot 4: a=b"
+
+
+def test_json_holds_the_traceback() -> None:
+    """A bug shows where it is, in the same object."""
+    event = record("request.failed path=%r", "/a\nb", level=logging.ERROR)
+    try:
+        raise RuntimeError("a bug")  # noqa: TRY301 - A traceback is what is needed.
+    except RuntimeError as error:
+        event.exc_info = (RuntimeError, error, error.__traceback__)
+    fields = as_json(event)
+    assert (fields["level"], fields["path"]) == ("error", "/a\nb")
+    trace = str(fields["traceback"])
+    assert trace.startswith("Traceback")
+    assert trace.endswith("RuntimeError: a bug")
+
+
+def test_setting_chooses_json(tmp_path: Path) -> None:
+    """Each line of the file is an object."""
+    path = tmp_path / "log"
+    setup_logging("info", str(path), "json")
+    for slot in range(2):
+        logging.getLogger("volcache.store").info("rotation.completed slot=%d", slot)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["event"], line["slot"]) for line in lines] == [
+        ("rotation.completed", 0),
+        ("rotation.completed", 1),
+    ]
 
 
 def test_empty_file_is_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
