@@ -101,6 +101,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         text="How a log line is written: to be read, or one JSON object each.",
         choices=("text", "json"),
     ),
+    TextSetting(
+        name="log_access",
+        default="",
+        text="The file that a line for each request is appended to; empty means none.",
+    ),
     NumberSetting(
         name="log_slow",
         default=0.1,
@@ -229,6 +234,7 @@ class Config:
     log_level: str
     log_file: str
     log_format: str
+    log_access: str
     log_slow: float
     sync_mode: str
     sync_interval: float

@@ -16,17 +16,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from volcache.errors import MountPointError
+from volcache.errors import ConfigError, MountPointError
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.names import Names
 from volcache.hot.promotion import MissCounters
 from volcache.service import FileCache, TieredCache
 from volcache.store import PeriodicSync, Store
+from volcache.web.access_log import AccessLog
 from volcache.web.app import App
 from volcache.web.inherited import inherited_listener
 from volcache.web.lifetimes import Lifetimes
+from volcache.web.line_file import LineFile
 from volcache.web.reaper import IdleReaper
 from volcache.web.server import listen, serve
+from volcache.web.slow_log import log_slow
 from volcache.web.stats import RequestStats
 from volcache.web.status import Status
 from volcache.web.stopper import stop_signals_held
@@ -53,6 +56,7 @@ def run(config: Config) -> None:
         inherited = inherited_listener(os.environ)
         listener = inherited or listen(config.ip, config.port)
         parts.callback(listener.close)
+        access_file = _open_access_file(config, parts)
         store, boot_seconds = _open_store(config)
         parts.callback(_close_store, store)
         if config.sync_mode == "periodic":
@@ -81,7 +85,7 @@ def run(config: Config) -> None:
         # A socket of somebody else's stays open: what comes waits for the next process.
         serve(
             listener,
-            app,
+            _with_access_log(app, access_file, config),
             owns_listener=inherited is None,
             on_draining=draining.set,
         )
@@ -100,7 +104,31 @@ def _make_app(config: Config, status: Status) -> App:
         lifetimes=Lifetimes(default_ttl=config.default_ttl, max_ttl=config.max_ttl),
         status=status,
         stats=status.requests,
+        slow_seconds=config.log_slow,
+        on_slow=log_slow,
     )
+
+
+def _open_access_file(config: Config, parts: ExitStack) -> LineFile | None:
+    """Open the access log if there is to be one."""
+    if not config.log_access:
+        return None
+    try:
+        file = LineFile(config.log_access)
+    except OSError as error:
+        message = f'log_access = "{config.log_access}" cannot be opened'
+        raise ConfigError(f"{message}: {error.strerror}") from error
+    parts.callback(file.close)
+    return file
+
+
+def _with_access_log(
+    app: App, file: LineFile | None, config: Config
+) -> App | AccessLog:
+    """Put the access log around the application; without one nothing is."""
+    if file is None:
+        return app
+    return AccessLog(app, file.add, as_json=config.log_format == "json")
 
 
 def _open_store(config: Config) -> tuple[Store, float]:

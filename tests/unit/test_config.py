@@ -71,6 +71,7 @@ def test_defaults_are_the_promised_ones() -> None:
         log_level="info",
         log_file="",
         log_format="text",
+        log_access="",
         log_slow=0.1,
         sync_mode="periodic",
         sync_interval=1.0,

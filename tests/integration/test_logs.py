@@ -1,0 +1,104 @@
+"""The logs of a running server, as its operator sees and rotates them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.process import SOURCE, ServerProcess
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+SETTINGS: Final = {"volume_size": 8 << 20, "volume_num": 2, "max_value_size": 1 << 20}
+
+
+def send(server: ServerProcess, method: str, path: str, body: bytes = b"") -> int:
+    """Send one request; return its status."""
+    connection = http.client.HTTPConnection(server.ip, server.port, timeout=10)
+    connection.request(method, path, body or None, {"User-Agent": 'a "b"\\c'})
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status
+
+
+def test_access_log_has_a_line_for_each_request(tmp_path: Path) -> None:
+    """A PUT, a hit, a miss and a mistake, a second later while the server runs."""
+    path = tmp_path / "access.log"
+    settings = SETTINGS | {"log_access": str(path)}
+    with ServerProcess(tmp_path / "data", settings=settings) as server:
+        assert send(server, "PUT", "/a%20key?v=1", b"value") == 200
+        assert send(server, "GET", "/a%20key") == 200
+        assert send(server, "GET", "/other") == 404
+        assert send(server, "GET", "/a%0A127.0.0.1") == 400
+
+        def lines() -> list[str]:
+            return [x for x in path.read_text().splitlines() if "healthy" not in x]
+
+        wait_until(lambda: len(lines()) == 4, "four lines")
+        put, hit, miss, wrong = lines()
+        assert server.terminate() == 0
+    assert '"PUT /a%20key?v=1 HTTP/1.1" 200 0 "-" "a \\x22b\\x22\\x5Cc" "-"' in put
+    assert " cache=- position=0," in put
+    assert '"GET /a%20key HTTP/1.1" 200 5 ' in hit
+    assert " cache=DISK position=0," in hit
+    assert '"GET /other HTTP/1.1" 404 ' in miss
+    assert " cache=MISS position=- seconds=0.0" in miss
+    assert all(line.startswith("127.0.0.1 - - [") for line in (put, hit, miss))
+    assert '"GET /a%0A127.0.0.1 HTTP/1.1" 400 ' in wrong
+
+
+def test_json_is_the_form_of_both_logs(tmp_path: Path) -> None:
+    """Every line of either file is an object; the end loses none."""
+    settings = SETTINGS | {
+        "log_access": str(tmp_path / "access.log"),
+        "log_file": str(tmp_path / "event.log"),
+        "log_format": "json",
+    }
+    with ServerProcess(tmp_path / "data", settings=settings) as server:
+        assert send(server, "PUT", "/key", b"value") == 200
+        assert server.terminate() == 0
+    access, events = (
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("access.log", "event.log")
+    )
+    assert (access[-1]["method"], access[-1]["uri"], access[-1]["status"]) == (
+        "PUT",
+        "/key",
+        200,
+    )
+    assert [event["event"] for event in events] == [
+        "recovery.started",
+        "recovery.completed",
+        "serving.started",
+        "stop.started",
+        "stop.completed",
+        "serving.ended",
+        "store.closed",
+    ]
+
+
+def test_unusable_access_log_ends_the_start(tmp_path: Path) -> None:
+    """It is said in one line, and the mount point is not touched."""
+    done = subprocess.run(
+        [sys.executable, str(SOURCE)],
+        cwd=tmp_path,
+        env={"VOLCACHE_LOG_ACCESS": str(tmp_path), "VOLCACHE_PORT": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        f'volcache: log_access = "{tmp_path}" cannot be opened: Is a directory\n',
+    )
+    assert list(tmp_path.iterdir()) == []
