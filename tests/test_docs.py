@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.instances import watch_tiered
+from support.stores import open_store
 from volcache.config import SETTINGS, load_config
+from volcache.web.families import families
 
 if TYPE_CHECKING:
     from volcache.settings import Setting
 
 ROOT = Path(__file__).parents[1]
+OPERATIONS = ROOT / "docs" / "OPERATIONS.md"
 SAMPLE = ROOT / "conf" / "volcache.toml"
 
 
@@ -49,3 +53,28 @@ def test_sample_says_meaning_range_and_cost(setting: Setting) -> None:
     comment = comment_above(setting)
     assert comment.startswith(f"{setting.text} Allowed: {setting.allowed}")
     assert " Cost: " in comment
+
+
+def test_operations_has_every_metric_in_the_words_of_the_code(tmp_path: Path) -> None:
+    """Name, type, labels and meaning, in the order of a scrape, and no other."""
+    store = open_store(tmp_path)
+    expected = [
+        [
+            f"`{family.name}_total`"
+            if family.kind == "counter"
+            else f"`{family.name}`",
+            family.kind,
+            ", ".join(f"`{label}`" for label in family.labels),
+            family.text,
+        ]
+        for family in families(watch_tiered(store).snapshot())
+    ]
+    store.close()
+    section = OPERATIONS.read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("| `")
+    ]
+    assert len(expected) > 40
+    assert rows == expected

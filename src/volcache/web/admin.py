@@ -11,6 +11,7 @@ import hmac
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from volcache.web.prometheus import Metrics
 from volcache.web.responses import OK, send_empty, send_text
 from volcache.web.stats_json import encode_stats
 from volcache.web.status import Readiness
@@ -63,6 +64,10 @@ class Admin:
         if status:
             self._pages["/-/stats"] = lambda _environ: Page(
                 "application/json; charset=utf-8", encode_stats(status.snapshot())
+            )
+            metrics = Metrics(status.snapshot)
+            self._pages["/-/metrics"] = lambda environ: Page(
+                *metrics.render(environ.get("HTTP_ACCEPT", "")), (("Vary", "Accept"),)
             )
 
     def answer(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from support.fake_cache import FakeCache
+from support.instances import FakeTier
 from support.stores import (
     VOLUME_NUM,
     VOLUME_SIZE,
@@ -17,7 +18,6 @@ from support.stores import (
 )
 from support.wsgi_client import Client, assert_error
 from volcache import __version__
-from volcache.hot.tier import HotStats
 from volcache.service import FileCache, HotState, TieredCache
 from volcache.web.stats import SAMPLE_ONE_IN, RequestStats
 from volcache.web.status import Status, process_figures
@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from volcache.hot.promotion import MissCounters
     from volcache.hot.tier import HotTier
     from volcache.store import Store
-
-
-class FakeTier:
-    """Two servers, one of them down."""
-
-    def __init__(self) -> None:
-        """Have counted a little."""
-        self.stats = HotStats(gets=5, hits=3, stale=1, promotions=2)
-        self.stats.failures["timeout"] = 1
-        self.stats.calls.observe(0, 1000)
-        self.up = {"127.0.0.1:11211": True, "/run/memcached": False}
 
 
 @pytest.fixture
@@ -210,7 +199,10 @@ def test_the_hot_tier_is_shown_if_there_is_one(store: Store) -> None:
         "hits": 3,
         "stale": 1,
         "promotions": 2,
-        **dict.fromkeys(("refused", "invalidations", "flushes", "states"), 0),
+        "refused": 6,
+        "invalidations": 7,
+        "flushes": 8,
+        "states": 9,
         "failures": {"timeout": 1},
     }
 

@@ -1,0 +1,53 @@
+"""A whole instance in this process: a real store, a tier that is none, the application."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from support.fake_cache import FakeCache
+from support.wsgi_client import Client
+from volcache.hot.tier import HotStats
+from volcache.service import FileCache, TieredCache
+from volcache.web.stats import RequestStats
+from volcache.web.status import Status
+
+if TYPE_CHECKING:
+    from volcache.store import Store
+
+
+class FakeTier:
+    """Two servers, one of them down; has nothing, and has counted a little."""
+
+    def __init__(self) -> None:
+        """Have a number of its own for each counter."""
+        self.stats = HotStats(
+            gets=5, hits=3, stale=1, promotions=2, refused=6, invalidations=7
+        )
+        self.stats.flushes, self.stats.states = 8, 9
+        self.stats.failures["timeout"] = 1
+        self.stats.calls.observe(0, 1000)
+        self.up = {"127.0.0.1:11211": True, "/run/memcached": False}
+
+
+def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> Status:
+    """Return what there is to know of an instance without a hot tier."""
+    return Status(
+        more.pop("cache", None) or FileCache(store),
+        requests or RequestStats(),
+        mount_point="data",
+        sync_mode="none",
+        boot_seconds=1.5,
+        **more,
+    )
+
+
+def watch_tiered(store: Store, requests: RequestStats | None = None) -> Status:
+    """Return the same of one with a `FakeTier`."""
+    tier: Any = FakeTier()
+    counters: Any = None
+    return watch(store, requests, cache=TieredCache(store, tier, counters))
+
+
+def operator_of(status: Status) -> Client:
+    """Return a client that asks an instance under `/-/`."""
+    return Client(FakeCache(), status=status)
