@@ -67,6 +67,6 @@ setup: ## set up what run and test need, and nothing else
 	@tools/setup.sh test
 
 clean: ## remove what the above made, but not ./data and ./cluster
-	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache
+	rm -rf .venv .cache build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache
 	rm -rf .ruff_cache .coverage src/volcache.egg-info
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

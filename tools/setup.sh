@@ -143,6 +143,32 @@ install_packages() {
     allow_service_start "$@"
 }
 
+# Debian has promtool only in the package of the whole server, which would be started:
+# its files are taken out instead, as whoever runs this, and nothing is installed.
+fetch_promtool() {
+    local folder
+    command -v promtool >/dev/null && return 0
+    [ ! -x "$PROMTOOL" ] || return 0
+    say "fetching promtool into .cache"
+    mkdir -p .cache
+    folder=$(mktemp -d "$PWD/.cache/prometheus.XXXXXX")
+    if download_prometheus "$folder" && dpkg-deb -x "$folder"/*.deb "$folder"; then
+        mv "$folder/usr/bin/promtool" "$PROMTOOL"
+    else
+        say "there is no promtool; the tests that need it are skipped"
+    fi
+    rm -rf "$folder"
+}
+
+# A machine may have no list of packages yet, or one that is out of date.
+download_prometheus() {
+    local get=(apt-get -q -o DPkg::Lock::Timeout=300)
+    command -v apt-get >/dev/null || return 1
+    (cd "$1" && "${get[@]}" download prometheus) && return 0
+    can_be_root && as_root "${get[@]}" update
+    (cd "$1" && "${get[@]}" download prometheus)
+}
+
 # --- .venv ---------------------------------------------------------------------------
 
 # Prints all that an installation from the given files depends on.
@@ -201,6 +227,7 @@ make_venv() {
 RUN_FILES=(requirements.txt pyproject.toml)
 CLUSTER_FILES=(conf/cluster/requirements.txt)
 TEST_FILES=(tests/requirements.txt)
+PROMTOOL=.cache/promtool
 
 # -------------------------------------------------------------------------------------
 
@@ -249,6 +276,7 @@ main() {
             is_installed test.stamp "${TEST_FILES[@]}" || install_test_requirements
             ;;
     esac
+    [ "$purpose" != test ] || fetch_promtool
 }
 
 main "$@"
