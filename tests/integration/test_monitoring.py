@@ -1,7 +1,9 @@
-"""The metrics, as Prometheus' own tool judges them."""
+"""The metrics, alarms and the dashboard, as Prometheus' own tool judges them."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ROOT: Final = Path(__file__).parents[2]
+ALERTS: Final = ROOT / "conf" / "prometheus" / "alerts.yml"
+SCRAPE: Final = ROOT / "conf" / "prometheus" / "scrape.yml"
+DASHBOARD: Final = ROOT / "conf" / "grafana" / "volcache.json"
 CACHED: Final = ROOT / ".cache" / "promtool"
 
 
@@ -72,3 +77,66 @@ def test_a_serving_process_gives_metrics(
     assert "\nvolcache_keys 1.0\n" in answer.text
     assert f"\nvolcache_live_bytes {64 + len('key') + len('value')}.0\n" in answer.text
     assert promtool("check", "metrics", text=answer.text) == ""
+
+
+# --- What is in conf/ --------------------------------------------------------------
+
+
+def expressions() -> list[str]:
+    """Return what the dashboard asks for, as Prometheus gets it."""
+    found: list[str] = [
+        target["expr"]
+        for panel in json.loads(DASHBOARD.read_text())["panels"]
+        for target in panel.get("targets", [])
+    ]
+    assert len(found) > 30
+    return [
+        expression.replace("$__rate_interval", "1m").replace("$instance", ".*")
+        for expression in found
+    ]
+
+
+@pytest.mark.parametrize("path", [ALERTS, DASHBOARD], ids=lambda path: path.name)
+def test_every_metric_and_label_that_is_asked_for_exists(
+    path: Path, tmp_path: Path
+) -> None:
+    """A name that nothing gives would never alarm anybody, and leave a panel empty."""
+    store = open_store(tmp_path)
+    status = watch_tiered(store)
+    status.requests.note("GET", 200, 1000)
+    text = operator_of(status).ask("GET", "/-/metrics").body.decode()
+    store.close()
+    given = set(re.findall(r"^\w+", text, re.MULTILINE))
+    labels = set(re.findall(r"[{,](\w+)=", text)) | {"instance", "job"}
+
+    asked = path.read_text() if path == ALERTS else "\n".join(expressions())
+    names = set(re.findall(r"\b(?:volcache|process)_\w+", asked))
+    assert len(names) > 10
+    assert names <= given
+    by = re.findall(r"\b(?:by|on) \(([^)]*)\)", asked)
+    used = {label.strip() for group in by for label in group.split(",")}
+    used |= set(re.findall(r"[{,] ?(\w+)=", asked))
+    used |= set(re.findall(r"\$labels\.(\w+)", asked))
+    assert len(used) > 3
+    assert used <= labels
+
+
+def test_alarms_are_given_when_they_should_be(promtool: Callable[..., str]) -> None:
+    """Rules and the example are well-formed, and do what alerts_test.yml says."""
+    assert "SUCCESS" in promtool("check", "rules", ALERTS)
+    assert "is valid prometheus config" in promtool("check", "config", SCRAPE)
+    tests = Path(__file__).with_name("alerts_test.yml")
+    assert "SUCCESS" in promtool("test", "rules", tests)
+
+
+def test_prometheus_understands_the_dashboard(
+    promtool: Callable[..., str], tmp_path: Path
+) -> None:
+    """Each expression, as the rule of a recording."""
+    rules = [
+        {"record": f"panel:{number}", "expr": expression}
+        for number, expression in enumerate(expressions())
+    ]
+    path = tmp_path / "rules.yml"
+    path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    assert f"SUCCESS: {len(rules)} rules found" in promtool("check", "rules", path)
