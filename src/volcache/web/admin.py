@@ -11,6 +11,7 @@ import hmac
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from volcache.web.page import send_page
 from volcache.web.prometheus import Metrics
 from volcache.web.responses import OK, send_empty, send_text
 from volcache.web.stats_json import encode_stats
@@ -80,6 +81,8 @@ class Admin:
         """Answer one request."""
         if path == "/-/flush":
             return self._answer_flush(method, environ, start_response)
+        if path == "/-/" and method in {"GET", "HEAD"}:
+            return send_page(start_response, is_head=method == "HEAD")
         return self._answer_read(method, path, environ, start_response)
 
     def _answer_flush(

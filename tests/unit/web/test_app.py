@@ -229,7 +229,19 @@ def test_ready_says_whether_requests_should_come(
     assert client.ask("GET", "/-/healthy").status == "200 OK"
 
 
-@pytest.mark.parametrize("path", ["/-/", "/-/x", "/-/healthy/", "/-//"])
+def test_the_prefix_alone_is_the_page(client: Client) -> None:
+    """HTML for GET, its headers for HEAD; it is no key."""
+    page = client.ask("GET", "/-/")
+    assert (page.status, page.headers["Content-Type"]) == (
+        "200 OK",
+        "text/html; charset=utf-8",
+    )
+    assert page.body.startswith(b"<!doctype html>")
+    assert client.ask("HEAD", "/-/").body == b""
+    assert "X-Cache" not in page.headers
+
+
+@pytest.mark.parametrize("path", ["/-/x", "/-/healthy/", "/-//"])
 def test_unknown_admin_path_is_not_found(client: Client, path: str) -> None:
     """404, and no miss: it is no key."""
     answer = client.ask("GET", path)
