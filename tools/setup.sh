@@ -78,6 +78,8 @@ missing_for_cluster() {
 # Prints the packages that only the tests need.
 missing_for_test() {
     command -v ccache >/dev/null || echo ccache
+    # A browser to look at the page with; playwright brings one only by a download.
+    command -v chromium-headless-shell >/dev/null || echo chromium-headless-shell
     command -v openssl >/dev/null || echo openssl
     command -v systemd-analyze >/dev/null || echo systemd
 }

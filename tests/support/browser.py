@@ -1,0 +1,77 @@
+"""A browser without a window, and what it complained of."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from playwright.sync_api import sync_playwright
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+PROGRAM = "chromium-headless-shell"
+
+
+@contextmanager
+def a_browser() -> Iterator[Browser]:
+    """Start Debian's chromium, and end it."""
+    program = shutil.which(PROGRAM)
+    assert program, f"{PROGRAM} is missing; tools/setup.sh test installs it"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program)
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """One tab, and every error and warning that its page caused."""
+
+    def __init__(
+        self,
+        browser: Browser,
+        *,
+        width: int = 1280,
+        scheme: Literal["light", "dark"] = "light",
+    ) -> None:
+        """Open it, empty."""
+        self.complaints: list[str] = []
+        self.page: Page = browser.new_page(
+            viewport={"width": width, "height": 800}, color_scheme=scheme
+        )
+        self.page.set_default_timeout(20_000)
+        self.page.on(
+            "console",
+            lambda message: (
+                self.complaints.append(message.text)
+                if message.type in {"error", "warning"}
+                else None
+            ),
+        )
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def text(self, identity: str) -> str:
+        """Return what can be read in one element."""
+        return self.page.inner_text(f"#{identity}")
+
+    def wait_for(self, identity: str, words: str, *, is_hasty: bool = True) -> None:
+        """
+        Return when one element says some words.
+
+        In haste the page is made to ask at once, as when its tab is looked at again;
+        otherwise it asks when its time has come.
+        """
+        if is_hasty:
+            self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        self.page.wait_for_function(
+            "([id, words]) => document.getElementById(id).textContent.includes(words)",
+            arg=[identity, words],
+        )
+
+    def is_scrolled_sideways(self) -> bool:
+        """Whether something is wider than the window."""
+        root = "document.documentElement"
+        return bool(self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"))

@@ -1,0 +1,235 @@
+"""
+The page and `/-/stats` as an instance would serve them, with numbers a test sets.
+
+Numbers of a real instance come by chance; here they are what the test says, and the
+instance can be restarted or gone at will.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from support.ports import pick_port
+from volcache.web.page import send_page
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+BUCKETS: Final = 64
+VOLUME_SIZE: Final = 1 << 30
+_RECOVERY: Final = (
+    "entries",
+    "scanned",
+    "torn",
+    "damaged",
+    "rebuilt",
+    "dropped",
+    "stale",
+)
+_STORE_COUNTERS: Final = (
+    *("rotations", "evicted_records", "evicted_bytes", "damaged_records"),
+    *("read_errors", "write_errors", "sync_errors", "index_errors"),
+)
+_TIMED: Final = (
+    *("GET", "HEAD", "PUT", "DELETE", "OTHER"),
+    *("disk_read", "disk_write", "rotation", "sync", "memcached"),
+)
+_HOT_COUNTERS: Final = (
+    *("promoted_keys", "gets", "hits", "stale", "promotions", "refused"),
+    *("invalidations", "flushes", "states"),
+)
+
+
+def now_seconds() -> float:
+    """Return the time, as an instance would say it."""
+    return time.time_ns() / 1e9
+
+
+def volume(number: int, *, used: int = 0, dead: int = 0, state: str) -> dict[str, Any]:
+    """One volume; what is not dead of what is used is live."""
+    return {
+        "id": number,
+        "generation": 0 if state == "empty" else 1,
+        "state": state,
+        "size": VOLUME_SIZE,
+        "used_bytes": used,
+        "live_records": (used - dead) // 65536,
+        "live_bytes": used - dead,
+        "dead_bytes": dead,
+        "began": None if state == "empty" else now_seconds() - 3600,
+    }
+
+
+def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
+    """Return what an instance says of itself that was started a moment ago."""
+    now = now_seconds()
+    states = ["head"] + ["empty"] * (volumes - 1)
+    return {
+        "version": "0.1.0",
+        "now": now,
+        "started": now - 1,
+        "uptime_seconds": 1.0,
+        "boot_seconds": 0.002,
+        "ready": True,
+        "store": {
+            "mount_point": "data",
+            "sync_mode": "periodic",
+            "volume_size": VOLUME_SIZE,
+            "volume_num": volumes,
+            **dict.fromkeys(("keys", "live_bytes", "dead_bytes"), 0),
+            "free_bytes": volumes * VOLUME_SIZE,
+            "head": {"id": 0, "generation": 1, "write_position": 0},
+            **dict.fromkeys(_STORE_COUNTERS, 0),
+            "recovery": {**dict.fromkeys(_RECOVERY, 0), "meta_lost": False},
+            "volumes": [volume(i, state=state) for i, state in enumerate(states)],
+        },
+        "requests": {
+            "total": 0,
+            "by": [],
+            "bytes_in": 0,
+            "bytes_out": 0,
+            "hits": {"MEMC": 0, "DISK": 0},
+            "misses": dict.fromkeys(
+                ("absent", "expired", "evicted", "damaged", "unreadable"), 0
+            ),
+        },
+        "latency": {
+            name: {"counts": [0] * BUCKETS, "sum_seconds": 0.0} for name in _TIMED
+        },
+        "hot": None,
+        "hottest": [],
+        "process": {
+            "pid": 1,
+            "rss_bytes": 50 << 20,
+            "cpu_seconds": 0.1,
+            "open_fds": 20,
+            "threads": 3,
+        },
+    }
+
+
+def hot_tier(*, is_up: bool) -> dict[str, Any]:
+    """Return what is said of the hot tier, one memcached and nothing found there yet."""
+    return {
+        "servers": [{"address": "127.0.0.1:11211", "up": is_up}],
+        **dict.fromkeys(_HOT_COUNTERS, 0),
+        "failures": {} if is_up else {"refused": 3},
+    }
+
+
+def add_reads(
+    stats: dict[str, Any], hits: int, misses: int, *, bucket: int = 17
+) -> None:
+    """Count GETs, all in one bucket of durations; 17 is from 65 to 131 µs."""
+    requests = stats["requests"]
+    requests["total"] += hits + misses
+    requests["hits"]["DISK"] += hits
+    requests["misses"]["absent"] += misses
+    requests["bytes_out"] += hits * 65536
+    for status, count in ((200, hits), (404, misses)):
+        same = [row for row in requests["by"] if row["status"] == status]
+        if same:
+            same[0]["count"] += count
+        else:
+            row = {"method": "GET", "status": status, "count": count}
+            requests["by"].append(row)
+    stats["latency"]["GET"]["counts"][bucket] += hits + misses
+    stats["latency"]["disk_read"]["counts"][bucket - 1] += hits
+
+
+class StatsServer:
+    """
+    Serves the page and `stats` on a port of its own; to be used in a `with`.
+
+    `stats` is sent with the time of the request in `now`; what else stands there is
+    changed by the test. `answer` is sent instead, when it is not None.
+    """
+
+    def __init__(self, stats: dict[str, Any]) -> None:
+        """Have the numbers; nothing listens yet."""
+        self.stats = stats
+        self.answer: tuple[int, bytes] | None = None
+        self.polls = 0
+        self.port = pick_port()
+        self._server: ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        """Address without a slash at its end."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        """Begin to serve."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End."""
+        self.stop()
+
+    def start(self) -> None:
+        """Listen, on the port it had before."""
+        server = _Listener(("127.0.0.1", self.port), self)
+        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
+        self._server = server
+
+    def stop(self) -> None:
+        """Refuse connections from now on."""
+        if self._server:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def encoded(self) -> bytes:
+        """Return the numbers of this moment."""
+        now = now_seconds()
+        uptime = now - self.stats["started"]
+        return json.dumps({**self.stats, "now": now, "uptime_seconds": uptime}).encode()
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], owner: StatsServer) -> None:
+        super().__init__(address, _Handler)
+        self.owner = owner
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Listener
+
+    def do_GET(self) -> None:
+        """Answer with the page or with the numbers."""
+        owner = self.server.owner
+        headers: list[tuple[str, str]] = []
+        if self.path == "/-/":
+            (body,) = send_page(
+                lambda _status, given, *_: headers.extend(given),  # type: ignore[arg-type]
+                is_head=False,
+            )
+            self._send(200, headers, body)
+        elif self.path == "/-/stats":
+            owner.polls += 1
+            status, body = owner.answer or (200, owner.encoded())
+            self._send(status, [("Content-Type", "application/json")], body)
+        else:
+            self._send(404, [], b"")
+
+    def _send(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
