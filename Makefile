@@ -12,10 +12,10 @@ PYTHON := $(BIN)/python
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test crash mutations soak lint format setup clean
+.PHONY: help run cluster test crash mutations soak screenshot lint format setup clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 run: ## set up what is missing, then serve ./data at 127.0.0.1:1234 (CONFIG=FILE)
 	@tools/setup.sh run
@@ -46,6 +46,10 @@ mutations: ## take out what carries the load, one piece at a time: a test must f
 soak: ## mixed load with kills and restarts, every answer checked (MINUTES=1 SEED=1)
 	@tools/setup.sh test
 	@$(PYTHON) tests/soak.py --minutes $(or $(MINUTES),1) --seed $(or $(SEED),1)
+
+screenshot: ## make docs/page.png again: an instance under load, seen in a browser
+	@tools/setup.sh test
+	@$(PYTHON) tests/screenshot.py
 
 lint: ## the checks that run no code: format, lint, arrows, types
 	@tools/setup.sh lint
