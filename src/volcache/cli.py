@@ -8,9 +8,11 @@ cannot be used, 2 a wrong argument or setting, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -20,6 +22,7 @@ from volcache.config import ENVIRONMENT_PREFIX, SETTINGS, load_config
 from volcache.errors import (
     ClientError,
     ConfigError,
+    InstanceError,
     ListenError,
     StoreError,
     VolcacheError,
@@ -42,6 +45,7 @@ EXIT_CODES: Final[dict[type[VolcacheError], int]] = {
     ClientError: EXIT_USAGE,
     StoreError: EXIT_FAILED,
     ListenError: EXIT_FAILED,
+    InstanceError: EXIT_FAILED,
 }
 
 
@@ -178,6 +182,55 @@ def _serve_epilog() -> str:
     return "\n".join(lines)
 
 
+# --- stats -----------------------------------------------------------------------
+
+
+def _add_stats_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the address of an instance, and in what form to tell."""
+    parser.add_argument(
+        "url",
+        nargs="?",
+        default="http://127.0.0.1:1234",
+        metavar="URL",
+        help="where the instance is (default: %(default)s)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--once", action="store_true", help="one report, then the end")
+    form.add_argument("--json", action="store_true", help="all numbers once, as JSON")
+
+
+def _stats(arguments: argparse.Namespace) -> None:
+    """
+    Tell the numbers of an instance, once or until interrupted.
+
+    Raises:
+        VolcacheError: The URL is none, or nobody answers there as volcache does.
+    """
+    # Here, as above: a server has no use for it.
+    from volcache import live  # noqa: PLC0415
+
+    if arguments.json:
+        print(json.dumps(live.fetch(arguments.url), indent=2))
+    elif arguments.once or not sys.stdout.isatty():
+        print("\n".join(live.report(live.fetch(arguments.url))))
+    else:
+        live.refresh(
+            arguments.url,
+            lambda text: print(text, end="", flush=True),
+            pause=time.sleep,
+        )
+
+
+_STATS_EPILOG: Final = """\
+Rates are those since the report before; of a single report, those since the start.
+Without a terminal, as in a pipe, there is a single report.
+
+examples:
+  volcache stats
+  volcache stats http://10.0.0.7:1234 --json
+"""
+
+
 COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         name="serve",
@@ -185,5 +238,12 @@ COMMANDS: Final[tuple[Command, ...]] = (
         epilog=_serve_epilog(),
         add_arguments=_add_serve_arguments,
         run=_serve,
+    ),
+    Command(
+        name="stats",
+        text="Show the numbers of a running instance, each second until Ctrl-C.",
+        epilog=_STATS_EPILOG,
+        add_arguments=_add_stats_arguments,
+        run=_stats,
     ),
 )

@@ -120,3 +120,11 @@ class StoreClosedError(StoreError):
 
 class ListenError(VolcacheError):
     """The address cannot be listened on. Exit code 1."""
+
+
+class InstanceError(VolcacheError):
+    """An instance that was asked does not answer as it should. Exit code 1."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        """Say which, and why."""
+        super().__init__(f"{url}: {reason}")

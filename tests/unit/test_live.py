@@ -1,0 +1,214 @@
+"""`volcache stats`: the numbers of an instance in words, and what it says of a bad one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.stats_server import StatsServer, add_reads, empty_stats, hot_tier
+from volcache import cli, live
+from volcache.errors import InstanceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCE = Path(cli.__file__).parents[1]
+
+
+@pytest.fixture
+def server() -> Iterator[StatsServer]:
+    """An instance that was started a moment ago."""
+    with StatsServer(empty_stats()) as running:
+        yield running
+
+
+def test_one_report_goes_to_a_pipe(
+    server: StatsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal, or when asked for one; no escape sequences."""
+    add_reads(server.stats, 75, 25)
+    for argv in (["stats", server.url], ["stats", f"{server.url}/", "--once"]):
+        assert cli.main(argv) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert out.startswith("volcache 0.1.0 at data, up 1 s, ready\n")
+        assert "75.0% hits: 0.0% MEMC, 75.0% DISK; 25.0% misses\n" in out
+        assert "\x1b" not in out
+
+
+def test_json_is_what_the_instance_said(
+    server: StatsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every number, for another program."""
+    assert cli.main(["stats", server.url, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    changing = ("now", "uptime_seconds")
+    assert {k: v for k, v in told.items() if k not in changing} == {
+        k: v for k, v in server.stats.items() if k not in changing
+    }
+
+
+def test_empty_instance_has_a_report() -> None:
+    """Nothing is divided by nothing."""
+    text = "\n".join(live.report(empty_stats()))
+    assert "reads     none yet" in text
+    assert "hot tier  off" in text
+    assert "errors    none" in text
+
+
+def test_rates_are_those_since_the_report_before() -> None:
+    """Also times; after a restart, when counters are smaller, those since the start."""
+    before = empty_stats()
+    add_reads(before, 1000, 1000, bucket=30)
+    now = copy.deepcopy(before)
+    now["now"] += 2
+    add_reads(now, 90, 10, bucket=17)
+    text = "\n".join(live.report(now, before))
+    assert "90.0% hits" in text
+    assert "requests  50.0/s" in text
+    assert "GET       half within 93 µs, 99 of 100 within 130 µs" in text
+    again = empty_stats()
+    again["started"] = before["started"] + 1
+    add_reads(again, 5, 5)
+    assert "50.0% hits" in "\n".join(live.report(again, now))
+
+
+def test_trouble_is_said_in_words() -> None:
+    """A disk that cannot be read, errors, memcached down."""
+    stats = empty_stats()
+    stats["ready"] = False
+    stats["store"]["damaged_records"] = 3
+    stats["hot"] = hot_tier(is_up=False)
+    text = "\n".join(live.report(stats))
+    assert text.splitlines()[0].endswith("NOT READY")
+    assert "errors    damaged records 3" in text
+    assert "127.0.0.1:11211 DOWN; 0 keys promoted; failures: refused 3" in text
+
+
+def test_text_of_the_instance_cannot_steer_the_terminal() -> None:
+    """Whoever sends the numbers may be anybody."""
+    stats = empty_stats()
+    stats["hottest"] = [{"key": "a\x1b[2J\x9b\u202eb", "reads": 1}]
+    text = "\n".join(live.report(stats))
+    assert "a?[2J??b (1)" in text
+
+
+def test_terminal_is_written_over_until_interrupted(server: StatsServer) -> None:
+    """Each report stands where the last one did; an instance gone is said and asked."""
+    written: list[str] = []
+    steps = iter(
+        [
+            lambda: add_reads(server.stats, 10, 0),
+            server.stop,
+            server.start,
+        ]
+    )
+
+    def pause(_seconds: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    with pytest.raises(KeyboardInterrupt):
+        live.refresh(server.url, written.append, pause=pause)
+    first, second, third, fourth = written
+    assert all(w.startswith("\x1b[H") and w.endswith("\x1b[J") for w in written)
+    assert "none yet" in first
+    assert "100.0% hits" in second
+    assert f"{server.url}: Connection refused" in third
+    assert "volcache 0.1.0" in fourth
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((404, b""), "/-/stats is answered with 404"),
+        ((200, b"<html>"), "the answer is not one of volcache's"),
+        ((200, b"[]"), "the answer is not one of volcache's"),
+        ((200, b'{"store": {"keys": 1}}'), "the answer is not one of volcache's"),
+    ],
+)
+def test_wrong_answer_is_one_line(
+    server: StatsServer,
+    capsys: pytest.CaptureFixture[str],
+    answer: tuple[int, bytes],
+    reason: str,
+) -> None:
+    """Exit code 1, whatever listens there."""
+    server.answer = answer
+    assert cli.main(["stats", server.url]) == 1
+    assert capsys.readouterr() == ("", f"volcache: {server.url}: {reason}\n")
+
+
+def test_numbers_that_are_missing_are_no_traceback() -> None:
+    """As of an instance of another version."""
+    stats = empty_stats()
+    del stats["latency"]
+    with pytest.raises(InstanceError, match="numbers are missing"):
+        live.report(stats)
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:1234", "ftp://127.0.0.1", "http://", "http://a:b"]
+)
+def test_wrong_url_is_wrong_usage(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, and an example."""
+    assert cli.main(["stats", url]) == 2
+    assert capsys.readouterr() == (
+        "",
+        f"volcache: {url}: not a URL such as http://127.0.0.1:1234\n",
+    )
+
+
+def test_nobody_there_is_one_line(server: StatsServer) -> None:
+    """Exit code 1, of the program as users start it."""
+    server.stop()
+    program = "import sys; from volcache.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "stats", server.url],
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"volcache: {server.url}: Connection refused\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(5e-8, "50 ns"), (9.3e-5, "93 µs"), (0.0012, "1.2 ms"), (0.9999, "1.0 s")],
+)
+def test_durations_have_two_digits(seconds: float, text: str) -> None:
+    """In the unit that suits them."""
+    assert live.duration(seconds) == text
+
+
+def test_sizes_and_spans_round_into_the_next_unit() -> None:
+    """1023.9 KiB is 1.0 MiB."""
+    assert [live.size(n) for n in (0, 1023, 1024, (1 << 20) - 50)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.0 MiB",
+    ]
+    assert [live.span(n) for n in (59.9, 61, 3600, 90000)] == [
+        "59 s",
+        "1 min 1 s",
+        "1 h 0 min",
+        "1 d 1 h",
+    ]
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ready to be pasted."""
+    assert cli.main(["stats", "--help"]) == 0
+    assert "volcache stats http://10.0.0.7:1234 --json" in capsys.readouterr().out
