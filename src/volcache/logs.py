@@ -57,6 +57,13 @@ def setup_logging(level: str, file: str, form: str = "text") -> None:
     logger.propagate = False
 
 
+def reopen_logs() -> None:
+    """Begin the log file anew if it was moved away; without a file nothing is done."""
+    for handler in logging.getLogger(ROOT).handlers:
+        if isinstance(handler, _FileHandler):
+            handler.reopen()
+
+
 class LineFormatter(logging.Formatter):
     """
     `2026-11-21T09:00:00.123Z INFO  volcache.store rotation.completed slot=4`.
@@ -175,8 +182,8 @@ class _FileHandler(_DropUnwritable, logging.handlers.WatchedFileHandler):
     """
     Appends to a file, and to the next one of that name when it has been moved away.
 
-    So logrotate needs no signal to the process: bjoern's end depends on how signals are
-    handled, and one that nobody handles would kill it. The price is a `stat` a line.
+    So nothing is lost when the signal of `reopen_logs` does not come. The price is a
+    `stat` a line.
     """
 
     def __init__(self, file: str) -> None:
@@ -190,6 +197,15 @@ class _FileHandler(_DropUnwritable, logging.handlers.WatchedFileHandler):
         except OSError:
             # Opening is not guarded by the library. The next line tries again.
             self.handleError(record)
+
+    def reopen(self) -> None:
+        """Open the file that has the name now; if that fails the next line tries."""
+        self.acquire()
+        try:
+            with contextlib.suppress(OSError):
+                self.reopenIfNeeded()
+        finally:
+            self.release()
 
     def close(self) -> None:
         """Close; lines that the disk still refuses are lost, too."""

@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,6 +21,7 @@ from volcache.errors import ConfigError, MountPointError
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.names import Names
 from volcache.hot.promotion import MissCounters
+from volcache.logs import reopen_logs
 from volcache.service import FileCache, TieredCache
 from volcache.store import PeriodicSync, Store
 from volcache.web.access_log import AccessLog
@@ -32,7 +34,7 @@ from volcache.web.server import listen, serve
 from volcache.web.slow_log import log_slow
 from volcache.web.stats import RequestStats
 from volcache.web.status import Status
-from volcache.web.stopper import stop_signals_held
+from volcache.web.stopper import hold_hangups, stop_signals_held
 
 if TYPE_CHECKING:
     from volcache.config import Config
@@ -49,6 +51,9 @@ def run(config: Config) -> None:
         StoreError: The mount point cannot be used.
         ListenError: The address cannot be listened on.
     """
+    has_log_file = bool(config.log_file or config.log_access)
+    if has_log_file:
+        hold_hangups()
     with ExitStack() as parts:
         # A signal that comes while something is opened or closed waits its turn.
         parts.enter_context(stop_signals_held())
@@ -88,6 +93,7 @@ def run(config: Config) -> None:
             _with_access_log(app, access_file, config),
             owns_listener=inherited is None,
             on_draining=draining.set,
+            on_hangup=partial(_reopen_logs, access_file) if has_log_file else None,
         )
         _log.info("serving.ended")
 
@@ -129,6 +135,14 @@ def _with_access_log(
     if file is None:
         return app
     return AccessLog(app, file.add, as_json=config.log_format == "json")
+
+
+def _reopen_logs(access_file: LineFile | None) -> None:
+    """Go on in new files where the old ones were moved away."""
+    reopen_logs()
+    if access_file is not None:
+        access_file.flush()
+    _log.info("log.reopened")
 
 
 def _open_store(config: Config) -> tuple[Store, float]:

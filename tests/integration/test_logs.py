@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from support.load import Load
 from support.process import SOURCE, ServerProcess
 from support.waiting import wait_until
 
@@ -102,3 +104,50 @@ def test_unusable_access_log_ends_the_start(tmp_path: Path) -> None:
         f'volcache: log_access = "{tmp_path}" cannot be opened: Is a directory\n',
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_moved_under_load_lose_no_line(tmp_path: Path) -> None:
+    """Rename and SIGHUP, again and again: every answer has its line, and just one."""
+    access, events = tmp_path / "access.log", tmp_path / "event.log"
+    settings = SETTINGS | {"log_access": str(access), "log_file": str(events)}
+    with ServerProcess(tmp_path / "data", settings=settings) as server:
+        with Load(server.port, clients=3) as load:
+            for turn in range(4):
+                load.wait_for(200)
+                access.rename(tmp_path / f"access.log.{turn}")
+                events.rename(tmp_path / f"event.log.{turn}")
+                server.send_signal(signal.SIGHUP)
+                wait_until(lambda: access.exists() and events.exists(), "new files")
+            load.wait_for(200)
+        assert server.terminate() == 0
+    assert all(answer.status and answer.is_right for answer in load.answers)
+    lines = [
+        line.split('"')[1]
+        for path in tmp_path.glob("access.log*")
+        for line in path.read_text().splitlines()
+    ]
+    expected = [f"{answer.method} {answer.key} HTTP/1.1" for answer in load.answers]
+    assert sorted(x for x in lines if "/load/" in x) == sorted(expected)
+    texts = [path.read_text() for path in tmp_path.glob("event.log*")]
+    assert len(texts) == 5
+    assert "".join(texts).count(" log.reopened\n") == 4
+    assert "".join(texts).count(" store.closed ") == 1
+
+
+def test_hangups_do_not_end_or_hold_a_process_with_a_log(tmp_path: Path) -> None:
+    """Before, during and after the stop they change nothing; the exit code is 0."""
+    settings = SETTINGS | {"log_access": str(tmp_path / "access.log")}
+    with ServerProcess(tmp_path / "data", settings=settings) as server:
+        server.send_signal(signal.SIGHUP)
+        wait_until(lambda: " log.reopened\n" in server.stderr, "the event")
+        server.send_signal(signal.SIGTERM)
+        while server.is_running:
+            server.send_signal(signal.SIGHUP)
+        assert server.exit_code == 0
+
+
+def test_hangup_ends_a_process_without_a_log(tmp_path: Path) -> None:
+    """As it does when the terminal is closed in which somebody tries it."""
+    with ServerProcess(tmp_path / "data", settings=SETTINGS) as server:
+        server.send_signal(signal.SIGHUP)
+        assert server.wait() == -signal.SIGHUP

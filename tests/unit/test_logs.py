@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from volcache.errors import ConfigError
-from volcache.logs import JsonFormatter, LineFormatter, setup_logging
+from volcache.logs import JsonFormatter, LineFormatter, reopen_logs, setup_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,6 +210,32 @@ def test_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
     log.info("after")
     assert moved.read_text().split()[-1] == "before"
     assert path.read_text().split()[-1] == "after"
+
+
+def test_file_is_begun_anew_before_the_next_line(tmp_path: Path) -> None:
+    """Who asks for it need not wait for a line."""
+    path = tmp_path / "log"
+    setup_logging("info", str(path))
+    path.rename(tmp_path / "log.1")
+    reopen_logs()
+    assert path.read_text() == ""
+
+
+def test_asking_for_a_new_file_raises_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a file, and with one whose folder is gone."""
+    setup_logging("info", "")
+    reopen_logs()
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    setup_logging("info", str(folder / "log"))
+    folder.rename(tmp_path / "moved")
+    reopen_logs()
+    folder.mkdir()
+    logging.getLogger("volcache.store").info("found")
+    assert (folder / "log").read_text().split()[-1] == "found"
+    assert capsys.readouterr() == ("", "")
 
 
 def test_file_that_cannot_be_begun_anew_loses_lines_meanwhile(

@@ -73,6 +73,7 @@ def serve(
     drain_seconds: float = 3.0,
     owns_listener: bool = True,
     on_draining: Callable[[], None] = lambda: None,
+    on_hangup: Callable[[], None] | None = None,
 ) -> None:
     """
     Answer requests until SIGTERM or SIGINT; main thread only.
@@ -90,6 +91,8 @@ def serve(
             are refused while draining; an inherited one stays open, and what comes
             waits for the next process.
         on_draining: Called once when the end begins, by another thread; must not raise.
+        on_hangup: Called for SIGHUP, from a thread of its own; must not raise. Needs
+            `hold_hangups` before. None leaves the signal as it is.
 
     """
     with ended_by_signal(
@@ -97,5 +100,6 @@ def serve(
         drain_seconds=drain_seconds,
         owns_listener=owns_listener,
         on_draining=on_draining,
+        on_hangup=on_hangup,
     ):
         bjoern.server_run(listener, app)

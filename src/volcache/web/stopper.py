@@ -18,6 +18,8 @@ kill it at once. Therefore:
 4. At the deadline it shuts down whatever is left, in both directions.
 
 Signals that come in addition stay pending and are thrown away at the end.
+
+SIGHUP, where somebody waits for it, is taken by the same thread on its way.
 """
 
 from __future__ import annotations
@@ -75,6 +77,17 @@ def stop_signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def hold_hangups() -> None:
+    """
+    Keep SIGHUP from ending this process, for good, and waiting for the stopper.
+
+    Main thread only, before others are started and before `stop_signals_held`.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    # For threads that do not block it. One that is blocked waits even if ignored.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 @contextmanager
 def ended_by_signal(
     listener: socket.socket,
@@ -82,6 +95,7 @@ def ended_by_signal(
     drain_seconds: float,
     owns_listener: bool,
     on_draining: Callable[[], None],
+    on_hangup: Callable[[], None] | None = None,
 ) -> Iterator[None]:
     """
     Let SIGTERM and SIGINT end the bjoern loop that runs inside; main thread only.
@@ -96,6 +110,7 @@ def ended_by_signal(
             drain_seconds=drain_seconds,
             owns_listener=owns_listener,
             on_draining=on_draining,
+            on_hangup=on_hangup,
         )
         stack.callback(stopper.close)
         stack.enter_context(_handlers(stopper))
@@ -158,8 +173,11 @@ class _Stopper:
         drain_seconds: float,
         owns_listener: bool,
         on_draining: Callable[[], None],
+        on_hangup: Callable[[], None] | None,
     ) -> None:
         self.is_asked = False
+        self._on_hangup = on_hangup
+        self._signals = STOP_SIGNALS | ({signal.SIGHUP} if on_hangup else set())
         self._listener = listener
         self._drain_seconds = drain_seconds
         self._owns_listener = owns_listener
@@ -195,8 +213,11 @@ class _Stopper:
             # The phase without a signal: a thread from before the hold has caught it.
             if self.is_asked or self._phase() is _Phase.ENDING:
                 return True
-            if signal.sigtimedwait(STOP_SIGNALS, _WATCH_SECONDS) is not None:
+            taken = signal.sigtimedwait(self._signals, _WATCH_SECONDS)
+            if taken is not None and taken.si_signo != signal.SIGHUP:
                 return True
+            if taken is not None and self._on_hangup is not None:
+                self._on_hangup()
         return False
 
     def _stop(self) -> None:
