@@ -65,7 +65,7 @@ _RECORD_MAGIC: Final = b"VLR"
 # flags and the two short lengths in one number, which is 0 for most records.
 _READ_FIELDS: Final = Struct("<H4xQQQIII")
 _IDENTITY_BYTES: Final = 18
-_FIXED_BYTES: Final = 60
+FIXED_BYTES: Final = 60
 _CHECKSUM_BYTES: Final = 4
 _TOMBSTONE: Final = 1
 _FLAGS_MASK: Final = 0xFF0000FF
@@ -76,14 +76,14 @@ _unpack_read_fields = _READ_FIELDS.unpack_from
 
 if (
     _IDENTITY.size != _IDENTITY_BYTES
-    or _IDENTITY.size + _FIELDS.size != _FIXED_BYTES
+    or _IDENTITY.size + _FIELDS.size != FIXED_BYTES
     or _READ_FIELDS.size != _FIELDS.size
     or _VOLUME_HEADER.size + _CHECKSUM_BYTES > VOLUME_HEADER_BYTES
 ):
     message = "the structs of format.py do not fit the layout drawn above them"
     raise AssertionError(message)
 
-RECORD_OVERHEAD_BYTES: Final = _FIXED_BYTES + _CHECKSUM_BYTES  # without key and value
+RECORD_OVERHEAD_BYTES: Final = FIXED_BYTES + _CHECKSUM_BYTES  # without key and value
 RECORD_BYTES_MIN: Final = RECORD_OVERHEAD_BYTES + 1  # a key has at least one byte
 # What has to be read to see all of a record but its value, without the key.
 HEAD_BYTES: Final = RECORD_OVERHEAD_BYTES + 255 + 255
@@ -268,7 +268,7 @@ def decode_record(
     key_length, at, stored_ms, expires_ms, length, checksum, kind = _unpack_read_fields(
         data, _IDENTITY_BYTES
     )
-    key_start = _FIXED_BYTES
+    key_start = FIXED_BYTES
     content_type = content_encoding = b""
     if kind:
         type_end = key_start + (kind >> 8 & 0xFF)
@@ -366,6 +366,14 @@ def _reason(data: bytes, identity: bytes, size: int) -> str:
     return f"another begins there: expected {identity.hex()}, found {data[:18].hex()}"
 
 
+def prefix_length(data: bytes) -> int:
+    """Return the length of a record without its value, told by its first bytes."""
+    if len(data) < FIXED_BYTES:
+        return 0
+    key_length = data[18] | data[19] << 8
+    return RECORD_OVERHEAD_BYTES + key_length + data[57] + data[58]
+
+
 def decode_header(data: bytes, identity: bytes, offset: int) -> RecordHeader | None:
     """
     Return the header of the record at the beginning of `data`.
@@ -393,7 +401,7 @@ def decode_header(data: bytes, identity: bytes, offset: int) -> RecordHeader | N
         type_length,
         encoding_length,
     ) = _FIELDS.unpack_from(data, _IDENTITY_BYTES)
-    type_end = _FIXED_BYTES + type_length
+    type_end = FIXED_BYTES + type_length
     key_start = type_end + encoding_length
     key_end = key_start + key_length
     value_start = key_end + _CHECKSUM_BYTES
@@ -413,7 +421,7 @@ def decode_header(data: bytes, identity: bytes, offset: int) -> RecordHeader | N
         length,
         checksum,
         flags == _TOMBSTONE,
-        data[_FIXED_BYTES:type_end],
+        data[FIXED_BYTES:type_end],
         data[type_end:key_start],
         value_start,
         value_start + length,

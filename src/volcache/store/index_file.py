@@ -1,5 +1,5 @@
 """
-The index file of one life of a volume, open for appending.
+The index file of one life of a volume: what counts of it, and open for appending.
 
 Writes blocks (see `lines.py`) at a place it keeps itself, so that what a failed write left
 behind is written over by the next one. Knows nothing of the index in memory.
@@ -10,12 +10,62 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from volcache.store.files import write_all
-from volcache.store.lines import IndexName, encode_block, encode_index_header
+from volcache.store.format import VOLUME_HEADER_BYTES
+from volcache.store.lines import (
+    IndexName,
+    decode_block,
+    decode_blocks,
+    decode_index_header,
+    encode_block,
+    encode_index_header,
+    has_block,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from volcache.store.files import FileSystem
+
+
+class IndexContents:
+    """What counts of an index file: its blocks up to the first that is not right."""
+
+    def __init__(self, data: bytes, name: IndexName) -> None:
+        """Look at the first line; `read` goes through the rest."""
+        named = decode_index_header(data) if has_block(data) else None
+        self.is_ours = named is not None and named[1] == name
+        self.version = named[0] if named and self.is_ours else 0
+        self._data = data
+        self._restart()
+
+    def _restart(self) -> None:
+        self.file_end = 0  # How many bytes of the file count.
+        self.volume_end = VOLUME_HEADER_BYTES  # How far the volume is indexed.
+        self.sealed = False
+
+    def read(self) -> Iterator[list[tuple[bytes, int, int]]]:
+        """Yield the entries of each block; the fields say how far that is."""
+        self._restart()
+        if not self.is_ours:
+            return
+        for block in decode_blocks(self._data):
+            entries = decode_block(block)
+            if entries is None:
+                return
+            self.volume_end = block.volume_end
+            self.sealed = block.sealed
+            self.file_end = block.file_end
+            yield entries
+
+    @property
+    def length(self) -> int:
+        """The length of the file in bytes."""
+        return len(self._data)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what was read is all but a torn block."""
+        return self.is_ours and b"\n# checkpoint " not in self._data[self.file_end :]
 
 
 class IndexFile:

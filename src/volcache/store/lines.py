@@ -178,6 +178,21 @@ def decode_entries(lines: bytes) -> list[tuple[bytes, int, int]]:
     ]
 
 
+def decode_block(block: IndexBlock) -> list[tuple[bytes, int, int]] | None:
+    """Return the entries of a block; None when they cannot be right."""
+    try:
+        entries = decode_entries(block.lines)
+    except (ValueError, IndexError):
+        return None
+    end = block.volume_end
+    if all(
+        not size or VOLUME_HEADER_BYTES <= offset <= end - size
+        for _, offset, size in entries
+    ):
+        return entries
+    return None
+
+
 # --- META.txt ----------------------------------------------------------------------
 
 

@@ -10,14 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from volcache.store.format import VERSION, VOLUME_HEADER_BYTES
-from volcache.store.index_file import IndexFile
-from volcache.store.lines import (
-    decode_blocks,
-    decode_entries,
-    decode_index_header,
-    has_block,
-)
+from volcache.store.format import VERSION
+from volcache.store.index_file import IndexContents, IndexFile
 from volcache.store.mount_point import refuse_newer
 from volcache.store.position import OFFSET_SHIFT
 from volcache.store.scan import (
@@ -39,6 +33,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger("volcache.store")
 
 
+def open_contents(mount: MountPoint, volume: Volume, data: bytes) -> IndexContents:
+    """
+    Return what counts of the index file of a life.
+
+    Raises:
+        FormatVersionError: It was written by a newer volcache.
+    """
+    contents = IndexContents(data, volume.index_name)
+    if contents.version > VERSION:
+        refuse_newer(mount.root, f"index/{volume.id}", contents.version)
+    return contents
+
+
+def tail_window(contents: IndexContents, *, is_head: bool) -> int:
+    """Return how far behind the last indexed record others are looked for."""
+    return TAIL_WINDOW_BYTES if is_head and contents.is_whole else WHOLE_VOLUME
+
+
 class Loader:
     """Loads lives, which must come from the oldest to the newest."""
 
@@ -56,58 +68,43 @@ class Loader:
         Raises:
             FormatVersionError: The index file was written by a newer volcache.
         """
-        self._index.begin(volume.life)
-        file_end, is_whole = self._load_index_file(volume)
+        contents = self.read(volume, is_head=is_head)
         if volume.sealed:
             return
-        window = TAIL_WINDOW_BYTES if is_head and is_whole else WHOLE_VOLUME
-        self._load_tail(volume, window)
-        if not is_whole and volume.pending:
+        if not contents.is_whole and volume.pending:
             self._report.note_rebuilt(volume.id, len(volume.pending))
         try:
-            self._complete_index_file(volume, file_end, is_head=is_head)
+            self._complete_index_file(volume, contents.file_end, is_head=is_head)
         except OSError as error:
             # The next start scans again; until then nothing is missing.
             _log.error("index.rebuild_failed volume=%d error=%r", volume.id, str(error))
 
-    def _load_index_file(self, volume: Volume) -> tuple[int, bool]:
+    def read(self, volume: Volume, *, is_head: bool) -> IndexContents:
         """
-        Load entries from the index file, as far as it can be trusted.
+        Take the records of one life into the index; nothing is written.
 
         Returns:
-            How many bytes of it count, and whether that is all but a torn block.
-        """
-        data = read_whole(self._mount, self._mount.index_path(volume.id))
-        named = decode_index_header(data)
-        if named is None or named[1] != volume.index_name or not has_block(data):
-            return 0, False
-        if named[0] > VERSION:
-            refuse_newer(self._mount.root, f"index/{volume.id}", named[0])
-        file_end = 0
-        for block in decode_blocks(data):
-            if not self._load_entries(volume, block.lines, block.volume_end):
-                break
-            volume.end = block.volume_end
-            volume.sealed = block.sealed
-            file_end = block.file_end
-        return file_end, b"\n# checkpoint " not in data[file_end:]
+            What counts of its index file; records without a line are `pending`.
 
-    def _load_entries(self, volume: Volume, lines: bytes, volume_end: int) -> bool:
-        """Apply the entries of one block; false when they cannot be right."""
-        try:
-            entries = decode_entries(lines)
-        except (ValueError, IndexError):
-            return False
+        Raises:
+            FormatVersionError: The index file was written by a newer volcache.
+        """
+        self._index.begin(volume.life)
+        data = read_whole(self._mount, self._mount.index_path(volume.id))
+        contents = open_contents(self._mount, volume, data)
         index, base = self._index, volume.base
-        for key, offset, size in entries:
-            if not size:
-                index.delete(key)
-            elif VOLUME_HEADER_BYTES <= offset <= volume_end - size:
-                index.set(key, base | offset << OFFSET_SHIFT | size)
-            else:
-                return False
-        self._report.entries += len(entries)
-        return True
+        for entries in contents.read():
+            for key, offset, size in entries:
+                if size:
+                    index.set(key, base | offset << OFFSET_SHIFT | size)
+                else:
+                    index.delete(key)
+            self._report.entries += len(entries)
+        volume.end = contents.volume_end
+        volume.sealed = contents.sealed
+        if not volume.sealed:
+            self._load_tail(volume, tail_window(contents, is_head=is_head))
+        return contents
 
     def _load_tail(self, volume: Volume, window: int) -> None:
         """Apply the records behind the last indexed one."""

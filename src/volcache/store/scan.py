@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from volcache.store.format import RECORD_PREFIX_BYTES_MAX, decode_header
+from volcache.store.format import FIXED_BYTES, decode_header, prefix_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 # off by a hole. Costs one read of that much after every start.
 TAIL_WINDOW_BYTES: Final = 64 * 2**20
 WHOLE_VOLUME: Final = 2**62
-_CHUNK_BYTES: Final = 2**20
+NO_FILE: Final = -1  # Stands for the descriptor of a volume that cannot be opened.
+_CHUNK_BYTES: Final = 8 * 2**20
 _SECTOR_BYTES: Final = 4096
 
 
@@ -58,12 +59,13 @@ class Torn(NamedTuple):
 class VolumeReader:
     """Reads a volume in large pieces; unreadable sectors read as zeros."""
 
-    def __init__(self, fs: FileSystem, volume: Volume) -> None:
-        """Read from the descriptor of `volume`, up to the present end of the file."""
+    def __init__(self, fs: FileSystem, volume: Volume, end: int = WHOLE_VOLUME) -> None:
+        """Read from the descriptor of `volume`, up to `end` or the end of the file."""
         self._fs = fs
         self._fd = volume.fd
         self._identity = volume.identity
-        self.length = fs.size(volume.fd)
+        self.file_length = 0 if volume.fd == NO_FILE else fs.size(volume.fd)
+        self.length = min(end, self.file_length)
         self.unreadable_sectors = 0
         self._start = 0
         self._buffer = b""
@@ -101,7 +103,10 @@ class VolumeReader:
         """Return the header of a record here that `session` can have been before."""
         if not self.begins_record(offset):
             return None
-        data = self.read(offset, RECORD_PREFIX_BYTES_MAX)
+        # Only as much as the header has: copying the longest possible one for each
+        # record would cost more than all else.
+        length = prefix_length(self.read(offset, FIXED_BYTES))
+        data = self.read(offset, length)
         header = decode_header(data, self._identity, offset)
         if header is None or header.session < session:
             return None
@@ -117,15 +122,19 @@ class VolumeReader:
         limit = min(self.length, offset + window)
         overlap = len(self._identity) - 1
         while offset < limit:
-            chunk = self.read(offset, min(_CHUNK_BYTES, self.length - offset))
-            at = chunk.find(self._identity)
+            # What is in memory already is searched in place: damage comes in hundreds.
+            if not self._start <= offset < self._start + len(self._buffer) - overlap:
+                self.read(offset, min(_CHUNK_BYTES, self.length - offset))
+            chunk, start = self._buffer, self._start
+            at = chunk.find(self._identity, offset - start)
             while at >= 0:
-                if self.header_at(offset + at, session) is not None:
-                    return offset + at
+                if self.header_at(start + at, session) is not None:
+                    return start + at
                 at = chunk.find(self._identity, at + 1)
-            if len(chunk) <= overlap:
+            following = start + len(chunk) - overlap
+            if following <= offset:
                 return None
-            offset += len(chunk) - overlap
+            offset = following
         return None
 
 
