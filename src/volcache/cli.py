@@ -2,7 +2,7 @@
 The command line: arguments in, exit code out; nothing else in the package prints.
 
 A command is one entry in `COMMANDS`. Exit codes: 0 done, 1 the store or the address
-cannot be used, 2 a wrong argument or setting, 130 interrupted.
+cannot be used or damage was found, 2 a wrong argument or setting, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Command:
     text: str
     epilog: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
+    run: Callable[[argparse.Namespace], int | None]  # None: done.
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -77,13 +77,16 @@ def main(argv: list[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else EXIT_USAGE
     command: Command = arguments.command
     try:
-        command.run(arguments)
+        return command.run(arguments) or EXIT_OK
     except VolcacheError as error:
         _complain(str(error))
         return exit_code(error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return EXIT_OK
+    except BrokenPipeError:
+        # Whoever read our lines has seen enough, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
 
 
 def exit_code(error: VolcacheError) -> int:
@@ -231,6 +234,34 @@ examples:
 """
 
 
+# --- Offline tools ----------------------------------------------------------------
+
+
+def _add_directory(parser: argparse.ArgumentParser) -> None:
+    """Take a mount point."""
+    parser.add_argument(
+        "directory", metavar="DIR", help="a mount point that nobody serves"
+    )
+
+
+def _say(line: str) -> None:
+    """Print one line, as soon as it is known."""
+    print(line)
+
+
+def _quiet() -> None:
+    """Keep log lines to ourselves: a tool says in its own lines what it finds."""
+    logging.getLogger("volcache").addHandler(logging.NullHandler())
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    """Compare a mount point with its format; 1 if there is damage."""
+    from volcache.tools.checking import check  # noqa: PLC0415
+
+    _quiet()
+    return EXIT_OK if check(arguments.directory, _say) else EXIT_FAILED
+
+
 COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         name="serve",
@@ -245,5 +276,13 @@ COMMANDS: Final[tuple[Command, ...]] = (
         epilog=_STATS_EPILOG,
         add_arguments=_add_stats_arguments,
         run=_stats,
+    ),
+    Command(
+        name="check",
+        text="Look for damage in a mount point that nobody serves; change nothing.",
+        epilog="exit code: 0 no damage, 1 damage\n"
+        "example: volcache check /srv/volcache/1234",
+        add_arguments=_add_directory,
+        run=_check,
     ),
 )

@@ -58,7 +58,7 @@ def test_promtool_finds_no_fault_with_the_metrics(
     store = open_store(tmp_path)
     fill_volume(store)
     status = watch_tiered(store)
-    status.requests.note("GET", 200, 1000)
+    status.requests.note("GET", "200 OK", 0, 1000)
     text = operator_of(status).ask("GET", "/-/metrics").body.decode()
     store.close()
     assert "volcache_hot_server_up" in text
@@ -103,7 +103,7 @@ def test_every_metric_and_label_that_is_asked_for_exists(
     """A name that nothing gives would never alarm anybody, and leave a panel empty."""
     store = open_store(tmp_path)
     status = watch_tiered(store)
-    status.requests.note("GET", 200, 1000)
+    status.requests.note("GET", "200 OK", 0, 1000)
     text = operator_of(status).ask("GET", "/-/metrics").body.decode()
     store.close()
     given = set(re.findall(r"^\w+", text, re.MULTILINE))

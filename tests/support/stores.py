@@ -65,6 +65,7 @@ def abandon(store: Store) -> None:
     descriptors = list(cycle._descriptors.values())
     index_files = [volume.index_file for volume in (*cycle._sealed, cycle.head)]
     descriptors += [found._fd for found in index_files if found is not None]
+    assert store._mount._lock_fd is not None
     descriptors.append(store._mount._lock_fd)
     for fd in descriptors:
         with suppress(OSError):

@@ -24,9 +24,12 @@ from __future__ import annotations
 import re
 import secrets
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from google_crc32c import value as crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VERSION: Final = 1
 # Then a new epoch begins, and what is wanted is promoted again within a few reads. The
@@ -57,6 +60,42 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Give back what is open."""
+
+
+def _header(data: bytes) -> re.Match[bytes] | None:
+    """Return the parts of the first line, if it checks out."""
+    found = _HEADER.match(data)
+    if found is None or crc32c(data[: found.start(5)]) != int(found[5], 16):
+        return None
+    return found
+
+
+def _lines(data: bytes, at: int, epoch: bytes) -> Iterator[re.Match[bytes]]:
+    """Yield the lines from `at` up to the first that does not check out."""
+    while line := _LINE.match(data, at):
+        if int(line[2], 16) != crc32c(epoch + line[1]):
+            return
+        yield line
+        at = line.end()
+
+
+def first_damage(data: bytes, store_id: int) -> tuple[int, str] | None:
+    """
+    Return where HOT.txt does not check out, and why; None: it does.
+
+    A last line without its newline is torn, which is no damage.
+    """
+    found = _header(data)
+    if found is None:
+        return (0, "the first line does not check out") if b"\n" in data else None
+    if int(found[2], 16) != store_id:
+        return 0, f"is of store {found[2].decode()}, another one"
+    at = found.end()
+    for line in _lines(data, at, bytes.fromhex(found[3].decode())):
+        at = line.end()
+    if b"\n" in data[at:]:
+        return at, "a line does not check out"
+    return None
 
 
 class Names:
@@ -107,17 +146,15 @@ class Names:
 
     def _resume(self, data: bytes) -> bool:
         """Take over what the file says; false when it cannot be relied on."""
-        found = _HEADER.match(data)
-        if found is None or crc32c(data[: found.start(5)]) != int(found[5], 16):
+        found = _header(data)
+        if found is None:
             return False
         version, store_id, boot = int(found[1]), int(found[2], 16), int(found[4], 16)
         if (version, store_id, boot) != (VERSION, self._store_id, self._boot):
             return False
         self._start(bytes.fromhex(found[3].decode()))
         at = found.end()
-        while line := _LINE.match(data, at):
-            if int(line[2], 16) != crc32c(self._epoch + line[1]):
-                return False
+        for line in _lines(data, at, self._epoch):
             half = bytes.fromhex(line[1][1:].decode())
             self._count(half, is_promotion=line[1].startswith(b"+"))
             at = line.end()

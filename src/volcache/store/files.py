@@ -7,9 +7,11 @@ stop it at any call, tear a write or lose what was not synced. Knows nothing of 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from typing import TYPE_CHECKING, Final, Protocol
+import stat
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,6 +122,47 @@ class OsFileSystem:
         """Take the exclusive lock of the file; false when another process has it."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+class ReadOnlyFileSystem(OsFileSystem):
+    """
+    The real disk, of which nothing is changed, for tools that look at it offline.
+
+    What is not a regular file is taken as not there, so that neither a directory nor a
+    pipe in a file's place stops the one who looks.
+    """
+
+    pwritev = staticmethod(_refuse)
+    allocate = staticmethod(_refuse)
+    truncate = staticmethod(_refuse)
+    rename = staticmethod(_refuse)
+    sync = staticmethod(_refuse)
+    sync_directory = staticmethod(_refuse)
+    make_directory = staticmethod(_refuse)
+    unlink = staticmethod(_refuse)
+
+    def open(self, path: str, *, create: bool) -> int:
+        """Open for reading; nothing is ever made."""
+        if create:
+            _refuse()
+        # Without O_NONBLOCK, a pipe would wait for somebody to write.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "is not a file", path)
+        return fd
+
+    def lock(self, fd: int) -> bool:
+        """Take a shared lock: a server does not start meanwhile, other readers may."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True

@@ -25,6 +25,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from google_crc32c import value as crc32c
 
 from volcache.store.format import VERSION, VOLUME_HEADER_BYTES
+from volcache.store.position import pack_life
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,6 +73,11 @@ class Meta(NamedTuple):
     store_id: int
     session: int
     oldest_life: int = 0
+
+    @property
+    def head_life(self) -> int:
+        """The life of the head."""
+        return pack_life(self.generation, self.head)
 
 
 # --- Index files -------------------------------------------------------------------

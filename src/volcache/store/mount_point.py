@@ -8,6 +8,7 @@ in a volume. Refuses a directory that is not ours before it touches anything in 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from volcache.errors import (
@@ -29,7 +30,7 @@ HOT: Final = "HOT.txt"
 DATA: Final = "data"
 INDEX: Final = "index"
 # lost+found is made by mkfs at the root of every ext file system.
-_NAMES: Final = frozenset(
+NAMES: Final = frozenset(
     {LOCK, META, META + ".new", HOT, HOT + ".new", DATA, INDEX, "lost+found"}
 )
 
@@ -37,8 +38,8 @@ _NAMES: Final = frozenset(
 class MountPoint:
     """One locked directory."""
 
-    def __init__(self, fs: FileSystem, root: str, lock_fd: int) -> None:
-        """Use `MountPoint.open`."""
+    def __init__(self, fs: FileSystem, root: str, lock_fd: int | None) -> None:
+        """Use `MountPoint.open` or `MountPoint.inspect`."""
         self.fs = fs
         self.root = root
         self.data = os.path.join(root, DATA)
@@ -79,9 +80,39 @@ class MountPoint:
             raise
         return self
 
+    @classmethod
+    def inspect(cls, fs: FileSystem, directory: str) -> Self:
+        """
+        Take a directory as it is, to look at it: nothing is made or written.
+
+        Raises:
+            ForeignDirectoryError: There is nothing of a store in it.
+            StoreLockedError: A process serves it.
+            FormatVersionError: It was written by a newer volcache.
+            MountPointError: It cannot be read.
+        """
+        lock_fd = None
+        try:
+            _refuse_empty(fs, directory)
+            with suppress(FileNotFoundError):
+                lock_fd = fs.open(os.path.join(directory, LOCK), create=False)
+                _take_lock(fs, directory, lock_fd)
+            self = cls(fs, os.path.abspath(directory), lock_fd)
+            self._refuse_newer()
+        except OSError as error:
+            if lock_fd is not None:
+                fs.close(lock_fd)
+            raise unreadable(directory, error) from error
+        except BaseException:
+            if lock_fd is not None:
+                fs.close(lock_fd)
+            raise
+        return self
+
     def close(self) -> None:
         """Give the lock back."""
-        self.fs.close(self._lock_fd)
+        if self._lock_fd is not None:
+            self.fs.close(self._lock_fd)
 
     def data_path(self, volume: int) -> str:
         """Return the path of a volume."""
@@ -152,7 +183,7 @@ def _is_there(fs: FileSystem, path: str) -> bool:
 def _refuse_foreign(fs: FileSystem, directory: str) -> None:
     """Raise when there is something in the directory that we never make."""
     names = fs.names(directory)
-    strange = [name for name in names if name not in _NAMES]
+    strange = [name for name in names if name not in NAMES]
     for folder in {DATA, INDEX} & set(names):
         found = fs.names(os.path.join(directory, folder))
         strange += [f"{folder}/{name}" for name in found if not name.isdigit()]
@@ -164,8 +195,24 @@ def _refuse_foreign(fs: FileSystem, directory: str) -> None:
         raise ForeignDirectoryError(message)
 
 
+def _refuse_empty(fs: FileSystem, directory: str) -> None:
+    """Raise when there is nothing in the directory that we make."""
+    if not {META, DATA, INDEX} & set(fs.names(directory)):
+        message = (
+            f"mount point {directory!r} is not a volcache directory: it holds neither"
+            f" {META} nor {DATA}/ nor {INDEX}/"
+        )
+        raise ForeignDirectoryError(message)
+
+
 def _lock(fs: FileSystem, directory: str, lock_fd: int) -> None:
     """Lock the directory and leave our process id for people to read."""
+    _take_lock(fs, directory, lock_fd)
+    fs.truncate(lock_fd, 0)
+    write_all(fs, lock_fd, b"%d\n" % os.getpid(), 0)
+
+
+def _take_lock(fs: FileSystem, directory: str, lock_fd: int) -> None:
     if not fs.lock(lock_fd):
         holder = fs.pread(lock_fd, 32, 0).decode("ascii", "replace").strip()
         message = (
@@ -173,8 +220,6 @@ def _lock(fs: FileSystem, directory: str, lock_fd: int) -> None:
             f" (process id {holder or 'unknown'}); stop it, or give another mount_point"
         )
         raise StoreLockedError(message)
-    fs.truncate(lock_fd, 0)
-    write_all(fs, lock_fd, b"%d\n" % os.getpid(), 0)
 
 
 def unusable(directory: str, error: OSError) -> MountPointError:
@@ -183,4 +228,13 @@ def unusable(directory: str, error: OSError) -> MountPointError:
         f"mount point {directory!r} cannot be used: {error.strerror or error}"
         f" ({error.filename or directory}); check that it is a directory on a writable"
         " disk and that this user may write to it"
+    )
+
+
+def unreadable(directory: str, error: OSError) -> MountPointError:
+    """Return the error for a directory the system does not let us look at."""
+    return MountPointError(
+        f"mount point {directory!r} cannot be read: {error.strerror or error}"
+        f" ({error.filename or directory}); check that it is a directory and that this"
+        " user may read it"
     )

@@ -1,0 +1,291 @@
+"""
+Compare everything in a mount point with what FORMAT.md says, without changing any of it.
+
+Records are found by the scan that also a start uses. What the index file says of a volume
+is held against them, so that each damaged record is named even where several lie side by
+side. What a killed process leaves is no damage: it is told as a note.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from volcache.store.format import VOLUME_HEADER_BYTES, encode_volume_header
+from volcache.store.index import Index
+from volcache.store.lines import encode_key
+from volcache.store.load import open_contents, tail_window
+from volcache.store.mount_point import DATA, INDEX, META
+from volcache.store.position import pack_position
+from volcache.store.scan import (
+    NO_FILE,
+    WHOLE_VOLUME,
+    Found,
+    Gap,
+    Torn,
+    VolumeReader,
+    scan_records,
+)
+from volcache.store.survey import read_beginning, read_whole
+from volcache.store.walk import IndexWalk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from volcache.store.index_file import IndexContents
+    from volcache.store.offline import OfflineStore
+    from volcache.store.volume import Volume
+
+# A stored record is lost; what is said about records is wrong; a record was cut off that
+# nobody was told is stored; and what else a kill leaves.
+Kind = Literal["record", "file", "torn", "note"]
+_STEP_BYTES: Final = 8 * 2**20  # between two reports of progress
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it should be, or that is worth a word."""
+
+    kind: Kind
+    file: str
+    offset: int
+    what: str
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether something is lost or wrong."""
+        return self.kind in {"record", "file"}
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was looked at."""
+
+    volumes: int = 0
+    records: int = 0  # whole ones, tombstones included
+    keys: int = 0  # that can be read, expired ones included
+    bytes: int = 0
+
+
+class Check:
+    """One look at everything."""
+
+    def __init__(
+        self, store: OfflineStore, advance: Callable[[int], object] = lambda _: None
+    ) -> None:
+        """Prepare; `advance` is told how many bytes more were read."""
+        self._store = store
+        self._mount = store.mount
+        self._advance = advance
+        self._index = Index()
+        self.counts = Counts()
+
+    def run(self) -> Iterator[Finding]:
+        """Yield what is found; `counts` is right when it has come to its end."""
+        store = self._store
+        for problem in store.problems:
+            yield Finding("file", *problem)
+        yield from self._check_meta()
+        for number, generation in store.stale_volumes:
+            what = f"generation {generation} was reclaimed before a power loss"
+            yield Finding("note", f"{DATA}/{number}", 0, what)
+        for header in store.headers:
+            yield from self._check_header(header)
+        for volume in store.volumes:
+            yield from _Life(self, volume, is_head=volume is store.volumes[-1]).run()
+        self.counts.keys = self._index.count
+
+    def _check_meta(self) -> Iterator[Finding]:
+        store = self._store
+        if store.meta_lost:
+            yield Finding("file", META, 0, "is missing or does not check out")
+            return
+        newest = store.volumes[-1]
+        if newest.life != store.meta.head_life:
+            what = (
+                f"names volume {store.meta.head} of generation"
+                f" {store.meta.generation}, but there is volume {newest.id} of"
+                f" generation {newest.generation}"
+            )
+            yield Finding("file", META, 0, what)
+
+    def _check_header(self, number: int) -> Iterator[Finding]:
+        header = self._store.headers[number]
+        file = f"{DATA}/{number}"
+        if header.store_id != self._store.meta.store_id:
+            what = f"is of store {header.store_id:016x}, another one"
+            yield Finding("file", file, 8, what)
+            return
+        fd = self._store.descriptor(number)
+        if read_beginning(self._mount, fd, VOLUME_HEADER_BYTES) != (
+            encode_volume_header(header)
+        ):
+            yield Finding("file", file, 52, "the end of the header is not zero")
+
+    # --- What a life tells ---------------------------------------------------------
+
+    def begin(self, volume: Volume) -> None:
+        """Go on with this life."""
+        self.counts.volumes += volume.fd != NO_FILE
+        self._index.begin(volume.life)
+
+    def note_bytes(self, count: int) -> None:
+        """Count bytes that were looked at."""
+        self.counts.bytes += count
+        self._advance(count)
+
+    def note_found(self, volume: Volume, found: Found) -> None:
+        """Count a whole record, and take it for the last of its key."""
+        header = found.header
+        self.counts.records += 1
+        if header.tombstone:
+            self._index.delete(header.key)
+        else:
+            self._index.set(
+                header.key, pack_position(volume.life, header.offset, header.size)
+            )
+
+    def note_lost(self, key: bytes) -> None:
+        """Take it that a key is a miss: its last record is damaged."""
+        self._index.delete(key)
+
+
+class _Life:
+    """One life, its volume held against its index file."""
+
+    def __init__(self, check: Check, volume: Volume, *, is_head: bool) -> None:
+        mount = check._mount  # noqa: SLF001 - Two halves of one thing.
+        self._check = check
+        self._mount = mount
+        self._volume = volume
+        self._is_head = is_head
+        self._data_file = f"{DATA}/{volume.id}"
+        self._index_file = f"{INDEX}/{volume.id}"
+        data = read_whole(mount, mount.index_path(volume.id))
+        self._contents = open_contents(mount, volume, data)
+        self._walk = IndexWalk(self._contents)
+        self._without_line = 0
+        self._reported = VOLUME_HEADER_BYTES
+
+    def run(self) -> Iterator[Finding]:
+        """Yield what is wrong with the volume, then with its index file."""
+        volume, contents = self._volume, self._contents
+        self._check.begin(volume)
+        header = self._check._store.headers.get(volume.id)  # noqa: SLF001
+        if header is not None and header.generation < volume.generation:
+            yield self._data("note", 0, "was to begin anew when the process died")
+        yield from self._indexed()
+        if not contents.sealed and volume.fd != NO_FILE:
+            yield from self._tail()
+        yield from self._file(contents)
+
+    def _data(self, kind: Kind, offset: int, what: str) -> Finding:
+        return Finding(kind, self._data_file, offset, what)
+
+    def _line(self, what: str) -> Finding:
+        return Finding("file", self._index_file, 0, what)
+
+    def _progress(self, offset: int, *, force: bool = False) -> None:
+        step = offset - self._reported
+        if step >= _STEP_BYTES or (force and step > 0):
+            self._check.note_bytes(step)
+            self._reported = offset
+
+    # --- The part that has lines ---------------------------------------------------
+
+    def _indexed(self) -> Iterator[Finding]:
+        """Look at the records up to where the volume is indexed."""
+        end = self._contents.volume_end
+        reader = VolumeReader(self._mount.fs, self._volume, end)
+        at = VOLUME_HEADER_BYTES
+        for event in scan_records(reader, at, WHOLE_VOLUME):
+            if not isinstance(event, Found):
+                continue  # What lies between records is seen below.
+            header = event.header
+            yield from self._missing(at, header.offset, event)
+            yield from map(self._line, self._walk.match(header))
+            yield from self._record(event)
+            at = header.offset + header.size
+            self._progress(at)
+        yield from self._missing(at, end, None)
+        yield from map(self._line, self._walk.rest())
+        self._progress(reader.length, force=True)
+        yield from self._unreadable(reader)
+
+    def _record(self, found: Found) -> Iterator[Finding]:
+        header = found.header
+        if found.intact:
+            self._check.note_found(self._volume, found)
+            return
+        self._check.note_lost(header.key)
+        yield self._lost(
+            header.offset, header.size, header.key, "its value does not check out"
+        )
+
+    def _lost(self, offset: int, size: int, key: bytes, why: str) -> Finding:
+        what = f"{encode_key(key)}, {size} bytes: {why}"
+        return self._data("record", offset, what)
+
+    def _missing(self, start: int, end: int, before: Found | None) -> Iterator[Finding]:
+        """Name the records that lie where the scan has found none."""
+        if start >= end:
+            return
+        header = None if before is None else before.header
+        for line in self._walk.within(start, end, header):
+            if line.offset > start:
+                yield self._gap(start, line.offset)
+            self._check.note_lost(line.key)
+            yield self._lost(line.offset, line.size, line.key, "is not there whole")
+            start = max(start, line.offset + line.size)
+        if start < end:
+            yield self._gap(start, end)
+
+    def _gap(self, start: int, end: int) -> Finding:
+        what = f"{end - start} bytes up to {end} are no record"
+        return self._data("record", start, what)
+
+    def _unreadable(self, reader: VolumeReader) -> Iterator[Finding]:
+        if reader.unreadable_sectors:
+            what = f"{reader.unreadable_sectors} sectors cannot be read"
+            yield self._data("file", 0, what)
+
+    # --- The part behind it --------------------------------------------------------
+
+    def _tail(self) -> Iterator[Finding]:
+        """Look at what lies behind the last line, as a start does."""
+        reader = VolumeReader(self._mount.fs, self._volume)
+        window = tail_window(self._contents, is_head=self._is_head)
+        for event in scan_records(reader, self._contents.volume_end, window):
+            if isinstance(event, Found):
+                self._without_line += 1
+                yield from self._record(event)
+                self._progress(event.header.offset + event.header.size)
+            elif isinstance(event, Gap):
+                yield self._gap(event.start, event.end)
+            elif isinstance(event, Torn):
+                yield self._data("torn", event.start, "a record was being written")
+        self._progress(reader.length, force=True)
+        yield from self._unreadable(reader)
+
+    # --- The index file itself -----------------------------------------------------
+
+    def _file(self, contents: IndexContents) -> Iterator[Finding]:
+        if not contents.length:
+            lost = self._without_line or not self._is_head
+            yield self._index("file" if lost else "note", 0, "is missing")
+        elif not contents.is_ours:
+            what = "its first block is not one of this life, or does not check out"
+            yield self._index("file", 0, what)
+        elif not contents.is_whole or (
+            contents.sealed and contents.length > contents.file_end
+        ):
+            what = "what follows does not check out"
+            yield self._index("file", contents.file_end, what)
+        elif not contents.sealed and not self._is_head:
+            what = f"is not sealed; {self._without_line} records have no line"
+            yield self._index("file", contents.file_end, what)
+        elif self._without_line or contents.length > contents.file_end:
+            what = f"{self._without_line} records have no line yet, as after a kill"
+            yield self._index("note", contents.file_end, what)
+
+    def _index(self, kind: Kind, offset: int, what: str) -> Finding:
+        return Finding(kind, self._index_file, offset, what)

@@ -1,0 +1,62 @@
+"""A directory of a few thousand records, and bytes of it flipped by a seeded dice."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from support.stores import open_store
+from volcache.store.format import VOLUME_HEADER_BYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VOLUME_SIZE = 256 * 1024
+VOLUME_NUM = 5
+
+
+class Extent(NamedTuple):
+    """Where a record lies."""
+
+    volume: int
+    start: int
+    end: int
+
+
+def fill(directory: Path, records: int = 3000, seed: int = 1) -> None:
+    """Put, overwrite and delete until the cycle has turned, and close."""
+    dice = random.Random(seed)  # noqa: S311 - Seeded, to be repeated.
+    store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
+    for number in range(records):
+        key = b"folder/key %d" % dice.randrange(records)
+        store.put(key, dice.randbytes(dice.randrange(700)))
+        if number % 9 == 0:
+            store.delete(key)
+    store.close()
+
+
+def extents(directory: Path) -> list[Extent]:
+    """Return where all records lie, by the index files and by hand."""
+    found = []
+    for path in sorted(directory.joinpath("index").iterdir()):
+        at = VOLUME_HEADER_BYTES
+        for line in path.read_text().splitlines():
+            if line.startswith("#"):
+                continue
+            key, offset, size = line.split(" ")
+            # The keys above have no byte but the space that a line writes in three.
+            deleted = 64 + len(key.replace("%20", " "))
+            end = at + (int(size) or deleted)
+            assert int(offset) in {0, at}
+            found.append(Extent(int(path.name), at, end))
+            at = end
+    return found
+
+
+def flip(path: Path, offset: int, dice: random.Random) -> None:
+    """Change one byte of a file, in one bit or more."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ dice.randrange(1, 256)]))
