@@ -262,6 +262,15 @@ def _check(arguments: argparse.Namespace) -> int:
     return EXIT_OK if check(arguments.directory, _say) else EXIT_FAILED
 
 
+def _repair(arguments: argparse.Namespace) -> None:
+    """Make index files and META.txt anew."""
+    from volcache.store.files import OsFileSystem  # noqa: PLC0415
+    from volcache.tools.repairing import repair  # noqa: PLC0415
+
+    _quiet()
+    repair(arguments.directory, OsFileSystem(), _say)
+
+
 COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         name="serve",
@@ -284,5 +293,12 @@ COMMANDS: Final[tuple[Command, ...]] = (
         "example: volcache check /srv/volcache/1234",
         add_arguments=_add_directory,
         run=_check,
+    ),
+    Command(
+        name="repair",
+        text="Make index files and META.txt anew from the volumes, which stay as they are.",
+        epilog="example: volcache repair /srv/volcache/1234",
+        add_arguments=_add_directory,
+        run=_repair,
     ),
 )

@@ -11,7 +11,7 @@ from volcache.store.format import VOLUME_HEADER_BYTES
 if TYPE_CHECKING:
     from pathlib import Path
 
-VOLUME_SIZE = 256 * 1024
+VOLUME_SIZE = 192 * 1024
 VOLUME_NUM = 5
 
 

@@ -186,13 +186,20 @@ def _refuse_foreign(fs: FileSystem, directory: str) -> None:
     strange = [name for name in names if name not in NAMES]
     for folder in {DATA, INDEX} & set(names):
         found = fs.names(os.path.join(directory, folder))
-        strange += [f"{folder}/{name}" for name in found if not name.isdigit()]
+        strange += [f"{folder}/{name}" for name in found if not _fits(folder, name)]
     if strange:
         message = (
             f"mount point {directory!r} is not a volcache directory: it holds"
             f" {strange[0]!r}; give an empty or a new directory as mount_point"
         )
         raise ForeignDirectoryError(message)
+
+
+def _fits(folder: str, name: str) -> bool:
+    """Tell whether a file is named as ours are; a repair cut short leaves `3.new`."""
+    if folder == INDEX:
+        name = name.removesuffix(".new")
+    return name.isdigit()
 
 
 def _refuse_empty(fs: FileSystem, directory: str) -> None:

@@ -143,6 +143,8 @@ class OfflineStore:
             return set()
         ids = {int(name) for name in names if _ID.fullmatch(name)}
         for name in names:
+            if folder == INDEX and name.endswith(".new"):
+                continue  # What a repair that was cut short had not yet put in place.
             if not _ID.fullmatch(name) or int(name) > VOLUME_MAX:
                 self._note(f"{folder}/{name}", "is not named by the id of a volume")
         return {volume for volume in ids if volume <= VOLUME_MAX}

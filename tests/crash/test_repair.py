@@ -1,0 +1,141 @@
+"""`volcache repair`: index files from volumes, also when it dies at any step."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from support.damage import VOLUME_NUM, VOLUME_SIZE, fill
+from support.stores import (
+    Crash,
+    CrashingFileSystem,
+    UnsyncedFileSystem,
+    open_store,
+    value_of,
+)
+from volcache import cli
+from volcache.errors import ForeignDirectoryError, StoreLockedError
+from volcache.store.check import Check
+from volcache.store.files import ReadOnlyFileSystem
+from volcache.store.offline import OfflineStore
+from volcache.tools.repairing import repair
+
+if TYPE_CHECKING:
+    from volcache.store.files import FileSystem
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
+pytestmark = pytest.mark.crash
+
+
+def values(directory: Path) -> dict[bytes, bytes | None]:
+    """Return what a store answers for every key it has."""
+    store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
+    found = {key: value_of(store.get(key)) for key, _ in store._index.items()}
+    store.close()
+    return found
+
+
+def problems(directory: Path) -> list[str]:
+    """Return the files of which a check says something."""
+    store = OfflineStore.inspect(ReadOnlyFileSystem(), str(directory))
+    found = [finding.file for finding in Check(store).run()]
+    store.close()
+    return found
+
+
+def spoil(directory: Path) -> None:
+    """Lose META.txt, and an index file, cut one and flip a byte in one."""
+    (directory / "META.txt").unlink()
+    (directory / "index" / "0").unlink()
+    second = directory / "index" / "1"
+    second.write_bytes(second.read_bytes()[:-20])
+    third = directory / "index" / "2"
+    data = third.read_bytes()
+    third.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
+
+
+def volumes(directory: Path) -> list[tuple[int, bytes]]:
+    """Return the volumes with their times of change."""
+    paths = sorted(directory.joinpath("data").iterdir())
+    return [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths]
+
+
+def test_a_repaired_directory_checks_out_and_holds_what_it_held(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is left to say of any file; volumes were not touched."""
+    directory = tmp_path / "store"
+    fill(directory)
+    shutil.copytree(directory, tmp_path / "whole")
+    spoil(directory)
+    before = volumes(directory)
+    assert set(problems(directory)) == {"META.txt", "index/0", "index/1", "index/2"}
+
+    assert cli.main(["repair", str(directory)]) == 0
+
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) == 5
+    assert out[-1].endswith(" volumes, 4 files written")
+    assert problems(directory) == []
+    assert volumes(directory) == before
+    assert values(directory) == values(tmp_path / "whole")
+
+
+def test_a_repair_that_dies_at_any_step_can_be_begun_again(tmp_path: Path) -> None:
+    """Each step is the last one once; a start and a second repair find all values."""
+    whole = tmp_path / "whole"
+    fill(whole, records=100)
+    expected = None
+    for survive in range(100):
+        directory = tmp_path / str(survive)
+        shutil.copytree(whole, directory)
+        (directory / "META.txt").unlink()
+        (directory / "index" / "0").write_bytes(b"# volcache ind")
+        fs = CrashingFileSystem(UnsyncedFileSystem(), survive, torn=9)
+        ended = False
+        with suppress(Crash):
+            repair(str(directory), cast("FileSystem", fs), lambda _: None)
+            ended = True
+        fs.die()
+        shutil.copytree(directory, tmp_path / f"{survive} served")
+        expected = expected or values(whole)
+        assert values(tmp_path / f"{survive} served") == expected
+        repair(str(directory), UnsyncedFileSystem(), lambda _: None)
+        assert problems(directory) == []
+        assert values(directory) == expected
+        if ended:
+            break
+    else:
+        pytest.fail("the repair never came to its end")
+    assert survive > 10
+
+
+@pytest.mark.parametrize("name", ["healthy", "no_index", "no_meta", "torn_tail"])
+def test_golden_directories_are_mended_to_the_last_byte(
+    tmp_path: Path, name: str
+) -> None:
+    """Twice does no more than once, and a healthy one stays as it is."""
+    directory = tmp_path / name
+    shutil.copytree(GOLDEN / name, directory)
+    said: list[str] = []
+    repair(str(directory), UnsyncedFileSystem(), said.append)
+    assert all(file.startswith("data/") for file in problems(directory))
+    assert (len(said) == 1) == (name == "healthy")
+    said.clear()
+    repair(str(directory), UnsyncedFileSystem(), said.append)
+    assert len(said) == 1
+
+
+def test_a_directory_in_use_or_empty_is_refused(tmp_path: Path) -> None:
+    """Nothing is made and nothing is written."""
+    with pytest.raises(ForeignDirectoryError):
+        repair(str(tmp_path), UnsyncedFileSystem(), lambda _: None)
+    assert list(tmp_path.iterdir()) == []
+    store = open_store(tmp_path)
+    with pytest.raises(StoreLockedError):
+        repair(str(tmp_path), UnsyncedFileSystem(), lambda _: None)
+    store.close()
