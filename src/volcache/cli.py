@@ -77,7 +77,8 @@ def main(argv: list[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else EXIT_USAGE
     command: Command = arguments.command
     try:
-        return command.run(arguments) or EXIT_OK
+        code = command.run(arguments) or EXIT_OK
+        sys.stdout.flush()  # Here, where a reader that is gone is no error.
     except VolcacheError as error:
         _complain(str(error))
         return exit_code(error)
@@ -87,6 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         # Whoever read our lines has seen enough, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+    return code
 
 
 def exit_code(error: VolcacheError) -> int:
@@ -271,6 +273,26 @@ def _repair(arguments: argparse.Namespace) -> None:
     repair(arguments.directory, OsFileSystem(), _say)
 
 
+def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take a mount point and the form of the lines."""
+    _add_directory(parser)
+    parser.add_argument("--keys", action="store_true", help="only keys that are live")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+
+
+def _dump(arguments: argparse.Namespace) -> None:
+    """Print a line for each record."""
+    from volcache.tools.dumping import dump  # noqa: PLC0415
+
+    _quiet()
+    for row in dump(arguments.directory, time.time_ns() // 1_000_000):
+        if arguments.keys:
+            if row.state == "live":
+                _say(json.dumps({"key": row.key}) if arguments.json else row.key)
+        else:
+            _say(row.json() if arguments.json else row.text())
+
+
 COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         name="serve",
@@ -300,5 +322,15 @@ COMMANDS: Final[tuple[Command, ...]] = (
         epilog="example: volcache repair /srv/volcache/1234",
         add_arguments=_add_directory,
         run=_repair,
+    ),
+    Command(
+        name="dump",
+        text="List the records of a mount point that nobody serves, oldest volume first.",
+        epilog="columns: volume, generation, offset, size, stored, expires (milliseconds"
+        " since 1970), type,\n  state (live, superseded, expired, damaged, tombstone), key"
+        " (percent-encoded)\n"
+        "example: volcache dump /srv/volcache/1234 | head",
+        add_arguments=_add_dump_arguments,
+        run=_dump,
     ),
 )
