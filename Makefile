@@ -2,6 +2,7 @@
 
 CONFIG ?= conf/volcache.toml
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 # Seconds; a test that hangs says where instead of stopping everything.
 TIMEOUT ?= 120
 
@@ -12,7 +13,7 @@ PYTHON := $(BIN)/python
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test crash mutations soak screenshot lint format setup clean
+.PHONY: help run cluster test crash mutations soak bench screenshot lint format setup clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +51,11 @@ soak: ## mixed load with kills and restarts, every answer checked (MINUTES=1 SEE
 screenshot: ## make docs/page.png again: an instance under load, seen in a browser
 	@tools/setup.sh test
 	@$(PYTHON) tests/screenshot.py
+
+bench: ## everything measured beside what one would use instead (QUICK=1 ONLY=NAMES BASE=REV)
+	@tools/setup.sh bench
+	@$(PYTHON) bench/run.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
+		$(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
 lint: ## the checks that run no code: format, lint, arrows, types
 	@tools/setup.sh lint

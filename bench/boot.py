@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from machine import ROOT, describe, warnings
+from page_cache import forget_files
 from report import Spread, bullets, table
 
 if TYPE_CHECKING:
@@ -60,16 +61,6 @@ def nothing(_: Path) -> None:
     """Leave the mount point as it is: its files are in the page cache."""
 
 
-def forget_cached(mount_point: Path) -> None:
-    """Sync the files and let the kernel forget them."""
-    for path in mount_point.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-
-
 def remove_index_files(mount_point: Path) -> None:
     """Leave the volumes alone to say what there is."""
     shutil.rmtree(mount_point / "index")
@@ -77,7 +68,7 @@ def remove_index_files(mount_point: Path) -> None:
 
 WAYS: Final = (
     Way(name="index files", prepare=nothing),
-    Way(name="index files, not in the page cache", prepare=forget_cached),
+    Way(name="index files, not in the page cache", prepare=forget_files),
     Way(name="index files gone, rebuilt", prepare=remove_index_files),
 )
 

@@ -4,7 +4,9 @@ The least bjoern can do: the floor volcache is measured against.
 Set up by the same functions as volcache, but the application answers a GET with a
 constant and a PUT, once its body is read, with an empty answer.
 
-    PYTHONPATH=src .venv/bin/python bench/floor.py PORT VALUE_BYTES
+    PYTHONPATH=src .venv/bin/python bench/floor.py PORT VALUE_BYTES [STATUS]
+
+STATUS is that of a GET, such as "404 Not Found".
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 def make_application(
     value_bytes: int,
+    status: str = "200 OK",
 ) -> Callable[[dict[str, Any], StartResponse], list[bytes]]:
     """Make the WSGI application; its GETs are answered with so many bytes."""
     value = b"x" * value_bytes
@@ -35,7 +38,7 @@ def make_application(
             environ["wsgi.input"].read()
             start_response("200 OK", put_headers)
             return []
-        start_response("200 OK", get_headers)
+        start_response(status, get_headers)
         return [value]
 
     return application
@@ -43,8 +46,9 @@ def make_application(
 
 def main() -> None:
     """Serve until a signal."""
-    port, value_bytes = map(int, sys.argv[1:])
-    serve(listen("127.0.0.1", port), make_application(value_bytes))
+    port, value_bytes, *status = sys.argv[1:]
+    application = make_application(int(value_bytes), *status)
+    serve(listen("127.0.0.1", int(port)), application)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """
 Servers to be measured: started on a free loopback port, ended by their pid.
 
-Reads what a server cost from `/proc/PID/stat` and how much memory it holds from
-`/proc/PID/status`. Knows nothing of what the servers do.
+Knows nothing of what the servers do; what they cost is read by `proc.py`.
 """
 
 from __future__ import annotations
@@ -11,44 +10,23 @@ import os
 import socket
 import subprocess
 import time
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
+
+from proc import Usage, family, resident_bytes, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
 IP: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
 END_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.01
-TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 class ServerError(RuntimeError):
     """A server did not start, or ended too soon; the text holds its output."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cpu:
-    """CPU seconds a process has used in all."""
-
-    user: float
-    system: float
-
-    def __sub__(self, earlier: Cpu) -> Cpu:
-        """Return what was used since."""
-        return Cpu(user=self.user - earlier.user, system=self.system - earlier.system)
-
-
-def read_cpu(pid: int) -> Cpu:
-    """Return the CPU time of a process with all its threads."""
-    text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-    # The second field, the name, may hold spaces: count from its closing bracket.
-    fields = text.rpartition(")")[2].split()
-    user, system = int(fields[11]), int(fields[12])
-    return Cpu(user=user / TICKS_PER_SECOND, system=system / TICKS_PER_SECOND)
 
 
 def free_port() -> int:
@@ -102,9 +80,13 @@ class Server:
             raise self._error("does not run")
         return self._process.pid
 
-    def cpu(self) -> Cpu:
-        """Return the CPU time used so far."""
-        return read_cpu(self.pid)
+    def usage(self) -> Usage:
+        """Return what the process and its children have used so far."""
+        return usage(family(self.pid))
+
+    def resident_bytes(self) -> int:
+        """Return the memory the process and its children hold."""
+        return resident_bytes(family(self.pid))
 
     def _error(self, what: str) -> ServerError:
         output = self._output.read_text(encoding="utf-8", errors="replace")

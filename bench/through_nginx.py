@@ -10,28 +10,27 @@ thing changed at a time. The cases take turns; CPU is that of the process per re
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from load import BENCH, REQUESTS, TROUBLE, LoadError, run_wrk, wrk_path
+from load import BENCH, LoadError, run_wrk
 from machine import describe, warnings
-from processes import IP, Server, ServerError, read_cpu
+from processes import IP, Server, ServerError
 from report import Spread, bullets, table
+
+if TYPE_CHECKING:
+    from latency import Run
 
 ROOT: Final = BENCH.parent
 KEYS: Final = 4_000
 VALUE_BYTES: Final = 1024
 CONNECTIONS: Final = 20
-P99: Final = re.compile(r"^\s*99%\s+([\d.]+)(us|ms|s)\s*$", re.MULTILINE)
-MILLISECONDS: Final = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 
 Change = Callable[[Path], None]
 
@@ -72,12 +71,6 @@ VARIANTS: Final[dict[str, Change]] = {
 }
 
 
-def children(pid: int) -> list[int]:
-    """Return the process ids of the workers of a master."""
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-    return [int(child) for child in text.split()]
-
-
 def nginx_command(
     folder: Path, ports: list[int], change: Change, port: int
 ) -> list[str]:
@@ -92,27 +85,18 @@ def nginx_command(
     return ["nginx", "-e", "stderr", "-p", f"{folder}/", "-c", "cluster.conf"]
 
 
-def load(url: str, script: str, seconds: int) -> tuple[int, float]:
-    """
-    Run wrk once.
-
-    Returns:
-        The number of answers, and the time that 99 % of them took at most, in ms.
-
-    Raises:
-        LoadError: A request went wrong.
-
-    """
+def load(url: str, script: str, seconds: int) -> Run:
+    """Run wrk once."""
     arguments = (
         [str(KEYS)] if script == "wrk_get.lua" else [str(VALUE_BYTES), str(KEYS)]
     )
-    command = [wrk_path(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency"]
-    command += ["-s", str(BENCH / script), url, "--", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    count, p99 = REQUESTS.search(done.stdout), P99.search(done.stdout)
-    if count is None or p99 is None or TROUBLE.search(done.stdout + done.stderr):
-        raise LoadError(f"{' '.join(command)} reported:\n{done.stdout}{done.stderr}")
-    return int(count[1]), float(p99[1]) * MILLISECONDS[p99[2]]
+    return run_wrk(
+        url,
+        connections=CONNECTIONS,
+        seconds=seconds,
+        script=script,
+        arguments=arguments,
+    )
 
 
 def measure(
@@ -128,23 +112,22 @@ def measure(
         seconds: How long.
 
     """
-    is_nginx = target not in instances
-    watched = children(target.pid) if is_nginx else []
+    front = [target] if target not in instances else []
 
     def used() -> tuple[float, float]:
-        front = [read_cpu(pid) for pid in watched]
-        back = [server.cpu() for server in instances]
-        return sum(c.user + c.system for c in front), sum(
-            c.user + c.system for c in back
-        )
+        sums = [
+            sum(use.user + use.system for use in (s.usage() for s in servers))
+            for servers in (front, instances)
+        ]
+        return sums[0], sums[1]
 
     before = used()
-    requests, p99_ms = load(target.url, script, seconds)
+    run = load(target.url, script, seconds)
     after = used()
-    scale = 1_000_000 / requests
+    scale = 1_000_000 / run.requests
     return Figure(
-        rate=requests / seconds,
-        p99_ms=p99_ms,
+        rate=run.rate,
+        p99_ms=run.p99,
         nginx_us=(after[0] - before[0]) * scale,
         instance_us=(after[1] - before[1]) * scale,
     )
@@ -200,13 +183,7 @@ def main() -> int:
             instances = start_instances(stack, work)
             targets = {"direct": instances[0], **start_nginx(stack, work, instances)}
             for target in targets.values():  # Drawn at random, all keys are met.
-                run_wrk(
-                    target.url,
-                    connections=CONNECTIONS,
-                    seconds=options.seconds,
-                    script="wrk_put.lua",
-                    arguments=[str(VALUE_BYTES), str(KEYS)],
-                )
+                load(target.url, "wrk_put.lua", options.seconds)
             for script in ("wrk_get.lua", "wrk_put.lua"):
                 rounds: dict[str, list[Figure]] = {name: [] for name in targets}
                 for _ in range(options.rounds):

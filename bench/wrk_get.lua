@@ -1,26 +1,23 @@
 -- GET of random keys k0 .. k<N-1>.
 --
 --     wrk -t 1 -c 20 -d 5s -s bench/wrk_get.lua http://127.0.0.1:1234 -- 40000
---
--- Every thread draws its own sequence, the same in every run.
+--     wrk ... -- 40000 k 0.99     by Zipf's law with that exponent
+--     wrk ... -- 40000 none       keys none0 .. none39999, which nobody stored
 
-local threads = 0
-
-function setup(thread)
-   thread:set("number", threads)
-   threads = threads + 1
-end
+dofile((debug.getinfo(1, "S").source:match("@(.*/)") or "") .. "wrk_common.lua")
 
 function init(args)
-   keys = tonumber(args[1]) or 40000
+   local keys = tonumber(args[1]) or 40000
+   local prefix = args[2] or "k"
    math.randomseed(number + 1)
+   draw = drawing(keys, tonumber(args[3]) or 0)
    -- Made once: what wrk does per request is to pick one.
    requests = {}
    for k = 0, keys - 1 do
-      requests[k] = wrk.format("GET", "/k" .. k)
+      requests[k] = wrk.format("GET", "/" .. prefix .. k)
    end
 end
 
 function request()
-   return requests[math.random(0, keys - 1)]
+   return requests[draw()]
 end

@@ -1,26 +1,14 @@
 -- PUT of a body of B bytes to random keys k0 .. k<N-1>.
 --
 --     wrk -t 1 -c 20 -d 5s -s bench/wrk_put.lua http://127.0.0.1:1234 -- 1024 40000
---
--- Every thread draws its own sequence, the same in every run.
 
-local threads = 0
-
-function setup(thread)
-   thread:set("number", threads)
-   threads = threads + 1
-end
+dofile((debug.getinfo(1, "S").source:match("@(.*/)") or "") .. "wrk_common.lua")
 
 function init(args)
    local bytes = tonumber(args[1]) or 1024
    keys = tonumber(args[2]) or 40000
    math.randomseed(number + 1)
-   -- Bytes that do not repeat soon, made in one piece per thread.
-   local body = {}
-   for i = 1, bytes do
-      body[i] = string.char(math.random(0, 255))
-   end
-   tail = "\r\nContent-Length: " .. bytes .. "\r\n\r\n" .. table.concat(body)
+   tail = "\r\nContent-Length: " .. bytes .. "\r\n\r\n" .. random_bytes(bytes)
    head = "Host: " .. wrk.host .. ":" .. wrk.port
 end
 

@@ -5,6 +5,7 @@
 #   tools/setup.sh lint    and the checks
 #   tools/setup.sh cluster what a cluster on this machine needs: memcached and nginx
 #   tools/setup.sh test    all of it, and the tests
+#   tools/setup.sh bench   what the benchmarks need: a cluster, wrk, and the plots
 #
 # System packages come by apt, as root or through sudo; without apt the missing ones are
 # named. Python packages go to .venv. A stamp in .venv holds what was installed from, so
@@ -73,6 +74,11 @@ sys.exit(not os.path.exists(header))' || echo "$flavour-dev"
 missing_for_cluster() {
     command -v memcached >/dev/null || echo memcached
     command -v nginx >/dev/null || echo nginx
+}
+
+# Prints the packages that only load needs; the tests run a little of it.
+missing_for_bench() {
+    command -v wrk >/dev/null || echo wrk
 }
 
 # Prints the packages that only the tests need.
@@ -212,6 +218,13 @@ install_test_requirements() {
     signature "${TEST_FILES[@]}" >.venv/test.stamp
 }
 
+install_bench_requirements() {
+    say "installing bench/requirements.txt into .venv"
+    rm -f .venv/bench.stamp
+    pip_install -r bench/requirements.txt
+    signature "${BENCH_FILES[@]}" >.venv/bench.stamp
+}
+
 install_cluster_requirements() {
     say "installing conf/cluster/requirements.txt into .venv"
     rm -f .venv/cluster.stamp
@@ -230,14 +243,15 @@ RUN_FILES=(requirements.txt pyproject.toml)
 CLUSTER_FILES=(conf/cluster/requirements.txt)
 TEST_FILES=(tests/requirements.txt)
 PROMTOOL=.cache/promtool
+BENCH_FILES=(bench/requirements.txt)
 
 # -------------------------------------------------------------------------------------
 
 main() {
     local purpose=${1:-} python="" missing=()
     case $purpose in
-        run | lint | cluster | test) ;;
-        *) die "usage: tools/setup.sh run|lint|cluster|test" ;;
+        run | lint | cluster | test | bench) ;;
+        *) die "usage: tools/setup.sh run|lint|cluster|test|bench" ;;
     esac
 
     # Two at once, `make run` beside `make test`, take turns.
@@ -256,8 +270,13 @@ main() {
         mapfile -t missing < <(missing_for_build "$python")
     fi
     case $purpose in
-        cluster | test)
+        cluster | test | bench)
             mapfile -t -O "${#missing[@]}" missing < <(missing_for_cluster)
+            ;;
+    esac
+    case $purpose in
+        test | bench)
+            mapfile -t -O "${#missing[@]}" missing < <(missing_for_bench)
             ;;
     esac
     if [ "$purpose" = test ]; then
@@ -273,6 +292,9 @@ main() {
                 install_cluster_requirements
             ;;
     esac
+    if [ "$purpose" = bench ]; then
+        is_installed bench.stamp "${BENCH_FILES[@]}" || install_bench_requirements
+    fi
     case $purpose in
         lint | test)
             is_installed test.stamp "${TEST_FILES[@]}" || install_test_requirements
