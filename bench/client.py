@@ -13,6 +13,7 @@ import re
 import select
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +22,9 @@ from load import LoadError
 from processes import IP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+IsWhole = Callable[[bytes], bool]  # Tells whether an answer is there to its end.
 ANSWER_SECONDS: Final = 30.0
 RECEIVE_BYTES: Final = 1 << 17
 OK: Final = (b"HTTP/1.1 200 ", b"HTTP/1.0 200 ")
@@ -135,7 +137,7 @@ class ClosedLoop:
     def run(
         self,
         requests: Iterable[bytes],
-        is_whole: Callable[[bytes], bool],
+        is_whole: IsWhole,
         seconds: float = float("inf"),
     ) -> Run:
         """
@@ -153,9 +155,7 @@ class ClosedLoop:
             dict.fromkeys(self._connections, per_connection), is_whole, seconds
         )
 
-    def run_parted(
-        self, parts: Sequence[Iterable[bytes]], is_whole: Callable[[bytes], bool]
-    ) -> Run:
+    def run_parted(self, parts: Sequence[Iterable[bytes]], is_whole: IsWhole) -> Run:
         """Send to each server, in the order of the ports, its own requests, all."""
         sources = [iter(part) for part in parts]
         return self.run_each(
@@ -170,7 +170,7 @@ class ClosedLoop:
     def run_each(
         self,
         sources: dict[int, Iterator[bytes]],
-        is_whole: Callable[[bytes], bool],
+        is_whole: IsWhole,
         seconds: float,
     ) -> Run:
         """Send from one source for each connection, by its descriptor."""
@@ -222,7 +222,7 @@ def _send_next(connection: _Connection, source: Iterator[bytes]) -> bool:
     return True
 
 
-def _receive(connection: _Connection, is_whole: Callable[[bytes], bool]) -> bool:
+def _receive(connection: _Connection, is_whole: IsWhole) -> bool:
     """
     Take what has come, and tell whether the answer is there.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import getpass
 import os
 import random
+import shutil
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -86,13 +87,14 @@ class Stage:
         Begin with none.
 
         Args:
-            stack: Ends the servers.
+            stack: Ends the servers, and removes their files.
             folder: For their files; made.
             keys: What they hold.
             base: The tree of another revision, for the contender `base`.
 
         """
         folder.mkdir()
+        stack.callback(shutil.rmtree, folder)
         self.folder = folder
         self.keys = keys
         self._stack = stack

@@ -149,13 +149,20 @@ def write_report(
     output: Path,
     *,
     with_readme: bool,
+    with_plots: bool = True,
 ) -> str:
     """Write the report to a folder, and return what to tell the person who waits."""
     (output / "bench").mkdir(parents=True, exist_ok=True)
     everything = {**content, "workloads": [result.as_json() for result in results]}
     data = json.dumps(everything, indent=1, ensure_ascii=False)
     (output / "bench" / "results.json").write_text(f"{data}\n", encoding="utf-8")
-    text = report_text(content, results)
+    plots: list[str] = []
+    if with_plots:
+        # Only who draws needs the library.
+        from plots import write_plots  # noqa: PLC0415
+
+        plots = write_plots(results, output / "bench")
+    text = report_text(content, results, plots)
     path = output / "BENCHMARKS.md"
     path.write_text(text, encoding="utf-8")
     if with_readme:

@@ -41,8 +41,8 @@ def with_waiting(latencies: Sequence[float], usual: float) -> list[float]:
     A client that waits for an answer sends nothing while the server stands still, so
     that a pause of a second counts as one slow request. wrk adds what it would have
     sent: for a latency of n times the usual distance of two requests on a connection,
-    n - 1 more, each waiting one distance less. Ours does the same, so that the two can
-    be compared.
+    n - 2 more, each waiting one distance less than the one before. Ours does the same,
+    so that the two can be compared.
 
     Args:
         latencies: As measured.

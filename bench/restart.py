@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 from boot import MIB, WAYS, Options, job_of, run_worker
@@ -36,6 +37,7 @@ def restarting(which: int) -> Callable[[Bench, Workload], Rows]:
                 bench.progress(
                     f"{workload.name} {number + 1} {way.name}: {opened['seconds']:.2f} s"
                 )
+        shutil.rmtree(mount_point)
         return rows
 
     return measure

@@ -53,6 +53,7 @@ class Options(argparse.Namespace):
     directory: Path
     output: Path | None
     drop_caches: bool
+    no_plots: bool
 
 
 def progress(text: str) -> None:
@@ -115,6 +116,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     add("--directory", type=Path, default=WORK, help="where files are kept (build)")
     add("--output", type=Path, help="where the report goes (docs or build/bench)")
     add("--drop-caches", action="store_true", help="cold: drop all caches, as root")
+    add("--no-plots", action="store_true", help="make no plots")
     options = parser.parse_args(arguments, namespace=Options())
     if options.drop_caches and not page_cache.can_drop_everything():
         parser.error("only root may drop the caches of the machine")
@@ -168,7 +170,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     content["took"] = round(time.monotonic() - began)
     is_whole = not (options.quick or options.only or options.base)
     output = options.output or (WHOLE_OUTPUT if is_whole else PARTIAL_OUTPUT)
-    print(write_report(content, results, output, with_readme=output == WHOLE_OUTPUT))
+    report = write_report(
+        content,
+        results,
+        output,
+        with_readme=output == WHOLE_OUTPUT,
+        with_plots=not options.no_plots,
+    )
+    print(report)
     return 1 if any(result.error for result in results) else 0
 
 

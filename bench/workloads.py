@@ -35,7 +35,9 @@ def small(scale: Scale) -> Keys:
 
 def large(scale: Scale) -> Keys:
     """Return what is read: 64 KiB under each key."""
-    return Keys(count=scale.keys, value_bytes=64 * KIB, volume_num=3)
+    return Keys(
+        count=scale.keys, value_bytes=64 * KIB, volume_size=896 * MIB, volume_num=3
+    )
 
 
 def small_empty(scale: Scale) -> Keys:

@@ -76,7 +76,7 @@ missing_for_cluster() {
     command -v nginx >/dev/null || echo nginx
 }
 
-# Prints the packages that only load needs; the tests run a little of it.
+# Prints the packages that only the benchmarks need.
 missing_for_bench() {
     command -v wrk >/dev/null || echo wrk
 }
@@ -274,11 +274,9 @@ main() {
             mapfile -t -O "${#missing[@]}" missing < <(missing_for_cluster)
             ;;
     esac
-    case $purpose in
-        test | bench)
-            mapfile -t -O "${#missing[@]}" missing < <(missing_for_bench)
-            ;;
-    esac
+    if [ "$purpose" = bench ]; then
+        mapfile -t -O "${#missing[@]}" missing < <(missing_for_bench)
+    fi
     if [ "$purpose" = test ]; then
         mapfile -t -O "${#missing[@]}" missing < <(missing_for_test)
     fi
