@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import client
+import ladder
 import nginx_static
 from machine import ROOT
 from proc import family
@@ -111,6 +112,7 @@ class Stage:
             "one file per key": self._one_file_per_key,
             "through nginx": self._through_nginx,
             "hot tier": self._hot_tier,
+            **dict.fromkeys(ladder.STEPS, self._step),
         }
 
     def contender(self, name: str) -> Contender:
@@ -160,6 +162,19 @@ class Stage:
         server = self.start(
             name,
             lambda port: (sys.executable, script, str(port), size, status),
+            lambda _: PYTHON_PATH,
+        )
+        return Contender(server=server)
+
+    def _step(self, name: str) -> Contender:
+        """Start one of the steps between the floor and volcache."""
+        folder = self.folder / slug(name)
+        folder.mkdir()
+        script, keys = str(ROOT / "bench" / "ladder.py"), self.keys
+        sizes = (str(keys.count), str(keys.value_bytes))
+        server = self.start(
+            name,
+            lambda port: (sys.executable, script, str(port), name, *sizes, str(folder)),
             lambda _: PYTHON_PATH,
         )
         return Contender(server=server)

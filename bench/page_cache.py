@@ -16,11 +16,11 @@ def can_drop_everything() -> bool:
 
 
 def forget_files(folder: Path) -> None:
-    """Sync the files below a folder and let the kernel forget their pages."""
+    """Write everything to the disk and forget the pages of the files below a folder."""
+    os.sync()  # Once: to do it file by file takes seconds when there are many.
     for path in folder.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
-            os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
 
@@ -35,8 +35,8 @@ def forget(folder: Path, *, everything: bool) -> None:
             files, so that names and inodes stay known.
 
     """
-    os.sync()
     if everything:
+        os.sync()
         DROP_CACHES.write_text(EVERYTHING, encoding="ascii")
     else:
         forget_files(folder)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from contenders import MIB, Keys
 from instances import measure_instances
+from ladder import STEPS
 from restart import restarting
 from rotation import BARE, measure_rotation
 from runner import Workload, under_traffic
@@ -23,6 +24,7 @@ KIB: Final = 1024
 FLOOR: Final = "floor"
 NAIVE: Final = "one file per key"
 OTHERS: Final = (FLOOR, "nginx", "memcached", NAIVE)
+LADDER: Final = ("volcache", *reversed(STEPS), FLOOR)
 ON_DISK: Final = ("volcache", "nginx", NAIVE)
 GET: Final = Traffic(kind="get")
 PUT: Final = Traffic(kind="put")
@@ -131,6 +133,18 @@ WORKLOADS: Final = (
         text="95 % GET and 5 % PUT of 1 KiB, keys drawn at random",
         rows=("volcache", FLOOR, "nginx", NAIVE),
         measure=under_traffic("small", small, Traffic(kind="mix")),
+    ),
+    Workload(
+        name="ladder-get",
+        text="GET of 1 KiB; each row does one thing more than the one below it",
+        rows=LADDER,
+        measure=under_traffic("small", small, GET),
+    ),
+    Workload(
+        name="ladder-put",
+        text="PUT of 1 KiB; each row does one thing more than the one below it",
+        rows=LADDER,
+        measure=under_traffic("ladder-put", small_empty, PUT),
     ),
     Workload(
         name="hot-tier",

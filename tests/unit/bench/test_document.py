@@ -33,6 +33,7 @@ READ = Result(
         "floor": [{"rate": 200.0, "cpu": 5.0}, {"rate": 200.0, "cpu": 7.0}],
     },
 )
+NAIVE = replace(READ, rounds={**READ.rounds, "one file per key": [{"cpu": 40.0}] * 2})
 BROKEN = Result(name="broken", title="Breaking", error="it broke\nin two")
 
 
@@ -54,14 +55,14 @@ def test_a_workload_that_went_wrong_says_why() -> None:
 
 
 def test_readme_is_replaced_between_the_markers_only() -> None:
-    """What went wrong has no row."""
+    """What went wrong, and what has no naive way beside it, has no row."""
     text = f"before\n{document.BEGIN}\nold\n{document.END}\nafter\n"
-    made = document.readme_with(text, [READ, BROKEN])
+    made = document.readme_with(text, [NAIVE, READ, BROKEN])
     assert made.startswith(f"before\n{document.BEGIN}\n| ")
     assert made.endswith(
-        f"\n| read: Reading | 100 | 12.0 | 2.00 | - | - |\n{document.END}\nafter\n"
+        f"\n| read: Reading | 100 | 12.0 | 2.00 | - | 0.30 |\n{document.END}\nafter\n"
     )
-    assert document.readme_with(made, [READ, BROKEN]) == made
+    assert document.readme_with(made, [NAIVE, READ, BROKEN]) == made
 
 
 def test_a_readme_without_markers_is_left_alone() -> None:
