@@ -70,6 +70,7 @@ def describe(work: Path) -> dict[str, str]:
         "bjoern": version("bjoern"),
         "google-crc32c": version("google-crc32c"),
         "memcached": first_line("memcached", "-V").removeprefix("memcached "),
+        "nginx": first_line("nginx", "-v").removeprefix("nginx version: nginx/"),
         "wrk": first_line("wrk", "-v").partition(" Copyright")[0],
         "LIBEV_, MALLOC_ variables": tuning(),
         "file system": file_system(work),
