@@ -293,6 +293,22 @@ def _dump(arguments: argparse.Namespace) -> None:
             _say(row.json() if arguments.json else row.text())
 
 
+def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take a mount point and a folder."""
+    _add_directory(parser)
+    parser.add_argument("target", metavar="TARGET", help="a new or an empty folder")
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    """Write live values to files; 1 if some have none."""
+    from volcache.tools.exporting import export  # noqa: PLC0415
+
+    _quiet()
+    now_ms = time.time_ns() // 1_000_000
+    done = export(arguments.directory, arguments.target, now_ms, _say)
+    return EXIT_OK if done else EXIT_FAILED
+
+
 COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         name="serve",
@@ -332,5 +348,13 @@ COMMANDS: Final[tuple[Command, ...]] = (
         "example: volcache dump /srv/volcache/1234 | head",
         add_arguments=_add_dump_arguments,
         run=_dump,
+    ),
+    Command(
+        name="export",
+        text="Write the live values of a mount point that nobody serves to files.",
+        epilog="exit code: 0 all of them, 1 some were left out and are listed\n"
+        "example: volcache export /srv/volcache/1234 /tmp/values",
+        add_arguments=_add_export_arguments,
+        run=_export,
     ),
 )
