@@ -124,7 +124,7 @@ class MountPoint:
 
     def volume_ids(self) -> list[int]:
         """Return the ids for which there is a volume, in order."""
-        return sorted(int(name) for name in self.fs.names(self.data) if name.isdigit())
+        return sorted(int(name) for name in self.fs.names(self.data) if _is_id(name))
 
     def read_meta(self) -> tuple[Meta | None, bool]:
         """Return what META.txt says, and whether there is one (perhaps damaged)."""
@@ -199,7 +199,12 @@ def _fits(folder: str, name: str) -> bool:
     """Tell whether a file is named as ours are; a repair cut short leaves `3.new`."""
     if folder == INDEX:
         name = name.removesuffix(".new")
-    return name.isdigit()
+    return _is_id(name)
+
+
+def _is_id(name: str) -> bool:
+    """Tell whether a name is a number; `²` is a digit to `isdigit`, and none to `int`."""
+    return name.isascii() and name.isdigit()
 
 
 def _refuse_empty(fs: FileSystem, directory: str) -> None:

@@ -438,7 +438,7 @@ def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("name", ["0", "notes.txt"])
+@pytest.mark.parametrize("name", ["0", "²", "notes.txt"])
 def test_a_foreign_data_folder_is_not_touched(tmp_path: Path, name: str) -> None:
     """A folder that only looks like ours is told by what is in it."""
     (tmp_path / "data").mkdir()
