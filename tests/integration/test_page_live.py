@@ -1,0 +1,41 @@
+"""The operator's page of a real instance, in a browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+from support.browser import Tab, a_browser
+from support.process import ServerProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+MARKUP = "x/%3Cscript%3Ealert(1)%3C/script%3E"
+
+
+def test_page_follows_an_instance_over_load_and_restart(tmp_path: Path) -> None:
+    """Numbers change, a key of markup stays text, a restart is said; no complaints."""
+    settings = {"volume_size": 8 << 20, "volume_num": 4}
+    with ServerProcess(tmp_path, settings=settings) as server, a_browser() as browser:
+        tab = Tab(browser)
+        tab.page.goto(f"{server.url}/-/")
+        tab.wait_for("hit-sub", "nothing has been read yet")
+        assert tab.text("verdict").startswith("All is well.")
+        with requests.Session() as session:
+            session.put(f"{server.url}/{MARKUP}", data=b"value", timeout=5)
+            for _ in range(2000):
+                session.get(f"{server.url}/{MARKUP}", timeout=5)
+        tab.wait_for("hit-big", "100.0 %")
+        tab.wait_for("keys", "x/<script>alert(1)</script>")
+        assert tab.page.locator("#keys script").count() == 0
+        assert tab.complaints == []
+        server.kill()
+        tab.wait_for("link", "Not reachable")
+        server.restart()
+        tab.wait_for("link", "Live")
+        assert "the instance was started again" in tab.text("verdict")
