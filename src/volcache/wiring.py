@@ -22,6 +22,7 @@ from volcache.hot.memcached import MemcachedTier
 from volcache.hot.names import Names
 from volcache.hot.promotion import MissCounters
 from volcache.logs import reopen_logs
+from volcache.memory import keep_freed_memory
 from volcache.service import FileCache, TieredCache
 from volcache.store import PeriodicSync, Store
 from volcache.web.access_log import AccessLog
@@ -51,6 +52,7 @@ def run(config: Config) -> None:
         StoreError: The mount point cannot be used.
         ListenError: The address cannot be listened on.
     """
+    keep_freed_memory()
     has_log_file = bool(config.log_file or config.log_access)
     if has_log_file:
         hold_hangups()
