@@ -14,17 +14,20 @@ from contenders import Keys
 from latency import Run
 from load import LoadError
 from machine import ROOT
+from page_cache import forget_files
 from pwrite_loop import Job
 from runner import measure_once, run_figures
 from traffic import Dose, Traffic
 
 if TYPE_CHECKING:
+    from contenders import Contender
     from results import Figures, Rows
     from runner import Bench, Workload
 
 VALUE_BYTES: Final = 1024
 RECORD_BYTES: Final = VALUE_BYTES + 70  # With its header and its key.
 VOLUMES: Final = 2
+FILL_BYTES: Final = 256 * 1024
 SYNC_SECONDS: Final = 1.0  # As volcache does by default.
 BARE: Final = {"pwrite": 0.0, "pwrite, fdatasync every second": SYNC_SECONDS}
 PUT: Final = Traffic(kind="put")
@@ -45,13 +48,13 @@ def measure_rotation(bench: Bench, workload: Workload) -> Rows:
     servers = [name for name in bench.rows_of(workload) if name not in BARE]
     contenders = {name: stage.contender(name) for name in servers}
     dose = Dose(seconds=scale.rotation_seconds, connections=scale.connections, sample=0)
-    # So that every volume is there and has been full before.
     for name in servers:
-        measure_once(contenders[name], keys, PUT, replace(dose, seconds=1))
+        fill_all_volumes(contenders[name], keys, dose)
     rows: Rows = {name: [] for name in bench.rows_of(workload)}
     rate = 0.0
     for number, name in bench.turns(servers):
-        sync()
+        # A slot whose turn comes was written long ago: no page of it is in memory.
+        forget_files(stage.folder)
         figures = measure_once(contenders[name], keys, PUT, dose)
         written = figures["rate"] * dose.seconds * RECORD_BYTES
         figures["rotations"] = written / volume
@@ -67,6 +70,15 @@ def measure_rotation(bench: Bench, workload: Workload) -> Rows:
             sync()
             rows[bare].append(measure_bare(bench, rate, synced_every))
     return rows
+
+
+def fill_all_volumes(contender: Contender, keys: Keys, dose: Dose) -> None:
+    """Write until every volume has been full, so that each turn overwrites them."""
+    large = replace(keys, value_bytes=FILL_BYTES)
+    written = 0.0
+    while written < keys.volume_num * keys.volume_size:
+        figures = measure_once(contender, large, PUT, replace(dose, seconds=1))
+        written += figures["rate"] * FILL_BYTES
 
 
 def measure_bare(bench: Bench, rate: float, synced_every: float) -> Figures:

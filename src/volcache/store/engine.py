@@ -69,6 +69,9 @@ _INDEX_BATCH: Final = 512
 # Keys of reclaimed volumes looked at with each put, and one more for every so many bytes
 # written: a volume is swept before the head, which is as large, is full.
 _SWEEP_KEYS_MIN: Final = 16
+# Blocks of ext4 and XFS, and pages of x86 and most ARM.
+_PAGE_BYTES: Final = 4096
+_ZEROS: Final = bytes(_PAGE_BYTES)
 
 
 class Store:
@@ -461,11 +464,21 @@ class Store:
         """
         Write a record at the end of the head and, in mode "always", sync it.
 
+        The page it ends in is written to its end. A page of which a part is written has
+        first to be read from the disk, unless it is in memory: a slot that is used again
+        is not, and each page would cost a read. One that is written whole does not.
+
         Raises:
             StoreIOError: The head ends where it ended; the next record is written over
                 what came of this one.
         """
         offset = head.end
+        end = offset + size
+        filled = head.filled
+        if end > filled:
+            filled = min(end + -end % _PAGE_BYTES, head.capacity)
+            buffers = (*buffers, _ZEROS[: filled - end])
+            size = filled - offset
         try:
             began = perf_counter_ns()
             written = self._pwritev(head.fd, buffers, offset)
@@ -477,8 +490,9 @@ class Store:
             message = f"disk refused to write: {error.strerror or error}"
             raise StoreIOError(message) from error
         if self._sync_always:
-            self._sync_record(head, offset + size)
-        head.end = offset + size
+            self._sync_record(head, end)
+        head.filled = filled
+        head.end = end
 
     def _write_rest(
         self, fd: int, buffers: tuple[bytes, ...], offset: int, written: int

@@ -9,6 +9,7 @@ Invariants:
       the other, but for what recovery has found damaged.
     - `end` never decreases.
     - Every record before `end` is in the index file or in `pending`.
+    - What lies between `end` and `filled` means nothing and may be overwritten.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Volume:
         "capacity",
         "end",
         "fd",
+        "filled",
         "generation",
         "id",
         "identity",
@@ -63,6 +65,9 @@ class Volume:
         self.name = name_life(generation=generation, store_id=store_id, volume=volume)
         self.identity = self.name.identity
         self.end = VOLUME_HEADER_BYTES
+        # How far whole pages were written: the system has them in memory, and need not
+        # read them from the disk to take a record that covers a part of one.
+        self.filled = 0
         self.synced_end = 0
         self.began_ms = 0  # Epoch, as its header says; 0 when that is not known.
         # How far it may be written: 0 until its room is allocated, and when retired.
