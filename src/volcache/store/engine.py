@@ -69,6 +69,9 @@ _INDEX_BATCH: Final = 512
 # Keys of reclaimed volumes looked at with each put, and one more for every so many bytes
 # written: a volume is swept before the head, which is as large, is full.
 _SWEEP_KEYS_MIN: Final = 16
+# Records from here on are read in two parts. With smaller ones, when the page cache does
+# not have them, the second read costs more than the copy it saves.
+_LARGE_BYTES: Final = 1 << 20
 # Blocks of ext4 and XFS, and pages of x86 and most ARM.
 _PAGE_BYTES: Final = 4096
 _ZEROS: Final = bytes(_PAGE_BYTES)
@@ -188,20 +191,20 @@ class Store:
         offset = position >> OFFSET_SHIFT & OFFSET_MAX
         size = position & SIZE_MAX
         try:
-            began = perf_counter_ns()
-            data = self._pread(volume.fd, size, offset)
-            # What `observe` does, without the call.
-            took = perf_counter_ns() - began
-            self._read_counts[took.bit_length()] += 1
-            self._reads.total_ns += took
-            if took > LONG_NS:
-                self._reads.long.append((began, took))
-            record = decode_record(data, volume.name, offset, size, key)
-        except DamagedRecordError as error:
-            self._forget_damaged(key, error)
-            return None
-        except OSError as error:
-            self.stats.note_read_error(error)
+            if size < _LARGE_BYTES:
+                began = perf_counter_ns()
+                data = self._pread(volume.fd, size, offset)
+                # What `observe` does, without the call.
+                took = perf_counter_ns() - began
+                self._read_counts[took.bit_length()] += 1
+                self._reads.total_ns += took
+                if took > LONG_NS:
+                    self._reads.long.append((began, took))
+                record = decode_record(data, volume.name, offset, size, key)
+            else:
+                record = self._read_large(volume, offset, size, key)
+        except (DamagedRecordError, OSError) as error:
+            self._note_failed_read(key, error)
             return None
         if self.stats.read_errors_in_row:
             self.stats.read_errors_in_row = 0
@@ -209,6 +212,28 @@ class Store:
             self.stats.expired_reads += 1
             return None
         return record
+
+    def _read_large(self, volume: Volume, offset: int, size: int, key: bytes) -> Record:
+        """
+        Read header and value each by itself: cut from the whole, the value is a copy.
+
+        Raises:
+            DamagedRecordError: One of both does not check out.
+            OSError: The disk refused.
+        """
+        began = perf_counter_ns()
+        record = self._read_head(volume, offset, size, key)
+        length = record.length
+        value = self._pread(volume.fd, length, offset + size - length)
+        self._reads.observe(began, perf_counter_ns() - began)
+        if len(value) != length or crc32c(value) != record.checksum:
+            raise DamagedRecordError("its value does not check out", volume.id, offset)
+        return make_record((value, *record[1:]))
+
+    def _read_head(self, volume: Volume, offset: int, size: int, key: bytes) -> Record:
+        """Read a record but its value; raises as `_read_large`."""
+        data = self._pread(volume.fd, min(size, HEAD_BYTES + len(key)), offset)
+        return decode_head(data, volume.name, offset, size, key)
 
     def head(self, key: bytes) -> Record | None:
         """
@@ -226,20 +251,10 @@ class Store:
         volume, offset, size = found
         try:
             began = perf_counter_ns()
-            data = self._pread(volume.fd, min(size, HEAD_BYTES + len(key)), offset)
+            record = self._read_head(volume, offset, size, key)
             self._reads.observe(began, perf_counter_ns() - began)
-            record = decode_head(
-                data,
-                volume.name,
-                offset,
-                size,
-                key,
-            )
-        except DamagedRecordError as error:
-            self._forget_damaged(key, error)
-            return None
-        except OSError as error:
-            self.stats.note_read_error(error)
+        except (DamagedRecordError, OSError) as error:
+            self._note_failed_read(key, error)
             return None
         if record.expires_ms and record.expires_ms <= self._clock():
             self.stats.expired_reads += 1
@@ -341,7 +356,13 @@ class Store:
             return None
         return volume, position >> OFFSET_SHIFT & OFFSET_MAX, position & SIZE_MAX
 
-    def _forget_damaged(self, key: bytes, error: DamagedRecordError) -> None:
+    def _note_failed_read(
+        self, key: bytes, error: DamagedRecordError | OSError
+    ) -> None:
+        """Count it, and forget the key whose record is damaged for good."""
+        if isinstance(error, OSError):
+            self.stats.note_read_error(error)
+            return
         self._index.delete(key)
         self.stats.note_damaged(error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,53 @@ def test_many_puts_write_few_index_lines_at_a_time(tmp_path: Path) -> None:
         store.put(b"%d" % number, b"v")
 
     assert len(calls) - before == 1024 + 2
+    store.close()
+
+
+def test_a_large_value_is_in_memory_once_while_it_is_read(tmp_path: Path) -> None:
+    """It goes from the disk into the bytes that are answered, without a copy."""
+    value = os.urandom(8 << 20)
+    store = open_store(tmp_path, volume_size=1 << 24)
+    store.put(b"large", value, content_type=b"text/plain", content_encoding=b"br")
+
+    tracemalloc.start()
+    record = store.get(b"large")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert record is not None
+    assert record.value == value
+    assert (record.content_type, record.content_encoding) == (b"text/plain", b"br")
+    assert peak < 1.1 * len(value)
+    assert store.stats.reads.count == 1
+    store.close()
+
+
+@pytest.mark.parametrize("place", [0, 59, 70, 1 << 19, (1 << 20) - 1])
+def test_a_large_record_with_a_flipped_bit_is_a_miss(
+    tmp_path: Path, place: int
+) -> None:
+    """In its header, its key, and wherever in its value."""
+    store = open_store(tmp_path, volume_size=1 << 22)
+    record = store.put(b"large", os.urandom(1 << 20))
+    with (tmp_path / "data" / "0").open("r+b") as volume:
+        volume.seek(record.offset + place)
+        (byte,) = volume.read(1)
+        volume.seek(record.offset + place)
+        volume.write(bytes([byte ^ 1]))
+
+    assert store.get(b"large") is None
+    assert store.stats.damaged_records == 1
+    store.close()
+
+
+def test_a_large_record_that_was_cut_is_a_miss(tmp_path: Path) -> None:
+    """A volume somebody has shortened ends within the value."""
+    store = open_store(tmp_path, volume_size=1 << 22)
+    record = store.put(b"large", bytes(1 << 20))
+    os.truncate(tmp_path / "data" / "0", record.offset + (1 << 19))
+
+    assert store.get(b"large") is None
+    assert store.stats.damaged_records == 1
     store.close()
 
 
