@@ -42,35 +42,12 @@ class FileCache:
     def __init__(self, store: Store) -> None:
         """Serve from `store`, which stays the caller's to close."""
         self.store = store
-        # A get of one tier is the get of the tier: no call is spent on passing it on.
+        # What one tier does is what the tier does: no call is spent on passing it on.
         self.get = store.get
         self.head = store.head
-
-    def put(
-        self,
-        key: bytes,
-        value: bytes,
-        *,
-        content_type: bytes = b"",
-        content_encoding: bytes = b"",
-        expires_ms: int = 0,
-    ) -> Record:
-        """Store a value; see `Store.put`."""
-        return self.store.put(
-            key,
-            value,
-            content_type=content_type,
-            content_encoding=content_encoding,
-            expires_ms=expires_ms,
-        )
-
-    def delete(self, key: bytes) -> bool:
-        """Forget a key and tell whether it was there; see `Store.delete`."""
-        return self.store.delete(key)
-
-    def flush(self) -> None:
-        """Forget everything, in constant time; see `Store.flush`."""
-        self.store.flush()
+        self.put = store.put
+        self.delete = store.delete
+        self.flush = store.flush
 
     def waited_since(self, moment: int) -> tuple[int, int]:
         """
@@ -109,6 +86,9 @@ class TieredCache(FileCache):
         self._promoted: dict[bytes, None] = {}
         self.get = self._get
         self.head = self._head
+        self.put = self._put
+        self.delete = self._delete
+        self.flush = self._flush
 
     def _get(self, key: bytes) -> Record | None:
         is_promoted = key in self._promoted
@@ -152,7 +132,7 @@ class TieredCache(FileCache):
         if len(self._promoted) > _PROMOTED_MAX:
             del self._promoted[next(iter(self._promoted))]
 
-    def put(
+    def _put(
         self,
         key: bytes,
         value: bytes,
@@ -168,7 +148,7 @@ class TieredCache(FileCache):
             OSError: The copy could not be invalidated; the value stays.
         """
         self._invalidate(key)
-        return super().put(
+        return self.store.put(
             key,
             value,
             content_type=content_type,
@@ -176,7 +156,7 @@ class TieredCache(FileCache):
             expires_ms=expires_ms,
         )
 
-    def delete(self, key: bytes) -> bool:
+    def _delete(self, key: bytes) -> bool:
         """
         Invalidate the copy, if there may be one, and forget the key.
 
@@ -192,19 +172,19 @@ class TieredCache(FileCache):
             and self._get_hot(key) is not None
         )
         self._invalidate(key)
-        return super().delete(key) or was_hot
+        return self.store.delete(key) or was_hot
 
     def _invalidate(self, key: bytes) -> None:
         if self.hot.may_hold(key):
             self._promoted.pop(key, None)
             self.hot.invalidate(key)
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Forget everything in both tiers, in constant time; see `Store.flush`."""
         self.hot.flush()
         self._promoted = {}
         self._counters.clear()
-        super().flush()
+        self.store.flush()
 
     def waited_since(self, moment: int) -> tuple[int, int]:
         """Return the nanoseconds waited for the disk and for memcached."""

@@ -67,18 +67,19 @@ class Index:
 
     def set(self, key: bytes, position: int) -> None:
         """Set the position of a key; it must lie in the life begun last."""
-        positions = self._positions
-        previous = positions.get(key)
-        positions[key] = position
+        previous = self.get(key)
+        self._positions[key] = position
         life = self._current
-        life.records += 1
-        life.bytes += position & SIZE_MAX
         if previous is None:
             life.keys.append(key)
+        elif previous >> LIFE_SHIFT == position >> LIFE_SHIFT:
+            life.bytes += (position & SIZE_MAX) - (previous & SIZE_MAX)
             return
-        if previous >> LIFE_SHIFT != position >> LIFE_SHIFT:
+        else:
             life.keys.append(key)
-        self._died(previous)
+            self._died(previous)
+        life.records += 1
+        life.bytes += position & SIZE_MAX
 
     def delete(self, key: bytes) -> bool:
         """Forget a key; tell whether it had a live position."""

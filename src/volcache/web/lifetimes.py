@@ -57,10 +57,12 @@ class Lifetimes:
 
     def _asked_ms(self, environ: WSGIEnvironment, now_ms: int) -> int | None:
         """Return what the upload asks for; None when it does not say."""
-        found = _MAX_AGE.search(environ.get("HTTP_CACHE_CONTROL", ""))
-        if found is not None:
-            return now_ms + _seconds(found[1]) * 1000
-        text = environ.get("HTTP_EXPIRES", "")
+        control = environ.get("HTTP_CACHE_CONTROL")
+        if control:
+            found = _MAX_AGE.search(control)
+            if found is not None:
+                return now_ms + _seconds(found[1]) * 1000
+        text = environ.get("HTTP_EXPIRES")
         if not text:
             return None
         date = parse_date(text)

@@ -175,9 +175,10 @@ def content_type_of(key: bytes, record: Record) -> str:
 
 def stored_headers(record: Record) -> Headers:
     """Return the headers that acknowledge a PUT."""
+    _, _, _, _, _, volume, generation, offset, size, _, checksum, _ = record
     return [
-        ("X-Position", f"{record.volume},{record.offset},{record.size}"),
-        ("ETag", etag_of(record)),
+        ("X-Position", f"{volume},{offset},{size}"),
+        ("ETag", _ETAG % (volume, generation, offset, checksum)),
         ("Content-Length", "0"),
     ]
 
