@@ -86,13 +86,13 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a deletion is not written to the volume",
-        "engine.py",
-        "        self._append(head, (tombstone,), size)\n",
+        "append.py",
+        "        self._write(head, (tombstone,), len(tombstone))\n",
         "",
     ),
     Mutation(
         "a deletion's line waits for others",
-        "engine.py",
+        "append.py",
         "if self._index_batch == _INDEX_BATCH or len(head.pending)",
         "if len(head.pending)",
     ),
@@ -127,8 +127,8 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "mode always does not sync",
-        "engine.py",
-        "        if self._sync_always:\n",
+        "append.py",
+        "        if self._syncs_each:\n",
         "        if False:\n",
     ),
     Mutation(

@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from google_crc32c import value as crc32c
 
-from volcache.errors import (
-    DamagedRecordError,
-    StoreIOError,
-)
+from volcache.errors import DamagedRecordError
 from volcache.metrics import LONG_NS
+from volcache.store.append import Appender
 from volcache.store.cycle import SyncMode, VolumeCycle
 from volcache.store.files import OsFileSystem
 from volcache.store.format import (
@@ -63,18 +61,12 @@ if TYPE_CHECKING:
     from volcache.store.volume import Volume
 
 _log = logging.getLogger("volcache.store")
-# Lines of the index file are written this many at a time: 13 KB or so, a write for every
-# 512 puts. What is not written is found again by scanning the tail of the volume.
-_INDEX_BATCH: Final = 512
 # Keys of reclaimed volumes looked at with each put, and one more for every so many bytes
 # written: a volume is swept before the head, which is as large, is full.
 _SWEEP_KEYS_MIN: Final = 16
 # Records from here on are read in two parts. With smaller ones, when the page cache does
 # not have them, the second read costs more than the copy it saves.
 _LARGE_BYTES: Final = 1 << 20
-# Blocks of ext4 and XFS, and pages of x86 and most ARM.
-_PAGE_BYTES: Final = 4096
-_ZEROS: Final = bytes(_PAGE_BYTES)
 
 
 class Store:
@@ -94,8 +86,6 @@ class Store:
         self._mount = mount
         self._fs = mount.fs
         self._pread = mount.fs.pread
-        self._pwritev = mount.fs.pwritev
-        self._sync_always = sync_mode == "always"
         self._clock = clock
         self._session = recovered.meta.session
         self._index = recovered.index
@@ -104,7 +94,6 @@ class Store:
         self.stats = StoreStats()
         self._reads = self.stats.reads
         self._read_counts = self.stats.reads.counts
-        self._writes = self.stats.writes
         self._cycle = VolumeCycle(
             mount,
             recovered,
@@ -116,8 +105,11 @@ class Store:
         )
         # The cycle changes what is in the dict, never the dict.
         self._volumes = self._cycle.volumes
+        self._appender = Appender(
+            mount.fs, self._cycle, self.stats, syncs_each=sync_mode == "always"
+        )
+        self._append = self._appender.append
         self._closed = False
-        self._index_batch = _INDEX_BATCH  # Lines that make the next write of them due.
 
     @classmethod
     def open(
@@ -423,11 +415,8 @@ class Store:
             length,
             checksum,
         )
-        self._append(head, (prefix, value), size)
+        self._append(head, key, (prefix, value), size)
         self._index.set(key, head.base | offset << OFFSET_SHIFT | size)
-        head.pending.append((key, offset, size))
-        if len(head.pending) >= self._index_batch:
-            self._write_index(head)
         if self._index.sweeping:
             self._index.sweep(_SWEEP_KEYS_MIN + size // RECORD_BYTES_MIN)
         return make_record(
@@ -473,83 +462,10 @@ class Store:
         tombstone = encode_tombstone(
             head.identity, self._session, head.end, self._clock(), key
         )
-        self._append(head, (tombstone,), size)
+        self._appender.append_tombstone(head, key, tombstone)
         # Rotation may have reclaimed the key's own life; then this finds nothing.
         self._index.delete(key)
-        head.pending.append((key, 0, 0))
-        if self._index_batch == _INDEX_BATCH or len(head.pending) >= self._index_batch:
-            self._write_index(head)
         return not is_expired
-
-    def _append(self, head: Volume, buffers: tuple[bytes, ...], size: int) -> None:
-        """
-        Write a record at the end of the head and, in mode "always", sync it.
-
-        The page it ends in is written to its end. A page of which a part is written has
-        first to be read from the disk, unless it is in memory: a slot that is used again
-        is not, and each page would cost a read. One that is written whole does not.
-
-        Raises:
-            StoreIOError: The head ends where it ended; the next record is written over
-                what came of this one.
-        """
-        offset = head.end
-        end = offset + size
-        filled = head.filled
-        if end > filled:
-            filled = min(end + -end % _PAGE_BYTES, head.capacity)
-            buffers = (*buffers, _ZEROS[: filled - end])
-            size = filled - offset
-        try:
-            began = perf_counter_ns()
-            written = self._pwritev(head.fd, buffers, offset)
-            if written != size:
-                self._write_rest(head.fd, buffers, offset, written)
-            self._writes.observe(began, perf_counter_ns() - began)
-        except OSError as error:
-            self.stats.note_write_error(error)
-            message = f"disk refused to write: {error.strerror or error}"
-            raise StoreIOError(message) from error
-        if self._sync_always:
-            self._sync_record(head, end)
-        head.filled = filled
-        head.end = end
-
-    def _write_rest(
-        self, fd: int, buffers: tuple[bytes, ...], offset: int, written: int
-    ) -> None:
-        """Finish a write that the system cut short."""
-        data = b"".join(buffers)
-        while written < len(data):
-            count = self._pwritev(fd, [data[written:]], offset + written)
-            if count <= 0:
-                message = f"{written} of {len(data)} bytes written"
-                raise OSError(message)
-            written += count
-
-    def _sync_record(self, head: Volume, end: int) -> None:
-        try:
-            self._fs.sync(head.fd)
-        except OSError as error:
-            self._cycle.note_sync_error(head, error)
-            message = f"disk refused to sync: {error.strerror or error}"
-            raise StoreIOError(message) from error
-        head.synced_end = end
-
-    def _write_index(self, head: Volume) -> None:
-        """
-        Write pending lines; when that fails they stay pending.
-
-        They are tried again when they are twice as many: to word all of them with every
-        put would take the service down, and a start finds the records by scanning.
-        """
-        try:
-            head.index()
-        except OSError as error:
-            self._index_batch = 2 * max(_INDEX_BATCH, len(head.pending))
-            self.stats.note_index_error(error, volume=head.id)
-        else:
-            self._index_batch = _INDEX_BATCH
 
     def flush(self) -> None:
         """
@@ -578,6 +494,6 @@ class Store:
         if self._closed:
             return
         self._closed = True
-        self._write_index(self._cycle.head)
+        self._appender.write_index(self._cycle.head)
         self._cycle.close()
         self._mount.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import tracemalloc
 from pathlib import Path
@@ -313,27 +312,6 @@ def test_a_failed_sync_is_not_tried_again_on_the_same_volume(tmp_path: Path) -> 
     store.close()
 
 
-def test_many_puts_write_few_index_lines_at_a_time(tmp_path: Path) -> None:
-    """Index lines go out in batches, so that a put is one write."""
-    calls: list[int] = []
-
-    class CountingFileSystem(OsFileSystem):
-        @staticmethod
-        def pwritev(  # type: ignore[override]
-            fd: int, buffers: Any, offset: int
-        ) -> int:
-            calls.append(fd)
-            return os.pwritev(fd, buffers, offset)
-
-    store = open_store(tmp_path, volume_size=1 << 20, fs=CountingFileSystem())
-    before = len(calls)
-    for number in range(1024):
-        store.put(b"%d" % number, b"v")
-
-    assert len(calls) - before == 1024 + 2
-    store.close()
-
-
 def test_a_large_value_is_in_memory_once_while_it_is_read(tmp_path: Path) -> None:
     """It goes from the disk into the bytes that are answered, without a copy."""
     value = os.urandom(8 << 20)
@@ -378,54 +356,6 @@ def test_a_large_record_that_was_cut_is_a_miss(tmp_path: Path) -> None:
 
     assert store.get(b"large") is None
     assert store.stats.damaged_records == 1
-    store.close()
-
-
-def test_each_page_of_a_volume_is_first_written_whole(tmp_path: Path) -> None:
-    """A part of a page that is not in memory would have to be read from the disk first."""
-    writes: list[tuple[int, int]] = []
-
-    class RecordingFileSystem(OsFileSystem):
-        @staticmethod
-        def pwritev(  # type: ignore[override]
-            fd: int, buffers: Any, offset: int
-        ) -> int:
-            written = os.pwritev(fd, buffers, offset)
-            writes.append((offset, written))
-            return written
-
-    size = 10 * 4096 + 1000
-    store = open_store(tmp_path, volume_size=size, fs=RecordingFileSystem())
-    store.put(b"first", b"")
-    writes.clear()
-    while store.stats.rotations == 0:
-        store.put(b"%d" % len(writes), bytes(1 + len(writes) * 97 % 5000))
-
-    ends = [offset + written for offset, written in writes if offset > 64]
-    assert max(ends) <= size
-    present = 4096  # The first put has written so far.
-    for offset, written in writes:
-        if offset <= 64:
-            break  # The next volume.
-        end = offset + written
-        assert offset <= present
-        assert end <= present or end in {size, end // 4096 * 4096}
-        present = max(present, end)
-    assert present > 8 * 4096
-    store.close()
-
-
-def test_what_fills_a_page_is_overwritten_by_the_next_record(tmp_path: Path) -> None:
-    """Records lie one behind the other, as if pages were not filled."""
-    store = open_store(tmp_path, volume_size=1 << 20)
-    records = [store.put(b"%d" % n, b"v" * n) for n in range(200)]
-
-    places = [(record.offset, record.size) for record in records]
-    assert all(
-        offset + size == following
-        for (offset, size), (following, _) in itertools.pairwise(places)
-    )
-    assert all(value_of(store.get(b"%d" % n)) == b"v" * n for n in range(200))
     store.close()
 
 

@@ -1,0 +1,82 @@
+"""Appending to the head: which bytes are written, and when lines are."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+from support.stores import open_store, value_of
+from volcache.store.files import OsFileSystem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_many_puts_write_few_index_lines_at_a_time(tmp_path: Path) -> None:
+    """Index lines go out in batches, so that a put is one write."""
+    calls: list[int] = []
+
+    class CountingFileSystem(OsFileSystem):
+        @staticmethod
+        def pwritev(  # type: ignore[override]
+            fd: int, buffers: Any, offset: int
+        ) -> int:
+            calls.append(fd)
+            return os.pwritev(fd, buffers, offset)
+
+    store = open_store(tmp_path, volume_size=1 << 20, fs=CountingFileSystem())
+    before = len(calls)
+    for number in range(1024):
+        store.put(b"%d" % number, b"v")
+
+    assert len(calls) - before == 1024 + 2
+    store.close()
+
+
+def test_each_page_of_a_volume_is_first_written_whole(tmp_path: Path) -> None:
+    """A part of a page that is not in memory would have to be read from the disk first."""
+    writes: list[tuple[int, int]] = []
+
+    class RecordingFileSystem(OsFileSystem):
+        @staticmethod
+        def pwritev(  # type: ignore[override]
+            fd: int, buffers: Any, offset: int
+        ) -> int:
+            written = os.pwritev(fd, buffers, offset)
+            writes.append((offset, written))
+            return written
+
+    size = 10 * 4096 + 1000
+    store = open_store(tmp_path, volume_size=size, fs=RecordingFileSystem())
+    store.put(b"first", b"")
+    writes.clear()
+    while store.stats.rotations == 0:
+        store.put(b"%d" % len(writes), bytes(1 + len(writes) * 97 % 5000))
+
+    ends = [offset + written for offset, written in writes if offset > 64]
+    assert max(ends) <= size
+    present = 4096  # The first put has written so far.
+    for offset, written in writes:
+        if offset <= 64:
+            break  # The next volume.
+        end = offset + written
+        assert offset <= present
+        assert end <= present or end in {size, end // 4096 * 4096}
+        present = max(present, end)
+    assert present > 8 * 4096
+    store.close()
+
+
+def test_what_fills_a_page_is_overwritten_by_the_next_record(tmp_path: Path) -> None:
+    """Records lie one behind the other, as if pages were not filled."""
+    store = open_store(tmp_path, volume_size=1 << 20)
+    records = [store.put(b"%d" % n, b"v" * n) for n in range(200)]
+
+    places = [(record.offset, record.size) for record in records]
+    assert all(
+        offset + size == following
+        for (offset, size), (following, _) in itertools.pairwise(places)
+    )
+    assert all(value_of(store.get(b"%d" % n)) == b"v" * n for n in range(200))
+    store.close()
