@@ -300,10 +300,10 @@ class MemcachedTier:
             return None
         if item is None:
             return None
+        self.stats.hits += 1
         if not item.startswith(name):
             self.stats.stale += 1
             return None
-        self.stats.hits += 1
         return item[NAME_BYTES:]
 
     def promote(self, key: bytes, item: bytes, expires_ms: int) -> bool:

@@ -296,8 +296,11 @@ class App:
         record = self._cache.head(key)
         if record is None:
             return self._missed(start_response, is_head=True)
-        self._note_hit(record)
-        if conditional.is_conditional(environ) and self._is_known(environ, record):
+        is_known = conditional.is_conditional(environ) and self._is_known(
+            environ, record
+        )
+        self._note_hit(record)  # As with a GET: not when a condition does not hold.
+        if is_known:
             return send_not_modified(start_response, self._make_headers(key, record))
         start_response(OK, self._make_headers(key, record))
         return []

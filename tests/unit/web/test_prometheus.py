@@ -8,9 +8,9 @@ import pytest
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
-from prometheus_client.parser import text_string_to_metric_families
 
 from support.instances import operator_of, watch, watch_tiered
+from support.samples import samples_of, total
 from support.stores import VOLUME_NUM, VOLUME_SIZE, FakeClock, fill_volume, open_store
 from volcache import __version__
 from volcache.web.stats import RequestStats
@@ -37,19 +37,7 @@ def scrape(status: Status) -> dict[str, float]:
     """Return all samples, named as Prometheus shows them."""
     answer = operator_of(status).ask("GET", "/-/metrics")
     assert (answer.status, answer.headers["Content-Type"]) == ("200 OK", PLAIN)
-    found: dict[str, float] = {}
-    for family in text_string_to_metric_families(answer.body.decode()):
-        for sample in family.samples:
-            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
-            name = f"{sample.name}{{{labels}}}" if labels else sample.name
-            assert name not in found
-            found[name] = sample.value
-    return found
-
-
-def total(samples: dict[str, float], name: str) -> float:
-    """Return the sum over all labels of a metric."""
-    return sum(v for k, v in samples.items() if k.partition("{")[0] == name)
+    return samples_of(answer.body.decode())
 
 
 def test_requests_hits_and_misses_add_up(store: Store) -> None:
