@@ -142,11 +142,11 @@ class Admin:
         if path in self._pages:
             page = self._pages[path](environ)
             return _send_page(start_response, page, is_head=is_head)
-        there_are = ", ".join(["/-/healthy", "/-/ready", *self._pages])
+        there_are = ", ".join(["/-/", "/-/healthy", "/-/ready", *self._pages])
         return send_text(
             start_response,
             HTTPStatus.NOT_FOUND,
-            f"nothing here; under /-/ there are {there_are} and /-/flush",
+            f"nothing here; there are {there_are} and /-/flush",
             is_head=is_head,
         )
 

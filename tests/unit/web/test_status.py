@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
 from support.fake_cache import FakeCache
-from support.instances import FakeTier
+from support.instances import FakeTier, operator_of, watch
 from support.stores import (
     VOLUME_NUM,
     VOLUME_SIZE,
@@ -24,11 +26,13 @@ from volcache.web.status import Status, process_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from volcache.hot.promotion import MissCounters
     from volcache.hot.tier import HotTier
     from volcache.store import Store
+
+
+OPENAPI: Final = Path(__file__).parents[3] / "docs" / "openapi.yaml"
 
 
 @pytest.fixture
@@ -249,6 +253,19 @@ def test_ready_says_in_words_why_not(
     assert_error(answer, 503 if words else 200, words or "ready")
     assert json.loads(client.ask("GET", "/-/stats").body)["ready"] is not bool(words)
     assert client.ask("GET", "/-/healthy").status == "200 OK"
+
+
+def test_what_is_not_there_names_all_that_is(store: Store) -> None:
+    """The page among it, and each path it names is answered."""
+    client = operator_of(watch(store))
+    answer = client.ask("GET", "/-/metric")
+    assert_error(answer, 404, "nothing here")
+    named = re.findall(r"/-/\w*", answer.body.decode())
+    described = re.findall(r"^  (/-/\w*):$", OPENAPI.read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(described)
+    assert len(named) == len(set(named)) == 6
+    for path in set(named) - {"/-/flush"}:
+        assert client.ask("GET", path).status == "200 OK"
 
 
 def test_stats_are_for_reading(store: Store) -> None:
