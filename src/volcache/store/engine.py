@@ -49,7 +49,7 @@ from volcache.store.position import (
     pack_position,
 )
 from volcache.store.recovery import recover
-from volcache.store.stats import READ_ERRORS_IN_ROW_MAX, StoreStats
+from volcache.store.stats import READ_ERRORS_IN_ROW_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.recovery import Recovered
     from volcache.store.report import RecoveryReport
+    from volcache.store.stats import StoreStats
     from volcache.store.usage import StoreUsage
     from volcache.store.volume import Volume
 
@@ -91,7 +92,7 @@ class Store:
         self._index = recovered.index
         self._position_of = recovered.index.get
         self.report: RecoveryReport = recovered.report
-        self.stats = StoreStats()
+        self.stats: StoreStats = recovered.stats
         self._reads = self.stats.reads
         self._read_counts = self.stats.reads.counts
         self._cycle = VolumeCycle(

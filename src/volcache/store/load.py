@@ -22,6 +22,7 @@ from volcache.store.scan import (
     VolumeReader,
     scan_records,
 )
+from volcache.store.stats import StoreStats
 from volcache.store.survey import read_whole
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Loader:
         self._fs = mount.fs
         self._index = index
         self._report = report
+        self.stats = StoreStats()  # Of what is loaded; counting goes on in the store.
 
     def load(self, volume: Volume, *, is_head: bool) -> None:
         """
@@ -77,7 +79,7 @@ class Loader:
             self._complete_index_file(volume, contents.file_end, is_head=is_head)
         except OSError as error:
             # The next start scans again; until then nothing is missing.
-            _log.error("index.rebuild_failed volume=%d error=%r", volume.id, str(error))
+            self.stats.note_index_error(error, volume=volume.id)
 
     def read(self, volume: Volume, *, is_head: bool) -> IndexContents:
         """

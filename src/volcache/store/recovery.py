@@ -20,6 +20,7 @@ from volcache.store.survey import Survey
 if TYPE_CHECKING:
     from volcache.store.lines import Meta
     from volcache.store.mount_point import MountPoint
+    from volcache.store.stats import StoreStats
     from volcache.store.volume import Volume
 
 
@@ -33,6 +34,7 @@ class Recovered:
     head: Volume
     index: Index
     report: RecoveryReport
+    stats: StoreStats  # in which what the disk refused meanwhile is counted
 
 
 def recover(mount: MountPoint, *, volume_num: int, now_ms: int) -> Recovered:
@@ -100,7 +102,7 @@ def _recover(
     for life in sorted(volumes):
         loader.load(volumes[life], is_head=life == head.life)
     index.begin(head.life)
-    return Recovered(meta, descriptors, volumes, head, index, report)
+    return Recovered(meta, descriptors, volumes, head, index, report, loader.stats)
 
 
 def _drop_oldest(

@@ -7,7 +7,13 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from support.stores import UnsyncedFileSystem, fill_volume, open_store, value_of
+from support.stores import (
+    UnsyncedFileSystem,
+    fill_volume,
+    open_store,
+    reopen,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,12 +33,17 @@ class NoRoomForIndexFiles(UnsyncedFileSystem):
     def open(self, path: str, *, create: bool) -> int:
         """Open a file, if there is room for it."""
         is_index = "/index/" in path
-        if is_index and self.is_full:
+        if is_index and create and self.is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fd = super().open(path, create=create)
         if is_index:
             self._index_fds.add(fd)
         return fd
+
+    def close(self, fd: int) -> None:
+        """Forget what the number meant: the next file may have it."""
+        self._index_fds.discard(fd)
+        super().close(fd)
 
     def pwritev(  # type: ignore[override]
         self, fd: int, buffers: Sequence[bytes], offset: int
@@ -76,5 +87,24 @@ def test_index_files_a_rotation_cannot_write_are_counted(
     fs.is_full = False
     store.close()
     store = open_store(tmp_path)
+    assert value_of(store.get(b"k")) == b"v"
+    store.close()
+
+
+def test_index_files_a_start_cannot_write_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each once, those of the head and of another volume; the values are all there."""
+    fs = NoRoomForIndexFiles()
+    store = open_store(tmp_path, fs=fs)
+    store.put(b"k", b"v")
+    fs.is_full = True
+    fill_volume(store)
+    after = NoRoomForIndexFiles()
+    after.is_full = True
+    store = reopen(store, tmp_path, fs=after)
+    assert store.stats.index_errors == 2
+    assert "index.failed count=1 volume=0" in caplog.text
+    assert "index.failed count=2 volume=1" in caplog.text
     assert value_of(store.get(b"k")) == b"v"
     store.close()
