@@ -173,10 +173,7 @@ def _reads(now: Stats, before: Stats | None) -> str:
         name: _since(now["hits"], before and before["hits"], name)
         for name in now["hits"]
     }
-    missed = sum(
-        _since(now["misses"], before and before["misses"], name)
-        for name in now["misses"]
-    )
+    missed = _since(now, before, "missed")
     reads = sum(hits.values()) + missed
     if not reads:
         return "none" if before else "none yet"

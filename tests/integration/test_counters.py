@@ -215,7 +215,7 @@ def test_both_ways_to_read_the_counts_agree(server: ServerProcess) -> None:
     ledger = Ledger(server)
     ledger.put("a")
     for case in CASES:
-        if case.path == "/a":
+        if case.path in {"/a", "/none"}:
             ledger.ask(case)
     metrics = ledger.scrape()
     stats = json.loads(exchange(server.port, "GET", "/-/stats").body)
@@ -232,6 +232,7 @@ def test_both_ways_to_read_the_counts_agree(server: ServerProcess) -> None:
     assert sum(requests["hits"].values()) > 0
     for source, count in requests["hits"].items():
         assert metrics[f"volcache_hits_total{{source={source}}}"] == count
+    assert requests["missed"] == metrics["volcache_misses_total"] > 0
     for reason, count in requests["misses"].items():
         assert metrics[f"volcache_store_misses_total{{reason={reason}}}"] == count
     for verb in (*COUNTED_VERBS, "OTHER"):

@@ -93,6 +93,7 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "bytes_in": 0,
             "bytes_out": 0,
             "hits": {"MEMC": 0, "DISK": 0},
+            "missed": 0,
             "misses": dict.fromkeys(
                 ("absent", "expired", "evicted", "damaged", "unreadable"), 0
             ),
@@ -128,6 +129,7 @@ def add_reads(
     requests = stats["requests"]
     requests["total"] += hits + misses
     requests["hits"]["DISK"] += hits
+    requests["missed"] += misses
     requests["misses"]["absent"] += misses
     requests["bytes_out"] += hits * 65536
     for status, count in ((200, hits), (404, misses)):

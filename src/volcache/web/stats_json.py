@@ -110,6 +110,7 @@ def _requests(requests: RequestStats, counts: StoreStats) -> dict[str, Any]:
         "bytes_in": requests.bytes_in,
         "bytes_out": requests.bytes_out,
         "hits": requests.hits(),
+        "missed": requests.misses,
         "misses": counts.misses(),
     }
 

@@ -122,7 +122,9 @@ def test_an_empty_slot_has_not_begun(store: Store) -> None:
 
 def test_requests_are_shown_as_counted(store: Store) -> None:
     """By verb and status; the plain GETs are among the others."""
-    requests = RequestStats(memc_hits=2, disk_hits=1, bytes_in=10, bytes_out=20)
+    requests = RequestStats(
+        memc_hits=2, disk_hits=1, misses=1, bytes_in=10, bytes_out=20
+    )
     requests.fast.observe(0, 100_000)
     requests.note("GET", "200 OK", 0, 3_000)
     requests.note("GET", "404 Not Found", 0, 3_000)
@@ -137,6 +139,7 @@ def test_requests_are_shown_as_counted(store: Store) -> None:
     ]
     assert found["requests"]["total"] == 4
     assert found["requests"]["hits"] == {"MEMC": 2, "DISK": 2}
+    assert found["requests"]["missed"] == 1
     assert (found["requests"]["bytes_in"], found["requests"]["bytes_out"]) == (10, 20)
     latency = found["latency"]
     verbs = ("GET", "HEAD", "PUT", "DELETE", "OTHER")
