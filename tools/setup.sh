@@ -86,6 +86,9 @@ missing_for_test() {
     command -v ccache >/dev/null || echo ccache
     # A browser to look at the page with; playwright brings one only by a download.
     command -v chromium-headless-shell >/dev/null || echo chromium-headless-shell
+    # What logrotate needs; see fetch_program.
+    command -v logrotate >/dev/null || compgen -G "/usr/lib/*/libpopt.so.0" >/dev/null ||
+        echo libpopt0
     command -v openssl >/dev/null || echo openssl
     command -v systemd-analyze >/dev/null || echo systemd
 }
@@ -151,30 +154,32 @@ install_packages() {
     allow_service_start "$@"
 }
 
-# Debian has promtool only in the package of the whole server, which would be started:
-# its files are taken out instead, as whoever runs this, and nothing is installed.
-fetch_promtool() {
+# Debian has promtool only in the package of the whole server, and wants a cron daemon
+# with logrotate; both would run from then on. So the files are taken out instead, as
+# whoever runs this, and nothing is installed. $1 is the program, $2 its package, $3 where
+# it lies in that.
+fetch_program() {
     local folder
-    command -v promtool >/dev/null && return 0
-    [ ! -x "$PROMTOOL" ] || return 0
-    say "fetching promtool into .cache"
+    command -v "$1" >/dev/null && return 0
+    [ ! -x ".cache/$1" ] || return 0
+    say "fetching $1 into .cache"
     mkdir -p .cache
-    folder=$(mktemp -d "$PWD/.cache/prometheus.XXXXXX")
-    if download_prometheus "$folder" && dpkg-deb -x "$folder"/*.deb "$folder"; then
-        mv "$folder/usr/bin/promtool" "$PROMTOOL"
+    folder=$(mktemp -d "$PWD/.cache/$1.XXXXXX")
+    if download_package "$2" "$folder" && dpkg-deb -x "$folder"/*.deb "$folder"; then
+        mv "$folder/$3" ".cache/$1"
     else
-        say "there is no promtool; the tests that need it are skipped"
+        say "there is no $1; the tests that need it are skipped"
     fi
     rm -rf "$folder"
 }
 
 # A machine may have no list of packages yet, or one that is out of date.
-download_prometheus() {
+download_package() {
     local get=(apt-get -q -o DPkg::Lock::Timeout=300)
     command -v apt-get >/dev/null || return 1
-    (cd "$1" && "${get[@]}" download prometheus) && return 0
+    (cd "$2" && "${get[@]}" download "$1") && return 0
     can_be_root && as_root "${get[@]}" update
-    (cd "$1" && "${get[@]}" download prometheus)
+    (cd "$2" && "${get[@]}" download "$1")
 }
 
 # --- .venv ---------------------------------------------------------------------------
@@ -242,7 +247,6 @@ make_venv() {
 RUN_FILES=(requirements.txt pyproject.toml)
 CLUSTER_FILES=(conf/cluster/requirements.txt)
 TEST_FILES=(tests/requirements.txt)
-PROMTOOL=.cache/promtool
 BENCH_FILES=(bench/requirements.txt)
 
 # -------------------------------------------------------------------------------------
@@ -298,7 +302,10 @@ main() {
             is_installed test.stamp "${TEST_FILES[@]}" || install_test_requirements
             ;;
     esac
-    [ "$purpose" != test ] || fetch_promtool
+    if [ "$purpose" = test ]; then
+        fetch_program promtool prometheus usr/bin/promtool
+        fetch_program logrotate logrotate usr/sbin/logrotate
+    fi
 }
 
 main "$@"

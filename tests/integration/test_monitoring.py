@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import requests
 
+from support.fetched import fetched_program
 from support.instances import operator_of, watch_tiered
 from support.process import ServerProcess
 from support.stores import fill_volume, open_store
@@ -25,15 +25,12 @@ ROOT: Final = Path(__file__).parents[2]
 ALERTS: Final = ROOT / "conf" / "prometheus" / "alerts.yml"
 SCRAPE: Final = ROOT / "conf" / "prometheus" / "scrape.yml"
 DASHBOARD: Final = ROOT / "conf" / "grafana" / "volcache.json"
-CACHED: Final = ROOT / ".cache" / "promtool"
 
 
 @pytest.fixture(scope="module")
 def promtool() -> Callable[..., str]:
     """Return a call of promtool that must succeed, and gives what it says."""
-    found = shutil.which("promtool") or (CACHED if CACHED.exists() else None)
-    if found is None:
-        pytest.skip("there is no promtool; tools/setup.sh says why")
+    found = fetched_program("promtool")
 
     def call(*arguments: str | Path, text: str = "") -> str:
         done = subprocess.run(
