@@ -4,7 +4,7 @@ Makes docs/page.png: the operator's page of an instance that has been under load
     make screenshot
 
 A real instance with small volumes and a real memcached serve a mixed load of made-up
-thumbnails and tiles for half a minute; then the page is photographed in a browser.
+thumbnails and tiles for a minute; then the page is photographed in a browser.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def photograph(url: str, seconds: float, picture: Path) -> list[str]:
 def main() -> int:
     """Run the instance, the load and the browser; 1 when the page is not in order."""
     parser = argparse.ArgumentParser(description="Makes docs/page.png.")
-    parser.add_argument("--seconds", type=float, default=32.0)
+    parser.add_argument("--seconds", type=float, default=56.0)
     parser.add_argument("--picture", type=Path, default=PICTURE)
     arguments = parser.parse_args()
     is_ended = threading.Event()

@@ -122,6 +122,17 @@ def test_narrow_window_needs_no_scrolling_sideways(
     assert not tab.is_scrolled_sideways()
 
 
+def test_figures_stay_in_their_tiles(browser: Browser, server: StatsServer) -> None:
+    """Also on a phone, and with as many volumes as make a number long."""
+    server.stats = empty_stats(volumes=1000)
+    tab = look(browser, server, width=360)
+    assert tab.text("cycle-big") == "volume 0 of 1,000"
+    tiles = tab.page.locator(".tiles > div")
+    assert tiles.count() == 5
+    for tile in tiles.all():
+        assert tile.evaluate("tile => tile.scrollWidth <= tile.clientWidth")
+
+
 def test_hot_tier_that_is_down_is_named_in_words(
     browser: Browser, server: StatsServer
 ) -> None:
@@ -131,7 +142,10 @@ def test_hot_tier_that_is_down_is_named_in_words(
     assert tab.text("hot").startswith("Up: 127.0.0.1:11211")
     server.stats["hot"] = hot_tier(is_up=False)
     tab.wait_for("hot", "Down: 127.0.0.1:11211")
-    assert "memcached is down at 127.0.0.1:11211" in tab.text("verdict")
+    assert tab.text("verdict") == (
+        "Look here: memcached is down at 127.0.0.1:11211: its files come from the disk"
+        " meanwhile."
+    )
     server.stats["hot"]["servers"][0]["up"] = True
     tab.wait_for("hot", "Up: 127.0.0.1:11211")
     assert "is down" not in tab.text("verdict")
@@ -157,8 +171,16 @@ def test_page_survives_that_the_instance_is_gone_and_restarted(
     tab.wait_for("hit-big", "50.0 %")
     server.stop()
     tab.wait_for("link", "Not reachable since")
-    assert tab.text("verdict").startswith("Look here: the instance gives no numbers")
+    assert tab.text("verdict").startswith(
+        "Look here: the instance has given no numbers"
+    )
+    assert "; all below is as it was at " in tab.text("verdict")
     assert tab.text("hit-big") == "50.0 %"
+    tab.page.wait_for_function(
+        "() => [...document.querySelectorAll('main > *')]"
+        ".every(e => getComputedStyle(e).opacity === (e.id === 'verdict' ? '1' : '0.55'))"
+    )
+    assert tab.page.locator("main").evaluate("e => getComputedStyle(e).opacity") == "1"
     server.stats = empty_stats()
     add_reads(server.stats, 30, 10)
     server.start()
