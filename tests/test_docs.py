@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 OPERATIONS = ROOT / "docs" / "OPERATIONS.md"
+ALERTS = ROOT / "conf" / "prometheus" / "alerts.yml"
 SAMPLE = ROOT / "conf" / "volcache.toml"
 
 
@@ -78,3 +80,21 @@ def test_operations_has_every_metric_in_the_words_of_the_code(tmp_path: Path) ->
     ]
     assert len(expected) > 40
     assert rows == expected
+
+
+def test_operations_has_a_line_for_every_alarm() -> None:
+    """By name and severity, in their order, with meaning, what to look at and to do."""
+    alarms = re.findall(
+        r"- alert: (\w+)\n.*?severity: (\w+)", ALERTS.read_text(), re.DOTALL
+    )
+    section = OPERATIONS.read_text().split("\n## Alarms\n")[1].split("\n## ")[0]
+    rows = [
+        re.split(r" (?<!\\)\| ", line.strip("| "))
+        for line in section.splitlines()
+        if line.startswith("| `")
+    ]
+    assert len(alarms) > 10
+    assert [row[0] for row in rows] == [f"`{name}`, {much}" for name, much in alarms]
+    for row in rows:
+        assert len(row) == 4
+        assert all(len(cell) > 10 for cell in row)
