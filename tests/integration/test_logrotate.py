@@ -35,7 +35,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         """Put the shipped file where nothing of the machine is touched."""
         self.logs = folder / "log"
-        self.logs.mkdir()
+        self.logs.mkdir(mode=0o755)  # logrotate takes no folder a group can write.
         self.access = self.logs / "1234-access.log"
         self.events = self.logs / "1234.log"
         self.server = ServerProcess(
