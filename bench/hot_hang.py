@@ -109,13 +109,13 @@ def main() -> None:
         hot = stack.enter_context(ServerProcess(Path(work, "b"), settings=hot_settings))
         fill(plain.port)
         fill(hot.port)
-        memcached.signal(signal.SIGSTOP)
+        memcached.send_signal(signal.SIGSTOP)
         first = load(hot.port, 1)
         took: dict[str, list[float]] = {"no hot tier": [], "memcached hangs": []}
         for _ in range(seconds):
             took["no hot tier"] += load(plain.port, 1)
             took["memcached hangs"] += load(hot.port, 1)
-        memcached.signal(signal.SIGCONT)
+        memcached.send_signal(signal.SIGCONT)
     revision = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         capture_output=True,

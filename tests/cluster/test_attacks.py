@@ -17,7 +17,8 @@ import pytest
 import requests
 
 from support.cluster import running_cluster
-from support.nginx import SOURCE, Wire
+from support.nginx import SOURCE
+from support.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

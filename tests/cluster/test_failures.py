@@ -12,9 +12,9 @@ import pytest
 import requests
 
 from support.bad_disk import BadDisk
-from support.cluster import running_cluster
+from support.cluster import instances_of, running_cluster
 from support.load import Load
-from support.nginx import SOURCE, Nginx, instances_of
+from support.nginx import SOURCE, Nginx
 
 if TYPE_CHECKING:
     from pathlib import Path

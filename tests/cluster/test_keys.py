@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from support.nginx import Nginx, Wire, instances_of
+from support.cluster import instances_of
+from support.nginx import Nginx
+from support.wire import Wire
 
 if TYPE_CHECKING:
     from pathlib import Path

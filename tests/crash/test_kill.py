@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 import requests
 
 from support.process import ServerProcess
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,11 +68,12 @@ class Client(threading.Thread):
 
 def wait_for_operations(clients: list[Client], count: int) -> None:
     """Wait until all clients together have had so many operations."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    goal = sum(client.operations for client in clients) + count
-    while sum(client.operations for client in clients) < goal:
-        assert time.monotonic() < deadline, "the server does not take any load"
-        time.sleep(0.001)
+
+    def done() -> int:
+        return sum(client.operations for client in clients)
+
+    goal = done() + count
+    wait_until(lambda: done() >= goal, "the server to take any load")
 
 
 def verify(clients: list[Client], url: str) -> None:

@@ -182,8 +182,8 @@ def test_no_signal_loses_anything(server: ServerProcess) -> None:
         put(server, f"key {int(number)}", b"value %d" % number)
         with connect(server) as half:
             half.sendall(b"PUT /kept HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n")
-            server.process.send_signal(number)
-            server.process.send_signal(signal.SIGCONT)
+            server.send_signal(number)
+            server.send_signal(signal.SIGCONT)
             if number in {signal.SIGTERM, signal.SIGINT}:
                 server.wait()
             else:

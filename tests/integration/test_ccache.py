@@ -94,7 +94,6 @@ def test_second_build_comes_from_the_cache(
         stack.enter_context(server)
         port = server.port
         if way == "through nginx":
-            (tmp_path / "nginx").mkdir()
             front = Front(tmp_path / "nginx", port, body_bytes_max=1 << 20)
             port = stack.enter_context(front).port
         url = f"http://127.0.0.1:{port}/ccache|layout={layout}"

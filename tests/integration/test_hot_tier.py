@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from support.memcached import FakeServer, MemcachedProcess
+from support.memcached import FakeMemcached, MemcachedProcess
 from support.process import ServerProcess
 from support.waiting import wait_until
 
@@ -170,7 +170,7 @@ def test_what_was_put_deleted_or_flushed_never_returns(
     site.put("k", b"old")
     site.make_hot("k")
     items = memcached.items()
-    memcached.signal(signal.SIGSTOP)
+    memcached.send_signal(signal.SIGSTOP)
     if change == "put":
         site.put("k", b"new")
     elif change == "delete":
@@ -181,7 +181,7 @@ def test_what_was_put_deleted_or_flushed_never_returns(
             f"{site.server.url}/-/flush", headers=token, timeout=5
         )
         assert answer.text == "flushed\n"
-    memcached.signal(signal.SIGCONT)
+    memcached.send_signal(signal.SIGCONT)
     if end == "kill":
         site.server.kill()
         site.server.restart()
@@ -250,11 +250,11 @@ def test_memcached_that_hangs_is_left_alone(
     """It accepts and never answers: one request waits, and it is asked again later."""
     site.put("k", b"value")
     site.make_hot("k")
-    memcached.signal(signal.SIGSTOP)
+    memcached.send_signal(signal.SIGSTOP)
     began = time.monotonic()
     assert [site.source("k") for _ in range(100)] == ["DISK"] * 100
     assert time.monotonic() - began < 100 * 0.05
-    memcached.signal(signal.SIGCONT)
+    memcached.send_signal(signal.SIGCONT)
     site.make_hot("k")
 
 
@@ -270,9 +270,9 @@ def test_memcached_that_is_slow_never_answers_the_wrong_request(
 
     def hiccup() -> None:
         while not stop.wait(0.05):
-            memcached.signal(signal.SIGSTOP)
+            memcached.send_signal(signal.SIGSTOP)
             stop.wait(0.08)
-            memcached.signal(signal.SIGCONT)
+            memcached.send_signal(signal.SIGCONT)
 
     thread = threading.Thread(target=hiccup)
     thread.start()
@@ -293,7 +293,7 @@ def test_memcached_that_is_slow_never_answers_the_wrong_request(
 def test_another_server_on_the_port_is_left_alone(tmp_path: Path) -> None:
     """An HTTP server, say: it is never asked for an item."""
     with (
-        FakeServer(lambda _data, c: c.sendall(b"HTTP/1.1 400 no\r\n\r\n")) as server,
+        FakeMemcached(lambda _data, c: c.sendall(b"HTTP/1.1 400 no\r\n\r\n")) as server,
         open_site(tmp_path, settings_for(server.address)) as site,
     ):
         site.put("k", b"value")

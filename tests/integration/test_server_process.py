@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.fake_server import (
+from support.process import SOURCE
+from support.waiting import wait_until
+from support.web_process import (
     END_SECONDS,
     KEY_SIZE_MAX,
     RESTORED,
     VALUE_SIZE_MAX,
-    FakeServer,
+    WebProcess,
 )
-from support.process import SOURCE
 from volcache.web.server import listen
 
 if TYPE_CHECKING:
@@ -36,14 +37,14 @@ PUT = b"PUT /key HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[FakeServer]:
+def server() -> Iterator[WebProcess]:
     """Share one server among the tests that do not end it."""
-    with FakeServer() as running:
+    with WebProcess() as running:
         yield running
 
 
 @pytest.fixture
-def client(server: FakeServer) -> Iterator[http.client.HTTPConnection]:
+def client(server: WebProcess) -> Iterator[http.client.HTTPConnection]:
     """Return a connection that is kept alive over a test, as its end proves."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, END_SECONDS)
     connection.connect()
@@ -78,7 +79,7 @@ def read_to_end(connection: socket.socket) -> bytes:
         return b"".join(chunks)
 
 
-def is_refused(server: FakeServer) -> bool:
+def is_refused(server: WebProcess) -> bool:
     """Tell whether a new connection is refused."""
     try:
         server.connect().close()
@@ -176,7 +177,7 @@ def test_put_over_the_limit_is_refused(client: http.client.HTTPConnection) -> No
     ],
 )
 def test_upload_is_stored_whole_or_refused(
-    server: FakeServer, headers: bytes, body: bytes, status: int
+    server: WebProcess, headers: bytes, body: bytes, status: int
 ) -> None:
     """Lengths that are absent, doubled or wrong, as bjoern's parser lets them pass."""
     head = b"PUT /upload HTTP/1.1\r\nHost: test\r\nConnection: close\r\n"
@@ -185,7 +186,7 @@ def test_upload_is_stored_whole_or_refused(
     assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 
-def test_server_goes_on_after_requests_that_are_none(server: FakeServer) -> None:
+def test_server_goes_on_after_requests_that_are_none(server: WebProcess) -> None:
     """No path, no HTTP, or gone before the answer."""
     for data in (
         b"GET http://host HTTP/1.1\r\nHost: host\r\n\r\n",
@@ -205,7 +206,7 @@ def test_server_goes_on_after_requests_that_are_none(server: FakeServer) -> None
 @pytest.mark.parametrize("number", SIGNALS)
 def test_signal_ends_at_once_without_connections(number: signal.Signals) -> None:
     """Exit code 0, and the signals are left as they were found."""
-    with FakeServer() as server:
+    with WebProcess() as server:
         ending = server.stop(number)
     assert ending.exit_code == 0
     assert ending.seconds < 2
@@ -215,7 +216,7 @@ def test_signal_ends_at_once_without_connections(number: signal.Signals) -> None
 @pytest.mark.parametrize("number", SIGNALS)
 def test_idle_connections_do_not_hold_the_end(number: signal.Signals) -> None:
     """Kept alive, or never used: they are closed long before the deadline."""
-    with FakeServer(drain=10) as server, ExitStack() as stack:
+    with WebProcess(drain=10) as server, ExitStack() as stack:
         for data in [GET] * 30:
             stack.enter_context(server.ask(data))
         for _ in range(20):
@@ -232,7 +233,7 @@ def test_upload_on_its_way_gets_its_answer(
     is_first: bool,  # noqa: FBT001 - A parameter of pytest.
 ) -> None:
     """A request that began before the signal is answered, on a used connection too."""
-    with FakeServer(drain=10) as server:
+    with WebProcess(drain=10) as server:
         connection = server.connect() if is_first else server.ask(GET)
         if not is_first:
             time.sleep(0.05)  # Past the tick of the kernel's clock, see `is_idle`.
@@ -256,7 +257,7 @@ def test_upload_on_its_way_gets_its_answer(
 @pytest.mark.parametrize("data", [PUT % 100 + b"part", b"GE", b"GET /key HTTP/1.1\r\n"])
 def test_request_that_stalls_is_cut_at_the_deadline(data: bytes) -> None:
     """Not before, and not long after."""
-    with FakeServer(drain=1) as server, server.connect(data) as connection:
+    with WebProcess(drain=1) as server, server.connect(data) as connection:
         time.sleep(0.05)  # The server has read it.
         ending = server.stop()
         assert read_to_end(connection) == b""
@@ -267,7 +268,7 @@ def test_request_that_stalls_is_cut_at_the_deadline(data: bytes) -> None:
 def test_slow_reader_gets_the_whole_answer() -> None:
     """An answer that does not fit the buffers is written while it is read."""
     value = bytes(VALUE_SIZE_MAX)
-    with FakeServer(drain=10) as server:
+    with WebProcess(drain=10) as server:
         server.ask(PUT % len(value) + value).close()
         reader = server.connect(GET)
         first = reader.recv(1000)
@@ -288,7 +289,7 @@ def test_slow_reader_gets_the_whole_answer() -> None:
 def test_reader_that_stalls_is_cut_at_the_deadline() -> None:
     """It gets what fitted the buffers."""
     value = bytes(VALUE_SIZE_MAX)
-    with FakeServer(drain=1) as server:
+    with WebProcess(drain=1) as server:
         server.ask(PUT % len(value) + value).close()
         reader = server.connect(GET)
         reader.recv(1000)
@@ -314,7 +315,7 @@ def test_busy_clients_are_stopped_between_requests() -> None:
             if answer:
                 broken.append(answer)
 
-    with FakeServer(drain=1) as server:
+    with WebProcess(drain=1) as server:
         clients = [
             threading.Thread(target=hammer, args=(server.connect(),)) for _ in range(8)
         ]
@@ -339,11 +340,11 @@ def test_busy_clients_are_stopped_between_requests() -> None:
 )
 def test_further_signals_change_nothing(numbers: list[signal.Signals]) -> None:
     """They neither kill nor cut what is on its way."""
-    with FakeServer(drain=10) as server:
+    with WebProcess(drain=10) as server:
         connection = server.connect(PUT % 5 + b"val")
         time.sleep(0.05)  # The server has read it.
         for number in numbers:
-            server.process.send_signal(number)
+            server.send_signal(number)
             time.sleep(0.1)  # Let each be delivered by itself.
         connection.sendall(b"ue")
         assert read_to_end(connection).startswith(b"HTTP/1.1 200 OK\r\n")
@@ -354,13 +355,11 @@ def test_further_signals_change_nothing(numbers: list[signal.Signals]) -> None:
 
 def test_connections_are_refused_while_draining() -> None:
     """A client that comes late is told so at once instead of waiting."""
-    with FakeServer(drain=10) as server:
+    with WebProcess(drain=10) as server:
         connection = server.connect(PUT % 5 + b"val")
         time.sleep(0.05)  # The server has read it.
-        server.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + END_SECONDS
-        while not is_refused(server):
-            assert time.monotonic() < deadline
+        server.send_signal(signal.SIGTERM)
+        wait_until(lambda: is_refused(server), "a connection to be refused")
         connection.sendall(b"ue")
         assert read_to_end(connection).startswith(b"HTTP/1.1 200 OK\r\n")
         assert server.end().exit_code == 0
@@ -369,11 +368,11 @@ def test_connections_are_refused_while_draining() -> None:
 def test_inherited_socket_stays_open() -> None:
     """What comes between two processes waits for the second."""
     with listen("127.0.0.1", 0) as listener:
-        with FakeServer(listener=listener) as server:
+        with WebProcess(listener=listener) as server:
             server.ask(GET).close()
             assert server.stop().exit_code == 0
             waiting = server.connect(GET)
-        with FakeServer(listener=listener) as server, waiting:
+        with WebProcess(listener=listener) as server, waiting:
             assert waiting.recv(100).startswith(b"HTTP/1.1 404 ")
             assert server.stop().exit_code == 0
 

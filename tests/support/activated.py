@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
 from support.process import SOURCE, ServerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 # What systemd does between fork and exec.
@@ -37,14 +36,11 @@ class ActivatedServer(ServerProcess):
         port = self.listener.getsockname()[1]
         super().__init__(mount_point, settings={**(settings or {}), "port": port})
 
-    def launch(self) -> None:
-        """Start the process without waiting until it answers."""
-        number = self.listener.fileno()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _LAUNCH, str(number), str(SOURCE)],
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._stderr,
-            pass_fds=[number],
-        )
+    def command(self) -> Sequence[str | Path]:
+        """Return what gives the socket the number that systemd gives it."""
+        number = str(self.listener.fileno())
+        return [sys.executable, "-c", _LAUNCH, number, SOURCE]
+
+    def inherited(self) -> Sequence[int]:
+        """Return the socket."""
+        return [self.listener.fileno()]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 from support.activated import ActivatedServer
 from support.nginx import Nginx
 from support.process import ServerProcess
+from support.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 SETTINGS: Final = {"volume_size": 16 << 20, "volume_num": 3}
@@ -71,8 +72,34 @@ def running_cluster(
             server.launch()
             stack.push(server.__exit__)
         for server in servers:
-            server.wait_healthy()
+            server.wait_answering()
         instances = {f"127.0.0.1:{server.port}": server for server in servers}
         nginx = Nginx(folder / "nginx", list(instances), files=files)
         stack.enter_context(nginx)
         yield Cluster(nginx=nginx, instances=instances)
+
+
+def instances_of(port: int, paths: Sequence[str]) -> list[str]:
+    """
+    Return for each path the instance its key belongs to, as X-Instance says.
+
+    Asked with HEAD, many at once on one connection, whether it is stored or not.
+    """
+    found: list[str] = []
+    with Wire(port) as wire:
+        stream = wire.socket.makefile("rb")
+        for start in range(0, len(paths), 200):
+            some = paths[start : start + 200]
+            wire.socket.sendall(
+                b"".join(
+                    b"HEAD %b HTTP/1.1\r\nHost: t\r\n\r\n" % p.encode() for p in some
+                )
+            )
+            for _ in some:
+                instance = ""
+                while (line := stream.readline()) not in {b"\r\n", b""}:
+                    name, _, value = line.decode().partition(": ")
+                    if name == "X-Instance":
+                        instance = value.split()[-1]
+                found.append(instance)
+    return found

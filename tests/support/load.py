@@ -14,6 +14,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from support.waiting import wait_until
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -71,10 +73,7 @@ class Load:
     def wait_for(self, more: int) -> None:
         """Wait until so many more answers have come."""
         goal = len(self.answers) + more
-        deadline = time.monotonic() + 30
-        while len(self.answers) < goal:
-            assert time.monotonic() < deadline, "the answers do not come"
-            time.sleep(0.005)
+        wait_until(lambda: len(self.answers) >= goal, "answers")
 
     def count(self, since: float = 0.0) -> Counter[tuple[str, int]]:
         """Count method and status of what has ended since."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -13,61 +12,42 @@ from typing import TYPE_CHECKING, Any, Self
 from pymemcache.client.base import Client  # noqa: TID251 - To look behind the curtain.
 
 from support.ports import pick_port
-from support.waiting import wait_until
+from support.program import Program
 
 if TYPE_CHECKING:
-    import signal
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
 
-class MemcachedProcess:
-    """One memcached, on a port or a unix socket of its own."""
+class MemcachedProcess(Program):
+    """One memcached, on a port or a unix socket of its own; empty at each start."""
+
+    is_asked_to_end = False  # It has nothing to lose, and may be stopped.
 
     def __init__(self, *options: str, path: Path | None = None) -> None:
         """Know the options; nothing is started yet."""
+        super().__init__()
         self._options = options
         self.path = path
-        self.port = 0 if path else pick_port("127.0.0.1")
-        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0 if path else pick_port()
 
     @property
     def address(self) -> str:
         """As a setting has it."""
         return str(self.path) if self.path else f"127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Self:
-        """Start it."""
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End it."""
-        self.kill()
-
-    def start(self) -> None:
-        """Start it, empty, and wait until it answers."""
+    def command(self) -> Sequence[str | Path]:
+        """Return memcached with 64 MiB and what was asked for."""
         program = shutil.which("memcached", path=f"{os.environ['PATH']}:/usr/bin")
         assert program is not None, "memcached is not installed"
         where = ["-s", str(self.path)] if self.path else ["-p", str(self.port), "-U0"]
         user = ["-u", "nobody"] if os.getuid() == 0 and not self.path else []
         user = ["-u", "root"] if os.getuid() == 0 and self.path else user
-        self._process = subprocess.Popen(
-            [program, "-l", "127.0.0.1", "-m", "64", *where, *user, *self._options]
-        )
-        try:
-            wait_until(self._answers, "memcached to answer")
-        except AssertionError:
-            self.kill()
-            raise
+        return [program, "-l", "127.0.0.1", "-m", "64", *where, *user, *self._options]
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it says its version."""
         with suppress(OSError), self.client() as client:
             client.version()
             return True
@@ -93,18 +73,6 @@ class MemcachedProcess:
             stats: dict[bytes, Any] = client.stats()
             return stats
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal, such as SIGSTOP: it accepts then, and never answers."""
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """End it at once, also when it is stopped."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
     def items(self) -> int:
         """Return how many items it has."""
         return int(self._stats()[b"curr_items"])
@@ -116,7 +84,7 @@ class MemcachedProcess:
         return sum(int(stats[name]) for name in names)
 
 
-class FakeServer:
+class FakeMemcached:
     """A TCP server that answers each line with what a function says."""
 
     def __init__(self, answer: Callable[[bytes, socket.socket], None]) -> None:

@@ -28,3 +28,10 @@ def pick_port(ip: str = "127.0.0.1") -> int:
             return port
     message = f"no free port found on {ip}"
     raise OSError(message)
+
+
+def listens(port: int, ip: str = "127.0.0.1") -> bool:
+    """Whether connections to a port are taken."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex((ip, port)) == 0

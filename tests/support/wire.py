@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import socket
-from typing import TYPE_CHECKING, Final, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from http.client import HTTPMessage
+    from types import TracebackType
 
 ANSWER_SECONDS: Final = 30.0
 
@@ -52,3 +55,35 @@ def exchange(
 ) -> Reply:
     """Send one request on a connection of its own and read its answer."""
     return send(port, request_bytes(method, path, body, headers), method)
+
+
+class Wire:
+    """One connection; requests may be sent many at once."""
+
+    def __init__(self, port: int) -> None:
+        """Connect."""
+        self.socket = socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS)
+
+    def __enter__(self) -> Self:
+        """Give the connection."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.socket.close()
+
+    def ask(self, data: bytes) -> bytes:
+        """Send something, and return all that comes until the other side closes."""
+        with suppress(ConnectionError):  # Refused before it was all sent.
+            self.socket.sendall(data)
+        return b"".join(self._pieces())
+
+    def _pieces(self) -> Iterator[bytes]:
+        with suppress(ConnectionResetError):
+            while piece := self.socket.recv(1 << 16):
+                yield piece

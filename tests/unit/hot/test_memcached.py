@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.journal import MemoryJournal
-from support.memcached import FakeServer
+from support.memcached import FakeMemcached
 from support.waiting import wait_until
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.names import Names
@@ -75,7 +75,7 @@ def is_up(tier: MemcachedTier) -> bool:
 
 def test_what_is_promoted_is_found_until_it_is_invalidated() -> None:
     """The ordinary life of an item, and what is counted of it."""
-    with FakeServer(Scripted()) as server, open_tier(server.address) as tier:
+    with FakeMemcached(Scripted()) as server, open_tier(server.address) as tier:
         assert tier.get(b"k") is None
         assert tier.promote(b"k", b"item", 0)
         assert tier.get(b"k") == b"item"
@@ -97,7 +97,7 @@ def test_what_is_promoted_is_found_until_it_is_invalidated() -> None:
 def test_an_item_over_the_limit_is_not_sent() -> None:
     """Nobody is asked, and nothing is noted."""
     script = Scripted()
-    with FakeServer(script) as server, open_tier(server.address) as tier:
+    with FakeMemcached(script) as server, open_tier(server.address) as tier:
         assert not tier.promote(b"k", bytes(1001), 0)
         assert not tier.may_hold(b"k")
     assert not script.items
@@ -106,7 +106,7 @@ def test_an_item_over_the_limit_is_not_sent() -> None:
 def test_a_server_that_hangs_costs_one_time_out() -> None:
     """The first call waits, the ones after it do not, and each is a miss."""
     script = Scripted()
-    with FakeServer(script) as server, open_tier(server.address) as tier:
+    with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"k", b"item", 0)
         script.is_silent = True
         began = time.monotonic()
@@ -126,7 +126,7 @@ def test_a_server_that_hangs_costs_one_time_out() -> None:
 def test_a_late_answer_is_never_read_as_the_next_one() -> None:
     """The connection on which an answer is outstanding is not used again."""
     script = Scripted()
-    with FakeServer(script) as server, open_tier(server.address) as tier:
+    with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"a", b"item a", 0)
         tier.promote(b"b", b"item b", 0)
         script.is_silent = True
@@ -150,7 +150,7 @@ def test_a_server_that_drips_is_cut_off_at_the_deadline() -> None:
         while not stop.wait(0.02):
             connection.sendall(b"V")
 
-    with FakeServer(drip) as server, open_tier(server.address) as tier:
+    with FakeMemcached(drip) as server, open_tier(server.address) as tier:
         tier._names.note_promotion(b"k")
         assert tier.get(b"k") is None
         assert tier.stats.failures["timeout"] == 1
@@ -165,7 +165,7 @@ def test_a_server_that_drips_is_cut_off_at_the_deadline() -> None:
 def test_another_server_on_that_port_is_never_asked(answer: bytes) -> None:
     """What does not answer like memcached stays down."""
     with (
-        FakeServer(lambda _data, connection: connection.sendall(answer)) as server,
+        FakeMemcached(lambda _data, connection: connection.sendall(answer)) as server,
         open_tier(server.address) as tier,
     ):
         assert not is_up(tier)
@@ -181,7 +181,7 @@ def test_a_server_that_is_not_there_is_found_when_it_comes() -> None:
     with open_tier(f"127.0.0.1:{port}") as tier:
         assert not is_up(tier)
         assert tier.stats.failures["refused"] == 1
-        server = FakeServer(Scripted())
+        server = FakeMemcached(Scripted())
         server._listener.close()
         server._listener = socket.create_server(("127.0.0.1", port))
         with server:
@@ -194,7 +194,7 @@ def test_a_server_that_is_not_there_is_found_when_it_comes() -> None:
 def test_an_item_refused_is_counted_and_the_server_stays(refusal: bytes) -> None:
     """A full server, or an item too large, is no failure of the server."""
     script = Scripted()
-    with FakeServer(script) as server, open_tier(server.address) as tier:
+    with FakeMemcached(script) as server, open_tier(server.address) as tier:
         script.set_answer = refusal
         assert not tier.promote(b"k", b"item", 0)
         script.set_answer = b"STORED\r\n"
@@ -208,7 +208,7 @@ def test_an_item_refused_is_counted_and_the_server_stays(refusal: bytes) -> None
 def test_an_invalidation_asks_nobody_and_cannot_be_lost() -> None:
     """The item stays where it is, under a name that is not asked for any more."""
     script = Scripted()
-    with FakeServer(script) as server, open_tier(server.address) as tier:
+    with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"k", b"old", 0)
         script.is_silent = True
         tier.invalidate(b"k")
@@ -225,7 +225,7 @@ def test_an_invalidation_asks_nobody_and_cannot_be_lost() -> None:
 def test_a_copy_that_arrives_late_is_not_found() -> None:
     """It was sent before the key was invalidated, so it has the old name."""
     script = Scripted()
-    with FakeServer(script) as server, open_tier(server.address) as tier:
+    with FakeMemcached(script) as server, open_tier(server.address) as tier:
         script.is_silent = True
         assert not tier.promote(b"k", b"old", 0)
         tier.invalidate(b"k")
@@ -240,7 +240,7 @@ def test_a_copy_that_arrives_late_is_not_found() -> None:
 def test_an_item_that_was_not_asked_for_does_not_count() -> None:
     """Whatever a server answers, an item begins with its own name."""
     script = Scripted()
-    with FakeServer(script) as server, open_tier(server.address) as tier:
+    with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"a", b"item a", 0)
         tier.promote(b"b", b"item b", 0)
         name_a, name_b = script.items
@@ -253,7 +253,7 @@ def test_an_item_that_was_not_asked_for_does_not_count() -> None:
 def test_a_flush_asks_nobody_and_leaves_nothing_to_be_found() -> None:
     """All names are new."""
     script = Scripted()
-    with FakeServer(script) as server, open_tier(server.address) as tier:
+    with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"k", b"item", 0)
         tier.flush()
 
@@ -266,7 +266,7 @@ def test_a_journal_that_cannot_be_written_changes_nothing() -> None:
     """A put of a promoted key is refused then; all others, and gets, go on."""
     journal = MemoryJournal()
     with (
-        FakeServer(Scripted()) as server,
+        FakeMemcached(Scripted()) as server,
         open_tier(server.address, journal=journal) as tier,
     ):
         tier.promote(b"k", b"item", 0)
@@ -284,9 +284,9 @@ def test_keys_are_spread_over_servers_and_stay_there() -> None:
     scripts = [Scripted() for _ in range(3)]
     keys = [b"%d" % number for number in range(300)]
     with (
-        FakeServer(scripts[0]) as a,
-        FakeServer(scripts[1]) as b,
-        FakeServer(scripts[2]) as c,
+        FakeMemcached(scripts[0]) as a,
+        FakeMemcached(scripts[1]) as b,
+        FakeMemcached(scripts[2]) as c,
         open_tier(a.address, b.address, c.address) as tier,
     ):
         assert all(tier.promote(key, b"item of " + key, 0) for key in keys)

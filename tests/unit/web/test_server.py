@@ -11,6 +11,7 @@ import time
 import pytest
 
 from support.ports import pick_port
+from support.waiting import wait_until
 from volcache.errors import ListenError
 from volcache.web.connections import accepted, is_idle
 from volcache.web.server import listen, serve
@@ -127,9 +128,7 @@ def test_connections_are_found_and_told_apart() -> None:
             assert not is_idle(served, quiet_ms=0)  # Not answered yet.
             time.sleep(0.02)  # The kernel's clock ticks every 1 to 10 ms.
             served.sendall(b"answer")  # Whether it has been taken does not matter.
-            deadline = time.monotonic() + 5
-            while not is_idle(served, quiet_ms=10):
-                assert time.monotonic() < deadline
+            wait_until(lambda: is_idle(served, quiet_ms=10), "it to be idle")
             client.sendall(b"begin of the ")
             served.recv(100)
             assert not is_idle(served, quiet_ms=0)

@@ -10,23 +10,23 @@ from __future__ import annotations
 import argparse
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 if not __package__:  # Run as a script: helpers and package are in folders above.
     tests = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(tests), str(tests.parent / "src")]
 
 from support.fake_cache import FakeCache
+from support.program import Program
 from volcache.web.app import App
 from volcache.web.server import listen, serve
 from volcache.web.stopper import stop_signals_held
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Sequence
 
     from volcache.service import FileCache
 
@@ -45,40 +45,35 @@ class Ending(NamedTuple):
     err: str
 
 
-class FakeServer:
-    """One process, from the beginning of the context to its end."""
+class WebProcess(Program):
+    """One process; `port` is known as soon as it listens."""
+
+    is_asked_to_end = False  # A test that failed has nothing to learn from its end.
 
     def __init__(
         self, *, drain: float = 3.0, listener: socket.socket | None = None
     ) -> None:
         """Say how long it drains, in seconds, and which socket it inherits, if any."""
+        super().__init__()
+        self.port = 0
         self._listener = listener
         self._options = ["--drain", str(drain)]
         if listener is not None:
             self._options += ["--fd", str(listener.fileno())]
 
-    def __enter__(self) -> Self:
-        """Start it, and wait until its socket listens."""
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, *self._options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=[] if self._listener is None else [self._listener.fileno()],
-        )
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
-        return self
+    def command(self) -> Sequence[str | Path]:
+        """Return this file as a script."""
+        return [sys.executable, __file__, *self._options]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Kill it if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
+    def inherited(self) -> Sequence[int]:
+        """Return the socket, if it is not its own."""
+        return [] if self._listener is None else [self._listener.fileno()]
+
+    def answers(self) -> bool:
+        """Whether it has said on which port it listens."""
+        port, end, _ = self.stdout.partition("\n")
+        self.port = int(port) if end else 0
+        return bool(end)
 
     def connect(self, data: bytes = b"") -> socket.socket:
         """Open a connection and send something."""
@@ -94,15 +89,16 @@ class FakeServer:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> Ending:
         """Send a signal and wait for the end."""
-        self.process.send_signal(number)
+        self.send_signal(number)
         return self.end()
 
     def end(self) -> Ending:
         """Wait for the end; the seconds are those waited here."""
         began = time.monotonic()
-        out, err = self.process.communicate(timeout=END_SECONDS)
+        exit_code = self.wait()
         seconds = time.monotonic() - began
-        return Ending(self.process.returncode, seconds, out.decode(), err.decode())
+        _, _, out = self.stdout.partition("\n")
+        return Ending(exit_code, seconds, out, self.stderr)
 
 
 def main() -> None:
