@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import resource
 from typing import TYPE_CHECKING, Final
 
 from processes import IP
+from support.nginx import start_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +19,6 @@ worker_processes 1;
 worker_rlimit_nofile {open_files};
 pid {folder}/nginx.pid;
 error_log stderr error;
-{user}
 events {{ worker_connections 1024; }}
 http {{
     access_log off;
@@ -64,8 +62,6 @@ def command(folder: Path, root: Path, port: int, *, cached: bool) -> list[str]:
     open_files = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     text = CONFIGURATION.format(
         folder=folder,
-        # Workers of the same user as the folder, who may be root.
-        user=f"user {getpass.getuser()};" if os.geteuid() == 0 else "",
         extra=(OPEN_FILE_CACHE.format(count=open_files - NOT_CACHED) if cached else ""),
         open_files=open_files,
         ip=IP,
@@ -73,4 +69,4 @@ def command(folder: Path, root: Path, port: int, *, cached: bool) -> list[str]:
         root=root,
     )
     (folder / "nginx.conf").write_text(text, encoding="utf-8")
-    return ["nginx", "-e", "stderr", "-p", f"{folder}/", "-c", "nginx.conf"]
+    return start_command(folder, "nginx.conf")

@@ -27,10 +27,10 @@ from boot import WorkerError
 from document import write_report
 from load import LoadError
 from machine import ROOT, describe, warnings
-from processes import ServerError
 from results import Result, Rows
 from runner import Bench, SkippedError, Workload
 from scale import FULL, QUICK, Scale
+from support.program import ProgramError
 from workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def measure_all(workloads: Sequence[Workload], bench: Bench) -> list[Result]:
         began = time.monotonic()
         try:
             rounds = workload.measure(bench, workload)
-        except (LoadError, ServerError, SkippedError, WorkerError) as failure:
+        except (LoadError, ProgramError, SkippedError, WorkerError) as failure:
             error = str(failure)
             progress(f"{workload.name}: no figures: {error}")
             bench.close()

@@ -167,7 +167,7 @@ def measure_once(
 
     Raises:
         LoadError: A request went wrong.
-        ServerError: The server ended.
+        ProgramError: The server ended.
     """
     pids = contender.pids
     before = usage(pids)

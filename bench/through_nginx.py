@@ -10,29 +10,26 @@ thing changed at a time. The cases take turns; CPU is that of the process per re
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from load import BENCH, LoadError, run_wrk
+from load import LoadError, run_wrk
 from machine import describe, warnings
-from processes import IP, Server, ServerError
 from report import Spread, bullets, table
+from servers import Change, nginx_before, replaced, unchanged, volcache
+from support.program import ProgramError
 
 if TYPE_CHECKING:
     from latency import Run
+    from processes import Server
 
-ROOT: Final = BENCH.parent
 KEYS: Final = 4_000
 VALUE_BYTES: Final = 1024
 CONNECTIONS: Final = 20
-
-Change = Callable[[Path], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +42,8 @@ class Figure:
     instance_us: float
 
 
-def replaced(name: str, old: str, new: str) -> Change:
-    """Make a change of one piece of a file of the configuration."""
-
-    def change(folder: Path) -> None:
-        text = (folder / name).read_text(encoding="utf-8")
-        if old not in text:
-            raise ValueError(f"{name} does not hold {old!r}")
-        (folder / name).write_text(text.replace(old, new), encoding="utf-8")
-
-    return change
-
-
 VARIANTS: Final[dict[str, Change]] = {
-    "nginx": lambda _folder: None,
+    "nginx": unchanged,
     "nginx, no access log": replaced("volcache/log.conf", "access_log", "#"),
     "nginx, log not buffered": replaced(
         "volcache/log.conf", " buffer=64k flush=1s", ""
@@ -69,20 +54,6 @@ VARIANTS: Final[dict[str, Change]] = {
         "volcache/proxy.conf", "proxy_buffers            34 32k", "proxy_buffers 264 4k"
     ),
 }
-
-
-def nginx_command(
-    folder: Path, ports: list[int], change: Change, port: int
-) -> list[str]:
-    """Write the configuration for a port, and return what starts nginx with it."""
-    shutil.copytree(ROOT / "nginx", folder)
-    (folder / "temp").mkdir()
-    replaced("volcache/listen.conf", "127.0.0.1:8080", f"{IP}:{port}")(folder)
-    replaced("volcache/log.conf", "/var/log/nginx/", f"{folder}/")(folder)
-    lines = [f"server {IP}:{number} weight=10 max_fails=0;\n" for number in ports]
-    (folder / "volcache/instances.conf").write_text("".join(lines), encoding="utf-8")
-    change(folder)
-    return ["nginx", "-e", "stderr", "-p", f"{folder}/", "-c", "cluster.conf"]
 
 
 def load(url: str, script: str, seconds: int) -> Run:
@@ -137,16 +108,8 @@ def start_instances(stack: ExitStack, work: Path) -> list[Server]:
     """Start three instances and give them the keys."""
     servers = []
     for number in range(3):
-        environment = {
-            "VOLCACHE_MOUNT_POINT": str(work / f"disk{number}"),
-            "VOLCACHE_VOLUME_SIZE": str(128 << 20),
-        }
-        server = Server(
-            lambda _port: [sys.executable, str(ROOT / "src")],
-            environment=lambda port, e=environment: {**e, "VOLCACHE_PORT": str(port)},  # type: ignore[misc]
-            output=work / f"disk{number}.log",
-        )
-        servers.append(stack.enter_context(server))
+        settings = {"mount_point": work / f"disk{number}", "volume_size": 128 << 20}
+        servers.append(stack.enter_context(volcache(settings)))
     return servers
 
 
@@ -154,17 +117,9 @@ def start_nginx(
     stack: ExitStack, work: Path, instances: list[Server]
 ) -> dict[str, Server]:
     """Start an nginx of each kind."""
-    ports = [server.port for server in instances]
     found = {}
     for number, (name, change) in enumerate(VARIANTS.items()):
-        folder = work / f"nginx{number}"
-
-        def command(
-            port: int, folder: Path = folder, change: Change = change
-        ) -> list[str]:
-            return nginx_command(folder, ports, change, port)
-
-        server = Server(command, output=work / f"nginx{number}.log")
+        server = nginx_before(instances, work / f"nginx{number}", change)
         found[name] = stack.enter_context(server)
     return found
 
@@ -178,7 +133,6 @@ def main() -> int:
     try:
         with ExitStack() as stack:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            work.chmod(0o755)  # Workers of nginx may be of another user.
             print(bullets(describe(work), warnings(work)), flush=True)
             instances = start_instances(stack, work)
             targets = {"direct": instances[0], **start_nginx(stack, work, instances)}
@@ -191,7 +145,7 @@ def main() -> int:
                         figure = measure(target, instances, script, options.seconds)
                         rounds[name].append(figure)
                 print_table(script, rounds)
-    except (LoadError, ServerError) as error:
+    except (LoadError, ProgramError) as error:
         print(f"no figures: {error}", file=sys.stderr)
         return 1
     return 0

@@ -148,7 +148,7 @@ def run(plan: Plan, files: Sequence[SourceFile], mount_point: Path) -> Outcome:
     Raises:
         RefusedError: A PUT was not answered 200.
         OSError: A request got no answer within its deadline.
-        StartError: The server did not start again.
+        ProgramError: The server did not start again.
     """
     settings = {"volume_size": plan.volume_size, "volume_num": plan.volume_num}
     server = ServerProcess(mount_point, settings=settings)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SOURCE: Final = Path(__file__).resolve().parents[2] / "nginx"
 
 
-def nginx_command(folder: Path, configuration: str) -> list[str]:
+def start_command(folder: Path, configuration: str) -> list[str]:
     """Return what starts nginx in a folder, with a file of it as its configuration."""
     # Debian keeps it where not every user's path leads.
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
@@ -59,7 +59,7 @@ class NginxProcess(Program):
 
     def command(self) -> list[str]:
         """Return what starts it."""
-        return nginx_command(self.folder, self._configuration)
+        return start_command(self.folder, self._configuration)
 
     def answers(self) -> bool:
         """Whether it takes connections."""

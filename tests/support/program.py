@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class StartError(RuntimeError):
-    """A program ended or did not answer in time; the text holds what it wrote."""
+class ProgramError(RuntimeError):
+    """A program ended, or did not answer in time; the text holds what it wrote."""
 
 
 class Program(ABC):
@@ -121,7 +121,7 @@ class Program(ABC):
         Start it and wait until it answers.
 
         Raises:
-            StartError: It ended, or did not answer within the deadline; it was killed.
+            ProgramError: It ended, or did not answer within the deadline; it was killed.
         """
         self.launch()
         try:
@@ -135,16 +135,20 @@ class Program(ABC):
         Wait until it answers.
 
         Raises:
-            StartError: It ended, or the deadline passed.
+            ProgramError: It ended, or the deadline passed.
         """
         is_over = comes_true(
             lambda: not self.is_running or self.answers(), self.deadline_seconds
         )
         if is_over and self.is_running:
             return
+        raise self.failure()
+
+    def failure(self) -> ProgramError:
+        """Say that it has ended, or else that it does not answer, and what it wrote."""
         what = "does not answer" if self.is_running else f"ended with {self.exit_code}"
         command = " ".join(str(word) for word in self.command())
-        raise StartError(f"{command} {what}:\n{self.stdout}{self.stderr}")
+        return ProgramError(f"{command} {what}:\n{self.stdout}{self.stderr}")
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, such as SIGSTOP: a server accepts then, and never answers."""
