@@ -155,7 +155,6 @@ class StatsServer:
         """Have the numbers; nothing listens yet."""
         self.stats = stats
         self.answer: tuple[int, bytes] | None = None
-        self.polls = 0
         self.port = pick_port()
         self._server: ThreadingHTTPServer | None = None
 
@@ -220,7 +219,6 @@ class _Handler(BaseHTTPRequestHandler):
             )
             self._send(200, headers, body)
         elif self.path == "/-/stats":
-            owner.polls += 1
             status, body = owner.answer or (200, owner.encoded())
             self._send(status, [("Content-Type", "application/json")], body)
         else:

@@ -15,6 +15,7 @@ from volcache.store.files import OsFileSystem
 if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.format import Record
+    from volcache.store.index import Index
 
 VOLUME_SIZE = 16 * 1024
 VOLUME_NUM = 4
@@ -96,6 +97,11 @@ def fill_volume(store: Store, prefix: bytes = b"fill") -> list[bytes]:
 def disk_bytes(directory: Path | str) -> int:
     """Return the length of all volumes together."""
     return sum(path.stat().st_size for path in Path(directory, "data").iterdir())
+
+
+def unswept(index: Index) -> int:
+    """Return how many keys of reclaimed lives an index has still to look at."""
+    return sum(len(keys) for _, keys in index._to_sweep)
 
 
 def signed(text: bytes) -> bytes:

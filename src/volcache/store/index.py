@@ -128,11 +128,6 @@ class Index:
         """Whether there are reclaimed lives still to be swept."""
         return bool(self._to_sweep)
 
-    @property
-    def unswept(self) -> int:
-        """The number of keys of reclaimed lives still to be looked at."""
-        return sum(len(keys) for _, keys in self._to_sweep)
-
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Yield every key with its live position."""
         for key, position in self._positions.items():

@@ -113,11 +113,6 @@ class IndexFile:
             raise
         return cls(fs, fd, end)
 
-    @property
-    def end(self) -> int:
-        """The length of the file in bytes, as far as it counts."""
-        return self._end
-
     def append(
         self,
         entries: Iterable[tuple[bytes, int, int]],

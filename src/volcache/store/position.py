@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Final
 
-GENERATION_MAX: Final = 2**32 - 1
 VOLUME_MAX: Final = 2**16 - 1
 OFFSET_MAX: Final = 2**40 - 1
 SIZE_MAX: Final = 2**32 - 1

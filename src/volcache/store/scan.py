@@ -64,8 +64,7 @@ class VolumeReader:
         self._fs = fs
         self._fd = volume.fd
         self._identity = volume.identity
-        self.file_length = 0 if volume.fd == NO_FILE else fs.size(volume.fd)
-        self.length = min(end, self.file_length)
+        self.length = min(end, 0 if volume.fd == NO_FILE else fs.size(volume.fd))
         self.unreadable_sectors = 0
         self._start = 0
         self._buffer = b""

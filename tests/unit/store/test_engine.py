@@ -17,6 +17,7 @@ from support.stores import (
     disk_bytes,
     fill_volume,
     open_store,
+    unswept,
     value_of,
 )
 from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
@@ -192,7 +193,7 @@ def test_memory_of_forgotten_keys_is_given_back(tmp_path: Path) -> None:
     sizes = []
     for turn in range(6 * VOLUME_NUM):
         fill_volume(store, b"%d" % turn)
-        sizes.append(len(store._index._positions) + store._index.unswept)
+        sizes.append(len(store._index._positions) + unswept(store._index))
 
     assert max(sizes[VOLUME_NUM:]) <= 2 * max(sizes[:VOLUME_NUM])
     store.close()
