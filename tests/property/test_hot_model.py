@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 from unittest import mock
 
 import pytest
@@ -18,13 +19,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from support.stores import FakeClock, abandon, fill_volume, open_store
-from volcache.hot.memcached import MemcachedTier, ServerDownError
+from volcache.hot.memcached import MemcachedTier
 from volcache.hot.names import Names
 from volcache.hot.promotion import MissCounters
+from volcache.hot.servers import ServerDownError
 from volcache.service import TieredCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.property
 
@@ -42,35 +44,33 @@ class Memcached:
         self.fails_next = ""
         self.is_confused = False
 
-    # --- What the tier's client does ---
-
     def get(self, name: bytes) -> bytes | None:
         """Return an item, or, told so, the answer to some other request."""
-        if self.is_confused and self.items:
-            self.is_confused = False
-            return self.items[min(self.items)]
-        return self.items.get(name)
+        with self._answering():
+            if self.is_confused and self.items:
+                self.is_confused = False
+                return self.items[min(self.items)]
+            return self.items.get(name)
 
-    def set(self, name: bytes, item: bytes, **_options: Any) -> bool:
+    def set(self, name: bytes, item: bytes, _expire: int) -> bool:
         """Store an item, unless it is told to do so later, or never."""
-        if self.fails_next == "late":
-            self.on_their_way.append((name, item))
-        elif self.fails_next != "lost":
-            self.items[name] = item
-        return True
+        with self._answering():
+            if self.fails_next == "late":
+                self.on_their_way.append((name, item))
+            elif self.fails_next != "lost":
+                self.items[name] = item
+            return True
 
-    # --- What the tier's server does ---
-
-    def call(self, ask: Callable[[Memcached], Any]) -> Any:
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
         """Do what is asked, or fail as told, once."""
         if not self.is_up:
             raise ServerDownError("down")
-        answer = ask(self)
+        yield
         if self.fails_next:
             self.fails_next = ""
             self.is_up = False
             raise ServerDownError("timeout")
-        return answer
 
     def probe(self) -> None:
         """Stay as it is: a rule says when it is up again."""
@@ -98,7 +98,7 @@ class HotMachine(RuleBasedStateMachine):
         names = Names(
             self.store.journal(), store_id=self.store.store_id, boot_id="boot"
         )
-        with mock.patch("volcache.hot.memcached._Server", return_value=self.memcached):
+        with mock.patch("volcache.hot.servers.Server", return_value=self.memcached):
             self.hot = MemcachedTier(["m"], names, timeout=0.05, item_size_max=100_000)
         counters = MissCounters(count=2, duration_ms=60_000, clock=self.clock)
         self.cache = TieredCache(self.store, self.hot, counters)

@@ -291,7 +291,7 @@ def test_keys_are_spread_over_servers_and_stay_there() -> None:
     ):
         assert all(tier.promote(key, b"item of " + key, 0) for key in keys)
         shares = [len(script.items) for script in scripts]
-        tier._servers[b.address]._take_down("closed")
+        tier._servers.by_address[b.address]._take_down("closed")
         found = [tier.get(key) for key in keys]
 
     assert sum(shares) == 300
