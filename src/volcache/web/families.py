@@ -1,17 +1,24 @@
 """
 Every metric of an instance: its name, what it means, and its values in a snapshot.
 
-Names, base units and help texts follow the conventions of Prometheus; its own library is
-known to `prometheus.py` alone. A counter gets `_total` behind its name there.
+Names, base units and help texts follow the conventions of Prometheus.
 """
 
 from __future__ import annotations
 
 import resource
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from volcache import __version__
+from volcache.web.family import (
+    Family,
+    counter,
+    counters,
+    gauge,
+    gauges,
+    histogram,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,16 +32,6 @@ if TYPE_CHECKING:
 
 # Shown as 0 before the first of a kind: a rate needs a beginning.
 _FAILURES: Final = ("closed", "journal", "other", "protocol", "refused", "timeout")
-
-
-class Family(NamedTuple):
-    """A metric, with a value for each combination of its labels' values."""
-
-    kind: Literal["counter", "gauge", "histogram"]
-    name: str
-    text: str
-    labels: tuple[str, ...]
-    values: Mapping[tuple[str, ...], float | Histogram]
 
 
 def families(snapshot: Snapshot) -> Iterator[Family]:
@@ -56,41 +53,21 @@ def families(snapshot: Snapshot) -> Iterator[Family]:
     yield from _process(snapshot)
 
 
-def _gauge(name: str, text: str, value: float) -> Family:
-    return Family("gauge", name, text, (), {(): value})
-
-
-def _counter(name: str, text: str, value: float) -> Family:
-    return Family("counter", name, text, (), {(): value})
-
-
-def _histogram(name: str, text: str, value: Histogram) -> Family:
-    return Family("histogram", name, text, (), {(): value})
-
-
-def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Family:
-    return Family("gauge", name, text, (label,), {(k,): v for k, v in values.items()})
-
-
-def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Family:
-    return Family("counter", name, text, (label,), {(k,): v for k, v in values.items()})
-
-
 def _instance(snapshot: Snapshot) -> Iterator[Family]:
-    yield _gauges(
+    yield gauges(
         "volcache_build_info", "1, with the version.", "version", {__version__: 1}
     )
-    yield _gauge(
+    yield gauge(
         "volcache_ready",
         "Whether requests should be sent here, as /-/ready says: 1 or 0.",
         not snapshot.problem,
     )
-    yield _gauge(
+    yield gauge(
         "volcache_boot_seconds",
         "How long the store took to open.",
         snapshot.boot_seconds,
     )
-    yield _gauges(
+    yield gauges(
         "volcache_boot_findings",
         "What the start found in index files and volumes, in numbers.",
         "kind",
@@ -109,19 +86,17 @@ def _requests(requests: RequestStats) -> Iterator[Family]:
             for (method, status), count in sorted(requests.requests().items())
         },
     )
-    yield _counters(
+    yield counters(
         "volcache_hits",
         "GETs and HEADs that found a file: DISK on the disk, MEMC in memcached.",
         "source",
         requests.hits(),
     )
-    yield _counter(
-        "volcache_misses", "GETs and HEADs that found none.", requests.misses
-    )
-    yield _counter(
+    yield counter("volcache_misses", "GETs and HEADs that found none.", requests.misses)
+    yield counter(
         "volcache_received_bytes", "Of files that were stored.", requests.bytes_in
     )
-    yield _counter(
+    yield counter(
         "volcache_sent_bytes",
         "Of files, or parts of them, that were given back.",
         requests.bytes_out,
@@ -129,7 +104,7 @@ def _requests(requests: RequestStats) -> Iterator[Family]:
 
 
 def _disk(counts: StoreStats, durations: Mapping[str, Histogram]) -> Iterator[Family]:
-    yield _counters(
+    yield counters(
         "volcache_store_misses",
         "Reads of the store that found nothing, by why.",
         "reason",
@@ -141,24 +116,24 @@ def _disk(counts: StoreStats, durations: Mapping[str, Histogram]) -> Iterator[Fa
         ("rotation", "Time to begin a new volume."),
         ("sync", "Time to sync what was written."),
     ):
-        yield _histogram(f"volcache_{name}_duration_seconds", text, durations[name])
-    yield _counter(
+        yield histogram(f"volcache_{name}_duration_seconds", text, durations[name])
+    yield counter(
         "volcache_rotations", "Times a new volume was begun.", counts.rotations
     )
-    yield _counter(
+    yield counter(
         "volcache_evicted_records",
         "Files lost because their volume was the oldest.",
         counts.evicted_records,
     )
-    yield _counter(
+    yield counter(
         "volcache_evicted_bytes", "Bytes of their records.", counts.evicted_bytes
     )
-    yield _counter(
+    yield counter(
         "volcache_damaged_records",
         "Records that did not check out when they were read.",
         counts.damaged_records,
     )
-    yield _counters(
+    yield counters(
         "volcache_disk_errors",
         "Times the disk refused.",
         "operation",
@@ -191,7 +166,7 @@ def _sizes(snapshot: Snapshot) -> Iterator[Family]:
             usage.head_end,
         ),
     ):
-        yield _gauge(f"volcache_{name}", text, value)
+        yield gauge(f"volcache_{name}", text, value)
 
 
 def _volumes(volumes: Iterable[VolumeUsage]) -> Iterator[Family]:
@@ -222,18 +197,18 @@ def _volumes(volumes: Iterable[VolumeUsage]) -> Iterator[Family]:
         ("began_timestamp_seconds", "When it was begun, if that is known.", began),
     )
     for name, text, values in columns:
-        yield _gauges(f"volcache_volume_{name}", text, "volume", values)
+        yield gauges(f"volcache_volume_{name}", text, "volume", values)
 
 
 def _hot(hot: HotState, calls: Histogram) -> Iterator[Family]:
     stats = hot.stats
-    yield _gauges(
+    yield gauges(
         "volcache_hot_server_up",
         "Whether a memcached is asked at present: 1 or 0.",
         "server",
         hot.up,
     )
-    yield _gauge(
+    yield gauge(
         "volcache_hot_promoted_keys", "Files asked for there first.", hot.promoted
     )
     for name, text, value in (
@@ -250,14 +225,14 @@ def _hot(hot: HotState, calls: Histogram) -> Iterator[Family]:
         ("flushes", "Times all copies were given up.", stats.flushes),
         ("state_changes", "Times a server went up or down.", stats.states),
     ):
-        yield _counter(f"volcache_hot_{name}", text, value)
-    yield _counters(
+        yield counter(f"volcache_hot_{name}", text, value)
+    yield counters(
         "volcache_hot_failures",
         "Calls that failed, by kind.",
         "kind",
         dict.fromkeys(_FAILURES, 0) | stats.failures,
     )
-    yield _histogram(
+    yield histogram(
         "volcache_hot_call_duration_seconds",
         "Time of a call, failed ones included.",
         calls,
@@ -267,19 +242,19 @@ def _hot(hot: HotState, calls: Histogram) -> Iterator[Family]:
 def _process(snapshot: Snapshot) -> Iterator[Family]:
     """Yield what every Prometheus client calls by these names."""
     process = snapshot.process
-    yield _gauge(
+    yield gauge(
         "process_start_time_seconds",
         "When the process began, since the epoch.",
         snapshot.started,
     )
-    yield _counter(
+    yield counter(
         "process_cpu_seconds", "CPU time, of user and system.", process.cpu_seconds
     )
-    yield _gauge("process_resident_memory_bytes", "Memory it has.", process.rss_bytes)
-    yield _gauge("process_open_fds", "Descriptors it has open.", process.open_fds)
-    yield _gauge(
+    yield gauge("process_resident_memory_bytes", "Memory it has.", process.rss_bytes)
+    yield gauge("process_open_fds", "Descriptors it has open.", process.open_fds)
+    yield gauge(
         "process_max_fds",
         "Descriptors it may have.",
         resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     )
-    yield _gauge("process_threads", "Its threads of Python.", process.threads)
+    yield gauge("process_threads", "Its threads of Python.", process.threads)

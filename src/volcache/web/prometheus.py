@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from volcache.web.families import Family
+    from volcache.web.family import Family
     from volcache.web.status import Snapshot
 
 # Every other power of two from 4 microseconds to 17 seconds: half the series, and enough
