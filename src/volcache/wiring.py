@@ -32,10 +32,10 @@ from volcache.web.lifetimes import Lifetimes
 from volcache.web.line_file import LineFile
 from volcache.web.reaper import IdleReaper
 from volcache.web.server import listen, serve
+from volcache.web.signals import hold_hangups, stop_signals_held
 from volcache.web.slow_log import log_slow
 from volcache.web.stats import RequestStats
 from volcache.web.status import Status
-from volcache.web.stopper import hold_hangups, stop_signals_held
 
 if TYPE_CHECKING:
     from volcache.config import Config

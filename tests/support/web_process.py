@@ -23,7 +23,7 @@ from support.fake_cache import FakeCache
 from support.program import Program
 from volcache.web.app import App
 from volcache.web.server import listen, serve
-from volcache.web.stopper import stop_signals_held
+from volcache.web.signals import stop_signals_held
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

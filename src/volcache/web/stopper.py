@@ -24,7 +24,6 @@ SIGHUP, where somebody waits for it, is taken by the same thread on its way.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -36,14 +35,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from volcache.web.connections import accepted, is_idle, shut
+from volcache.web.signals import STOP_SIGNALS, handler_address, stop_signals_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
 _log: Final = logging.getLogger(__name__)
-
-STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 # How long a connection must have been silent after an answer to count as idle; more
 # than a client needs to go on after `100 Continue`.
@@ -52,40 +50,9 @@ _WATCH_SECONDS: Final = 0.5
 _PAUSE_SECONDS: Final = 0.05
 _LATE_PAUSE_SECONDS: Final = 0.005
 _STEP_SECONDS: Final = 0.001
-_SIGACTION_BYTES: Final = 512  # More than any libc's struct; the handler comes first.
 # Descriptors given back when the end begins: a process that has run out of them could
 # not look at its connections.
 _RESERVE: Final = 4
-
-
-@contextmanager
-def stop_signals_held() -> Iterator[None]:
-    """
-    Keep SIGTERM and SIGINT waiting for the stopper.
-
-    Threads started inside inherit it. Put around opening and closing as well, it keeps
-    a second signal from killing what the first one has begun to end. What is still
-    pending at the end is thrown away. May be nested.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        if not before >= STOP_SIGNALS:
-            while signal.sigtimedwait(STOP_SIGNALS, 0) is not None:
-                pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def hold_hangups() -> None:
-    """
-    Keep SIGHUP from ending this process, for good, and waiting for the stopper.
-
-    Main thread only, before others are started and before `stop_signals_held`.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    # For threads that do not block it. One that is blocked waits even if ignored.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @contextmanager
@@ -138,21 +105,13 @@ def _handlers(stopper: _Stopper) -> Iterator[None]:
         signal.SIGTERM: signal.signal(signal.SIGTERM, ask),
         signal.SIGINT: signal.signal(signal.SIGINT, ask),
     }
-    stopper.python_handler = _handler_address(signal.SIGINT)
+    stopper.python_handler = handler_address(signal.SIGINT)
     try:
         yield
     finally:
         for number, handler in before.items():
             # None stands for a handler that was not set from Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def _handler_address(number: signal.Signals) -> int:
-    """Return where the handler of a signal is, 0 for its default; for any thread."""
-    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
-    if ctypes.CDLL(None).sigaction(int(number), None, action):
-        raise OSError(f"sigaction of {number!r} failed")
-    return ctypes.c_void_p.from_buffer(action).value or 0
 
 
 class _Phase(Enum):
@@ -261,7 +220,7 @@ class _Stopper:
 
     def _phase(self) -> _Phase:
         """Return what the handler of SIGINT says of bjoern's loop."""
-        handler = _handler_address(signal.SIGINT)
+        handler = handler_address(signal.SIGINT)
         if handler == self.python_handler:
             return _Phase.BEFORE
         return _Phase.ACCEPTING if handler else _Phase.ENDING

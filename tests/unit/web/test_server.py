@@ -1,4 +1,4 @@
-"""server.py and stopper.py, as far as no process of its own is needed."""
+"""Listening and serving, as far as no process of its own is needed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import errno
 import os
 import signal
 import socket
-import time
 
 import pytest
 
 from support.ports import pick_port
-from support.waiting import wait_until
 from volcache.errors import ListenError
-from volcache.web.connections import accepted, is_idle
 from volcache.web.server import listen, serve
-from volcache.web.stopper import stop_signals_held
 
 
 def never(*_: object) -> list[bytes]:
@@ -95,47 +91,3 @@ def test_loop_that_fails_leaves_signals_as_they_were() -> None:
     assert [signal.getsignal(number) for number in numbers] == handlers
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
     assert len(os.listdir("/proc/self/fd")) == open_before  # noqa: PTH208
-
-
-def test_held_signals_are_thrown_away_at_the_outer_end() -> None:
-    """What came while ending does not strike afterwards; holds may be nested."""
-    with stop_signals_held():
-        with stop_signals_held():
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert signal.sigpending() >= {signal.SIGTERM}
-    assert not signal.sigpending()
-
-
-def test_connections_are_found_and_told_apart() -> None:
-    """Only those of the socket; idle are those that wait for a request's first byte."""
-    with (
-        listen("127.0.0.1", 0) as listener,
-        listen("127.0.0.1", 0) as other,
-        socket.create_connection(listener.getsockname()) as client,
-        socket.create_connection(other.getsockname()),
-    ):
-        listener.setblocking(True)  # noqa: FBT003
-        served, _ = listener.accept()
-        with served:
-            assert [c.getpeername() for c in accepted(listener)] == [
-                client.getsockname()
-            ]
-            assert is_idle(served, quiet_ms=0)
-            assert not is_idle(served, quiet_ms=60_000)
-            client.sendall(b"request")
-            assert not is_idle(served, quiet_ms=0)  # Not read yet.
-            served.recv(100)
-            assert not is_idle(served, quiet_ms=0)  # Not answered yet.
-            time.sleep(0.02)  # The kernel's clock ticks every 1 to 10 ms.
-            served.sendall(b"answer")  # Whether it has been taken does not matter.
-            wait_until(lambda: is_idle(served, quiet_ms=10), "it to be idle")
-            client.sendall(b"begin of the ")
-            served.recv(100)
-            assert not is_idle(served, quiet_ms=0)
-
-
-def test_other_kinds_of_sockets_are_never_idle() -> None:
-    """In doubt nothing is shut down."""
-    one, two = socket.socketpair()
-    with one, two:
-        assert not is_idle(one, quiet_ms=0)
