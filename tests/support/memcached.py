@@ -87,10 +87,12 @@ class MemcachedProcess(Program):
 class FakeMemcached:
     """A TCP server that answers each line with what a function says."""
 
-    def __init__(self, answer: Callable[[bytes, socket.socket], None]) -> None:
-        """Listen on a free port; `answer` gets what came in and the connection."""
+    def __init__(
+        self, answer: Callable[[bytes, socket.socket], None], port: int = 0
+    ) -> None:
+        """Listen, on a free port; `answer` gets what came in and the connection."""
         self._answer = answer
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections = 0
         self._thread = threading.Thread(target=self._accept, daemon=True)

@@ -1,0 +1,68 @@
+"""A tier in front of servers that answer as a test says."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from support.journal import MemoryJournal
+from volcache.hot.memcached import MemcachedTier
+from volcache.hot.names import Names
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+VERSION = b"VERSION 1.6.18\r\n"
+
+
+@contextmanager
+def open_tier(
+    *servers: str, journal: MemoryJournal | None = None
+) -> Iterator[MemcachedTier]:
+    """Open a tier with a time-out of 50 ms."""
+    epochs = Names(journal or MemoryJournal(), store_id=7, boot_id="boot")
+    tier = MemcachedTier(servers, epochs, timeout=0.05, item_size_max=1000)
+    try:
+        yield tier
+    finally:
+        tier.close()
+
+
+class Scripted:
+    """Answers as memcached does, until told to do otherwise."""
+
+    def __init__(self) -> None:
+        """Hold no items."""
+        self.items: dict[bytes, bytes] = {}
+        self.get_answer: bytes | None = None
+        self.set_answer = b"STORED\r\n"
+        self.is_silent = False
+        self.late = threading.Event()
+
+    def __call__(self, data: bytes, connection: socket.socket) -> None:
+        """Answer one command."""
+        if self.is_silent:
+            self.late.wait()
+        verb, *words = data.split(b"\r\n", 1)[0].split(b" ")
+        if verb == b"version":
+            connection.sendall(VERSION)
+        elif verb == b"set":
+            self.items[words[0]] = data.split(b"\r\n", 1)[1][:-2]
+            connection.sendall(self.set_answer)
+        elif self.get_answer is not None:
+            connection.sendall(self.get_answer)
+        else:
+            item = self.items.get(words[0])
+            found = (
+                b"VALUE %s 0 %d\r\n%s\r\n" % (words[0], len(item), item)
+                if item
+                else b""
+            )
+            connection.sendall(found + b"END\r\n")
+
+
+def is_up(tier: MemcachedTier) -> bool:
+    """Tell whether all servers are asked."""
+    return all(tier.up.values())
