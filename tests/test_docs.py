@@ -11,11 +11,12 @@ import pytest
 
 from support.instances import watch_tiered
 from support.stores import open_store
-from volcache.config import SETTINGS, load_config
+from volcache.config import load_config
+from volcache.settings import SETTINGS
 from volcache.web.families import families
 
 if TYPE_CHECKING:
-    from volcache.settings import Setting
+    from volcache.setting import Setting
 
 ROOT = Path(__file__).parents[1]
 OPERATIONS = ROOT / "docs" / "OPERATIONS.md"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from volcache import __version__
-from volcache.config import ENVIRONMENT_PREFIX, SETTINGS, load_config
+from volcache.config import ENVIRONMENT_PREFIX, load_config
 from volcache.errors import (
     ClientError,
     ConfigError,
@@ -28,6 +28,7 @@ from volcache.errors import (
     VolcacheError,
 )
 from volcache.logs import setup_logging
+from volcache.settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

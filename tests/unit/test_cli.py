@@ -12,8 +12,8 @@ import pytest
 
 import volcache
 from volcache import cli
-from volcache.config import SETTINGS
 from volcache.errors import ConfigError, ListenError, MountPointError
+from volcache.settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
