@@ -13,10 +13,10 @@ import argparse
 import random
 import sys
 import tempfile
-import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import requests
 
@@ -24,9 +24,13 @@ if not __package__:  # Run as a script: helpers and package are in folders besid
     tests = Path(__file__).resolve().parent
     sys.path[:0] = [str(tests), str(tests.parent / "src")]
 
+from support.background import in_background
 from support.browser import Tab, a_browser
 from support.memcached import MemcachedProcess
 from support.process import ServerProcess
+
+if TYPE_CHECKING:
+    import threading
 
 PICTURE: Final = Path(__file__).resolve().parents[1] / "docs" / "page.png"
 HEIGHT: Final = 870
@@ -40,28 +44,19 @@ SETTINGS: Final = {
 }
 
 
-class Client(threading.Thread):
-    """Reads by popularity, stores what is missing, and stores some anew."""
-
-    def __init__(self, url: str, seed: int, is_ended: threading.Event) -> None:
-        """Know where, and what ends it."""
-        super().__init__(daemon=True)
-        self._url = url
-        self._random = random.Random(seed)  # noqa: S311 - Only popularity.
-        self._is_ended = is_ended
-
-    def run(self) -> None:
-        """Ask until the end, with a pause after each request."""
-        with requests.Session() as session:
-            while not self._is_ended.wait(PAUSE_SECONDS):
-                # Few of a few thousand keys are read most of the time.
-                number = int(self._random.paretovariate(0.6)) % 4000
-                folder, kind = ("tiles", "png") if number % 3 else ("thumbs", "jpg")
-                address = f"{self._url}/{folder}/{number}.{kind}"
-                answer = session.get(address, timeout=5)
-                if answer.status_code == requests.codes.not_found or number % 40 == 7:
-                    size = self._random.randrange(20_000, 120_000)
-                    session.put(address, data=self._random.randbytes(size), timeout=5)
+def ask(url: str, seed: int, is_ended: threading.Event) -> None:
+    """Read by popularity, store what is missing, and some anew; with pauses."""
+    dice = random.Random(seed)  # noqa: S311 - Only popularity.
+    with requests.Session() as session:
+        while not is_ended.wait(PAUSE_SECONDS):
+            # Few of a few thousand keys are read most of the time.
+            number = int(dice.paretovariate(0.6)) % 4000
+            folder, kind = ("tiles", "png") if number % 3 else ("thumbs", "jpg")
+            address = f"{url}/{folder}/{number}.{kind}"
+            answer = session.get(address, timeout=5)
+            if answer.status_code == requests.codes.not_found or number % 40 == 7:
+                size = dice.randrange(20_000, 120_000)
+                session.put(address, data=dice.randbytes(size), timeout=5)
 
 
 def photograph(url: str, seconds: float, picture: Path) -> list[str]:
@@ -82,20 +77,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=56.0)
     parser.add_argument("--picture", type=Path, default=PICTURE)
     arguments = parser.parse_args()
-    is_ended = threading.Event()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="volcache-"))
         memcached = stack.enter_context(MemcachedProcess())
         settings = {**SETTINGS, "memc_servers": memcached.address}
         server = ServerProcess(folder, settings=settings)
         stack.enter_context(server)
-        clients = [Client(server.url, seed, is_ended) for seed in range(CLIENTS)]
-        for client in clients:
-            client.start()
+        clients = [partial(ask, server.url, seed) for seed in range(CLIENTS)]
+        stack.enter_context(in_background(*clients))
         complaints = photograph(server.url, arguments.seconds, arguments.picture)
-        is_ended.set()
-        for client in clients:
-            client.join()
     size = arguments.picture.stat().st_size
     sys.stdout.write(f"{arguments.picture}: {size} bytes\n")
     sys.stderr.writelines(f"the browser says: {text}\n" for text in complaints)

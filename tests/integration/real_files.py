@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 if not __package__:  # Run as a script: the helpers are in the folder above.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.folders import FILE_BYTES_MAX, PeakSampler, folder_bytes, python_files
+from support.folders import FILE_BYTES_MAX, folder_bytes, peak_of, python_files
 from support.process import ServerProcess
 from support.read_back import read_back
 from support.uploads import SourceFile, Upload
@@ -157,7 +157,7 @@ def run(plan: Plan, files: Sequence[SourceFile], mount_point: Path) -> Outcome:
         server.kill()
         server.restart()
 
-    with server, PeakSampler(mount_point / "data") as data:
+    with server, peak_of(mount_point / "data") as data:
         upload = Upload(server.url, files)
         upload.run(
             connections=plan.connections,
@@ -181,7 +181,7 @@ def run(plan: Plan, files: Sequence[SourceFile], mount_point: Path) -> Outcome:
         found=back.found,
         missing=sorted(required.intersection(back.missing)),
         differing=back.differing,
-        data_bytes_peak=data.peak,
+        data_bytes_peak=data.bytes,
         index_bytes=folder_bytes(mount_point / "index"),
         put_seconds=upload.seconds,
         get_seconds=get_seconds,

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from contextlib import ExitStack
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 import requests
 
+from support.background import in_background
 from support.memcached import FakeMemcached, MemcachedProcess
 from support.process import ServerProcess
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -94,22 +95,12 @@ def site(tmp_path: Path, memcached: MemcachedProcess) -> Iterator[Site]:
         yield found
 
 
-class open_site:  # noqa: N801 - Used as a function.
+@contextmanager
+def open_site(mount_point: Path, settings: dict[str, object]) -> Iterator[Site]:
     """Start an instance, end it with the context."""
-
-    def __init__(self, mount_point: Path, settings: dict[str, object]) -> None:
-        """Prepare it."""
-        self._stack = ExitStack()
-        self._server = ServerProcess(mount_point, settings=settings)
-
-    def __enter__(self) -> Site:
-        """Start it."""
-        self._stack.enter_context(self._server)
-        return Site(self._server, self._stack.enter_context(requests.Session()))
-
-    def __exit__(self, *_error: object) -> None:
-        """End it."""
-        self._stack.close()
+    server = ServerProcess(mount_point, settings=settings)
+    with server, requests.Session() as session:
+        yield Site(server, session)
 
 
 def test_the_third_read_promotes_and_the_fourth_is_from_memcached(site: Site) -> None:
@@ -266,27 +257,21 @@ def test_memcached_that_is_slow_never_answers_the_wrong_request(
     for key in keys:
         site.put(key, key.encode())
         site.make_hot(key)
-    stop = threading.Event()
 
-    def hiccup() -> None:
-        while not stop.wait(0.05):
+    def hiccup(is_ended: threading.Event) -> None:
+        while not is_ended.wait(0.05):
             memcached.send_signal(signal.SIGSTOP)
-            stop.wait(0.08)
+            is_ended.wait(0.08)
             memcached.send_signal(signal.SIGCONT)
 
-    thread = threading.Thread(target=hiccup)
-    thread.start()
-    try:
-        sources = set()
+    sources = set()
+    with in_background(hiccup):
         deadline = time.monotonic() + 3
         while time.monotonic() < deadline:
             for key in keys:
                 answer = site.get(key)
                 assert answer.content == key.encode()
                 sources.add(answer.headers["X-Cache"])
-    finally:
-        stop.set()
-        thread.join()
     assert "DISK" in sources
 
 

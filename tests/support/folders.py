@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import itertools
 import sysconfig
-import threading
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
+from support.background import in_background
 from support.uploads import SourceFile
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    import threading
+    from collections.abc import Iterator
 
 SAMPLE_SECONDS: Final = 0.01
 FILE_BYTES_MAX: Final = 1 << 20  # The default of `max_value_size`.
@@ -76,32 +78,28 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-class PeakSampler:
-    """Watch a folder's length in bytes while the context is open."""
+class Peak:
+    """The most that a folder has held, in bytes, as often as it was looked at."""
 
     def __init__(self, folder: Path) -> None:
         """Take the folder; it need not exist yet."""
         self._folder = folder
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self.peak = 0
+        self.bytes = 0
 
-    def _sample(self) -> None:
-        while not self._ended.wait(SAMPLE_SECONDS):
-            self.peak = max(self.peak, folder_bytes(self._folder))
+    def look(self) -> None:
+        """Look at the folder."""
+        self.bytes = max(self.bytes, folder_bytes(self._folder))
 
-    def __enter__(self) -> Self:
-        """Begin to watch."""
-        self._thread.start()
-        return self
+    def look_until(self, is_ended: threading.Event) -> None:
+        """Look at it again and again, a last time at the end."""
+        while not is_ended.wait(SAMPLE_SECONDS):
+            self.look()
+        self.look()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Look a last time."""
-        self._ended.set()
-        self._thread.join()
-        self.peak = max(self.peak, folder_bytes(self._folder))
+
+@contextmanager
+def peak_of(folder: Path) -> Iterator[Peak]:
+    """Watch a folder's length while the context is open."""
+    peak = Peak(folder)
+    with in_background(peak.look_until):
+        yield peak

@@ -8,16 +8,18 @@ not stored is an error whatever its status says.
 from __future__ import annotations
 
 import http.client
-import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from support.background import in_background
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    import threading
 
 SECONDS = 10.0
 
@@ -48,27 +50,17 @@ class Load:
     writes: int = 4  # One request of so many.
     repeats: bool = False  # As clients do when a kept connection was closed.
     answers: list[Answer] = field(default_factory=list)
-    _is_ended: threading.Event = field(default_factory=threading.Event)
-    _threads: list[threading.Thread] = field(default_factory=list)
+    _running: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
         """Start the clients."""
-        for number in range(self.clients):
-            thread = threading.Thread(target=self._run, args=[number], daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        works = [partial(self._run, number) for number in range(self.clients)]
+        self._running.enter_context(in_background(*works))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End them."""
-        self._is_ended.set()
-        for thread in self._threads:
-            thread.join()
+        self._running.close()
 
     def wait_for(self, more: int) -> None:
         """Wait until so many more answers have come."""
@@ -79,11 +71,11 @@ class Load:
         """Count method and status of what has ended since."""
         return Counter((a.method, a.status) for a in self.answers if a.ended >= since)
 
-    def _run(self, number: int) -> None:
+    def _run(self, number: int, is_ended: threading.Event) -> None:
         allowed: dict[str, set[bytes]] = {}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         turn = 0
-        while not self._is_ended.is_set():
+        while not is_ended.is_set():
             turn += 1
             key = f"/load/{number}/{turn * 7 % 59}"  # A prime: all are put and got.
             method = "PUT" if turn % self.writes == 0 else "GET"

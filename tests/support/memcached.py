@@ -17,7 +17,6 @@ from support.program import Program
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 
 class MemcachedProcess(Program):
@@ -102,12 +101,7 @@ class FakeMemcached:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop accepting."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 
 class ProgramError(RuntimeError):
@@ -204,12 +203,7 @@ class Program(ABC):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End it."""
         try:
             if self.is_running and self.is_asked_to_end:

@@ -11,13 +11,10 @@ import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from support.ports import pick_port
 from volcache.web.page import send_page
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 BUCKETS: Final = 64
 VOLUME_SIZE: Final = 1 << 30
@@ -168,12 +165,7 @@ class StatsServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End."""
         self.stop()
 

@@ -24,7 +24,6 @@ from urllib.parse import quote, urlsplit
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 RETRY_SECONDS: Final = 0.02
 ANSWER_SECONDS: Final = 60.0
@@ -88,12 +87,7 @@ class Client:
         """Begin; the connection is opened by the first request."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the connection."""
         self._connection.close()
 

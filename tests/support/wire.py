@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from http.client import HTTPMessage
-    from types import TracebackType
 
 ANSWER_SECONDS: Final = 30.0
 
@@ -68,12 +67,7 @@ class Wire:
         """Give the connection."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.socket.close()
 
