@@ -60,3 +60,10 @@ def flip(path: Path, offset: int, dice: random.Random) -> None:
         (byte,) = file.read(1)
         file.seek(offset)
         file.write(bytes([byte ^ dice.randrange(1, 256)]))
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    """Write over some bytes of a file."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)

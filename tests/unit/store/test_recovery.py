@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.damage import overwrite
 from support.stores import (
     VOLUME_NUM,
     VOLUME_SIZE,
@@ -15,26 +16,12 @@ from support.stores import (
     fill_volume,
     open_store,
     reopen,
-    signed,
     value_of,
-)
-from volcache.errors import (
-    ForeignDirectoryError,
-    FormatVersionError,
-    MountPointError,
-    StoreLockedError,
 )
 from volcache.store.lines import decode_meta
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def overwrite(path: Path, offset: int, data: bytes) -> None:
-    """Write over some bytes of a file."""
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(data)
 
 
 def test_a_restart_loses_nothing_of_the_volume_being_written(tmp_path: Path) -> None:
@@ -175,118 +162,6 @@ def test_a_damaged_meta_is_made_anew(tmp_path: Path, damage: bytes | None) -> No
     store.close()
 
 
-def test_a_torn_tail_is_cut_off_at_any_byte(tmp_path: Path) -> None:
-    """Whatever part of the last record was written, the old value is there."""
-    store = open_store(tmp_path)
-    store.put(b"k", b"old")
-    record = store.put(b"k", b"new and longer")
-    abandon(store)
-    volume = tmp_path / "data" / "0"
-    data = volume.read_bytes()
-    # The zeros at the end of the identity, of the number of the volume and now and then
-    # of the random number of the store, are there without being written.
-    identity = data[record.offset :][:18].rstrip(b"\0")
-    for length in range(record.size):
-        end = record.offset + length
-        volume.write_bytes(data[:end].ljust(len(data), b"\0"))
-        shutil.rmtree(tmp_path / "index")
-        store = open_store(tmp_path)
-        assert value_of(store.get(b"k")) == b"old"
-        assert store.report.damaged == 0
-        assert store.report.torn == (length >= len(identity))
-        abandon(store)
-
-
-def test_the_place_of_a_torn_tail_is_used_again(tmp_path: Path) -> None:
-    """What follows a torn record is found at the next start."""
-    store = open_store(tmp_path)
-    record = store.put(b"torn", b"x" * 100)
-    abandon(store)
-    overwrite(tmp_path / "data" / "0", record.offset + record.size - 1, b"y")
-    store = open_store(tmp_path)
-    assert store.get(b"torn") is None
-    assert store.put(b"next", b"v").offset == record.offset
-    store = reopen(store, tmp_path)
-
-    assert value_of(store.get(b"next")) == b"v"
-    assert store.get(b"torn") is None
-    store.close()
-
-
-def test_damage_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:
-    """Records behind it are found; the damaged key is a miss, not its old value."""
-    store = open_store(tmp_path)
-    store.put(b"k", b"old")
-    damaged = store.put(b"k", b"new")
-    store.put(b"behind", b"v")
-    abandon(store)
-    overwrite(tmp_path / "data" / "0", damaged.offset + damaged.size - 1, b"X")
-    store = open_store(tmp_path)
-
-    assert value_of(store.get(b"behind")) == b"v"
-    assert store.get(b"k") is None
-    assert store.report.damaged == 1
-    store.close()
-
-
-def test_a_lost_header_in_the_middle_is_a_gap(tmp_path: Path) -> None:
-    """Where no record begins, the next one of this life is looked for."""
-    store = open_store(tmp_path)
-    gap = store.put(b"gone", b"v" * 5000)
-    store.put(b"behind", b"v")
-    abandon(store)
-    overwrite(tmp_path / "data" / "0", gap.offset, bytes(64))
-    store = open_store(tmp_path)
-
-    assert store.get(b"gone") is None
-    assert value_of(store.get(b"behind")) == b"v"
-    assert store.report.damaged == 1
-    store.close()
-
-
-def test_a_record_inside_a_value_is_not_taken_for_one(tmp_path: Path) -> None:
-    """Somebody stores a copy of our volume; damage next to it brings nothing out."""
-    store = open_store(tmp_path)
-    store.put(b"k", b"secret old value")
-    image = (tmp_path / "data" / "0").read_bytes()[64:2000]
-    store.put(b"k", b"new")
-    holder = store.put(b"backup", image)
-    store.put(b"behind", b"v")
-    abandon(store)
-    overwrite(tmp_path / "data" / "0", holder.offset, bytes(20))
-    store = open_store(tmp_path)
-
-    assert value_of(store.get(b"k")) == b"new"
-    assert value_of(store.get(b"behind")) == b"v"
-    assert store.get(b"backup") is None
-    store.close()
-
-
-def test_a_ghost_behind_a_new_tail_stays_dead(tmp_path: Path) -> None:
-    """An old record just behind the last new one is of an older session."""
-    store = open_store(tmp_path)
-    first = store.put(b"a", b"1" * 50)
-    ghost = store.put(b"k", b"ghost")
-    image = (tmp_path / "data" / "0").read_bytes()
-    abandon(store)
-    # A power loss takes both; what the ghost held comes back on the disk later.
-    overwrite(tmp_path / "data" / "0", first.offset, bytes(first.size + ghost.size))
-    store = open_store(tmp_path)
-    again = store.put(b"a", b"2" * 50)
-    assert (again.offset, again.size) == (first.offset, first.size)
-    abandon(store)
-    overwrite(
-        tmp_path / "data" / "0",
-        ghost.offset,
-        image[ghost.offset : ghost.offset + ghost.size],
-    )
-    store = open_store(tmp_path)
-
-    assert store.get(b"k") is None
-    assert value_of(store.get(b"a")) == b"2" * 50
-    store.close()
-
-
 def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     """The index file, or else the first record, tells the generation."""
     store = open_store(tmp_path)
@@ -421,56 +296,6 @@ def test_a_flush_is_for_good(tmp_path: Path, lost: str | None) -> None:
     store.close()
 
 
-def test_a_directory_in_use_says_by_whom(tmp_path: Path) -> None:
-    """The second process ends with a reason; the first does not notice."""
-    store = open_store(tmp_path)
-
-    with pytest.raises(StoreLockedError, match=r"process id \d+"):
-        open_store(tmp_path)
-    store.put(b"k", b"v")
-    store.close()
-
-
-def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
-    """Somebody's files are named and left alone."""
-    (tmp_path / "thesis.txt").write_text("years of work")
-
-    with pytest.raises(ForeignDirectoryError, match=r"holds 'thesis\.txt'"):
-        open_store(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-@pytest.mark.parametrize("name", ["0", "²", "notes.txt"])
-def test_a_foreign_data_folder_is_not_touched(tmp_path: Path, name: str) -> None:
-    """A folder that only looks like ours is told by what is in it."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / name).write_bytes(b"somebody's data")
-
-    with pytest.raises(ForeignDirectoryError):
-        open_store(tmp_path)
-    assert (tmp_path / "data" / name).read_bytes() == b"somebody's data"
-
-
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    """META.txt and volumes of a newer version are read by a newer volcache."""
-    store = open_store(tmp_path)
-    store.close()
-    path = tmp_path / "META.txt"
-    text = path.read_bytes().replace(b"format 1", b"format 2")
-    path.write_bytes(signed(text.partition(b"checksum")[0]))
-
-    with pytest.raises(FormatVersionError, match=r"META\.txt has format 2"):
-        open_store(tmp_path)
-
-
-def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    """The error names the path and what to check."""
-    (tmp_path / "file").touch()
-
-    with pytest.raises(MountPointError, match="cannot be used"):
-        open_store(tmp_path / "file")
-
-
 def test_a_volume_of_another_store_is_not_believed(tmp_path: Path) -> None:
     """A file copied in from elsewhere holds nothing of ours."""
     for name in ("a", "b"):
@@ -483,18 +308,3 @@ def test_a_volume_of_another_store_is_not_believed(tmp_path: Path) -> None:
 
     assert store.get(b"k") is None
     store.close()
-
-
-def test_the_lock_survives_a_refused_start(tmp_path: Path) -> None:
-    """A failed open gives everything back."""
-    store = open_store(tmp_path)
-    store.close()
-    meta = tmp_path / "META.txt"
-    good = meta.read_bytes()
-    text = good.replace(b"format 1", b"format 2")
-    meta.write_bytes(signed(text.partition(b"checksum")[0]))
-    with pytest.raises(FormatVersionError):
-        open_store(tmp_path)
-    meta.write_bytes(good)
-
-    open_store(tmp_path).close()

@@ -1,0 +1,83 @@
+"""A mount point that cannot be opened is left as it is, and says why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.stores import open_store, signed
+from volcache.errors import (
+    ForeignDirectoryError,
+    FormatVersionError,
+    MountPointError,
+    StoreLockedError,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_directory_in_use_says_by_whom(tmp_path: Path) -> None:
+    """The second process ends with a reason; the first does not notice."""
+    store = open_store(tmp_path)
+
+    with pytest.raises(StoreLockedError, match=r"process id \d+"):
+        open_store(tmp_path)
+    store.put(b"k", b"v")
+    store.close()
+
+
+def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
+    """Somebody's files are named and left alone."""
+    (tmp_path / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(ForeignDirectoryError, match=r"holds 'thesis\.txt'"):
+        open_store(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("name", ["0", "²", "notes.txt"])
+def test_a_foreign_data_folder_is_not_touched(tmp_path: Path, name: str) -> None:
+    """A folder that only looks like ours is told by what is in it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_bytes(b"somebody's data")
+
+    with pytest.raises(ForeignDirectoryError):
+        open_store(tmp_path)
+    assert (tmp_path / "data" / name).read_bytes() == b"somebody's data"
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    """META.txt and volumes of a newer version are read by a newer volcache."""
+    store = open_store(tmp_path)
+    store.close()
+    path = tmp_path / "META.txt"
+    text = path.read_bytes().replace(b"format 1", b"format 2")
+    path.write_bytes(signed(text.partition(b"checksum")[0]))
+
+    with pytest.raises(FormatVersionError, match=r"META\.txt has format 2"):
+        open_store(tmp_path)
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    """The error names the path and what to check."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(MountPointError, match="cannot be used"):
+        open_store(tmp_path / "file")
+
+
+def test_the_lock_survives_a_refused_start(tmp_path: Path) -> None:
+    """A failed open gives everything back."""
+    store = open_store(tmp_path)
+    store.close()
+    meta = tmp_path / "META.txt"
+    good = meta.read_bytes()
+    text = good.replace(b"format 1", b"format 2")
+    meta.write_bytes(signed(text.partition(b"checksum")[0]))
+    with pytest.raises(FormatVersionError):
+        open_store(tmp_path)
+    meta.write_bytes(good)
+
+    open_store(tmp_path).close()

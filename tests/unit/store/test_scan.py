@@ -1,0 +1,124 @@
+"""Records without a line, found by scanning: torn tails, gaps and ghosts among them."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from support.damage import overwrite
+from support.stores import abandon, open_store, reopen, value_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_torn_tail_is_cut_off_at_any_byte(tmp_path: Path) -> None:
+    """Whatever part of the last record was written, the old value is there."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"old")
+    record = store.put(b"k", b"new and longer")
+    abandon(store)
+    volume = tmp_path / "data" / "0"
+    data = volume.read_bytes()
+    # The zeros at the end of the identity, of the number of the volume and now and then
+    # of the random number of the store, are there without being written.
+    identity = data[record.offset :][:18].rstrip(b"\0")
+    for length in range(record.size):
+        end = record.offset + length
+        volume.write_bytes(data[:end].ljust(len(data), b"\0"))
+        shutil.rmtree(tmp_path / "index")
+        store = open_store(tmp_path)
+        assert value_of(store.get(b"k")) == b"old"
+        assert store.report.damaged == 0
+        assert store.report.torn == (length >= len(identity))
+        abandon(store)
+
+
+def test_the_place_of_a_torn_tail_is_used_again(tmp_path: Path) -> None:
+    """What follows a torn record is found at the next start."""
+    store = open_store(tmp_path)
+    record = store.put(b"torn", b"x" * 100)
+    abandon(store)
+    overwrite(tmp_path / "data" / "0", record.offset + record.size - 1, b"y")
+    store = open_store(tmp_path)
+    assert store.get(b"torn") is None
+    assert store.put(b"next", b"v").offset == record.offset
+    store = reopen(store, tmp_path)
+
+    assert value_of(store.get(b"next")) == b"v"
+    assert store.get(b"torn") is None
+    store.close()
+
+
+def test_damage_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:
+    """Records behind it are found; the damaged key is a miss, not its old value."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"old")
+    damaged = store.put(b"k", b"new")
+    store.put(b"behind", b"v")
+    abandon(store)
+    overwrite(tmp_path / "data" / "0", damaged.offset + damaged.size - 1, b"X")
+    store = open_store(tmp_path)
+
+    assert value_of(store.get(b"behind")) == b"v"
+    assert store.get(b"k") is None
+    assert store.report.damaged == 1
+    store.close()
+
+
+def test_a_lost_header_in_the_middle_is_a_gap(tmp_path: Path) -> None:
+    """Where no record begins, the next one of this life is looked for."""
+    store = open_store(tmp_path)
+    gap = store.put(b"gone", b"v" * 5000)
+    store.put(b"behind", b"v")
+    abandon(store)
+    overwrite(tmp_path / "data" / "0", gap.offset, bytes(64))
+    store = open_store(tmp_path)
+
+    assert store.get(b"gone") is None
+    assert value_of(store.get(b"behind")) == b"v"
+    assert store.report.damaged == 1
+    store.close()
+
+
+def test_a_record_inside_a_value_is_not_taken_for_one(tmp_path: Path) -> None:
+    """Somebody stores a copy of our volume; damage next to it brings nothing out."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"secret old value")
+    image = (tmp_path / "data" / "0").read_bytes()[64:2000]
+    store.put(b"k", b"new")
+    holder = store.put(b"backup", image)
+    store.put(b"behind", b"v")
+    abandon(store)
+    overwrite(tmp_path / "data" / "0", holder.offset, bytes(20))
+    store = open_store(tmp_path)
+
+    assert value_of(store.get(b"k")) == b"new"
+    assert value_of(store.get(b"behind")) == b"v"
+    assert store.get(b"backup") is None
+    store.close()
+
+
+def test_a_ghost_behind_a_new_tail_stays_dead(tmp_path: Path) -> None:
+    """An old record just behind the last new one is of an older session."""
+    store = open_store(tmp_path)
+    first = store.put(b"a", b"1" * 50)
+    ghost = store.put(b"k", b"ghost")
+    image = (tmp_path / "data" / "0").read_bytes()
+    abandon(store)
+    # A power loss takes both; what the ghost held comes back on the disk later.
+    overwrite(tmp_path / "data" / "0", first.offset, bytes(first.size + ghost.size))
+    store = open_store(tmp_path)
+    again = store.put(b"a", b"2" * 50)
+    assert (again.offset, again.size) == (first.offset, first.size)
+    abandon(store)
+    overwrite(
+        tmp_path / "data" / "0",
+        ghost.offset,
+        image[ghost.offset : ghost.offset + ghost.size],
+    )
+    store = open_store(tmp_path)
+
+    assert store.get(b"k") is None
+    assert value_of(store.get(b"a")) == b"2" * 50
+    store.close()
