@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from support.histories import make_value, open_simulated
-from support.simulated import File, SimulatedFileSystem
+from support.simulated import SimulatedFileSystem
+from support.unsynced import File
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,12 +1,9 @@
 """
 A disk in memory that can lose what was not synced.
 
-Implements `store.files.FileSystem`. Every file and every directory holds three things:
-what the process sees, what is safe on the disk, and the changes between the two in their
-order. `after_kill` is what the next process finds: everything. `after_power_loss` is what
-the next start of the machine finds: what is safe, and of each change since then whatever a
-seeded dice says: all of it, some of its sectors, or nothing, each independent of the others
-and so in any order. Only changes of one sector keep their order, as in a page cache.
+Implements `store.files.FileSystem` over files that know what of them is synced, see
+`unsynced.py`. `after_kill` is what the next process finds: everything. `after_power_loss`
+is what the next start of the machine finds.
 
 `watch` is called before each call that changes something, which is where a test looks at
 what a crash at that point would leave.
@@ -16,69 +13,13 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
+
+from support.unsynced import Directory, Entry, File, Write, copy_directory, lose
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
-
-SECTOR_BYTES: Final = 512
-
-
-class Write(NamedTuple):
-    """A change of a file: bytes written, or a length set (`data` is None)."""
-
-    offset: int
-    data: bytes | None
-
-
-class Entry(NamedTuple):
-    """A change of a directory: `name` now means `node` (None: it is gone)."""
-
-    name: str
-    node: File | Directory | None
-    source: str = ""  # a rename also removes this name, in the same step
-
-
-class File:
-    """An inode."""
-
-    def __init__(self) -> None:
-        """Begin empty, and not on the disk."""
-        self.data = bytearray()
-        self.safe = b""
-        self.changes: list[Write] = []
-
-    def change(self, write: Write) -> None:
-        """Apply a change to what the process sees, and remember it."""
-        _apply(self.data, write)
-        self.changes.append(write)
-
-    def sync(self) -> None:
-        """Make everything safe."""
-        if self.changes:
-            self.safe = bytes(self.data)
-            self.changes.clear()
-
-
-class Directory:
-    """Names, and what they mean."""
-
-    def __init__(self) -> None:
-        """Begin empty, and not on the disk."""
-        self.names: dict[str, File | Directory] = {}
-        self.safe: dict[str, File | Directory] = {}
-        self.changes: list[Entry] = []
-
-    def change(self, entry: Entry) -> None:
-        """Apply a change to what the process sees, and remember it."""
-        _apply_entry(self.names, entry)
-        self.changes.append(entry)
-
-    def sync(self) -> None:
-        """Make everything safe."""
-        self.safe = dict(self.names)
-        self.changes.clear()
 
 
 class SimulatedFileSystem:
@@ -106,7 +47,7 @@ class SimulatedFileSystem:
             torn: Bytes of the write that is about to be done that still arrive.
         """
         copies: dict[int, File | Directory] = {}
-        found = SimulatedFileSystem(_copy_directory(self.root, copies))
+        found = SimulatedFileSystem(copy_directory(self.root, copies))
         if torn and self._about is not None:
             file, offset, data = self._about
             copy = copies.get(id(file))
@@ -117,7 +58,7 @@ class SimulatedFileSystem:
     def after_power_loss(self, dice: random.Random) -> SimulatedFileSystem:
         """Return what the machine finds when its power goes now."""
         kept = dice.choice([0.0, 0.3, 0.5, 0.8, 0.97, 1.0])
-        return SimulatedFileSystem(_lose(self.root, dice, kept, {}))
+        return SimulatedFileSystem(lose(self.root, dice, kept, {}))
 
     def go_on_from(self, before: SimulatedFileSystem) -> None:
         """Count, watch and fail as the disk before the crash would have."""
@@ -274,100 +215,3 @@ class SimulatedFileSystem:
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
-
-
-def _apply(data: bytearray, write: Write) -> None:
-    offset, new = write
-    if new is None:
-        del data[offset:]
-        data.extend(bytes(offset - len(data)))
-        return
-    data.extend(bytes(max(0, offset - len(data))))
-    data[offset : offset + len(new)] = new
-
-
-def _apply_entry(names: dict[str, File | Directory], entry: Entry) -> None:
-    if entry.source:
-        names.pop(entry.source, None)
-    if entry.node is None:
-        names.pop(entry.name, None)
-    else:
-        names[entry.name] = entry.node
-
-
-def _copy_file(file: File) -> File:
-    copy = File()
-    copy.data = bytearray(file.data)
-    copy.safe = file.safe
-    copy.changes = list(file.changes)
-    return copy
-
-
-def _copy(
-    node: File | Directory, copies: dict[int, File | Directory]
-) -> File | Directory:
-    """Copy what is seen and what is not safe; one inode stays one inode."""
-    if id(node) not in copies:
-        copies[id(node)] = (
-            _copy_file(node)
-            if isinstance(node, File)
-            else _copy_directory(node, copies)
-        )
-    return copies[id(node)]
-
-
-def _copy_directory(
-    directory: Directory, copies: dict[int, File | Directory]
-) -> Directory:
-    copy = Directory()
-    copies[id(directory)] = copy
-    copy.names = {name: _copy(node, copies) for name, node in directory.names.items()}
-    copy.safe = {name: _copy(node, copies) for name, node in directory.safe.items()}
-    copy.changes = [
-        Entry(name, None if node is None else _copy(node, copies), source)
-        for name, node, source in directory.changes
-    ]
-    return copy
-
-
-def _lose_bytes(file: File, dice: random.Random, kept: float) -> File:
-    """Return the file with some of the sectors that were written, or none of them."""
-    data = bytearray(file.safe)
-    for offset, new in file.changes:
-        if new is None:
-            if dice.random() < kept:
-                _apply(data, Write(offset, None))
-            continue
-        start = offset
-        while start < offset + len(new):
-            end = min(offset + len(new), (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
-            if dice.random() < kept:
-                _apply(data, Write(start, new[start - offset : end - offset]))
-            start = end
-    left = File()
-    left.data, left.safe = data, bytes(data)
-    return left
-
-
-def _lose(
-    directory: Directory,
-    dice: random.Random,
-    kept: float,
-    files: dict[int, File | Directory],
-) -> Directory:
-    """Return a directory with some of the names that were made, or none of them."""
-    names = dict(directory.safe)
-    for entry in directory.changes:
-        if dice.random() < kept:
-            _apply_entry(names, entry)
-    left = Directory()
-    for name, node in names.items():
-        if id(node) not in files:
-            files[id(node)] = (
-                _lose_bytes(node, dice, kept)
-                if isinstance(node, File)
-                else _lose(node, dice, kept, files)
-            )
-        left.names[name] = files[id(node)]
-    left.safe = dict(left.names)
-    return left

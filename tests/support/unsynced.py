@@ -1,0 +1,184 @@
+"""
+Files and directories that know what of them is synced.
+
+Each holds three things: what the process sees, what is safe on the disk, and the changes
+between the two in their order. Without power there is what is safe, and of each change
+since then whatever a seeded dice says: all of it, some of its sectors, or nothing, each
+independent of the others and so in any order. Only changes of one sector keep their
+order, as in a page cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import random
+
+SECTOR_BYTES: Final = 512
+
+
+class Write(NamedTuple):
+    """A change of a file: bytes written, or a length set (`data` is None)."""
+
+    offset: int
+    data: bytes | None
+
+
+class Entry(NamedTuple):
+    """A change of a directory: `name` now means `node` (None: it is gone)."""
+
+    name: str
+    node: File | Directory | None
+    source: str = ""  # a rename also removes this name, in the same step
+
+
+class File:
+    """An inode."""
+
+    def __init__(self) -> None:
+        """Begin empty, and not on the disk."""
+        self.data = bytearray()
+        self.safe = b""
+        self.changes: list[Write] = []
+
+    def change(self, write: Write) -> None:
+        """Apply a change to what the process sees, and remember it."""
+        _apply(self.data, write)
+        self.changes.append(write)
+
+    def sync(self) -> None:
+        """Make everything safe."""
+        if self.changes:
+            self.safe = bytes(self.data)
+            self.changes.clear()
+
+
+class Directory:
+    """Names, and what they mean."""
+
+    def __init__(self) -> None:
+        """Begin empty, and not on the disk."""
+        self.names: dict[str, File | Directory] = {}
+        self.safe: dict[str, File | Directory] = {}
+        self.changes: list[Entry] = []
+
+    def change(self, entry: Entry) -> None:
+        """Apply a change to what the process sees, and remember it."""
+        _apply_entry(self.names, entry)
+        self.changes.append(entry)
+
+    def sync(self) -> None:
+        """Make everything safe."""
+        self.safe = dict(self.names)
+        self.changes.clear()
+
+
+def _apply(data: bytearray, write: Write) -> None:
+    offset, new = write
+    if new is None:
+        del data[offset:]
+        data.extend(bytes(offset - len(data)))
+        return
+    data.extend(bytes(max(0, offset - len(data))))
+    data[offset : offset + len(new)] = new
+
+
+def _apply_entry(names: dict[str, File | Directory], entry: Entry) -> None:
+    if entry.source:
+        names.pop(entry.source, None)
+    if entry.node is None:
+        names.pop(entry.name, None)
+    else:
+        names[entry.name] = entry.node
+
+
+def _copy_file(file: File) -> File:
+    copy = File()
+    copy.data = bytearray(file.data)
+    copy.safe = file.safe
+    copy.changes = list(file.changes)
+    return copy
+
+
+def _copy(
+    node: File | Directory, copies: dict[int, File | Directory]
+) -> File | Directory:
+    """Copy what is seen and what is not safe; one inode stays one inode."""
+    if id(node) not in copies:
+        copies[id(node)] = (
+            _copy_file(node) if isinstance(node, File) else copy_directory(node, copies)
+        )
+    return copies[id(node)]
+
+
+def copy_directory(
+    directory: Directory, copies: dict[int, File | Directory]
+) -> Directory:
+    """
+    Return what the next process finds of a directory: everything.
+
+    Args:
+        directory: With all below it.
+        copies: Is filled: the copy of each file and directory, by the id of its like.
+    """
+    copy = Directory()
+    copies[id(directory)] = copy
+    copy.names = {name: _copy(node, copies) for name, node in directory.names.items()}
+    copy.safe = {name: _copy(node, copies) for name, node in directory.safe.items()}
+    copy.changes = [
+        Entry(name, None if node is None else _copy(node, copies), source)
+        for name, node, source in directory.changes
+    ]
+    return copy
+
+
+def _lose_bytes(file: File, dice: random.Random, kept: float) -> File:
+    """Return the file with some of the sectors that were written, or none of them."""
+    data = bytearray(file.safe)
+    for offset, new in file.changes:
+        if new is None:
+            if dice.random() < kept:
+                _apply(data, Write(offset, None))
+            continue
+        start = offset
+        while start < offset + len(new):
+            end = min(offset + len(new), (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
+            if dice.random() < kept:
+                _apply(data, Write(start, new[start - offset : end - offset]))
+            start = end
+    left = File()
+    left.data, left.safe = data, bytes(data)
+    return left
+
+
+def lose(
+    directory: Directory,
+    dice: random.Random,
+    kept: float,
+    files: dict[int, File | Directory],
+) -> Directory:
+    """
+    Return what is left of a directory without power: some of its changes, or none.
+
+    Args:
+        directory: With all below it.
+        dice: Says of each change since the last sync whether it has reached the disk.
+        kept: How probable that is.
+        files: Is filled: what is left of each, by the id of its like.
+    """
+    names = dict(directory.safe)
+    for entry in directory.changes:
+        if dice.random() < kept:
+            _apply_entry(names, entry)
+    left = Directory()
+    for name, node in names.items():
+        if id(node) not in files:
+            files[id(node)] = (
+                _lose_bytes(node, dice, kept)
+                if isinstance(node, File)
+                else lose(node, dice, kept, files)
+            )
+        left.names[name] = files[id(node)]
+    left.safe = dict(left.names)
+    return left
