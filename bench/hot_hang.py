@@ -16,8 +16,6 @@ import http.client
 import os
 import shutil
 import signal
-import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,7 +24,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from latency import percentile
+from machine import ROOT, commit
+
+sys.path.append(str(ROOT / "tests"))
 
 from support.memcached import MemcachedProcess
 from support.process import ServerProcess
@@ -89,11 +90,6 @@ def fill(port: int) -> None:
     connection.close()
 
 
-def percentile(took: list[float], percent: float) -> float:
-    """Return milliseconds that so many percent of the requests stayed under."""
-    return statistics.quantiles(took, n=1000)[round(percent * 10) - 1] * 1000
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
@@ -116,20 +112,15 @@ def main() -> None:
             took["no hot tier"] += load(plain.port, 1)
             took["memcached hangs"] += load(hot.port, 1)
         memcached.send_signal(signal.SIGCONT)
-    revision = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    print(f"{os.cpu_count()} cores, {CONNECTIONS} connections, commit {revision}")
+    print(f"{os.cpu_count()} cores, {CONNECTIONS} connections, commit {commit()}")
     print(f"first second of the hang: slowest {max(first) * 1000:.1f} ms")
     for name, values in took.items():
+        values.sort()
         figures = ", ".join(
-            f"p{p:g} {percentile(values, p):.2f} ms" for p in (50, 99, 99.9)
+            f"p{p:g} {percentile(values, p) * 1000:.2f} ms" for p in (50, 99, 99.9)
         )
         print(
-            f"{name}: {len(values)} requests, {figures}, max {max(values) * 1000:.2f} ms"
+            f"{name}: {len(values)} requests, {figures}, max {values[-1] * 1000:.2f} ms"
         )
 
 
