@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 KEY_SIZE_MAX: Final = 64
 VALUE_SIZE_MAX: Final = 32 << 20
 END_SECONDS: Final = 15.0
+GET: Final = b"GET /key HTTP/1.1\r\nHost: test\r\n\r\n"
+PUT: Final = b"PUT /key HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n"
 RESTORED: Final = "handlers=True mask=True"
 
 
