@@ -310,6 +310,62 @@ def _export(arguments: argparse.Namespace) -> int:
     return EXIT_OK if done else EXIT_FAILED
 
 
+def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take a mount point, a folder and the settings of the server."""
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        help="a mount point that nobody serves; made where there is none",
+    )
+    parser.add_argument("source", metavar="SOURCE", help="a folder of files")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="CONFIG",
+        help="the TOML file of settings the server has (default: none)",
+    )
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    """Store the files of a folder; 1 if not all of them are there at the end."""
+    from volcache.tools.importing import Limits, import_folder  # noqa: PLC0415
+    from volcache.tools.present import present_volumes  # noqa: PLC0415
+    from volcache.web.lifetimes import Lifetimes  # noqa: PLC0415
+
+    _quiet()
+    present = present_volumes(arguments.directory)
+    config = load_config(arguments.config, os.environ, present)
+    lifetimes = Lifetimes(default_ttl=config.default_ttl, max_ttl=config.max_ttl)
+    outcome = import_folder(
+        arguments.directory,
+        arguments.source,
+        limits=Limits(
+            volume_size=config.volume_size,
+            volume_num=config.volume_num,
+            max_value_size=config.max_value_size,
+            max_key_size=config.max_key_size,
+        ),
+        expires_ms=lifetimes.expires_ms({}, time.time_ns() // 1_000_000),
+        say=_say,
+    )
+    if outcome.interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if outcome.left_out or outcome.overflows else EXIT_OK
+
+
+_IMPORT_EPILOG: Final = f"""\
+A file is stored under its path below SOURCE, as by a PUT; a key that is there already
+gets the new value. The limits are those of the server: give it the same settings, in
+CONFIG or the environment. A mount point that is there keeps its volumes as they are
+unless volume_size or volume_num is given. Ctrl-C ends it between two files.
+
+exit code: 0 all of them, 1 some were left out or overwritten, 130 interrupted
+examples:
+  volcache import /srv/volcache/1234 /tmp/values
+  {ENVIRONMENT_PREFIX}VOLUME_NUM=40 volcache import --config my.toml data /tmp/values
+"""
+
+
 COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         name="serve",
@@ -357,5 +413,12 @@ COMMANDS: Final[tuple[Command, ...]] = (
         "example: volcache export /srv/volcache/1234 /tmp/values",
         add_arguments=_add_export_arguments,
         run=_export,
+    ),
+    Command(
+        name="import",
+        text="Store the files of a folder in a mount point that nobody serves.",
+        epilog=_IMPORT_EPILOG,
+        add_arguments=_add_import_arguments,
+        run=_import,
     ),
 )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX: Final = "VOLCACHE_"
 RECORD_OVERHEAD_MAX: Final = 4096  # Bytes; header, content type and encoding fit well.
 DEFAULT_SOURCE: Final = "default"
+PRESENT_SOURCE: Final = "as it is"
 SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
 
 
@@ -61,13 +62,18 @@ class Config:
     max_ttl: int
 
 
-def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
+def load_config(
+    path: Path | None,
+    environ: Mapping[str, str],
+    present: Mapping[str, int] | None = None,
+) -> Config:
     """
     Read the settings: defaults, then the file, then the environment.
 
     Args:
         path: A TOML file, or None for none.
         environ: Variables; those that begin with `VOLCACHE_` are settings.
+        present: What goes before the defaults, since it is so already; by name.
 
     Raises:
         ConfigError: One line that names the source, the setting, its value and what is
@@ -75,6 +81,8 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     """
     values: dict[str, Any] = {setting.name: setting.default for setting in SETTINGS}
     sources = dict.fromkeys(values, DEFAULT_SOURCE)
+    values |= present or {}
+    sources |= dict.fromkeys(present or {}, PRESENT_SOURCE)
     by_name = {setting.name: setting for setting in SETTINGS}
     if path is not None:
         for name, raw in _read_file(path).items():

@@ -1,0 +1,127 @@
+"""`volcache import` that dies: what was there before is there, whatever the moment."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from support.stores import (
+    Crash,
+    CrashingFileSystem,
+    UnsyncedFileSystem,
+    open_store,
+    value_of,
+)
+from volcache import cli
+from volcache.tools.importing import Limits, import_folder
+
+if TYPE_CHECKING:
+    from volcache.store.files import FileSystem
+
+pytestmark = pytest.mark.crash
+
+LIMITS = Limits(volume_size=4096, volume_num=4, max_value_size=2000, max_key_size=99)
+KILL_AT = 700  # One batch of lines is in the index file then, and one is not.
+# An import in which the process is killed in the middle of a put.
+KILLED = f"""\
+import os, signal, sys
+from volcache.cli import main
+from volcache.store import Store
+plain, puts = Store.put, []
+def put(*arguments, **options):
+    puts.append(1)
+    if len(puts) == {KILL_AT}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(*arguments, **options)
+Store.put = put
+main(["import", "store", "files"])
+"""
+
+
+def fill(root: Path, files: int, length: int) -> dict[bytes, bytes]:
+    """Make a store with two keys, and a folder with one of them; return the files."""
+    store = open_store(root / "store", volume_size=4096)
+    store.put(b"old", b"kept")
+    store.put(b"000", b"before")
+    store.close()
+    (root / "files").mkdir()
+    values = {
+        b"%03d" % number: bytes([number % 256]) * length for number in range(files)
+    }
+    for key, value in values.items():
+        (root / "files" / key.decode()).write_bytes(value)
+    return values
+
+
+def test_an_import_that_dies_at_any_step_keeps_what_was_there(tmp_path: Path) -> None:
+    """The files up to that step, nothing else, and a second import brings the rest."""
+    for survive in range(200):
+        root = tmp_path / str(survive)
+        files = fill(root, files=8, length=900)
+        fs = CrashingFileSystem(UnsyncedFileSystem(), survive, torn=70)
+        ended = False
+        with suppress(Crash):
+            run(root, cast("FileSystem", fs))
+            ended = True
+        fs.die()
+        keys = sorted(files)
+        store = open_store(root / "store", volume_size=4096)
+        assert value_of(store.get(b"old")) == b"kept"
+        assert value_of(store.get(b"000")) in {b"before", files[b"000"]}
+        found = [key for key in keys if value_of(store.get(key)) == files[key]]
+        assert found == keys[: len(found)]
+        assert store.count == 2 + max(0, len(found) - 1)
+        store.close()
+        run(root, UnsyncedFileSystem())
+        store = open_store(root / "store", volume_size=4096)
+        assert [value_of(store.get(key)) for key in keys] == list(files.values())
+        store.close()
+        if ended:
+            break
+    else:
+        pytest.fail("the import never came to its end")
+    assert survive > 20
+
+
+def run(root: Path, fs: FileSystem) -> None:
+    """Import the folder."""
+    import_folder(
+        str(root / "store"),
+        str(root / "files"),
+        limits=LIMITS,
+        expires_ms=0,
+        say=lambda _: None,
+        fs=fs,
+    )
+
+
+def test_a_killed_import_has_lost_nothing_it_had_stored(tmp_path: Path) -> None:
+    """`kill -9` of a real process, in the middle of a put."""
+    root = tmp_path
+    files = fill(root, files=KILL_AT + 50, length=10)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        cwd=root,
+        env={
+            "PYTHONPATH": str(Path(cli.__file__).parents[1]),
+            "VOLCACHE_VOLUME_SIZE": str(2 << 20),
+        },
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, b"")
+    store = open_store(root / "store", volume_size=2 << 20)
+    assert value_of(store.get(b"old")) == b"kept"
+    found = {key: value_of(store.get(key)) for key in sorted(files)}
+    assert list(found.values()) == [
+        *list(files.values())[: KILL_AT - 1],
+        *[None] * (len(files) - KILL_AT + 1),
+    ]
+    store.close()
