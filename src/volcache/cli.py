@@ -265,13 +265,14 @@ def _check(arguments: argparse.Namespace) -> int:
     return EXIT_OK if check(arguments.directory, _say) else EXIT_FAILED
 
 
-def _repair(arguments: argparse.Namespace) -> None:
-    """Make index files and META.txt anew."""
+def _repair(arguments: argparse.Namespace) -> int:
+    """Make index files and META.txt anew; 1 if one cannot be written."""
     from volcache.store.files import OsFileSystem  # noqa: PLC0415
     from volcache.tools.repairing import repair  # noqa: PLC0415
 
     _quiet()
-    repair(arguments.directory, OsFileSystem(), _say)
+    done = repair(arguments.directory, OsFileSystem(), _say)
+    return EXIT_OK if done else EXIT_FAILED
 
 
 def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
@@ -392,7 +393,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         name="repair",
         text="Make index files and META.txt anew from the volumes, which stay as they are.",
-        epilog="example: volcache repair /srv/volcache/1234",
+        epilog="exit code: 0 done, 1 a file cannot be written and is listed\n"
+        "example: volcache repair /srv/volcache/1234",
         add_arguments=_add_directory,
         run=_repair,
     ),

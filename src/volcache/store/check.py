@@ -19,7 +19,6 @@ from volcache.store.mount_point import DATA, INDEX, META
 from volcache.store.position import pack_position
 from volcache.store.scan import (
     NO_FILE,
-    WHOLE_VOLUME,
     Found,
     Gap,
     Torn,
@@ -27,7 +26,7 @@ from volcache.store.scan import (
     scan_records,
 )
 from volcache.store.survey import read_beginning, read_whole
-from volcache.store.walk import IndexWalk
+from volcache.store.walk import IndexWalk, Line, hold_against
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,6 +157,7 @@ class _Life:
         self._mount = mount
         self._volume = volume
         self._is_head = is_head
+        self._problems = check._store.problems  # noqa: SLF001
         self._data_file = f"{DATA}/{volume.id}"
         self._index_file = f"{INDEX}/{volume.id}"
         data = read_whole(mount, mount.index_path(volume.id))
@@ -181,9 +181,6 @@ class _Life:
     def _data(self, kind: Kind, offset: int, what: str) -> Finding:
         return Finding(kind, self._data_file, offset, what)
 
-    def _line(self, what: str) -> Finding:
-        return Finding("file", self._index_file, 0, what)
-
     def _progress(self, offset: int, *, force: bool = False) -> None:
         step = offset - self._reported
         if step >= _STEP_BYTES or (force and step > 0):
@@ -194,20 +191,20 @@ class _Life:
 
     def _indexed(self) -> Iterator[Finding]:
         """Look at the records up to where the volume is indexed."""
-        end = self._contents.volume_end
-        reader = VolumeReader(self._mount.fs, self._volume, end)
-        at = VOLUME_HEADER_BYTES
-        for event in scan_records(reader, at, WHOLE_VOLUME):
-            if not isinstance(event, Found):
-                continue  # What lies between records is seen below.
-            header = event.header
-            yield from self._missing(at, header.offset, event)
-            yield from map(self._line, self._walk.match(header))
-            yield from self._record(event)
-            at = header.offset + header.size
-            self._progress(at)
-        yield from self._missing(at, end, None)
-        yield from map(self._line, self._walk.rest())
+        reader = VolumeReader(self._mount.fs, self._volume, self._walk.end)
+        for event in hold_against(self._walk, reader):
+            if isinstance(event, Found):
+                yield from self._record(event)
+                self._progress(event.header.offset + event.header.size)
+            elif isinstance(event, Line):
+                self._check.note_lost(event.key)
+                yield self._lost(
+                    event.offset, event.size, event.key, "is not there whole"
+                )
+            elif isinstance(event, Gap):
+                yield self._gap(event.start, event.end)
+            else:
+                yield self._index("file", 0, event.what)
         self._progress(reader.length, force=True)
         yield from self._unreadable(reader)
 
@@ -224,20 +221,6 @@ class _Life:
     def _lost(self, offset: int, size: int, key: bytes, why: str) -> Finding:
         what = f"{encode_key(key)}, {size} bytes: {why}"
         return self._data("record", offset, what)
-
-    def _missing(self, start: int, end: int, before: Found | None) -> Iterator[Finding]:
-        """Name the records that lie where the scan has found none."""
-        if start >= end:
-            return
-        header = None if before is None else before.header
-        for line in self._walk.within(start, end, header):
-            if line.offset > start:
-                yield self._gap(start, line.offset)
-            self._check.note_lost(line.key)
-            yield self._lost(line.offset, line.size, line.key, "is not there whole")
-            start = max(start, line.offset + line.size)
-        if start < end:
-            yield self._gap(start, end)
 
     def _gap(self, start: int, end: int) -> Finding:
         what = f"{end - start} bytes up to {end} are no record"
@@ -269,6 +252,8 @@ class _Life:
     # --- The index file itself -----------------------------------------------------
 
     def _file(self, contents: IndexContents) -> Iterator[Finding]:
+        if any(problem.file == self._index_file for problem in self._problems):
+            return  # It is no file, as was said.
         if not contents.length:
             lost = self._without_line or not self._is_head
             yield self._index("file" if lost else "note", 0, "is missing")

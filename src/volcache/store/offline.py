@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.volume import Volume
 
+IS_DIRECTORY: Final = "is a directory in the place of a file"
 _ID: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 
 
@@ -132,7 +133,7 @@ class OfflineStore:
                 self._note(name, "is no file of a store; a server refuses to start")
         for name in (LOCK, META, HOT):
             if os.path.isdir(os.path.join(self.mount.root, name)):
-                self._note(name, "is a directory in the place of a file")
+                self._note(name, IS_DIRECTORY)
 
     def _ids(self, folder: str) -> set[int]:
         """Return the ids that files of a folder are named by."""
@@ -147,6 +148,8 @@ class OfflineStore:
                 continue  # What a repair that was cut short had not yet put in place.
             if not _ID.fullmatch(name) or int(name) > VOLUME_MAX:
                 self._note(f"{folder}/{name}", "is not named by the id of a volume")
+            elif folder == INDEX and os.path.isdir(self.mount.index_path(int(name))):
+                self._note(f"{folder}/{name}", IS_DIRECTORY)
         return {volume for volume in ids if volume <= VOLUME_MAX}
 
     def _open(self, volume: int) -> int:

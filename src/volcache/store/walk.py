@@ -7,16 +7,23 @@ volume shows no record, the lines tell which ones should be there.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from volcache.store.format import RECORD_OVERHEAD_BYTES
+from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.lines import encode_key
+from volcache.store.scan import WHOLE_VOLUME, Found, Gap, scan_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from volcache.store.format import RecordHeader
     from volcache.store.index_file import IndexContents
+    from volcache.store.scan import VolumeReader
+
+
+_Entry = tuple[bytes, int, int]  # key, offset, size; the last two 0 for a deletion
 
 
 class Line(NamedTuple):
@@ -25,6 +32,36 @@ class Line(NamedTuple):
     key: bytes
     offset: int
     size: int
+    tombstone: bool
+
+
+class Mistake(NamedTuple):
+    """A line that is not right although its checksum is, or one that is not there."""
+
+    what: str
+
+
+def hold_against(
+    walk: IndexWalk, reader: VolumeReader
+) -> Iterator[Found | Line | Gap | Mistake]:
+    """
+    Yield what is in the indexed part of a volume, in order, and what is wrong with lines.
+
+    Args:
+        walk: Through the index file, at its beginning.
+        reader: Of the volume, up to `walk.end`.
+    """
+    at = VOLUME_HEADER_BYTES
+    yield from walk.mistakes
+    for event in scan_records(reader, at, WHOLE_VOLUME):
+        if isinstance(event, Found):  # What lies between records is seen here.
+            header = event.header
+            yield from walk.within(at, header.offset, header)
+            yield from walk.match(header)
+            yield event
+            at = header.offset + header.size
+    yield from walk.within(at, walk.end, None)
+    yield from walk.rest()
 
 
 class IndexWalk:
@@ -32,12 +69,15 @@ class IndexWalk:
 
     def __init__(self, contents: IndexContents) -> None:
         """Stand before the first line; `contents` has been read through afterwards."""
-        self._lines = [entry for block in contents.read() for entry in block]
+        lines = [entry for block in contents.read() for entry in block]
+        self._lines, strange = _in_order(lines)
+        self.mistakes = [_strange(*line) for line in strange]
+        self.end = contents.volume_end  # How far the volume is indexed.
         self._next = 0
 
     def within(
         self, start: int, end: int, before: RecordHeader | None
-    ) -> Iterator[Line]:
+    ) -> Iterator[Line | Gap]:
         """
         Yield the records that the lines place from `start` to `end`, and pass them.
 
@@ -46,21 +86,26 @@ class IndexWalk:
             end: Where they end.
             before: The record that was found at `end`, if any.
         """
-        while self._next < len(self._lines):
+        while start < end and self._next < len(self._lines):
             key, offset, size = self._lines[self._next]
-            if not size:
+            tombstone = not size
+            if tombstone:
                 # A deletion lies behind what comes before it. It may also be the
                 # record at `end`, behind bytes that were lost before it was written.
                 if before is not None and before.tombstone and before.key == key:
-                    return
+                    break
                 offset, size = start, RECORD_OVERHEAD_BYTES + len(key)
             if offset < start or offset + size > end:
-                return
-            yield Line(key, offset, size)
+                break
+            if offset > start:
+                yield Gap(start, offset)
+            yield Line(key, offset, size, tombstone)
             self._next += 1
             start = offset + size
+        if start < end:
+            yield Gap(start, end)
 
-    def match(self, header: RecordHeader) -> Iterator[str]:
+    def match(self, header: RecordHeader) -> Iterator[Mistake]:
         """Pass the line of a record that was found; yield what is wrong with it."""
         while self._next < len(self._lines):
             key, offset, size = self._lines[self._next]
@@ -72,21 +117,47 @@ class IndexWalk:
                     return
             elif offset == header.offset:
                 if (key, size) != (header.key, header.size):
-                    yield (
+                    yield Mistake(
                         f"the line of {encode_key(key)} names offset {offset}, where"
                         f" {encode_key(header.key)} is"
                     )
                 return
-            yield _strange(key, offset)
-        yield f"{encode_key(header.key)} at {header.offset} of the volume has no line"
+            yield _strange(key, offset, size)
+        yield Mistake(
+            f"{encode_key(header.key)} at {header.offset} of the volume has no line"
+        )
 
-    def rest(self) -> Iterator[str]:
+    def rest(self) -> Iterator[Mistake]:
         """Yield what is wrong with the lines behind the last record."""
-        for key, offset, _ in self._lines[self._next :]:
-            yield _strange(key, offset)
+        for line in self._lines[self._next :]:
+            yield _strange(*line)
         self._next = len(self._lines)
 
 
-def _strange(key: bytes, offset: int) -> str:
-    where = f"names offset {offset}" if offset else "says that it was deleted"
-    return f"the line of {encode_key(key)} {where}, where no such record is"
+def _strange(key: bytes, offset: int, size: int) -> Mistake:
+    where = f"names offset {offset}" if size else "says that it was deleted"
+    return Mistake(f"the line of {encode_key(key)} {where}, where no such record is")
+
+
+def _in_order(lines: list[_Entry]) -> tuple[list[_Entry], list[_Entry]]:
+    """
+    Return most of the lines, such that offsets grow, and the others.
+
+    One line that names a place far ahead would else stand before all that follow. The
+    longest growing sequence is found as in sorting by patience.
+    """
+    placed = [(offset, at) for at, (_, offset, size) in enumerate(lines) if size]
+    if all(one < other for (one, _), (other, _) in pairwise(placed)):
+        return lines, []
+    ends: list[tuple[int, int]] = []  # of the best sequence of each length
+    before: dict[int, int] = {}  # the place of the line before, in the best one
+    for offset, at in placed:
+        length = bisect_left(ends, (offset,))
+        before[at] = ends[length - 1][1] if length else -1
+        ends[length : length + 1] = [(offset, at)]
+    kept, at = set(), ends[-1][1]
+    while at >= 0:
+        kept.add(at)
+        at = before[at]
+    good = [line for at, line in enumerate(lines) if at in kept or not line[2]]
+    return good, [line for at, line in enumerate(lines) if at not in kept and line[2]]

@@ -2,35 +2,43 @@
 `volcache repair`: make index files and META.txt anew from the volumes.
 
 Good lines of an index file stay, for they know keys of records whose headers are damaged;
-what is behind them is found as a start finds it. Volumes are only read.
+what is behind them is found as a start finds it. Lines are good if a check has nothing to
+say of them. Volumes are only read.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NoReturn
 
+from volcache.hot.names import first_damage
 from volcache.store.files import replace_file
 from volcache.store.index import Index
 from volcache.store.lines import encode_block, encode_index_header
 from volcache.store.load import Loader
-from volcache.store.mount_point import INDEX, META, MountPoint, unusable
-from volcache.store.offline import OfflineStore
+from volcache.store.mount_point import HOT, INDEX, META, MountPoint, unusable
+from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.report import RecoveryReport
-from volcache.store.scan import NO_FILE
+from volcache.store.scan import NO_FILE, Gap, VolumeReader
 from volcache.store.survey import read_whole
+from volcache.store.walk import IndexWalk, Line, Mistake, hold_against
+from volcache.tools.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from tqdm import tqdm
 
     from volcache.store.files import FileSystem
+    from volcache.store.index_file import IndexContents
     from volcache.store.volume import Volume
 
 _LEFT_OVER: Final = ".new"
 
 
-def repair(directory: str, fs: FileSystem, say: Callable[[str], None]) -> None:
+def repair(directory: str, fs: FileSystem, say: Callable[[str], None]) -> bool:
     """
-    Complete or replace what is wrong with index files and META.txt.
+    Complete or replace what is wrong with index files, META.txt and HOT.txt.
 
     Each file is replaced in one step, so that a repair that is cut short leaves nothing
     worse, and can be begun again.
@@ -38,7 +46,10 @@ def repair(directory: str, fs: FileSystem, say: Callable[[str], None]) -> None:
     Args:
         directory: That nobody serves.
         fs: The disk.
-        say: Takes one line for each file that was written, and a last one.
+        say: Takes one line for each file that was written or cannot be, and a last one.
+
+    Returns:
+        Whether every file could be written.
 
     Raises:
         StoreError: The directory cannot be written, is in use, or no store's.
@@ -49,55 +60,116 @@ def repair(directory: str, fs: FileSystem, say: Callable[[str], None]) -> None:
     try:
         store = OfflineStore(mount)
         try:
-            written = _repair(store, say)
+            work = _Repair(store, say)
+            with progress(store.length, "repair") as bar:
+                work.run(bar)
         finally:
             store.close()
     except OSError as error:
         raise unusable(directory, error) from error
-    say(f"{directory}: {len(store.volumes)} volumes, {written} files written")
-
-
-def _repair(store: OfflineStore, say: Callable[[str], None]) -> int:
-    mount = store.mount
-    for name in mount.fs.names(mount.index):
-        if name.endswith(_LEFT_OVER):
-            mount.fs.unlink(f"{mount.index}/{name}")
-    loader = Loader(mount, Index(), RecoveryReport())
-    head = store.volumes[-1]
-    written = 0
-    for volume in store.volumes:
-        if volume.fd != NO_FILE:
-            written += _repair_index(mount, loader, volume, head, say)
-    if store.meta_lost or store.meta.head_life != head.life:
-        meta = store.meta._replace(head=head.id, generation=head.generation)
-        mount.write_meta(meta)
-        say(f"{META}: written from the headers of the volumes")
-        written += 1
-    return written
-
-
-def _repair_index(
-    mount: MountPoint,
-    loader: Loader,
-    volume: Volume,
-    head: Volume,
-    say: Callable[[str], None],
-) -> bool:
-    """Write an index file if it lacks something; tell whether it did."""
-    path = mount.index_path(volume.id)
-    before = read_whole(mount, path)
-    is_head = volume is head
-    contents = loader.read(volume, is_head=is_head)
-    data = before[: contents.file_end] or encode_index_header(volume.index_name)
-    lacks_seal = not (is_head or volume.sealed)
-    if volume.pending or lacks_seal:
-        data += encode_block(volume.pending, volume.end, sealed=not is_head)
-    if data == before:
-        return False
-    replace_file(mount.fs, path, data)
-    kept = contents.file_end
+    failed = f", {work.failed} not" if work.failed else ""
     say(
-        f"{INDEX}/{volume.id}: written, {kept} bytes of it as before,"
-        f" {len(volume.pending)} records found in the volume"
+        f"{directory}: {len(store.volumes)} volumes, {work.written} files written{failed}"
     )
-    return True
+    return not work.failed
+
+
+class _Repair:
+    """One repair of a mount point."""
+
+    def __init__(self, store: OfflineStore, say: Callable[[str], None]) -> None:
+        self._store = store
+        self._mount = store.mount
+        self._say = say
+        self._loader = Loader(store.mount, Index(), RecoveryReport())
+        self.written = 0
+        self.failed = 0
+
+    def run(self, bar: tqdm[NoReturn]) -> None:
+        """Repair the files, one after the other, and move the bar on by the volumes."""
+        mount, store = self._mount, self._store
+        for name in mount.fs.names(mount.index):
+            if name.endswith(_LEFT_OVER):
+                with self._excused(f"{INDEX}/{name}"):
+                    mount.fs.unlink(f"{mount.index}/{name}")
+        folders = {f.file for f in store.problems if f.what == IS_DIRECTORY}
+        for name in sorted(folders):
+            self._fail(name, "is a directory; move it away and repair again")
+        for volume in store.volumes:
+            if f"{INDEX}/{volume.id}" in folders:
+                continue
+            bar.clear()
+            with self._excused(f"{INDEX}/{volume.id}"):
+                self._repair_index(volume)
+            bar.update(0 if volume.fd == NO_FILE else mount.fs.size(volume.fd))
+        bar.clear()
+        head = store.volumes[-1]
+        if store.meta_lost or store.meta.head_life != head.life:
+            meta = store.meta._replace(head=head.id, generation=head.generation)
+            mount.write_meta(meta)
+            self._note(f"{META}: written from the headers of the volumes")
+        if first_damage(read_whole(mount, mount.hot), store.meta.store_id):
+            mount.fs.unlink(mount.hot)
+            mount.fs.sync_directory(mount.root)
+            self._note(f"{HOT}: removed, copies in memcached are not believed any more")
+
+    def _note(self, line: str) -> None:
+        self.written += 1
+        self._say(line)
+
+    def _fail(self, name: str, why: str) -> None:
+        self.failed += 1
+        self._say(f"{name}: {why}")
+
+    @contextmanager
+    def _excused(self, name: str) -> Iterator[None]:
+        """Let a file that cannot be written not keep us from the others."""
+        try:
+            yield
+        except OSError as error:
+            self._fail(name, f"cannot be written: {error.strerror or error}")
+
+    def _repair_index(self, volume: Volume) -> None:
+        """Write an index file if it lacks something, or says something wrong."""
+        path = self._mount.index_path(volume.id)
+        is_head = volume is self._store.volumes[-1]
+        before = read_whole(self._mount, path)
+        contents = self._loader.read(volume, is_head=is_head)
+        entries, kept = volume.pending, contents.file_end
+        lines, mistakes = self._compare(volume, contents)
+        if mistakes:
+            entries, kept = lines + entries, 0
+        data = before[:kept] or encode_index_header(volume.index_name)
+        sealed = volume.sealed or not is_head
+        if entries or mistakes or sealed > volume.sealed:
+            data += encode_block(entries, volume.end, sealed=sealed)
+        if data == before:
+            return
+        try:
+            replace_file(self._mount.fs, path, data)
+        except OSError:
+            self._mount.fs.unlink(path + _LEFT_OVER)
+            raise
+        wrong = f", {mistakes} lines were wrong or missing" if mistakes else ""
+        self._note(
+            f"{INDEX}/{volume.id}: written, {kept} bytes of it as before,"
+            f" {len(entries)} records found in the volume{wrong}"
+        )
+
+    def _compare(
+        self, volume: Volume, contents: IndexContents
+    ) -> tuple[list[tuple[bytes, int, int]], int]:
+        """Return the lines there should be, and how many are wrong or not there."""
+        walk = IndexWalk(contents)
+        reader = VolumeReader(self._mount.fs, volume, walk.end)
+        lines: list[tuple[bytes, int, int]] = []
+        mistakes = 0
+        for found in hold_against(walk, reader):
+            if isinstance(found, Mistake):
+                mistakes += 1
+            elif not isinstance(found, Gap):
+                # One that is damaged still has its line: its key must stay a miss.
+                record = found if isinstance(found, Line) else found.header
+                place = (0, 0) if record.tombstone else (record.offset, record.size)
+                lines.append((record.key, *place))
+        return lines, mistakes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
+from support.damage import VOLUME_NUM, VOLUME_SIZE, Extent, extents, fill, flip
 from support.stores import abandon, open_store
 from volcache import cli
 
@@ -51,12 +51,8 @@ def damaged_at(lines: list[str]) -> set[tuple[int, int]]:
     return {(int(match[1]), int(match[2])) for match in found if match}
 
 
-def test_a_thousand_flipped_bytes_are_exactly_the_damage_reported(
-    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each record hit is named by its place, no other one is, and a store agrees."""
-    directory = tmp_path / "store"
-    shutil.copytree(filled, directory)
+def flip_a_thousand(directory: Path) -> tuple[list[Extent], set[tuple[int, int]]]:
+    """Flip bytes of records; return all records, and the places of those hit."""
     records = extents(directory)
     dice = random.Random(7)  # noqa: S311 - Seeded, to be repeated.
     hit = set()
@@ -66,11 +62,20 @@ def test_a_thousand_flipped_bytes_are_exactly_the_damage_reported(
         if (record.volume, offset) not in hit:
             hit.add((record.volume, offset))
             flip(directory / "data" / str(record.volume), offset, dice)
-    expected = {
+    return records, {
         (r.volume, r.start)
         for r in records
         if any((r.volume, at) in hit for at in range(r.start, r.end))
     }
+
+
+def test_a_thousand_flipped_bytes_are_exactly_the_damage_reported(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each record hit is named by its place, no other one is, and a store agrees."""
+    directory = tmp_path / "store"
+    shutil.copytree(filled, directory)
+    records, expected = flip_a_thousand(directory)
     before = snapshot(directory)
 
     code, lines, _ = run(capsys, "check", str(directory))
@@ -86,6 +91,34 @@ def test_a_thousand_flipped_bytes_are_exactly_the_damage_reported(
     readable = sum(store.get(key) is not None for key in keys)
     assert f" {readable} live keys," in lines[-1]
     store.close()
+
+
+def test_a_repair_leaves_exactly_the_damaged_records_to_report(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A thousand flipped bytes, whole index files or spoiled ones: none complains."""
+    directory = tmp_path / "store"
+    shutil.copytree(filled, directory)
+    records, expected = flip_a_thousand(directory)
+    before = run(capsys, "check", str(directory))[1][:-1]
+
+    assert run(capsys, "repair", str(directory))[0] == 0
+    assert run(capsys, "check", str(directory))[1][:-1] == before
+
+    dice = random.Random(8)  # noqa: S311 - Seeded, to be repeated.
+    paths = sorted((directory / "index").iterdir())
+    for path in paths[1:]:
+        flip_many(path, dice)
+    paths[0].unlink()
+    assert run(capsys, "repair", str(directory))[0] == 0
+    code, lines, _ = run(capsys, "check", str(directory))
+
+    # Without its line, a record whose header is damaged is one with what lies beside it.
+    assert code == 1
+    assert all(line.split()[1].startswith("data/") for line in lines[:-1])
+    whole = {(r.volume, r.start) for r in records} - expected
+    assert damaged_at(lines) <= expected
+    assert f" {len(whole)} records," in lines[-1]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -105,6 +138,15 @@ def test_no_damage_to_any_file_ends_the_check(
     code, lines, err = run(capsys, "check", str(directory))
 
     assert (code, bool(lines), bool(err)) in {(1, True, False), (1, False, True)}
+    code, said, err = run(capsys, "repair", str(directory))
+    folders = {f"index/{path.name}" for path in (directory / "index").glob("*/")}
+    if not err:
+        assert code == bool(folders)
+        assert {line.split(":")[0] for line in said if "move" in line} == folders
+        found = {
+            line.split()[1] for line in run(capsys, "check", str(directory))[1][:-1]
+        }
+        assert {file for file in found if not file.startswith("data/")} <= folders
 
 
 def flip_many(path: Path, dice: random.Random) -> None:
