@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from volcache.store.format import VOLUME_HEADER_BYTES, encode_volume_header
-from volcache.store.index import Index
 from volcache.store.lines import encode_key
 from volcache.store.load import open_contents, tail_window
 from volcache.store.mount_point import DATA, INDEX, META
-from volcache.store.position import pack_position
 from volcache.store.scan import (
     NO_FILE,
     Found,
@@ -26,11 +24,12 @@ from volcache.store.scan import (
     scan_records,
 )
 from volcache.store.survey import read_beginning, read_whole
-from volcache.store.walk import IndexWalk, Line, hold_against
+from volcache.store.walk import IndexWalk, Line, Whole, hold_against
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from volcache.store.format import RecordHeader
     from volcache.store.index_file import IndexContents
     from volcache.store.offline import OfflineStore
     from volcache.store.volume import Volume
@@ -75,7 +74,7 @@ class Check:
         self._store = store
         self._mount = store.mount
         self._advance = advance
-        self._index = Index()
+        self._keys: set[bytes] = set()  # that can be read
         self.counts = Counts()
 
     def run(self) -> Iterator[Finding]:
@@ -91,7 +90,7 @@ class Check:
             yield from self._check_header(header)
         for volume in store.volumes:
             yield from _Life(self, volume, is_head=volume is store.volumes[-1]).run()
-        self.counts.keys = self._index.count
+        self.counts.keys = len(self._keys)
 
     def _check_meta(self) -> Iterator[Finding]:
         store = self._store
@@ -122,30 +121,27 @@ class Check:
 
     # --- What a life tells ---------------------------------------------------------
 
-    def begin(self, volume: Volume) -> None:
-        """Go on with this life."""
-        self.counts.volumes += volume.fd != NO_FILE
-        self._index.begin(volume.life)
-
     def note_bytes(self, count: int) -> None:
         """Count bytes that were looked at."""
         self.counts.bytes += count
         self._advance(count)
 
-    def note_found(self, volume: Volume, found: Found) -> None:
+    def note_whole(self, keys: list[bytes]) -> None:
+        """Count whole records of values, and take them for the last of their keys."""
+        self.counts.records += len(keys)
+        self._keys.update(keys)
+
+    def note_found(self, header: RecordHeader) -> None:
         """Count a whole record, and take it for the last of its key."""
-        header = found.header
         self.counts.records += 1
         if header.tombstone:
-            self._index.delete(header.key)
+            self._keys.discard(header.key)
         else:
-            self._index.set(
-                header.key, pack_position(volume.life, header.offset, header.size)
-            )
+            self._keys.add(header.key)
 
     def note_lost(self, key: bytes) -> None:
         """Take it that a key is a miss: its last record is damaged."""
-        self._index.delete(key)
+        self._keys.discard(key)
 
 
 class _Life:
@@ -169,7 +165,7 @@ class _Life:
     def run(self) -> Iterator[Finding]:
         """Yield what is wrong with the volume, then with its index file."""
         volume, contents = self._volume, self._contents
-        self._check.begin(volume)
+        self._check.counts.volumes += volume.fd != NO_FILE
         header = self._check._store.headers.get(volume.id)  # noqa: SLF001
         if header is not None and header.generation < volume.generation:
             yield self._data("note", 0, "was to begin anew when the process died")
@@ -193,9 +189,11 @@ class _Life:
         """Look at the records up to where the volume is indexed."""
         reader = VolumeReader(self._mount.fs, self._volume, self._walk.end)
         for event in hold_against(self._walk, reader):
-            if isinstance(event, Found):
+            if isinstance(event, Whole):
+                self._check.note_whole([key for key, _, _ in event.lines])
+                self._progress(event.end)
+            elif isinstance(event, Found):
                 yield from self._record(event)
-                self._progress(event.header.offset + event.header.size)
             elif isinstance(event, Line):
                 self._check.note_lost(event.key)
                 yield self._lost(
@@ -211,7 +209,7 @@ class _Life:
     def _record(self, found: Found) -> Iterator[Finding]:
         header = found.header
         if found.intact:
-            self._check.note_found(self._volume, found)
+            self._check.note_found(header)
             return
         self._check.note_lost(header.key)
         yield self._lost(
@@ -241,7 +239,7 @@ class _Life:
             if isinstance(event, Found):
                 self._without_line += 1
                 yield from self._record(event)
-                self._progress(event.header.offset + event.header.size)
+                self._progress(event.header.offset)
             elif isinstance(event, Gap):
                 yield self._gap(event.start, event.end)
             elif isinstance(event, Torn):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from volcache.store.format import FIXED_BYTES, decode_header, prefix_length
+from volcache.store.format import decode_header, prefix_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +34,7 @@ WHOLE_VOLUME: Final = 2**62
 NO_FILE: Final = -1  # Stands for the descriptor of a volume that cannot be opened.
 _CHUNK_BYTES: Final = 8 * 2**20
 _SECTOR_BYTES: Final = 4096
+_HEADER_BYTES: Final = 256
 
 
 class Found(NamedTuple):
@@ -64,7 +65,9 @@ class VolumeReader:
         self._fs = fs
         self._fd = volume.fd
         self._identity = volume.identity
-        self.length = min(end, 0 if volume.fd == NO_FILE else fs.size(volume.fd))
+        self.name = volume.name
+        self.file_length = 0 if volume.fd == NO_FILE else fs.size(volume.fd)
+        self.length = min(end, self.file_length)
         self.unreadable_sectors = 0
         self._start = 0
         self._buffer = b""
@@ -72,10 +75,11 @@ class VolumeReader:
     def read(self, offset: int, length: int) -> bytes:
         """Return bytes of the volume, fewer at its end."""
         begin = offset - self._start
-        if begin < 0 or begin + length > len(self._buffer):
+        end = begin + length
+        if begin < 0 or end > len(self._buffer):
             self._buffer = self._read_through(offset, max(length, _CHUNK_BYTES))
-            self._start, begin = offset, 0
-        return self._buffer[begin : begin + length]
+            self._start, begin, end = offset, 0, length
+        return self._buffer[begin:end]
 
     def _read_through(self, offset: int, length: int) -> bytes:
         length = max(0, min(length, self.length - offset))
@@ -100,12 +104,14 @@ class VolumeReader:
 
     def header_at(self, offset: int, session: int) -> RecordHeader | None:
         """Return the header of a record here that `session` can have been before."""
-        if not self.begins_record(offset):
+        # Not the longest possible header: to copy that for each record would cost more
+        # than all else. Few have more than this.
+        data = self.read(offset, _HEADER_BYTES)
+        if not data.startswith(self._identity):
             return None
-        # Only as much as the header has: copying the longest possible one for each
-        # record would cost more than all else.
-        length = prefix_length(self.read(offset, FIXED_BYTES))
-        data = self.read(offset, length)
+        length = prefix_length(data)
+        if length > len(data):
+            data = self.read(offset, length)
         header = decode_header(data, self._identity, offset)
         if header is None or header.session < session:
             return None

@@ -8,10 +8,15 @@ volume shows no record, the lines tell which ones should be there.
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
+from volcache.errors import DamagedRecordError
+from volcache.store.format import (
+    RECORD_OVERHEAD_BYTES,
+    VOLUME_HEADER_BYTES,
+    decode_record,
+)
 from volcache.store.lines import encode_key
 from volcache.store.scan import WHOLE_VOLUME, Found, Gap, scan_records
 
@@ -23,7 +28,8 @@ if TYPE_CHECKING:
     from volcache.store.scan import VolumeReader
 
 
-_Entry = tuple[bytes, int, int]  # key, offset, size; the last two 0 for a deletion
+_STEP_BYTES: Final = 8 * 2**20  # of whole records, told at once
+Entry = tuple[bytes, int, int]  # key, offset, size; the last two 0 for a deletion
 
 
 class Line(NamedTuple):
@@ -41,9 +47,16 @@ class Mistake(NamedTuple):
     what: str
 
 
+class Whole(NamedTuple):
+    """Records side by side that are what their lines say, and where the last one ends."""
+
+    lines: list[Entry]
+    end: int
+
+
 def hold_against(
     walk: IndexWalk, reader: VolumeReader
-) -> Iterator[Found | Line | Gap | Mistake]:
+) -> Iterator[Whole | Found | Line | Gap | Mistake]:
     """
     Yield what is in the indexed part of a volume, in order, and what is wrong with lines.
 
@@ -53,13 +66,20 @@ def hold_against(
     """
     at = VOLUME_HEADER_BYTES
     yield from walk.mistakes
-    for event in scan_records(reader, at, WHOLE_VOLUME):
-        if isinstance(event, Found):  # What lies between records is seen here.
-            header = event.header
-            yield from walk.within(at, header.offset, header)
-            yield from walk.match(header)
-            yield event
-            at = header.offset + header.size
+    while True:
+        while whole := walk.pass_whole(reader, at):
+            yield whole
+            at = whole.end
+        # Something else: a deletion or damage, which only a scan can tell.
+        events = scan_records(reader, at, WHOLE_VOLUME)
+        found = next((event for event in events if isinstance(event, Found)), None)
+        if found is None:
+            break
+        header = found.header
+        yield from walk.within(at, header.offset, header)
+        yield from walk.match(header)
+        yield found
+        at = header.offset + header.size
     yield from walk.within(at, walk.end, None)
     yield from walk.rest()
 
@@ -105,6 +125,29 @@ class IndexWalk:
         if start < end:
             yield Gap(start, end)
 
+    def pass_whole(self, reader: VolumeReader, start: int) -> Whole | None:
+        """
+        Pass the lines of records that check out as a get would check them.
+
+        Far cheaper than a scan, which does not know where a record ends.
+
+        Args:
+            reader: Of the volume.
+            start: Where the record of the next line should be.
+        """
+        first, at = self._next, start
+        stop = start + _STEP_BYTES
+        for key, offset, size in islice(self._lines, first, None):
+            if offset != at or at >= stop:
+                break
+            try:
+                decode_record(reader.read(at, size), reader.name, at, size, key)
+            except DamagedRecordError:
+                break
+            at += size
+            self._next += 1
+        return Whole(self._lines[first : self._next], at) if at > start else None
+
     def match(self, header: RecordHeader) -> Iterator[Mistake]:
         """Pass the line of a record that was found; yield what is wrong with it."""
         while self._next < len(self._lines):
@@ -139,7 +182,7 @@ def _strange(key: bytes, offset: int, size: int) -> Mistake:
     return Mistake(f"the line of {encode_key(key)} {where}, where no such record is")
 
 
-def _in_order(lines: list[_Entry]) -> tuple[list[_Entry], list[_Entry]]:
+def _in_order(lines: list[Entry]) -> tuple[list[Entry], list[Entry]]:
     """
     Return most of the lines, such that offsets grow, and the others.
 

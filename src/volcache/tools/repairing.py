@@ -21,7 +21,7 @@ from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.report import RecoveryReport
 from volcache.store.scan import NO_FILE, Gap, VolumeReader
 from volcache.store.survey import read_whole
-from volcache.store.walk import IndexWalk, Line, Mistake, hold_against
+from volcache.store.walk import IndexWalk, Line, Mistake, Whole, hold_against
 from volcache.tools.progress import progress
 
 if TYPE_CHECKING:
@@ -167,6 +167,8 @@ class _Repair:
         for found in hold_against(walk, reader):
             if isinstance(found, Mistake):
                 mistakes += 1
+            elif isinstance(found, Whole):
+                lines += found.lines
             elif not isinstance(found, Gap):
                 # One that is damaged still has its line: its key must stay a miss.
                 record = found if isinstance(found, Line) else found.header
