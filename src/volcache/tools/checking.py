@@ -12,7 +12,7 @@ from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.mount_point import HOT
 from volcache.store.offline import OfflineStore
 from volcache.store.survey import read_whole
-from volcache.tools.progress import in_words, progress
+from volcache.tools.progress import above, in_words, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,8 +42,7 @@ def check(directory: str, say: Callable[[str], None]) -> bool:
             look = Check(store, bar.update)
             for finding in chain(_check_hot(store), look.run()):
                 counts[finding.kind] += 1
-                bar.clear()
-                say(_line(finding))
+                above(bar, say)(_line(finding))
     finally:
         store.close()
     say(_summary(directory, look, counts, time.monotonic() - began))

@@ -15,7 +15,7 @@ from volcache.store.load import Loader
 from volcache.store.offline import OfflineStore
 from volcache.store.position import LIFE_SHIFT, OFFSET_MAX, OFFSET_SHIFT, SIZE_MAX
 from volcache.store.report import RecoveryReport
-from volcache.tools.progress import in_words, progress
+from volcache.tools.progress import above, in_words, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ def export(
                 why = value if isinstance(value, str) else _write(target, key, value)
                 if why:
                     left_out += 1
-                    say(f"left out {encode_key(key)}: {why}")
+                    above(bar, say)(f"left out {encode_key(key)}: {why}")
                 else:
                     files += 1
                     size += len(value)

@@ -27,7 +27,7 @@ from volcache.store.lines import encode_key
 from volcache.store.mount_point import HOT
 from volcache.tools.folders import read_value, unreadable, walk
 from volcache.tools.interrupts import interrupts_noted
-from volcache.tools.progress import in_words, progress
+from volcache.tools.progress import above, in_words, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,8 +171,7 @@ class _Import:
                 try:
                     self._store_file(entry, expires_ms)
                 except (_LeftOutError, ClientError) as error:
-                    bar.clear()
-                    self._leave_out(entry, error)
+                    self._leave_out(entry, error, above(bar, self._say))
                 bar.update()
         hidden = self.outcome.left_out - LISTED_MAX
         if hidden > 0:
@@ -184,19 +183,18 @@ class _Import:
         """Count what is there, and say it if the cycle will overwrite the first of it."""
         usage = self._store.usage()
         total, end, rotations, needed = 0, usage.head_end, 0, 0
-        for entry in walk(self._folder):
-            if self._is_interrupted():
-                break
-            total += 1
-            try:
-                size = RECORD_OVERHEAD_BYTES + len(self._key(entry)) + entry.size
-            except (_LeftOutError, ClientError):
-                continue
-            needed += size
-            if end + size > usage.volume_size:
-                end = VOLUME_HEADER_BYTES
-                rotations += 1
-            end += size
+        with progress(None, "look", "files") as bar:
+            for entry in walk(self._folder):
+                if self._is_interrupted():
+                    break
+                bar.update()
+                total += 1
+                size = self._record_size(entry)
+                needed += size
+                if end + size > usage.volume_size:
+                    end = VOLUME_HEADER_BYTES
+                    rotations += 1
+                end += size
         if rotations >= usage.volume_num:
             self.outcome.overflows = True
             self._say(
@@ -204,6 +202,13 @@ class _Import:
                 f" {in_words(usage.volume_size)}; the cycle overwrites the first files"
             )
         return total
+
+    def _record_size(self, entry: Entry) -> int:
+        """Return the bytes a file will take in a volume; 0: it is left out."""
+        try:
+            return RECORD_OVERHEAD_BYTES + len(self._key(entry)) + entry.size
+        except (_LeftOutError, ClientError):
+            return 0
 
     def _give_up_copies(self) -> None:
         """
@@ -248,7 +253,9 @@ class _Import:
         self.outcome.files += 1
         self.outcome.bytes += len(value)
 
-    def _leave_out(self, entry: Entry, error: Exception) -> None:
+    def _leave_out(
+        self, entry: Entry, error: Exception, say: Callable[[str], None]
+    ) -> None:
         self.outcome.left_out += 1
         if self.outcome.left_out <= LISTED_MAX:
-            self._say(f"left out {encode_key(entry.path)}: {error}")
+            say(f"left out {encode_key(entry.path)}: {error}")

@@ -19,10 +19,10 @@ from volcache.store.load import Loader
 from volcache.store.mount_point import HOT, INDEX, META, MountPoint, unusable
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.report import RecoveryReport
-from volcache.store.scan import NO_FILE, Gap, VolumeReader
+from volcache.store.scan import Gap, VolumeReader
 from volcache.store.survey import read_whole
 from volcache.store.walk import IndexWalk, Line, Mistake, Whole, hold_against
-from volcache.tools.progress import progress
+from volcache.tools.progress import above, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,9 +60,9 @@ def repair(directory: str, fs: FileSystem, say: Callable[[str], None]) -> bool:
     try:
         store = OfflineStore(mount)
         try:
-            work = _Repair(store, say)
             with progress(store.length, "repair") as bar:
-                work.run(bar)
+                work = _Repair(store, bar, above(bar, say))
+                work.run()
         finally:
             store.close()
     except OSError as error:
@@ -77,16 +77,19 @@ def repair(directory: str, fs: FileSystem, say: Callable[[str], None]) -> bool:
 class _Repair:
     """One repair of a mount point."""
 
-    def __init__(self, store: OfflineStore, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: OfflineStore, bar: tqdm[NoReturn], say: Callable[[str], None]
+    ) -> None:
         self._store = store
+        self._bar = bar
         self._mount = store.mount
         self._say = say
         self._loader = Loader(store.mount, Index(), RecoveryReport())
         self.written = 0
         self.failed = 0
 
-    def run(self, bar: tqdm[NoReturn]) -> None:
-        """Repair the files, one after the other, and move the bar on by the volumes."""
+    def run(self) -> None:
+        """Repair the files, one after the other."""
         mount, store = self._mount, self._store
         for name in mount.fs.names(mount.index):
             if name.endswith(_LEFT_OVER):
@@ -98,11 +101,8 @@ class _Repair:
         for volume in store.volumes:
             if f"{INDEX}/{volume.id}" in folders:
                 continue
-            bar.clear()
             with self._excused(f"{INDEX}/{volume.id}"):
                 self._repair_index(volume)
-            bar.update(0 if volume.fd == NO_FILE else mount.fs.size(volume.fd))
-        bar.clear()
         head = store.volumes[-1]
         if store.meta_lost or store.meta.head_life != head.life:
             meta = store.meta._replace(head=head.id, generation=head.generation)
@@ -163,15 +163,18 @@ class _Repair:
         walk = IndexWalk(contents)
         reader = VolumeReader(self._mount.fs, volume, walk.end)
         lines: list[tuple[bytes, int, int]] = []
-        mistakes = 0
+        mistakes = seen = 0
         for found in hold_against(walk, reader):
             if isinstance(found, Mistake):
                 mistakes += 1
             elif isinstance(found, Whole):
                 lines += found.lines
+                self._bar.update(found.end - seen)
+                seen = found.end
             elif not isinstance(found, Gap):
                 # One that is damaged still has its line: its key must stay a miss.
                 record = found if isinstance(found, Line) else found.header
                 place = (0, 0) if record.tombstone else (record.offset, record.size)
                 lines.append((record.key, *place))
+        self._bar.update(max(0, reader.file_length - seen))
         return lines, mistakes
