@@ -151,7 +151,7 @@ def _lines(stats: Stats, before: Stats | None) -> Iterator[str]:
         f"volumes   {store['volume_num']} of {size(store['volume_size'])}, "
         f"written is {head['id']} at {size(head['write_position'])}; "
         f"{size(store['live_bytes'])} live, {size(store['dead_bytes'])} dead, "
-        f"{size(store['free_bytes'])} free; {store['keys']:,} keys"
+        f"{size(store['free_bytes'])} free; {_keys(store['keys'])}"
     )
     yield f"hot tier  {_hot(stats['hot'])}"
     errors = [f"{n.replace('_', ' ')} {store[n]:,}" for n in _ERRORS if store[n]]
@@ -199,8 +199,12 @@ def _hot(hot: Stats | None) -> str:
         return "off"
     servers = [f"{s['address']} {'up' if s['up'] else 'DOWN'}" for s in hot["servers"]]
     failures = [f"{kind} {n:,}" for kind, n in hot["failures"].items() if n]
-    told = f"{', '.join(servers)}; {hot['promoted_keys']:,} keys promoted"
+    told = f"{', '.join(servers)}; {_keys(hot['promoted_keys'])} promoted"
     return f"{told}; failures: {', '.join(failures)}" if failures else told
+
+
+def _keys(count: int) -> str:
+    return f"{count:,} {'key' if count == 1 else 'keys'}"
 
 
 def quantile(counts: list[int], share: float) -> float:

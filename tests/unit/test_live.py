@@ -91,6 +91,20 @@ def test_trouble_is_said_in_words() -> None:
     assert "127.0.0.1:11211 DOWN; 0 keys promoted; failures: refused 3" in text
 
 
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 keys"), (1, "1 key"), (1234, "1,234 keys")]
+)
+def test_one_key_is_not_several(count: int, words: str) -> None:
+    """Of the store as of the hot tier."""
+    stats = empty_stats()
+    stats["store"]["keys"] = count
+    stats["hot"] = hot_tier(is_up=True)
+    stats["hot"]["promoted_keys"] = count
+    lines = live.report(stats)
+    assert any(line.endswith(f" free; {words}") for line in lines)
+    assert any(line.endswith(f"up; {words} promoted") for line in lines)
+
+
 def test_text_of_the_instance_cannot_steer_the_terminal() -> None:
     """Whoever sends the numbers may be anybody."""
     stats = empty_stats()
