@@ -16,10 +16,10 @@ from volcache.store.files import replace_file
 from volcache.store.index import Index
 from volcache.store.lines import encode_block, encode_index_header
 from volcache.store.load import Loader
-from volcache.store.mount_point import HOT, INDEX, META, MountPoint, unusable
+from volcache.store.mount_point import DATA, HOT, INDEX, META, MountPoint, unusable
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.report import RecoveryReport
-from volcache.store.scan import Gap, VolumeReader
+from volcache.store.scan import NO_FILE, Gap, VolumeReader
 from volcache.store.survey import read_whole
 from volcache.store.walk import IndexWalk, Line, Mistake, Whole, hold_against
 from volcache.tools.progress import above, progress
@@ -98,11 +98,22 @@ class _Repair:
         folders = {f.file for f in store.problems if f.what == IS_DIRECTORY}
         for name in sorted(folders):
             self._fail(name, "is a directory; move it away and repair again")
+        present = mount.volume_ids()
         for volume in store.volumes:
-            if f"{INDEX}/{volume.id}" in folders:
-                continue
-            with self._excused(f"{INDEX}/{volume.id}"):
-                self._repair_index(volume)
+            name = f"{INDEX}/{volume.id}"
+            if volume.fd == NO_FILE and volume.id in present:
+                # Its last records may have no line yet: nobody must take it for whole.
+                self._fail(
+                    name, f"left as it is, for {DATA}/{volume.id} cannot be opened"
+                )
+            elif name not in folders:
+                with self._excused(name):
+                    self._repair_index(volume)
+        self._repair_root()
+
+    def _repair_root(self) -> None:
+        """See to META.txt and HOT.txt."""
+        mount, store = self._mount, self._store
         head = store.volumes[-1]
         if store.meta_lost or store.meta.head_life != head.life:
             meta = store.meta._replace(head=head.id, generation=head.generation)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
-from support.stores import open_store, value_of
+from support.stores import abandon, open_store, value_of
 from volcache import cli
 from volcache.store.lines import (
     decode_blocks,
@@ -203,6 +203,29 @@ def test_a_directory_in_the_place_of_an_index_file_is_named_and_the_rest_repaire
         assert (directory / "index" / name).read_bytes() == (
             tmp_path / name
         ).read_bytes()
+
+
+def test_a_volume_that_cannot_be_opened_is_not_declared_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records of it that have no line yet would be lost when it can be again."""
+    directory = tmp_path / "store"
+    store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
+    store.put(b"key", b"value")
+    abandon(store)
+    before = (directory / "index" / "0").read_bytes()
+    (directory / "data" / "0").rename(tmp_path / "aside")
+    (directory / "data" / "0").mkdir()
+
+    assert cli.main(["repair", str(directory)]) == 1
+
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "index/0: left as it is, for data/0 cannot be opened"
+    assert (directory / "index" / "0").read_bytes() == before
+    (directory / "data" / "0").rmdir()
+    (tmp_path / "aside").rename(directory / "data" / "0")
+    assert cli.main(["repair", str(directory)]) == 0
+    assert values(directory) == {b"key": b"value"}
 
 
 def test_a_damaged_hot_txt_is_removed(
