@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -252,6 +253,12 @@ def _say(line: str) -> None:
     print(line)
 
 
+def _say_if_heard(line: str) -> None:
+    """Print one line of a work that goes on when nobody reads any more."""
+    with suppress(BrokenPipeError):
+        _say(line)
+
+
 def _quiet() -> None:
     """Keep log lines to ourselves: a tool says in its own lines what it finds."""
     logging.getLogger("volcache").addHandler(logging.NullHandler())
@@ -347,7 +354,7 @@ def _import(arguments: argparse.Namespace) -> int:
             max_key_size=config.max_key_size,
         ),
         expires_ms=lifetimes.expires_ms({}, time.time_ns() // 1_000_000),
-        say=_say,
+        say=_say_if_heard,
     )
     if outcome.interrupted:
         return EXIT_INTERRUPTED
