@@ -17,6 +17,7 @@ from support.web_process import (
     RESTORED,
     VALUE_SIZE_MAX,
     WebProcess,
+    read_to_end,
 )
 from volcache.web.server import listen
 
@@ -26,15 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
-
-
-def read_to_end(connection: socket.socket) -> bytes:
-    """Return everything that comes until the connection is closed."""
-    with connection:
-        chunks = []
-        while chunk := connection.recv(1 << 20):
-            chunks.append(chunk)
-        return b"".join(chunks)
 
 
 def is_refused(server: WebProcess) -> bool:

@@ -16,11 +16,11 @@ from support.web_process import (
     PUT,
     VALUE_SIZE_MAX,
     WebProcess,
+    read_to_end,
 )
 from volcache.web.server import listen
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -59,24 +59,6 @@ def ask(
     client.request(method, path, body, headers)
     response = client.getresponse()
     return response.status, response.headers, response.read()
-
-
-def read_to_end(connection: socket.socket) -> bytes:
-    """Return everything that comes until the connection is closed."""
-    with connection:
-        chunks = []
-        while chunk := connection.recv(1 << 20):
-            chunks.append(chunk)
-        return b"".join(chunks)
-
-
-def is_refused(server: WebProcess) -> bool:
-    """Tell whether a new connection is refused."""
-    try:
-        server.connect().close()
-    except ConnectionError:
-        return True
-    return False
 
 
 @pytest.mark.parametrize("size", [0, 1, 1023, 65_536, 1 << 20, VALUE_SIZE_MAX])
