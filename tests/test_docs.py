@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 OPERATIONS = ROOT / "docs" / "OPERATIONS.md"
+ARCHITECTURE = ROOT / "docs" / "ARCHITECTURE.md"
+SOURCE = ROOT / "src" / "volcache"
 ALERTS = ROOT / "conf" / "prometheus" / "alerts.yml"
 SAMPLE = ROOT / "conf" / "volcache.toml"
 
@@ -99,3 +101,25 @@ def test_operations_has_a_line_for_every_alarm() -> None:
     for row in rows:
         assert len(row) == 4
         assert all(len(cell) > 10 for cell in row)
+
+
+def test_architecture_has_every_module_in_its_table() -> None:
+    """By its path, or by its name behind one of the same folder; or by its folder."""
+    table = ARCHITECTURE.read_text().split("\n| file |")[1].split("\n\n")[0]
+    named: list[str] = []
+    for line in table.splitlines():
+        folder = ""
+        for path in re.findall(r"`([\w/.]+)`", line.strip("| ").split(" | ")[0]):
+            if "/" in path:
+                folder = path.rpartition("/")[0] + "/"
+            named.append(path if "/" in path else folder + path)
+    modules = [
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if path.name != "__init__.py"
+    ]
+    folders = tuple(path for path in named if path.endswith("/"))
+    assert folders == ("tools/",)
+    assert sorted(path for path in named if path not in folders) == sorted(
+        module for module in modules if not module.startswith(folders)
+    )
