@@ -37,6 +37,15 @@ def comment_above(setting: Setting) -> str:
     return " ".join(line.removeprefix("# ") for line in lines[start:end])
 
 
+def as_shown(default: object) -> str:
+    """Give a default as the table of settings has it."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, float):
+        return f"{default:g}"
+    return "empty" if default in {"", ()} else str(default)
+
+
 def test_sample_shows_every_setting_at_its_default() -> None:
     """conf/volcache.toml has exactly the settings there are, in their order."""
     shown = tomllib.loads(SAMPLE.read_text())
@@ -58,6 +67,18 @@ def test_sample_says_meaning_range_and_cost(setting: Setting) -> None:
     comment = comment_above(setting)
     assert comment.startswith(f"{setting.text} Allowed: {setting.allowed}")
     assert " Cost: " in comment
+
+
+def test_operations_has_every_setting_at_its_default() -> None:
+    """In the order of the code; a row of the table may hold several."""
+    section = OPERATIONS.read_text().split("\n## Settings\n")[1].split("\n## ")[0]
+    shown: list[tuple[str, str]] = []
+    for line in section.splitlines():
+        if line.startswith("| `"):
+            names, defaults, _ = line.strip("| ").split(" | ", 2)
+            words = defaults.replace("`", "").split(", ")
+            shown += zip(re.findall(r"`(\w+)`", names), words, strict=True)
+    assert shown == [(s.name, as_shown(s.default)) for s in SETTINGS]
 
 
 def test_operations_has_every_metric_in_the_words_of_the_code(tmp_path: Path) -> None:
