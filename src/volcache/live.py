@@ -157,7 +157,7 @@ def _lines(stats: Stats, before: Stats | None) -> Iterator[str]:
     errors = [f"{n.replace('_', ' ')} {store[n]:,}" for n in _ERRORS if store[n]]
     yield f"errors    {', '.join(errors) or 'none'}"
     hottest = [
-        f"{row['key']} ({row['reads']:,})" for row in stats["hottest"][:_HOTTEST]
+        f"{row['key']} (about {row['reads']:,})" for row in stats["hottest"][:_HOTTEST]
     ]
     yield f"hottest   {', '.join(hottest) or 'not enough reads yet'}"
 
