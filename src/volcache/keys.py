@@ -56,7 +56,7 @@ def parse_key(path: str, size_max: int) -> bytes:
         return key
     if key:
         raise KeyTooLongError(size=len(key), limit=size_max)
-    return _refuse("it is empty")
+    return _refuse(f"it is empty (the page for people is {RESERVED_PREFIX})")
 
 
 def _canonical(path: str) -> str:

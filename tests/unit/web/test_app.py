@@ -89,6 +89,11 @@ def test_bad_key_is_refused(client: Client, method: str, path: str | None) -> No
     assert not client.cache.records
 
 
+def test_the_empty_path_says_where_the_page_is(client: Client) -> None:
+    """Whoever follows the address in the first line of the log in a browser is told."""
+    assert_error(client.ask("GET", "/"), 400, "it is empty", "page", "/-/")
+
+
 # --- What goes wrong -------------------------------------------------------------
 
 
