@@ -45,8 +45,7 @@ def setup_logging(level: str, file: str, form: str = "text") -> None:
     try:
         handler = _FileHandler(file) if file else _StreamHandler(sys.stderr)
     except OSError as error:
-        message = f'log_file = "{file}" cannot be opened: {error.strerror}'
-        raise ConfigError(message) from error
+        raise unusable_file("log_file", file, error) from error
     handler.setFormatter(JsonFormatter() if form == "json" else LineFormatter())
     logger = logging.getLogger(ROOT)
     for old in list(logger.handlers):
@@ -55,6 +54,14 @@ def setup_logging(level: str, file: str, form: str = "text") -> None:
     logger.addHandler(handler)
     logger.setLevel(level.upper())
     logger.propagate = False
+
+
+def unusable_file(setting: str, file: str, error: OSError) -> ConfigError:
+    """Return the error for a file of a setting that cannot be appended to."""
+    return ConfigError(
+        f'{setting} = "{file}" cannot be opened: {error.strerror}; give a file that this'
+        " user may write to, in a folder that is there"
+    )
 
 
 def reopen_logs() -> None:

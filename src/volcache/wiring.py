@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from volcache.errors import ConfigError, MountPointError
+from volcache.errors import MountPointError
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.names import Names
 from volcache.hot.promotion import MissCounters
-from volcache.logs import reopen_logs
+from volcache.logs import reopen_logs, unusable_file
 from volcache.memory import keep_freed_memory
 from volcache.service import FileCache, TieredCache
 from volcache.store import PeriodicSync, Store
@@ -124,8 +124,7 @@ def _open_access_file(config: Config, parts: ExitStack) -> LineFile | None:
     try:
         file = LineFile(config.log_access)
     except OSError as error:
-        message = f'log_access = "{config.log_access}" cannot be opened'
-        raise ConfigError(f"{message}: {error.strerror}") from error
+        raise unusable_file("log_access", config.log_access, error) from error
     parts.callback(file.close)
     return file
 

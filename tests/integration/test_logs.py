@@ -101,7 +101,10 @@ def test_unusable_access_log_ends_the_start(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (
         2,
-        f'volcache: log_access = "{tmp_path}" cannot be opened: Is a directory\n',
+        (
+            f'volcache: log_access = "{tmp_path}" cannot be opened: Is a directory;'
+            " give a file that this user may write to, in a folder that is there\n"
+        ),
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -275,7 +275,8 @@ def test_file_that_cannot_be_opened_is_one_line(
     with pytest.raises(ConfigError) as caught:
         setup_logging("info", str(tmp_path))
     assert str(caught.value) == (
-        f'log_file = "{tmp_path}" cannot be opened: Is a directory'
+        f'log_file = "{tmp_path}" cannot be opened: Is a directory; give a file that'
+        " this user may write to, in a folder that is there"
     )
     assert logger.handlers == before
 
