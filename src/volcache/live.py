@@ -148,8 +148,8 @@ def _lines(stats: Stats, before: Stats | None) -> Iterator[str]:
         yield f"{label:<9} {_durations(stats, before, name)}"
     head = store["head"]
     yield (
-        f"volumes   {store['volume_num']} of {size(store['volume_size'])}, "
-        f"written is {head['id']} at {size(head['write_position'])}; "
+        f"volumes   {store['volume_num']} of {size(store['volume_size'])}; "
+        f"volume {head['id']} is written up to {size(head['write_position'])}; "
         f"{size(store['live_bytes'])} live, {size(store['dead_bytes'])} dead, "
         f"{size(store['free_bytes'])} free; {_keys(store['keys'])}"
     )

@@ -58,6 +58,7 @@ def test_empty_instance_has_a_report() -> None:
     """Nothing is divided by nothing."""
     text = "\n".join(live.report(empty_stats()))
     assert "reads     none yet" in text
+    assert "; volume 0 is written up to 0 B; " in text
     assert "hot tier  off" in text
     assert "errors    none" in text
 
