@@ -163,11 +163,12 @@ def _unknown(
     """Word the error for a name that is none, with the nearest one that is."""
     folded = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
-    hint = (
-        f"the closest known is {folded[near[0]]}"
-        if near
-        else f"known are {', '.join(folded.values())}"
-    )
+    if isinstance(raw, dict):
+        hint = "a setting is a line of its own, in no [table]"
+    elif near:
+        hint = f"the closest known is {folded[near[0]]}"
+    else:
+        hint = f"known are {', '.join(folded.values())}"
     shown_name = name if name.isidentifier() else _shown(name)
     return ConfigError(f"{source}: unknown {kind} {shown_name} = {_shown(raw)}; {hint}")
 

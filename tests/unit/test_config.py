@@ -174,10 +174,19 @@ def test_unknown_setting_is_refused_with_the_closest(
 
 def test_setting_like_none_is_refused_with_all(path: Path) -> None:
     """Where nothing is close, everything known is listed."""
-    path.write_text("[zzz]\nq = 1")
+    path.write_text("zzz = 1")
     assert refused(path) == (
-        "volcache.toml: unknown setting zzz = {'q': 1}; known are "
+        "volcache.toml: unknown setting zzz = 1; known are "
         + ", ".join(setting.name for setting in SETTINGS)
+    )
+
+
+def test_settings_in_a_table_are_refused_with_where_they_belong(path: Path) -> None:
+    """Other programs have tables in their files; whoever writes one here is told."""
+    path.write_text("[volcache]\nport = 1")
+    assert refused(path) == (
+        "volcache.toml: unknown setting volcache = {'port': 1}; a setting is a line of"
+        " its own, in no [table]"
     )
 
 
