@@ -2,8 +2,8 @@
 The values of the settings, read from a TOML file and from the environment.
 
 `Config` is what the rest of the program sees. Knows nothing of what the settings are
-used for, and nothing but `wiring.py` and `cli.py` may import it: the parts are given
-plain values.
+used for, and nothing but `wiring.py` and `commands/` may import it: the parts are
+given plain values.
 """
 
 from __future__ import annotations

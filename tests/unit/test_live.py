@@ -1,24 +1,18 @@
-"""`volcache stats`: the numbers of an instance in words, and what it says of a bad one."""
+"""The numbers of an instance in words, and what is said of a bad one."""
 
 from __future__ import annotations
 
 import copy
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.stats_server import StatsServer, add_reads, empty_stats, hot_tier
-from volcache import cli, live
+from volcache import live
 from volcache.errors import InstanceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-SOURCE = Path(cli.__file__).parents[1]
 
 
 @pytest.fixture
@@ -26,32 +20,6 @@ def server() -> Iterator[StatsServer]:
     """An instance that was started a moment ago."""
     with StatsServer(empty_stats()) as running:
         yield running
-
-
-def test_one_report_goes_to_a_pipe(
-    server: StatsServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without a terminal, or when asked for one; no escape sequences."""
-    add_reads(server.stats, 75, 25)
-    for argv in (["stats", server.url], ["stats", f"{server.url}/", "--once"]):
-        assert cli.main(argv) == 0
-        out, err = capsys.readouterr()
-        assert err == ""
-        assert out.startswith("volcache 0.1.0 at data, up 1 s, ready\n")
-        assert "75.0% hits: 0.0% MEMC, 75.0% DISK; 25.0% misses\n" in out
-        assert "\x1b" not in out
-
-
-def test_json_is_what_the_instance_said(
-    server: StatsServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every number, for another program."""
-    assert cli.main(["stats", server.url, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    changing = ("now", "uptime_seconds")
-    assert {k: v for k, v in told.items() if k not in changing} == {
-        k: v for k, v in server.stats.items() if k not in changing
-    }
 
 
 def test_empty_instance_has_a_report() -> None:
@@ -141,61 +109,12 @@ def test_terminal_is_written_over_until_interrupted(server: StatsServer) -> None
     assert "volcache 0.1.0" in fourth
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ((404, b""), "/-/stats is answered with 404"),
-        ((200, b"<html>"), "the answer is not one of volcache's"),
-        ((200, b"[]"), "the answer is not one of volcache's"),
-        ((200, b'{"store": {"keys": 1}}'), "the answer is not one of volcache's"),
-    ],
-)
-def test_wrong_answer_is_one_line(
-    server: StatsServer,
-    capsys: pytest.CaptureFixture[str],
-    answer: tuple[int, bytes],
-    reason: str,
-) -> None:
-    """Exit code 1, whatever listens there."""
-    server.answer = answer
-    assert cli.main(["stats", server.url]) == 1
-    assert capsys.readouterr() == ("", f"volcache: {server.url}: {reason}\n")
-
-
 def test_numbers_that_are_missing_are_no_traceback() -> None:
     """As of an instance of another version."""
     stats = empty_stats()
     del stats["latency"]
     with pytest.raises(InstanceError, match="numbers are missing"):
         live.report(stats)
-
-
-@pytest.mark.parametrize(
-    "url", ["127.0.0.1:1234", "ftp://127.0.0.1", "http://", "http://a:b"]
-)
-def test_wrong_url_is_wrong_usage(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2, and an example."""
-    assert cli.main(["stats", url]) == 2
-    assert capsys.readouterr() == (
-        "",
-        f"volcache: {url}: not a URL such as http://127.0.0.1:1234\n",
-    )
-
-
-def test_nobody_there_is_one_line(server: StatsServer) -> None:
-    """Exit code 1, of the program as users start it."""
-    server.stop()
-    program = "import sys; from volcache.cli import main; sys.exit(main())"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "stats", server.url],
-        cwd=SOURCE,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"volcache: {server.url}: Connection refused\n"
 
 
 @pytest.mark.parametrize(
@@ -221,9 +140,3 @@ def test_sizes_and_spans_round_into_the_next_unit() -> None:
         "1 h 0 min",
         "1 d 1 h",
     ]
-
-
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ready to be pasted."""
-    assert cli.main(["stats", "--help"]) == 0
-    assert "volcache stats http://10.0.0.7:1234 --json" in capsys.readouterr().out

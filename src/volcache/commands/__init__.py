@@ -1,0 +1,1 @@
+"""The words after `volcache`: what each takes, prints and returns."""
