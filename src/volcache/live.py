@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from volcache.errors import ConfigError, InstanceError
+from volcache.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,7 +152,7 @@ def _lines(stats: Stats, before: Stats | None) -> Iterator[str]:
         f"volumes   {store['volume_num']} of {size(store['volume_size'])}; "
         f"volume {head['id']} is written up to {size(head['write_position'])}; "
         f"{size(store['live_bytes'])} live, {size(store['dead_bytes'])} dead, "
-        f"{size(store['free_bytes'])} free; {_keys(store['keys'])}"
+        f"{size(store['free_bytes'])} free; {counted(store['keys'], 'key', ',')}"
     )
     yield f"hot tier  {_hot(stats['hot'])}"
     errors = [f"{n.replace('_', ' ')} {store[n]:,}" for n in _ERRORS if store[n]]
@@ -199,12 +200,8 @@ def _hot(hot: Stats | None) -> str:
         return "off"
     servers = [f"{s['address']} {'up' if s['up'] else 'DOWN'}" for s in hot["servers"]]
     failures = [f"{kind} {n:,}" for kind, n in hot["failures"].items() if n]
-    told = f"{', '.join(servers)}; {_keys(hot['promoted_keys'])} promoted"
+    told = f"{', '.join(servers)}; {counted(hot['promoted_keys'], 'key', ',')} promoted"
     return f"{told}; failures: {', '.join(failures)}" if failures else told
-
-
-def _keys(count: int) -> str:
-    return f"{count:,} {'key' if count == 1 else 'keys'}"
 
 
 def quantile(counts: list[int], share: float) -> float:

@@ -25,6 +25,7 @@ from volcache.store.scan import (
 )
 from volcache.store.survey import read_beginning, read_whole
 from volcache.store.walk import IndexWalk, Line, Whole, hold_against
+from volcache.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -226,7 +227,7 @@ class _Life:
 
     def _unreadable(self, reader: VolumeReader) -> Iterator[Finding]:
         if reader.unreadable_sectors:
-            what = f"{reader.unreadable_sectors} sectors cannot be read"
+            what = f"{counted(reader.unreadable_sectors, 'sector')} cannot be read"
             yield self._data("file", 0, what)
 
     # --- The part behind it --------------------------------------------------------
@@ -264,11 +265,15 @@ class _Life:
             what = "what follows does not check out"
             yield self._index("file", contents.file_end, what)
         elif not contents.sealed and not self._is_head:
-            what = f"is not sealed; {self._without_line} records have no line"
+            what = f"is not sealed; {_have_no_line(self._without_line)}"
             yield self._index("file", contents.file_end, what)
         elif self._without_line or contents.length > contents.file_end:
-            what = f"{self._without_line} records have no line yet, as after a kill"
+            what = f"{_have_no_line(self._without_line)} yet, as after a kill"
             yield self._index("note", contents.file_end, what)
 
     def _index(self, kind: Kind, offset: int, what: str) -> Finding:
         return Finding(kind, self._index_file, offset, what)
+
+
+def _have_no_line(records: int) -> str:
+    return f"{counted(records, 'record')} {'has' if records == 1 else 'have'} no line"

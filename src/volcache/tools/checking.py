@@ -13,6 +13,7 @@ from volcache.store.mount_point import HOT
 from volcache.store.offline import OfflineStore
 from volcache.store.survey import read_whole
 from volcache.tools.progress import above, in_words, progress
+from volcache.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,8 +69,9 @@ def _summary(
     seen = look.counts
     speed = seen.bytes / max(seconds, 1e-6) / 1e9
     return (
-        f"{directory}: {seen.volumes} volumes, {seen.records} records,"
-        f" {seen.keys} live keys, {in_words(seen.bytes)}; damaged:"
+        f"{directory}: {counted(seen.volumes, 'volume')},"
+        f" {counted(seen.records, 'record')}, {counted(seen.keys, 'live key')},"
+        f" {in_words(seen.bytes)}; damaged:"
         f" {counts['record']} in volumes, {counts['file']} elsewhere;"
         f" torn tails: {counts['torn']}; notes: {counts['note']};"
         f" {seconds:.1f} s, {speed:.2f} GB/s"

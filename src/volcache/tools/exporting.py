@@ -16,6 +16,7 @@ from volcache.store.offline import OfflineStore
 from volcache.store.position import LIFE_SHIFT, OFFSET_MAX, OFFSET_SHIFT, SIZE_MAX
 from volcache.store.report import RecoveryReport
 from volcache.tools.progress import above, in_words, progress
+from volcache.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +63,7 @@ def export(
                     size += len(value)
     finally:
         store.close()
-    say(f"{target}: {files} files, {in_words(size)}; left out: {left_out}")
+    say(f"{target}: {counted(files, 'file')}, {in_words(size)}; left out: {left_out}")
     return not left_out
 
 

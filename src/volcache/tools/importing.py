@@ -28,6 +28,7 @@ from volcache.store.mount_point import HOT
 from volcache.tools.folders import read_value, unreadable, walk
 from volcache.tools.interrupts import interrupts_noted
 from volcache.tools.progress import above, in_words, progress
+from volcache.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,10 +113,11 @@ def import_folder(
 
 def _summary(directory: str, outcome: Outcome, store: Store, seconds: float) -> str:
     evicted = store.stats.evicted_records
+    lost = counted(evicted, "record")
     return (
-        f"{directory}: {outcome.files} files, {in_words(outcome.bytes)};"
+        f"{directory}: {counted(outcome.files, 'file')}, {in_words(outcome.bytes)};"
         f" left out: {outcome.left_out};"
-        f"{f' overwritten by the cycle: {evicted} records;' if evicted else ''}"
+        f"{f' overwritten by the cycle: {lost};' if evicted else ''}"
         f" {seconds:.1f} s{'; interrupted' if outcome.interrupted else ''}"
     )
 

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from volcache.words import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -71,4 +73,4 @@ def in_words(count: float) -> str:
     for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= size:
             return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} bytes"
+    return counted(round(count), "byte")

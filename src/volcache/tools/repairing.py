@@ -23,6 +23,7 @@ from volcache.store.scan import NO_FILE, Gap, VolumeReader
 from volcache.store.survey import read_whole
 from volcache.store.walk import IndexWalk, Line, Mistake, Whole, hold_against
 from volcache.tools.progress import above, progress
+from volcache.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +70,8 @@ def repair(directory: str, fs: FileSystem, say: Callable[[str], None]) -> bool:
         raise unusable(directory, error) from error
     failed = f", {work.failed} not" if work.failed else ""
     say(
-        f"{directory}: {len(store.volumes)} volumes, {work.written} files written{failed}"
+        f"{directory}: {counted(len(store.volumes), 'volume')},"
+        f" {counted(work.written, 'file')} written{failed}"
     )
     return not work.failed
 
@@ -161,10 +163,12 @@ class _Repair:
         except OSError:
             self._mount.fs.unlink(path + _LEFT_OVER)
             raise
-        wrong = f", {mistakes} lines were wrong or missing" if mistakes else ""
+        were = "was" if mistakes == 1 else "were"
+        wrong = f", {counted(mistakes, 'line')} {were} wrong or missing"
         self._note(
-            f"{INDEX}/{volume.id}: written, {kept} bytes of it as before,"
-            f" {len(entries)} records found in the volume{wrong}"
+            f"{INDEX}/{volume.id}: written, {counted(kept, 'byte')} of it as before,"
+            f" {counted(len(entries), 'record')} found in the volume"
+            f"{wrong if mistakes else ''}"
         )
 
     def _compare(

@@ -224,7 +224,8 @@ def test_what_a_kill_leaves_is_no_damage(
 
     assert code == 0
     assert lines[0].startswith("note    index/0 offset ")
-    assert "1 records have no line yet, as after a kill" in lines[0]
+    assert "1 record has no line yet, as after a kill" in lines[0]
+    assert lines[1].startswith(f"{tmp_path}: 1 volume, 1 record, 1 live key, ")
 
 
 def test_a_directory_in_use_is_refused(

@@ -55,6 +55,7 @@ def test_keys_that_are_no_paths_are_listed_and_nothing_leaves_the_target(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "left out ../out: is no path of a file"
     assert len(lines) == len(bad) + 2
+    assert lines[-1].startswith(f"{target}: 1 file, 5 bytes; left out: ")
     assert files(target) == {"good": b"value"}
     assert {path.name for path in tmp_path.iterdir()} == {"store", "target"}
 

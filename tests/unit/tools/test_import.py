@@ -250,7 +250,7 @@ def test_what_is_no_key_or_no_file_is_listed(
         f'left out -/healthy: bad key: the prefix "-/" is reserved; {rule}',
         f"left out {deep.decode()}: key is 1205 bytes long; allowed are 1 to 1024",
     ]
-    assert ": 1 files, 1 bytes; left out: 8; " in lines[-1]
+    assert ": 1 file, 1 byte; left out: 8; " in lines[-1]
     assert values(tmp_path / "store", volume_size=1 << 30, volume_num=10) == {
         b"good": b"g"
     }
