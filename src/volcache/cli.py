@@ -60,22 +60,29 @@ def main(argv: list[str] | None = None) -> int:
     command: Command = arguments.command
     try:
         code = command.run(arguments) or EXIT_OK
-        sys.stdout.flush()  # Here, where a reader that is gone is no error.
     except VolcacheError as error:
         _complain(str(error))
-        return exit_code(error)
+        code = exit_code(error)
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our lines has seen enough, as `head` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        code = EXIT_OK  # Whoever read our lines has seen enough, as `head` does.
+    _flush()
     return code
 
 
 def exit_code(error: VolcacheError) -> int:
     """Look the error up in `EXIT_CODES`, its own class before its ancestors."""
     return next(EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES)
+
+
+def _flush() -> None:
+    """Write what was printed; a reader that is gone changes no exit code."""
+    try:
+        print(end="", flush=True)
+    except BrokenPipeError:
+        # Or the end of the process would try again, and fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(text: str) -> None:

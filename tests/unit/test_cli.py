@@ -10,6 +10,7 @@ import pytest
 
 import volcache
 from support.process import SOURCE
+from support.unheard import run_unheard
 from volcache import cli
 from volcache.errors import ConfigError, ListenError, MountPointError
 
@@ -101,3 +102,31 @@ def test_directory_runs_without_installation(tmp_path: Path) -> None:
     assert done.stderr == (
         "volcache: missing.toml: cannot be read: No such file or directory\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "err"),
+    [
+        ("return 1", 1, ""),
+        ("raise errors.StoreError('bad')", 1, "volcache: bad\n"),
+        ("raise KeyboardInterrupt", 130, ""),
+    ],
+)
+def test_lines_that_nobody_reads_change_no_exit_code(
+    tmp_path: Path, end: str, code: int, err: str
+) -> None:
+    """They meet the pipe when the command is over."""
+    program = f"""
+import sys
+from volcache import cli, command, errors
+
+def run(_):
+    print("line")
+    {end}
+
+cli.COMMANDS = [command.Command(
+    name="say", text="", epilog="", add_arguments=lambda _: None, run=run
+)]
+sys.exit(cli.main(["say"]))
+"""
+    assert run_unheard(tmp_path, program=program) == (code, err)

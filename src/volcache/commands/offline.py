@@ -20,6 +20,10 @@ from volcache.config import ENVIRONMENT_PREFIX, load_config
 if TYPE_CHECKING:
     import argparse
 
+_GOES_ON: Final = """\
+When nobody reads its lines any more, as after `| head`, it goes on to its end all the
+same, and the exit code is that of the whole work."""
+
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:
     """Take a mount point."""
@@ -29,14 +33,9 @@ def _add_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def _say(line: str) -> None:
-    """Print one line, as soon as it is known."""
-    print(line)
-
-
-def _say_if_heard(line: str) -> None:
     """Print one line of a work that goes on when nobody reads any more."""
     with suppress(BrokenPipeError):
-        _say(line)
+        print(line)
 
 
 def _quiet() -> None:
@@ -77,9 +76,9 @@ def _dump(arguments: argparse.Namespace) -> None:
     for row in dump(arguments.directory, time.time_ns() // 1_000_000):
         if arguments.keys:
             if row.state == "live":
-                _say(json.dumps({"key": row.key}) if arguments.json else row.key)
+                print(json.dumps({"key": row.key}) if arguments.json else row.key)
         else:
-            _say(row.json() if arguments.json else row.text())
+            print(row.json() if arguments.json else row.text())
 
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +133,7 @@ def _import(arguments: argparse.Namespace) -> int:
             max_key_size=config.max_key_size,
         ),
         expires_ms=lifetimes.expires_ms({}, time.time_ns() // 1_000_000),
-        say=_say_if_heard,
+        say=_say,
     )
     if outcome.interrupted:
         return EXIT_INTERRUPTED
@@ -146,6 +145,7 @@ A file is stored under its path below SOURCE, as by a PUT; a key that is there a
 gets the new value. The limits are those of the server: give it the same settings, in
 CONFIG or the environment. A mount point that is there keeps its volumes as they are
 unless volume_size or volume_num is given. Ctrl-C ends it between two files.
+{_GOES_ON}
 
 exit code: 0 all of them, 1 some were left out or overwritten, 130 interrupted
 examples:
@@ -156,7 +156,8 @@ examples:
 CHECK: Final = Command(
     name="check",
     text="Look for damage in a mount point that nobody serves; change nothing.",
-    epilog="exit code: 0 no damage, 1 damage\n"
+    epilog=f"{_GOES_ON}\n\n"
+    "exit code: 0 no damage, 1 damage\n"
     "example: volcache check /srv/volcache/1234",
     add_arguments=_add_directory,
     run=_check,
@@ -165,7 +166,8 @@ CHECK: Final = Command(
 REPAIR: Final = Command(
     name="repair",
     text="Make index files and META.txt anew from the volumes, which stay as they are.",
-    epilog="exit code: 0 done, 1 a file cannot be written and is listed\n"
+    epilog=f"{_GOES_ON}\n\n"
+    "exit code: 0 done, 1 a file cannot be written and is listed\n"
     "example: volcache repair /srv/volcache/1234",
     add_arguments=_add_directory,
     run=_repair,
@@ -176,7 +178,8 @@ DUMP: Final = Command(
     text="List the records of a mount point that nobody serves, oldest volume first.",
     epilog="columns: volume, generation, offset, size, stored, expires (milliseconds"
     " since 1970), type,\n  state (live, superseded, expired, damaged, tombstone), key"
-    " (percent-encoded)\n"
+    " (percent-encoded)\n\n"
+    "exit code: 0, also when nobody reads all of the lines\n"
     "example: volcache dump /srv/volcache/1234 | head",
     add_arguments=_add_dump_arguments,
     run=_dump,
@@ -185,7 +188,8 @@ DUMP: Final = Command(
 EXPORT: Final = Command(
     name="export",
     text="Write the live values of a mount point that nobody serves to files.",
-    epilog="exit code: 0 all of them, 1 some were left out and are listed\n"
+    epilog=f"{_GOES_ON}\n\n"
+    "exit code: 0 all of them, 1 some were left out and are listed\n"
     "example: volcache export /srv/volcache/1234 /tmp/values",
     add_arguments=_add_export_arguments,
     run=_export,

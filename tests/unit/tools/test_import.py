@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -375,29 +373,6 @@ def test_ctrl_c_ends_between_two_files(
     assert cli.main(["check", str(tmp_path / "store")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1  # Closed: no line is missing.
     assert sorted(values(tmp_path / "store")) == [b"0", b"1", b"2", b"3"]
-
-
-def test_a_reader_that_has_seen_enough_does_not_end_the_import(tmp_path: Path) -> None:
-    """More lines than a pipe holds go nowhere; every file is stored."""
-    names = [b"%03d" % number + b"x" * 250 for number in range(LISTED_MAX)]
-    put_files(
-        tmp_path / "files", {b"zzz": b"last", **dict.fromkeys(names, bytes(8001))}
-    )
-    program = "import sys; from volcache.cli import main; sys.exit(main())"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, "import", "store", "files"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(Path(cli.__file__).parents[1]), **ENVIRON},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-        process.wait(20)
-    found = values(tmp_path / "store", volume_size=1 << 30, volume_num=10)
-    assert found == {b"zzz": b"last"}
 
 
 class WatchedFileSystem(UnsyncedFileSystem):

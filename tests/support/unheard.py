@@ -1,0 +1,49 @@
+"""A program whose output nobody reads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+from support.process import SOURCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VOLCACHE: Final = "import sys; from volcache.cli import main; sys.exit(main())"
+
+
+def run_unheard(
+    folder: Path, *argv: str, program: str = VOLCACHE, unbuffered: bool = False
+) -> tuple[int, str]:
+    """
+    Run a program whose reader is gone before it begins.
+
+    Args:
+        folder: In which it runs.
+        argv: Its arguments.
+        program: As Python has it.
+        unbuffered: Each line meets the pipe by itself; otherwise all do at the end.
+
+    Returns:
+        Its exit code, and what it said on standard error.
+    """
+    reader, writer = os.pipe()
+    os.close(reader)
+    environ = {"PYTHONPATH": str(SOURCE), "VOLCACHE_MAX_VALUE_SIZE": "8000"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *(["-u"] if unbuffered else []), "-c", program, *argv],
+            cwd=folder,
+            env=environ,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+    finally:
+        os.close(writer)
+    return done.returncode, done.stderr
