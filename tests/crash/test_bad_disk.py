@@ -12,13 +12,19 @@ import pytest
 
 from support.histories import Runner, open_simulated
 from support.simulated import SimulatedFileSystem
-from support.stores import abandon, fill_volume, open_store, value_of
+from support.stores import (
+    abandon,
+    fill_volume,
+    open_store,
+    reopen,
+    value_of,
+)
 from volcache.errors import MountPointError, StoreError, StoreIOError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from volcache.store import SyncMode
+    from volcache.store import Store, SyncMode
 
 pytestmark = pytest.mark.crash
 
@@ -87,7 +93,7 @@ def test_a_disk_that_goes_on_refusing_is_still_read(name: str, code: int) -> Non
     assert value_of(again.get(b"after")) == b"v"
 
 
-@pytest.mark.parametrize("name", ["rename", "sync_directory", "create"])
+@pytest.mark.parametrize("name", ["rename", "sync_directory", "create", "unlink"])
 def test_a_rotation_that_fails_forgets_nothing(name: str) -> None:
     """The volume that was to make room is served as before until META.txt is written."""
     fs = SimulatedFileSystem()
@@ -230,6 +236,69 @@ def test_a_volume_replaced_under_the_process_is_not_believed(tmp_path: Path) -> 
 
     assert [key for key in keys if store.get(key)] == keys[-1:]
     assert store.report.damaged == 1
+    store.close()
+
+
+def values_of(store: Store) -> dict[bytes, bytes | None]:
+    """Return everything a store finds by its index."""
+    return {key: value_of(store.get(key)) for key, _ in store._index.items()}
+
+
+def test_a_directory_in_the_place_of_an_index_file_costs_only_that_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    Rotations into the slot go on without, and say what to do; a start scans the volume,
+    also when the index file of the slot's old life is in its place again.
+    """
+    store = open_store(tmp_path)
+    for turn in range(4):
+        fill_volume(store, b"old %d" % turn)
+    path = tmp_path / "index" / "1"
+    old = path.read_bytes()
+    path.unlink()
+    (path / "of somebody").mkdir(parents=True)
+    for turn in range(4):
+        fill_volume(store, b"new %d" % turn)
+    store.delete(b"new 2/1")
+
+    assert (store.stats.write_errors, store.stats.index_errors) == (0, 1)
+    lines = [line for line in caplog.messages if line.startswith("index.failed")]
+    assert len(lines) == 1
+    assert "volume=1" in lines[0]
+    assert "is a directory in the place of a file, move it away" in lines[0]
+    expected = values_of(store)
+    assert len(expected) > 40
+    store = reopen(store, tmp_path)
+    assert values_of(store) == expected
+    assert (path / "of somebody").is_dir()
+    abandon(store)
+    shutil.rmtree(path)
+    path.write_bytes(old)
+    store = open_store(tmp_path)
+    assert values_of(store) == expected
+    assert path.read_bytes().splitlines()[0] != old.splitlines()[0]
+    assert store.stats.index_errors == 0
+    store.close()
+
+
+def test_a_directory_in_the_place_of_an_index_file_does_not_keep_a_volume(
+    tmp_path: Path,
+) -> None:
+    """With fewer volumes the oldest are given up, at the start and by rotations."""
+    store = open_store(tmp_path)
+    newest = [fill_volume(store, b"%d" % turn)[-1] for turn in range(3)][-1]
+    store.close()
+    for number in ("0", "3"):
+        (tmp_path / "index" / number).unlink()
+        (tmp_path / "index" / number).mkdir()
+    store = open_store(tmp_path, volume_num=2)
+
+    assert value_of(store.get(newest)) is not None
+    fill_volume(store, b"again")
+    fill_volume(store, b"once more")
+    assert store.stats.write_errors == 0
+    assert (tmp_path / "data" / "3").stat().st_size == 0
     store.close()
 
 

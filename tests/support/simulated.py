@@ -156,6 +156,8 @@ class SimulatedFileSystem:
         """Remove a name."""
         folder, name = self._parent(path)
         if name in folder.names:
+            if isinstance(folder.names[name], Directory):
+                raise IsADirectoryError(errno.EISDIR, "is a directory", path)
             self._operation("unlink")
             folder.change(Entry(name, None))
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
 from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES
+from volcache.store.index_file import remove_index_file
 from volcache.store.position import volume_of
 from volcache.store.rotation import allocate, begin_life, next_slot, seal, trim
 from volcache.store.usage import StoreUsage, measure
@@ -205,7 +206,7 @@ class VolumeCycle:
     def _give_up(self, volume: Volume) -> None:
         """Free the disk of a volume whose slot is not used any more."""
         try:
-            self._fs.unlink(self._mount.index_path(volume.id))
+            remove_index_file(self._fs, self._mount.index_path(volume.id))
             self._fs.truncate(volume.fd, 0)
             # Or a power loss could bring it back when what replaced its values is gone.
             self._fs.sync(volume.fd)

@@ -7,6 +7,7 @@ behind is written over by the next one. Knows nothing of the index in memory.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Self
 
 from volcache.store.files import write_all
@@ -84,9 +85,12 @@ class IndexFile:
         Begin a new index file; an old one of that name is removed first.
 
         Raises:
+            IsADirectoryError: A directory is in its place, and stays.
             OSError: There may be an empty file or a torn one, which counts as none.
         """
-        fs.unlink(path)
+        if not remove_index_file(fs, path):
+            why = "is a directory in the place of a file, move it away"
+            raise IsADirectoryError(errno.EISDIR, why, path)
         block = encode_index_header(name)
         fd = fs.open(path, create=True)
         try:
@@ -147,3 +151,21 @@ class IndexFile:
     def close(self) -> None:
         """Give the descriptor back."""
         self._fs.close(self._fd)
+
+
+def remove_index_file(fs: FileSystem, path: str) -> bool:
+    """
+    Remove an index file, so that no line of it counts for the slot's next life.
+
+    Returns:
+        Whether there is nothing any more. A directory in its place stays: it holds no
+        lines, but may hold something that somebody wants.
+
+    Raises:
+        OSError: It may still be there.
+    """
+    try:
+        fs.unlink(path)
+    except IsADirectoryError:
+        return False
+    return True

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from volcache.store.index import Index
+from volcache.store.index_file import remove_index_file
 from volcache.store.load import Loader
 from volcache.store.position import VOLUME_MAX
 from volcache.store.report import RecoveryReport
@@ -119,7 +120,7 @@ def _drop_oldest(
     dropped = sorted(volumes)[: max(0, len(volumes) - volume_num)]
     for life in dropped:
         volume = volumes.pop(life)
-        mount.fs.unlink(mount.index_path(volume.id))
+        remove_index_file(mount.fs, mount.index_path(volume.id))
         mount.fs.truncate(volume.fd, 0)
         mount.fs.sync(volume.fd)
         if volume.id >= volume_num:

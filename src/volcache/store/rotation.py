@@ -8,10 +8,12 @@ The steps, and what a crash behind each of them leaves:
     1. The room for the new head is allocated. Nothing has changed.
     2. The old head is sealed: its index file is complete. The next start rotates again.
     3. The index file of the slot is removed. The slot still holds what it held; a start
-       would index it by scanning.
+       would index it by scanning. A directory in its place, which holds no lines, stays.
     4. META.txt names the new head. What the slot held is gone: its generation is over.
     5. The header of the new life is written, and its empty index file. A start would
-       write both from what META.txt says.
+       write both from what META.txt says. Without an index file, the new life goes on.
+An old index file that comes to light again, as after a power loss, is not believed: its
+first line names the generation.
 Only then is the old life forgotten in memory, so that a step that fails leaves a store
 that serves everything it served before.
 """
@@ -23,7 +25,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from volcache.errors import DiskFullError
-from volcache.store.index_file import IndexFile
+from volcache.store.index_file import IndexFile, remove_index_file
 
 if TYPE_CHECKING:
     from volcache.store.files import FileSystem
@@ -107,14 +109,16 @@ def begin_life(
     """
     Make a volume the head on the disk; its room is allocated already.
 
+    An index file that cannot be made, as in the place of a directory, is only counted.
+
     Raises:
         OSError: META.txt names the old head, or the new one whose header is missing;
             both are what a start can go on from, and trying again is safe.
     """
-    mount.fs.unlink(mount.index_path(volume.id))
+    path = mount.index_path(volume.id)
+    remove_index_file(mount.fs, path)
     mount.write_meta(meta)
     volume.write_header(mount.fs, meta, now_ms)
-    path = mount.index_path(volume.id)
     try:
         volume.index_file = IndexFile.create(mount.fs, path, volume.index_name)
     except OSError as error:
