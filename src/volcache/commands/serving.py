@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -56,9 +57,9 @@ def _serve_epilog() -> str:
     lines = [
         f"settings (in CONFIG, or as {ENVIRONMENT_PREFIX}<SETTING> in the environment):"
     ]
-    for setting in SETTINGS:
-        default = f'"{setting.default}"' if setting.default == "" else setting.default
-        lines.append(f"  {setting.name:<15} {default!s:<11} {setting.text}")
+    rows = [(s.name, _as_toml(s.default), s.text) for s in SETTINGS]
+    names, defaults = (max(len(row[i]) for row in rows) for i in (0, 1))
+    lines += [f"  {row[0]:<{names}} {row[1]:<{defaults}} {row[2]}" for row in rows]
     lines += [
         "",
         "examples:",
@@ -66,6 +67,14 @@ def _serve_epilog() -> str:
         f"  {ENVIRONMENT_PREFIX}PORT=8000 volcache serve",
     ]
     return "\n".join(lines)
+
+
+def _as_toml(value: float | str | tuple[str, ...]) -> str:
+    """Return a default as it would stand in CONFIG."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    # For what settings are, JSON is TOML.
+    return json.dumps(value)
 
 
 SERVE: Final = Command(

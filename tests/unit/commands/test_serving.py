@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from typing import TYPE_CHECKING
 
 from support.process import SOURCE
@@ -48,6 +49,18 @@ def test_wrong_setting_starts_nothing(
     assert cli.main(["serve"]) == 2
     assert wiring.configs == []
     assert capsys.readouterr().err.startswith("volcache: environment variable VOLC")
+
+
+def test_defaults_in_the_help_can_be_copied_into_a_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each stands there as TOML has it, and means the default."""
+    assert cli.main(["serve", "--help"]) == 0
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = {line[0]: line[1] for line in words if len(line) > 2}
+    for setting in SETTINGS:
+        value = tomllib.loads(f"value = {shown[setting.name]}")["value"]
+        assert setting.from_toml(value) == setting.default
 
 
 def test_help_of_serve_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
