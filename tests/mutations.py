@@ -87,14 +87,14 @@ MUTATIONS: Final = (
     Mutation(
         "a deletion is not written to the volume",
         "append.py",
-        "        self._write(head, (tombstone,), len(tombstone))\n",
-        "",
+        "        self.append(head, (key, 0, 0), (tombstone,), len(tombstone))\n",
+        "        head.pending.append((key, 0, 0))\n",
     ),
     Mutation(
         "a deletion's line waits for others",
         "append.py",
-        "if self._index_batch == _INDEX_BATCH or len(head.pending)",
-        "if len(head.pending)",
+        "        if self._index_batch == _INDEX_BATCH:\n",
+        "        if False:\n",
     ),
     Mutation(
         "a life is forgotten in memory before the disk says so",

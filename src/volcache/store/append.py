@@ -56,46 +56,28 @@ class Appender:
         self._index_batch = _INDEX_BATCH  # Lines that make the next write of them due.
 
     def append(
-        self, head: Volume, key: bytes, buffers: tuple[bytes, ...], size: int
+        self,
+        head: Volume,
+        entry: tuple[bytes, int, int],
+        buffers: tuple[bytes, ...],
+        size: int,
     ) -> None:
         """
         Write a record at the end of the head; its line follows with others.
 
+        The page it ends in is written to its end. A page of which a part is written has
+        first to be read from the disk, unless it is in memory: a slot that is used again
+        is not, and each page would cost a read. One that is written whole does not.
+
         Args:
             head: Must have room for it.
-            key: For the line.
+            entry: What its line says: key, offset, size.
             buffers: The record in pieces.
             size: Their length, all together.
 
         Raises:
             StoreIOError: The head ends where it ended; the next record is written over
                 what came of this one.
-        """
-        offset = head.end
-        self._write(head, buffers, size)
-        pending = head.pending
-        pending.append((key, offset, size))
-        if len(pending) >= self._index_batch:
-            self.write_index(head)
-
-    def append_tombstone(self, head: Volume, key: bytes, tombstone: bytes) -> None:
-        """
-        Write a tombstone, and its line at once; else as `append`.
-
-        A line that could not be written comes with the next that can.
-        """
-        self._write(head, (tombstone,), len(tombstone))
-        head.pending.append((key, 0, 0))
-        if self._index_batch == _INDEX_BATCH or len(head.pending) >= self._index_batch:
-            self.write_index(head)
-
-    def _write(self, head: Volume, buffers: tuple[bytes, ...], size: int) -> None:
-        """
-        Write a record and, if each is to be, sync it.
-
-        The page it ends in is written to its end. A page of which a part is written has
-        first to be read from the disk, unless it is in memory: a slot that is used again
-        is not, and each page would cost a read. One that is written whole does not.
         """
         offset = head.end
         end = offset + size
@@ -119,6 +101,20 @@ class Appender:
             self._sync(head, end)
         head.filled = filled
         head.end = end
+        pending = head.pending
+        pending.append(entry)
+        if len(pending) >= self._index_batch:
+            self.write_index(head)
+
+    def append_tombstone(self, head: Volume, key: bytes, tombstone: bytes) -> None:
+        """
+        Write a tombstone, and its line at once; else as `append`.
+
+        A line that could not be written comes with the next that can.
+        """
+        self.append(head, (key, 0, 0), (tombstone,), len(tombstone))
+        if self._index_batch == _INDEX_BATCH:
+            self.write_index(head)
 
     def _sync(self, head: Volume, end: int) -> None:
         try:

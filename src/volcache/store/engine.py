@@ -416,7 +416,7 @@ class Store:
             length,
             checksum,
         )
-        self._append(head, key, (prefix, value), size)
+        self._append(head, (key, offset, size), (prefix, value), size)
         self._index.set(key, head.base | offset << OFFSET_SHIFT | size)
         if self._index.sweeping:
             self._index.sweep(_SWEEP_KEYS_MIN + size // RECORD_BYTES_MIN)

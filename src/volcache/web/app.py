@@ -32,7 +32,6 @@ from volcache.web.responses import (
     send_part,
     send_text,
     status_of,
-    stored_headers,
 )
 from volcache.web.stats import SAMPLE_ONE_IN, RequestStats
 from volcache.web.uploads import (
@@ -352,7 +351,10 @@ class App:
                 environ["HTTP_CONTENT_ENCODING"],
                 CONTENT_ENCODING_BYTES_MAX,
             )
-        expires_ms = self._lifetimes.expires_ms(environ, self._clock() // 1_000_000)
+        expires_ms = 0
+        if self._lifetimes.concern(environ):
+            now_ms = self._clock() // 1_000_000
+            expires_ms = self._lifetimes.expires_ms(environ, now_ms)
         if conditional.is_conditional(environ):
             self._require_for_change(environ, self._cache.head(key))
         record = self._cache.put(
@@ -363,7 +365,7 @@ class App:
             expires_ms=expires_ms,
         )
         self.stats.bytes_in += len(value)
-        start_response(OK, stored_headers(record))
+        start_response(OK, self._dates.make_stored(record))
         return [b""]
 
     def _delete(

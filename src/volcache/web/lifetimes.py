@@ -36,6 +36,15 @@ class Lifetimes:
         """
         self._default_ms = default_ttl * 1000
         self._max_ms = max_ttl * 1000
+        self._is_limited = bool(default_ttl or max_ttl)
+
+    def concern(self, environ: WSGIEnvironment) -> bool:
+        """Tell whether an upload may end at all; else `expires_ms` would be 0."""
+        return (
+            self._is_limited
+            or "HTTP_CACHE_CONTROL" in environ
+            or "HTTP_EXPIRES" in environ
+        )
 
     def expires_ms(self, environ: WSGIEnvironment, now_ms: int) -> int:
         """

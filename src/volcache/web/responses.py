@@ -173,16 +173,6 @@ def content_type_of(key: bytes, record: Record) -> str:
     return kept or guess_type_header(key)[1]
 
 
-def stored_headers(record: Record) -> Headers:
-    """Return the headers that acknowledge a PUT."""
-    _, _, _, _, _, volume, generation, offset, size, _, checksum, _ = record
-    return [
-        ("X-Position", f"{volume},{offset},{size}"),
-        ("ETag", _ETAG % (volume, generation, offset, checksum)),
-        ("Content-Length", "0"),
-    ]
-
-
 class RecordHeaders:
     """
     The headers of a value that is given back, and the Date of every answer.
@@ -244,6 +234,16 @@ class RecordHeaders:
             left = max(expires_ms - now_ns // _NS_PER_MS, 0) // 1000
             headers.append(("Cache-Control", f"max-age={left}"))
         return headers
+
+    def make_stored(self, record: Record) -> Headers:
+        """Return the headers that acknowledge a PUT; as `make`."""
+        _, _, _, _, _, volume, generation, offset, size, _, checksum, _ = record
+        return [
+            self.date(),
+            ("X-Position", f"{volume},{offset},{size}"),
+            ("ETag", _ETAG % (volume, generation, offset, checksum)),
+            ("Content-Length", "0"),
+        ]
 
     def date(self) -> tuple[str, str]:
         """Return the header Date of this second."""

@@ -42,6 +42,7 @@ def test_upload_says_how_long_it_is_kept(
     """max-age before Expires; what is no date has passed, as HTTP has it."""
     environ = {f"HTTP_{name}": value for name, value in headers.items()}
     expires = Lifetimes().expires_ms(environ, NOW_MS)
+    assert expires == 0 or Lifetimes().concern(environ)
     if seconds is None:
         assert expires == 0
     elif seconds < 0:
@@ -70,6 +71,7 @@ def test_settings_stand_in_and_cut(
     """default_ttl for uploads that do not say, max_ttl for all."""
     environ = {} if asked is None else {"HTTP_CACHE_CONTROL": f"max-age={asked}"}
     lifetimes = Lifetimes(default_ttl=default, max_ttl=longest)
+    assert lifetimes.concern(environ)
     assert lifetimes.expires_ms(environ, NOW_MS) == NOW_MS + seconds * 1000
 
 

@@ -21,7 +21,6 @@ from volcache.web.responses import (
     format_date,
     send_text,
     status_of,
-    stored_headers,
 )
 
 if TYPE_CHECKING:
@@ -121,7 +120,8 @@ def test_etag_tells_place_and_value_apart(record: Record) -> None:
 
 def test_put_is_answered_with_position_tag_and_no_body(record: Record) -> None:
     """The acknowledgement says where the record lies."""
-    assert stored_headers(record) == [
+    assert RecordHeaders(lambda: NOW_NS).make_stored(record) == [
+        ("Date", "Sat, 21 Nov 2026 09:00:07 GMT"),
         ("X-Position", "3,64,72"),
         ("ETag", etag_of(record)),
         ("Content-Length", "0"),
