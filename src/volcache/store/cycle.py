@@ -16,6 +16,7 @@ import logging
 import random
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal
 
 from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
@@ -27,7 +28,7 @@ from volcache.store.usage import StoreUsage, measure
 from volcache.store.volume import Volume
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from volcache.store.mount_point import MountPoint
     from volcache.store.recovery import Recovered
@@ -107,19 +108,12 @@ class VolumeCycle:
             limit = min(VALUE_BYTES_MAX, max(0, room - (size - length)))
             raise ValueTooLargeError(size=length, limit=limit)
         head = self.head
-        try:
+        with self._refusals_noted("begin a volume"):
             if head.capacity == 0 and not (head.sealed or head.retired):
                 # There was no room on the disk when it was opened.
                 allocate(self._mount, head, max(self._volume_size, head.end))
             if head.end + size > head.capacity:
                 head = self._rotate()
-        except DiskFullError as error:
-            self._stats.note_rotation_error(error)
-            raise
-        except OSError as error:
-            self._stats.note_rotation_error(error)
-            message = f"disk refused to begin a volume: {error.strerror or error}"
-            raise StoreIOError(message) from error
         return head
 
     def flush(self) -> None:
@@ -132,16 +126,22 @@ class VolumeCycle:
             DiskFullError: There is no room for the next volume.
             StoreIOError: The disk refused. In both cases everything is still there.
         """
-        try:
+        with self._refusals_noted("flush"):
             self._rotate(is_flush=True)
+        _log.warning("store.flushed volume=%d", self.head.id)
+
+    @contextmanager
+    def _refusals_noted(self, what: str) -> Iterator[None]:
+        """Count what the disk refuses, and raise it as an error of the store."""
+        try:
+            yield
         except DiskFullError as error:
             self._stats.note_rotation_error(error)
             raise
         except OSError as error:
             self._stats.note_rotation_error(error)
-            message = f"disk refused to flush: {error.strerror or error}"
+            message = f"disk refused to {what}: {error.strerror or error}"
             raise StoreIOError(message) from error
-        _log.warning("store.flushed volume=%d", self.head.id)
 
     def _rotate(self, *, is_flush: bool = False) -> Volume:
         """Seal the head and begin the next slot; see `rotation.py` for the steps."""

@@ -120,11 +120,16 @@ class OsFileSystem:
 
     def lock(self, fd: int) -> bool:
         """Take the exclusive lock of the file; false when another process has it."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return _take_lock(fd, fcntl.LOCK_EX)
+
+
+def _take_lock(fd: int, kind: int) -> bool:
+    """Take a lock without waiting for it; false when another process is in the way."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
@@ -161,11 +166,7 @@ class ReadOnlyFileSystem(OsFileSystem):
 
     def lock(self, fd: int) -> bool:
         """Take a shared lock: a server does not start meanwhile, other readers may."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return _take_lock(fd, fcntl.LOCK_SH)
 
 
 def write_all(fs: FileSystem, fd: int, data: bytes, offset: int) -> None:
