@@ -33,7 +33,7 @@ from volcache.web.line_file import LineFile
 from volcache.web.reaper import IdleReaper
 from volcache.web.server import listen, serve
 from volcache.web.signals import hold_hangups, stop_signals_held
-from volcache.web.slow_log import log_slow
+from volcache.web.slow_log import SlowLog
 from volcache.web.stats import RequestStats
 from volcache.web.status import Status
 
@@ -113,7 +113,7 @@ def _make_app(config: Config, status: Status) -> App:
         status=status,
         stats=status.requests,
         slow_seconds=config.log_slow,
-        on_slow=log_slow,
+        on_slow=SlowLog().note,
     )
 
 

@@ -24,7 +24,7 @@ _NS_PER_SECOND: Final = 1_000_000_000
 
 
 class SlowLog:
-    """Writes at most `LINES_A_SECOND`; for one thread."""
+    """Writes at most `LINES_A_SECOND`; for the thread that answers requests."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin with no lines written; the clock counts seconds."""
@@ -42,7 +42,17 @@ class SlowLog:
         disk_ns: int,
         memcached_ns: int,
     ) -> None:
-        """Write a line, or count it; see `log_slow`."""
+        """
+        Say that a request took long, or count it.
+
+        Args:
+            method: Its verb.
+            path: Its path, decoded, a character for each byte, as WSGI has it.
+            status: What was answered.
+            total_ns: How long it took, nanoseconds.
+            disk_ns: How much of it was spent on waiting for the disk.
+            memcached_ns: How much of it was spent on waiting for memcached.
+        """
         second = int(self._clock())
         if second != self._second:
             self._second, self._lines = second, 0
@@ -63,28 +73,3 @@ class SlowLog:
             max(0, total_ns - disk_ns - memcached_ns) / _NS_PER_SECOND,
             left_out,
         )
-
-
-_slow_log: Final = SlowLog()
-
-
-def log_slow(
-    method: str,
-    path: str,
-    status: int,
-    total_ns: int,
-    disk_ns: int,
-    memcached_ns: int,
-) -> None:
-    """
-    Say that a request took long; from the thread that answers requests.
-
-    Args:
-        method: Its verb.
-        path: Its path, decoded, a character for each byte, as WSGI has it.
-        status: What was answered.
-        total_ns: How long it took, nanoseconds.
-        disk_ns: How much of it was spent on waiting for the disk.
-        memcached_ns: How much of it was spent on waiting for memcached.
-    """
-    _slow_log.note(method, path, status, total_ns, disk_ns, memcached_ns)

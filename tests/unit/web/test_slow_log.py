@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from volcache.web.slow_log import LINES_A_SECOND, SlowLog, log_slow
+from volcache.web.slow_log import LINES_A_SECOND, SlowLog
 
 if TYPE_CHECKING:
     import pytest
@@ -25,7 +25,7 @@ class Clock:
 
 def test_line_says_where_the_time_went(caplog: pytest.LogCaptureFixture) -> None:
     """What is neither memcached nor disk is the rest; the parts are the whole."""
-    log_slow("GET", "/a/key", 200, 350_000_000, 100_000_000, 50_000_000)
+    SlowLog().note("GET", "/a/key", 200, 350_000_000, 100_000_000, 50_000_000)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     (line,) = caplog.messages
     assert line == (
