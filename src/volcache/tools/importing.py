@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.tools.folders import Entry
 
-LISTED_MAX: Final = (
-    100  # A line each for so many that are left out; the rest is counted.
-)
+# A line each for so many that are left out; the rest is counted.
+LISTED_MAX: Final = 100
 _SYNC_SECONDS: Final = 1.0
 
 
