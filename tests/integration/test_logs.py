@@ -5,14 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from support.load import Load
-from support.process import SOURCE, ServerProcess
+from support.process import ServerProcess, run_to_its_end
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -90,15 +88,7 @@ def test_json_is_the_form_of_both_logs(tmp_path: Path) -> None:
 
 def test_unusable_access_log_ends_the_start(tmp_path: Path) -> None:
     """It is said in one line, and the mount point is not touched."""
-    done = subprocess.run(
-        [sys.executable, str(SOURCE)],
-        cwd=tmp_path,
-        env={"VOLCACHE_LOG_ACCESS": str(tmp_path), "VOLCACHE_PORT": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    done = run_to_its_end(tmp_path, {"log_access": tmp_path, "port": 0})
     assert (done.returncode, done.stderr) == (
         2,
         (

@@ -7,6 +7,7 @@ Knows the server only by its environment variables, its exit codes and `/-/healt
 from __future__ import annotations
 
 import http.client
+import subprocess
 import sys
 from http import HTTPStatus
 from pathlib import Path
@@ -29,6 +30,21 @@ def settings_environment(settings: Mapping[str, object]) -> dict[str, str]:
 def _as_text(value: object) -> str:
     """Write a setting's value as an environment variable holds it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def run_to_its_end(
+    folder: Path, settings: Mapping[str, object]
+) -> subprocess.CompletedProcess[str]:
+    """Run `python src/` in a folder, with settings it cannot start with."""
+    return subprocess.run(
+        [sys.executable, str(SOURCE)],
+        cwd=folder,
+        env=settings_environment(settings),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
 
 
 class ServerProcess(Program):

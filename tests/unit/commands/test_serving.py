@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 from typing import TYPE_CHECKING
 
-from support.process import SOURCE
+from support.process import run_to_its_end
 from volcache import cli
 from volcache.settings import SETTINGS
 
@@ -73,15 +71,7 @@ def test_help_of_serve_lists_every_setting(capsys: pytest.CaptureFixture[str]) -
 def test_unusable_log_file_ends_the_start(tmp_path: Path) -> None:
     """A log that cannot be written is said before anything is served."""
     log_file = tmp_path / "missing" / "log"
-    done = subprocess.run(
-        [sys.executable, str(SOURCE)],
-        cwd=tmp_path,
-        env={"VOLCACHE_LOG_FILE": str(log_file), "VOLCACHE_PORT": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    done = run_to_its_end(tmp_path, {"log_file": log_file, "port": 0})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f'volcache: log_file = "{log_file}" cannot be opened: '

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from support.fake_cache import FakeCache
+from support.stores import FakeClock, open_store
 from support.wsgi_client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from volcache.store import Store
 
 
 @pytest.fixture
 def client() -> Client:
     """Return a client of an application with an empty cache."""
     return Client(FakeCache())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A small store at a time that stands still."""
+    opened = open_store(tmp_path, clock=FakeClock())
+    yield opened
+    opened.close()

@@ -11,26 +11,15 @@ from prometheus_client.openmetrics.parser import (
 
 from support.instances import operator_of, watch, watch_tiered
 from support.samples import samples_of, total
-from support.stores import VOLUME_NUM, VOLUME_SIZE, FakeClock, fill_volume, open_store
+from support.stores import VOLUME_NUM, VOLUME_SIZE, FakeClock, fill_volume
 from volcache import __version__
 from volcache.web.stats import RequestStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from volcache.store import Store
     from volcache.web.status import Status
 
 PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A small store at a time that stands still."""
-    opened = open_store(tmp_path, clock=FakeClock())
-    yield opened
-    opened.close()
 
 
 def scrape(status: Status) -> dict[str, float]:

@@ -16,7 +16,6 @@ from support.stores import (
     VOLUME_SIZE,
     FakeClock,
     fill_volume,
-    open_store,
 )
 from support.wsgi_client import Client, assert_error
 from volcache import __version__
@@ -25,22 +24,12 @@ from volcache.web.stats import SAMPLE_ONE_IN, RequestStats
 from volcache.web.status import Status, process_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from volcache.hot.promotion import MissCounters
     from volcache.hot.tier import HotTier
     from volcache.store import Store
 
 
 OPENAPI: Final = Path(__file__).parents[3] / "docs" / "openapi.yaml"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A small store at a time that stands still."""
-    opened = open_store(tmp_path, clock=FakeClock())
-    yield opened
-    opened.close()
 
 
 def ask(cache: FileCache, requests: RequestStats, **more: Any) -> dict[str, Any]:
@@ -243,15 +232,7 @@ def test_ready_says_in_words_why_not(
     """The end of the process and a bad disk are told apart; healthy it is in any case."""
     store.stats.read_errors_in_row = read_errors
     monkeypatch.setattr(store._cycle, "probe", lambda _reads: False)
-    status = Status(
-        FileCache(store),
-        RequestStats(),
-        mount_point="data",
-        sync_mode="none",
-        boot_seconds=0,
-        is_draining=lambda: is_draining,
-    )
-    client = Client(FakeCache(), status=status)
+    client = operator_of(watch(store, is_draining=lambda: is_draining))
     answer = client.ask("GET", "/-/ready")
     assert_error(answer, 503 if words else 200, words or "ready")
     assert json.loads(client.ask("GET", "/-/stats").body)["ready"] is not bool(words)
@@ -273,14 +254,7 @@ def test_what_is_not_there_names_all_that_is(store: Store) -> None:
 
 def test_stats_are_for_reading(store: Store) -> None:
     """HEAD tells the length, OPTIONS what is allowed, a PUT is refused."""
-    status = Status(
-        FileCache(store),
-        RequestStats(),
-        mount_point="data",
-        sync_mode="none",
-        boot_seconds=0,
-    )
-    client = Client(FakeCache(), status=status)
+    client = operator_of(watch(store))
     head = client.ask("HEAD", "/-/stats")
     assert (head.status, head.body) == ("200 OK", b"")
     assert int(head.headers["Content-Length"]) > 1000
