@@ -25,7 +25,7 @@ from report import Spread, bullets, table
 
 sys.path.insert(0, str(ROOT / "src"))
 
-from volcache.tools.checking import check
+from volcache.cli.check import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google_crc32c import value as crc32c
 
-from volcache.web.server import listen, serve
+from volcache.server.bjoern import listen, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from volcache.web.server import listen, serve
+from volcache.server.bjoern import listen, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

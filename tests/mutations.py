@@ -55,16 +55,16 @@ MUTATIONS: Final = (
         "or False",
     ),
     Mutation(
-        "a life is not part of what a record must be",
+        "a volume is not part of what a record must be",
         "format.py",
         "or not data.startswith(identity):\n        raise",
         "or not data.startswith(identity[:4]):\n        raise",
     ),
     Mutation(
-        "a reclaimed life stays in the table of lives",
-        "cycle.py",
-        "            volume = self.volumes.pop(life)\n            if volume.id",
-        "            volume = self.volumes[life]\n            if volume.id",
+        "a reclaimed volume stays in the table of volumes",
+        "log.py",
+        "            volume = self.volumes.pop(seq)\n            if volume.id",
+        "            volume = self.volumes[seq]\n            if volume.id",
     ),
     Mutation(
         "META.txt is not synced before it is renamed",
@@ -86,61 +86,61 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a deletion is not written to the volume",
-        "append.py",
-        "        self.append(head, (key, 0, 0), (tombstone,), len(tombstone))\n",
-        "        head.pending.append((key, 0, 0))\n",
+        "volume.py",
+        "        self.append(active, (key, 0, 0), (tombstone,), len(tombstone))\n",
+        "        active.pending.append((key, 0, 0))\n",
     ),
     Mutation(
         "a deletion's line waits for others",
-        "append.py",
+        "volume.py",
         "        if self._index_batch == _INDEX_BATCH:\n",
         "        if False:\n",
     ),
     Mutation(
-        "a life is forgotten in memory before the disk says so",
-        "cycle.py",
-        "        begin_life(self._mount, head, meta, self._clock(), self._stats)\n"
+        "a volume is forgotten in memory before the disk says so",
+        "log.py",
+        "        start_volume(self._mount, active, meta, self._clock(), self._stats)\n"
         "        self.meta = meta\n"
-        "        self._reclaim(slot, everything=is_flush)",
-        "        self._reclaim(slot, everything=is_flush)\n"
-        "        begin_life(self._mount, head, meta, self._clock(), self._stats)\n"
+        "        self._reclaim(volume_id, everything=is_flush)",
+        "        self._reclaim(volume_id, everything=is_flush)\n"
+        "        start_volume(self._mount, active, meta, self._clock(), self._stats)\n"
         "        self.meta = meta",
     ),
     Mutation(
-        "the header of a life is written before META.txt names it",
-        "rotation.py",
+        "the header of a volume is written before META.txt names it",
+        "log.py",
         "    mount.write_meta(meta)\n    volume.write_header(mount.fs, meta, now_ms)",
         "    volume.write_header(mount.fs, meta, now_ms)\n    mount.write_meta(meta)",
     ),
     Mutation(
-        "a reclaimed life that a power loss brings back counts",
-        "survey.py",
-        "        self._drop_stale(lives)\n",
+        "a reclaimed volume that a power loss brings back counts",
+        "inventory.py",
+        "        self._drop_stale(seqs)\n",
         "",
     ),
     Mutation(
         "volumes a killed process had sealed are not synced",
-        "cycle.py",
-        "            self._sealed.extend(self.volumes[life] for life in sorted("
-        "self.volumes))\n            self._sealed.remove(self.head)",
+        "log.py",
+        "            self._sealed.extend(self.volumes[seq] for seq in sorted("
+        "self.volumes))\n            self._sealed.remove(self.active)",
         "            pass",
     ),
     Mutation(
         "mode always does not sync",
-        "append.py",
+        "volume.py",
         "        if self._syncs_each:\n",
         "        if False:\n",
     ),
     Mutation(
         "a volume whose sync failed is written further",
-        "cycle.py",
+        "log.py",
         "                failed.retired = True\n                failed.capacity = 0\n",
         "                pass\n",
     ),
     Mutation(
-        "a session does not tell a ghost",
+        "a mount count does not tell a ghost",
         "scan.py",
-        "if header is None or header.session < session:",
+        "if header is None or header.mount_count < mount_count:",
         "if header is None:",
     ),
 )

@@ -12,8 +12,8 @@ import pytest
 from support.instances import watch_tiered
 from support.stores import open_store
 from volcache.config import load_config
+from volcache.monitoring.metrics import families
 from volcache.settings import SETTINGS
-from volcache.web.families import families
 
 if TYPE_CHECKING:
     from volcache.setting import Setting

@@ -58,7 +58,9 @@ def test_the_hexdumps_are_the_bytes_of_the_golden_volume() -> None:
 def test_the_worked_record_decodes_to_what_the_text_says() -> None:
     """Key, type, value, time and place as told in words."""
     data = (HEALTHY / "data" / "1").read_bytes()
-    name = record_format.name_life(generation=1, store_id=0x0123456789ABCDEF, volume=1)
+    name = record_format.volume_identity(
+        generation=1, store_id=0x0123456789ABCDEF, volume=1
+    )
     record = record_format.decode_record(data[439:537], name, 439, 98, b"a/hello.txt")
 
     assert (record.value, record.content_type) == (b"Hello, disk!\n", b"text/plain")

@@ -17,31 +17,30 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from volcache.cache import FileCache, TieredCache
 from volcache.errors import MountPointError
 from volcache.hot.memcached import MemcachedTier
-from volcache.hot.names import Names
 from volcache.hot.promotion import MissCounters
+from volcache.hot.versions import KeyVersions
+from volcache.http.access_log import AccessLog
+from volcache.http.app import App
+from volcache.http.slow_log import SlowLog
+from volcache.http.ttl import TtlPolicy
+from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
-from volcache.memory import keep_freed_memory
-from volcache.service import FileCache, TieredCache
+from volcache.malloc import keep_freed_memory
+from volcache.monitoring.requests import RequestStats
+from volcache.monitoring.snapshot import Status
+from volcache.server.bjoern import activated_listener, listen, serve
+from volcache.server.connections import IdleReaper
+from volcache.server.drain import hold_hangups, stop_signals_held
 from volcache.store import PeriodicSync, Store
-from volcache.web.access_log import AccessLog
-from volcache.web.app import App
-from volcache.web.inherited import inherited_listener
-from volcache.web.lifetimes import Lifetimes
-from volcache.web.line_file import LineFile
-from volcache.web.reaper import IdleReaper
-from volcache.web.server import listen, serve
-from volcache.web.signals import hold_hangups, stop_signals_held
-from volcache.web.slow_log import SlowLog
-from volcache.web.stats import RequestStats
-from volcache.web.status import Status
 
 if TYPE_CHECKING:
     from volcache.config import Config
     from volcache.store import SyncMode
 
-_log = logging.getLogger("volcache")
+_logger = logging.getLogger("volcache")
 
 
 def run(config: Config) -> None:
@@ -60,7 +59,7 @@ def run(config: Config) -> None:
         # A signal that comes while something is opened or closed waits its turn.
         parts.enter_context(stop_signals_held())
         # First what fails most often, and before the mount point is touched.
-        inherited = inherited_listener(os.environ)
+        inherited = activated_listener(os.environ)
         listener = inherited or listen(config.ip, config.port)
         parts.callback(listener.close)
         access_file = _open_access_file(config, parts)
@@ -88,7 +87,7 @@ def run(config: Config) -> None:
         gc.freeze()
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        _log.info("serving.started url=http://%s:%d", shown, port)
+        _logger.info("serving.started url=http://%s:%d", shown, port)
         # A socket of somebody else's stays open: what comes waits for the next process.
         serve(
             listener,
@@ -97,7 +96,7 @@ def run(config: Config) -> None:
             on_draining=draining.set,
             on_hangup=partial(_reopen_logs, access_file) if has_log_file else None,
         )
-        _log.info("serving.ended")
+        _logger.info("serving.ended")
 
 
 def _make_app(config: Config, status: Status) -> App:
@@ -109,7 +108,7 @@ def _make_app(config: Config, status: Status) -> App:
         value_size_max=config.max_value_size,
         admin_token=config.admin_token,
         is_ready=cache.store.is_ready,
-        lifetimes=Lifetimes(default_ttl=config.default_ttl, max_ttl=config.max_ttl),
+        lifetimes=TtlPolicy(default_ttl=config.default_ttl, max_ttl=config.max_ttl),
         status=status,
         stats=status.requests,
         slow_seconds=config.log_slow,
@@ -117,12 +116,12 @@ def _make_app(config: Config, status: Status) -> App:
     )
 
 
-def _open_access_file(config: Config, parts: ExitStack) -> LineFile | None:
+def _open_access_file(config: Config, parts: ExitStack) -> LogWriter | None:
     """Open the access log if there is to be one."""
     if not config.log_access:
         return None
     try:
-        file = LineFile(config.log_access)
+        file = LogWriter(config.log_access)
     except OSError as error:
         raise unusable_file("log_access", config.log_access, error) from error
     parts.callback(file.close)
@@ -130,7 +129,7 @@ def _open_access_file(config: Config, parts: ExitStack) -> LineFile | None:
 
 
 def _with_access_log(
-    app: App, file: LineFile | None, config: Config
+    app: App, file: LogWriter | None, config: Config
 ) -> App | AccessLog:
     """Put the access log around the application; without one nothing is."""
     if file is None:
@@ -138,27 +137,27 @@ def _with_access_log(
     return AccessLog(app, file.add, as_json=config.log_format == "json")
 
 
-def _reopen_logs(access_file: LineFile | None) -> None:
+def _reopen_logs(access_file: LogWriter | None) -> None:
     """Go on in new files where the old ones were moved away."""
     reopen_logs()
     if access_file is not None:
         access_file.flush()
-    _log.info("log.reopened")
+    _logger.info("log.reopened")
 
 
 def _open_store(config: Config) -> tuple[Store, float]:
     """Open the store, and tell how many seconds that took."""
-    began = time.monotonic()
-    _log.info("recovery.started mount_point=%r", config.mount_point)
+    started = time.monotonic()
+    _logger.info("recovery.started mount_point=%r", config.mount_point)
     store = Store.open(
         config.mount_point,
         volume_size=config.volume_size,
         volume_num=config.volume_num,
         sync_mode=cast("SyncMode", config.sync_mode),
     )
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - started
     report = store.report
-    _log.info(
+    _logger.info(
         "recovery.completed mount_point=%r keys=%d entries=%d scanned=%d torn=%d damaged=%d"
         " rebuilt=%d seconds=%.3f",
         config.mount_point,
@@ -181,7 +180,9 @@ def _make_cache(config: Config, store: Store, parts: ExitStack) -> FileCache:
         _server_address(config.memc_ip, config.memc_port),
     )
     try:
-        names = Names(store.journal(), store_id=store.store_id, boot_id=_boot_id())
+        names = KeyVersions(
+            store.journal(), store_id=store.store_id, boot_id=_boot_id()
+        )
     except OSError as error:
         raise MountPointError(
             f"mount point {config.mount_point!r}: HOT.txt cannot be used:"
@@ -217,8 +218,8 @@ def _boot_id() -> str:
 
 
 def _close_store(store: Store) -> None:
-    began = time.monotonic()
+    started = time.monotonic()
     store.close()
-    _log.info(
-        "store.closed keys=%d seconds=%.3f", store.count, time.monotonic() - began
+    _logger.info(
+        "store.closed keys=%d seconds=%.3f", store.count, time.monotonic() - started
     )

@@ -102,7 +102,7 @@ def test_a_rotation_that_fails_forgets_nothing(name: str) -> None:
         store.put(b"%d" % store.count, bytes(300))
     there = [key for key, _ in store._index.items()]
     fs.failing[name] = errno.ENOSPC
-    while store._cycle.head.end + 1000 <= store._cycle.head.capacity:
+    while store._log.active.end + 1000 <= store._log.active.capacity:
         store.put(b"fill %d" % store.count, bytes(300))
     with pytest.raises(StoreIOError):
         store.put(b"big", bytes(1000))
@@ -135,9 +135,9 @@ def test_a_full_disk_does_not_make_every_put_word_all_index_lines() -> None:
     """Lines that cannot be written are tried again when they are twice as many."""
     fs = SimulatedFileSystem()
     store = open_simulated(fs)
-    cycle = store._cycle
+    cycle = store._log
     cycle.make_room(10, 5)
-    head = cycle.head
+    head = cycle.active
     assert head.index_file is not None
     index_file = head.index_file._fd
     tries = 0

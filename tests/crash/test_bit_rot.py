@@ -116,7 +116,7 @@ def test_only_a_header_without_its_line_can_hide_a_newer_value() -> None:
     """
     image, history = fill(stop=False)
     store = open_simulated(image.after_kill())
-    head = store._cycle.head
+    head = store._log.active
     starts = {offset: size for _, offset, size in _unindexed(store, image)}
     assert starts
     dice = random.Random(1)  # noqa: S311 - Repeatable on purpose.
@@ -139,11 +139,11 @@ def _unindexed(
     store: Store, image: SimulatedFileSystem
 ) -> Iterator[tuple[bytes, int, int]]:
     """Yield the records of the head for which the index file has no line."""
-    head = store._cycle.head
+    head = store._log.active
     lines = bytes(find_file(image, f"index/{head.id}").data)
     for key, position in store._index.items():
         offset, size = position >> 32 & (1 << 40) - 1, position & (1 << 32) - 1
-        if position >> 72 == head.life and b" %d %d\n" % (offset, size) not in lines:
+        if position >> 72 == head.seq and b" %d %d\n" % (offset, size) not in lines:
             yield key, offset, size
 
 

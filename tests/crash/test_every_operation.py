@@ -68,7 +68,7 @@ class Script:
 
     def verify(self, store: Store) -> None:
         """Compare every key with what may be there."""
-        head = store._cycle.head
+        head = store._log.active
         turn = head.generation * VOLUME_NUM + head.id
         for key, value in self.acknowledged.items():
             allowed = [value]

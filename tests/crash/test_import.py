@@ -18,8 +18,8 @@ from support.stores import (
     open_store,
     value_of,
 )
-from volcache import cli
-from volcache.tools.importing import Limits, import_folder
+from volcache.cli import main as cli
+from volcache.cli.import_ import Limits, import_folder
 
 if TYPE_CHECKING:
     from volcache.store.files import FileSystem
@@ -31,7 +31,7 @@ KILL_AT = 700  # One batch of lines is in the index file then, and one is not.
 # An import in which the process is killed in the middle of a put.
 KILLED = f"""\
 import os, signal, sys
-from volcache.cli import main
+from volcache.cli.main import main
 from volcache.store import Store
 plain, puts = Store.put, []
 def put(*arguments, **options):
@@ -109,7 +109,7 @@ def test_a_killed_import_has_lost_nothing_it_had_stored(tmp_path: Path) -> None:
         [sys.executable, "-c", KILLED],
         cwd=root,
         env={
-            "PYTHONPATH": str(Path(cli.__file__).parents[1]),
+            "PYTHONPATH": str(Path(cli.__file__).parents[2]),
             "VOLCACHE_VOLUME_SIZE": str(2 << 20),
         },
         capture_output=True,

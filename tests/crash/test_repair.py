@@ -17,12 +17,12 @@ from support.stores import (
     open_store,
     value_of,
 )
-from volcache import cli
+from volcache.cli import main as cli
+from volcache.cli.repair import repair
 from volcache.errors import ForeignDirectoryError, StoreLockedError
-from volcache.store.check import Check
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
-from volcache.tools.repairing import repair
+from volcache.store.verify import Check
 
 if TYPE_CHECKING:
     from volcache.store.files import FileSystem

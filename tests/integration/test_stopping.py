@@ -19,7 +19,7 @@ from support.web_process import (
     WebProcess,
     read_to_end,
 )
-from volcache.web.server import listen
+from volcache.server.bjoern import listen
 
 if TYPE_CHECKING:
     import socket

@@ -18,7 +18,7 @@ from support.web_process import (
     WebProcess,
     read_to_end,
 )
-from volcache.web.server import listen
+from volcache.server.bjoern import listen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

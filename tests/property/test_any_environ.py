@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.fake_cache import FakeCache
 from support.wsgi_client import KEY_SIZE_MAX, VALUE_SIZE_MAX
 from volcache.errors import ClientError
+from volcache.http.app import App
 from volcache.keys import parse_key
-from volcache.web.app import App
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -18,9 +18,9 @@ from volcache.store.format import (
     decode_volume_header,
     encode_record,
     encode_volume_header,
-    name_life,
+    volume_identity,
 )
-from volcache.store.lines import (
+from volcache.store.index_format import (
     IndexName,
     Meta,
     decode_blocks,
@@ -35,7 +35,7 @@ from volcache.store.lines import (
 pytestmark = pytest.mark.property
 
 STORE_ID = 7
-LIFE = name_life(generation=1, store_id=STORE_ID, volume=0)
+LIFE = volume_identity(generation=1, store_id=STORE_ID, volume=0)
 RECORD = encode_record(LIFE.identity, 1, 64, 5, 0, b"t", b"", b"k", 0, 0)
 
 NEARLY_RECORDS = st.builds(

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from support.stores import FakeClock, abandon, fill_volume, open_store
+from volcache.cache import TieredCache
 from volcache.hot.memcached import MemcachedTier
-from volcache.hot.names import Names
 from volcache.hot.promotion import MissCounters
 from volcache.hot.servers import ServerDownError
-from volcache.service import TieredCache
+from volcache.hot.versions import KeyVersions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ class HotMachine(RuleBasedStateMachine):
     def open(self) -> None:
         """Start the process."""
         self.store = open_store(self.directory, volume_num=2, clock=self.clock)
-        names = Names(
+        names = KeyVersions(
             self.store.journal(), store_id=self.store.store_id, boot_id="boot"
         )
         with mock.patch("volcache.hot.servers.Server", return_value=self.memcached):
@@ -175,7 +175,7 @@ class HotMachine(RuleBasedStateMachine):
             for _ in range(1 + self.writes % 3):
                 record = self.cache.get(key)
                 assert record is None or record.value == self.expected(key)
-            head = self.cache.head(key)
+            head = self.cache.stat(key)
             assert head is None or self.expected(key) is not None
         assert self.store.stats.damaged_records == 0
 

@@ -50,7 +50,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def see_turn(self) -> None:
         """Follow the head, which a tombstone may have moved too."""
-        head = self.store._cycle.head
+        head = self.store._log.active
         self.turn = head.generation * VOLUME_NUM + head.id
 
     @rule(key=KEYS, length=LENGTHS)

@@ -70,4 +70,4 @@ def _level_of(node: ast.AST) -> str | None:
         return _HELPERS.get(called.id)
     if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
         return None
-    return _LEVELS.get(called.attr) if called.value.id == "_log" else None
+    return _LEVELS.get(called.attr) if called.value.id == "_logger" else None

@@ -33,7 +33,7 @@ class FakeCache:
         self._raise()
         self.records.clear()
 
-    def head(self, key: bytes) -> Record | None:
+    def stat(self, key: bytes) -> Record | None:
         """Return the same without its value."""
         self._raise()
         record = self.records.get(key)

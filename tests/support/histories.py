@@ -214,7 +214,7 @@ class Runner:
                 assert store.get(key) in {before, None}
         else:
             pytest.fail("the store does not write again")
-        life = store._cycle.head.life
+        life = store._log.active.seq
         self.turn += life != self._life
         self._life = life
         self.history.acknowledge(key, value, self.turn)

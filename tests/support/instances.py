@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from support.fake_cache import FakeCache
 from support.wsgi_client import Client
+from volcache.cache import FileCache, TieredCache
 from volcache.hot.tier import HotStats
-from volcache.service import FileCache, TieredCache
-from volcache.web.stats import RequestStats
-from volcache.web.status import Status
+from volcache.monitoring.requests import RequestStats
+from volcache.monitoring.snapshot import Status
 
 if TYPE_CHECKING:
     from volcache.store import Store

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
 from support.ports import pick_port
-from volcache.web.page import send_page
+from volcache.http.admin import send_page
 
 BUCKETS: Final = 64
 VOLUME_SIZE: Final = 1 << 30

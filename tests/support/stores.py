@@ -62,9 +62,9 @@ def abandon(store: Store) -> None:
     The descriptors are given back, as the kernel does, and with them the lock.
     """
     store._closed = True
-    cycle = store._cycle
+    cycle = store._log
     descriptors = list(cycle._descriptors.values())
-    index_files = [volume.index_file for volume in (*cycle._sealed, cycle.head)]
+    index_files = [volume.index_file for volume in (*cycle._sealed, cycle.active)]
     descriptors += [found._fd for found in index_files if found is not None]
     assert store._mount._lock_fd is not None
     descriptors.append(store._mount._lock_fd)

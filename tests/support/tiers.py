@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from support.journal import MemoryJournal
 from volcache.hot.memcached import MemcachedTier
-from volcache.hot.names import Names
+from volcache.hot.versions import KeyVersions
 
 if TYPE_CHECKING:
     import socket
@@ -22,7 +22,7 @@ def open_tier(
     *servers: str, journal: MemoryJournal | None = None
 ) -> Iterator[MemcachedTier]:
     """Open a tier with a time-out of 50 ms."""
-    epochs = Names(journal or MemoryJournal(), store_id=7, boot_id="boot")
+    epochs = KeyVersions(journal or MemoryJournal(), store_id=7, boot_id="boot")
     tier = MemcachedTier(servers, epochs, timeout=0.05, item_size_max=1000)
     try:
         yield tier

@@ -12,7 +12,7 @@ from support.process import SOURCE
 if TYPE_CHECKING:
     from pathlib import Path
 
-VOLCACHE: Final = "import sys; from volcache.cli import main; sys.exit(main())"
+VOLCACHE: Final = "import sys; from volcache.cli.main import main; sys.exit(main())"
 
 
 def run_unheard(

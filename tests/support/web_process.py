@@ -21,14 +21,14 @@ if not __package__:  # Run as a script: helpers and package are in folders above
 
 from support.fake_cache import FakeCache
 from support.program import Program
-from volcache.web.app import App
-from volcache.web.server import listen, serve
-from volcache.web.signals import stop_signals_held
+from volcache.http.app import App
+from volcache.server.bjoern import listen, serve
+from volcache.server.drain import stop_signals_held
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from volcache.service import FileCache
+    from volcache.cache import FileCache
 
 KEY_SIZE_MAX: Final = 64
 VALUE_SIZE_MAX: Final = 32 << 20

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from volcache.web.app import App
-from volcache.web.responses import format_date
+from volcache.http.app import App
+from volcache.http.responses import format_date
 
 if TYPE_CHECKING:
     from support.fake_cache import FakeCache
-    from volcache.service import FileCache
-    from volcache.web.lifetimes import Lifetimes
-    from volcache.web.status import Status
+    from volcache.cache import FileCache
+    from volcache.http.ttl import TtlPolicy
+    from volcache.monitoring.snapshot import Status
 
 KEY_SIZE_MAX: Final = 20
 VALUE_SIZE_MAX: Final = 100
@@ -33,7 +33,7 @@ class Client:
     def __init__(
         self,
         cache: FakeCache,
-        lifetimes: Lifetimes | None = None,
+        lifetimes: TtlPolicy | None = None,
         *,
         admin_token: str = "",
         is_ready: bool = True,

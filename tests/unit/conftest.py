@@ -1,25 +1,31 @@
-"""What tests of the command line begin with."""
+"""What several tests of the web part begin with."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-import volcache
-from support.wiring import Wiring
-from volcache.commands import serving
+from support.fake_cache import FakeCache
+from support.stores import FakeClock, open_store
+from support.wsgi_client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from volcache.store import Store
 
 
 @pytest.fixture
-def wiring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wiring]:
-    """Put the stand-in where `serve` finds it; leave logging alone."""
-    wiring = Wiring()
-    monkeypatch.setitem(sys.modules, "volcache.wiring", wiring)
-    monkeypatch.setattr(volcache, "wiring", wiring, raising=False)
-    monkeypatch.setattr(serving, "setup_logging", lambda *_: None)
-    return wiring
+def client() -> Client:
+    """Return a client of an application with an empty cache."""
+    return Client(FakeCache())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A small store at a time that stands still."""
+    opened = open_store(tmp_path, clock=FakeClock())
+    yield opened
+    opened.close()

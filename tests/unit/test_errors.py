@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from volcache.cli import EXIT_CODES
+from volcache.cli.main import EXIT_CODES
 from volcache.errors import VolcacheError
 
 

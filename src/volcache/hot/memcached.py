@@ -12,17 +12,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from volcache.hot.names import NAME_BYTES
 from volcache.hot.servers import RefusedError, ServerDownError, Servers
 from volcache.hot.tier import HotStats
+from volcache.hot.versions import NAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from volcache.hot.names import Names
     from volcache.hot.servers import Server
+    from volcache.hot.versions import KeyVersions
 
-_log = logging.getLogger("volcache.hot")
+_logger = logging.getLogger("volcache.hot")
 
 _PREFIX: Final = b"volcache:"
 # memcached takes larger numbers for points in time and smaller ones for seconds from
@@ -36,7 +36,7 @@ class MemcachedTier:
     def __init__(
         self,
         servers: Sequence[str],
-        names: Names,
+        names: KeyVersions,
         *,
         timeout: float,
         item_size_max: int,
@@ -93,11 +93,11 @@ class MemcachedTier:
         if len(item) > self._item_size_max or not self._locate(key)[0].is_up:
             return False
         try:
-            self._names.note_promotion(key)
+            self._names.record_promotion(key)
         except OSError as error:
             # Not written down, so not sent: nothing has happened.
             self.stats.failures["journal"] += 1
-            _log.error("hot.journal_failed error=%r", str(error))
+            _logger.error("hot.journal_failed error=%r", str(error))
             return False
         server, name, text = self._locate(key)
         expire = min(_EXPIRE_MAX, -(-expires_ms // 1000))

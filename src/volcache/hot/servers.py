@@ -7,11 +7,17 @@ connects again after half a second, then one, two, four, up to thirty. So it is 
 thread, never a request, that resolves names, connects, and waits for a server that hangs.
 
 Knows nothing of what the items are.
+
+Sockets that wait until a point in time, over all their calls together.
+
+A time-out of each call is none of the whole: a server that sends a byte now and then
+would stretch it for ever.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -25,14 +31,12 @@ from pymemcache.exceptions import (
     MemcacheUnexpectedCloseError,
 )
 
-from volcache.hot.deadline import DeadlineSockets
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from volcache.hot.tier import HotStats
 
-_log = logging.getLogger("volcache.hot")
+_logger = logging.getLogger("volcache.hot")
 
 _PROBE_SECONDS_MIN: Final = 0.5
 _PROBE_SECONDS_MAX: Final = 30.0
@@ -118,7 +122,7 @@ class Server:
             self._take_down("closed")
             raise ServerDownError("closed")
         sockets.begin()
-        began = time.perf_counter_ns()
+        started_ns = time.perf_counter_ns()
         try:
             return ask(client)
         except MemcacheUnexpectedCloseError as error:
@@ -134,7 +138,7 @@ class Server:
             raise ServerDownError(kind) from error
         finally:
             # The thread that probes does not call this: one thread counts.
-            self._stats.calls.observe(began, time.perf_counter_ns() - began)
+            self._stats.calls.observe(started_ns, time.perf_counter_ns() - started_ns)
 
     def _reconnect_soon(self) -> None:
         """Go down without blame: the prober connects again at once."""
@@ -153,7 +157,7 @@ class Server:
         if not self._is_said_down:
             self._is_said_down = True
             self._stats.states += 1
-            _log.warning("hot.down server=%s kind=%s", self.address, kind)
+            _logger.warning("hot.down server=%s kind=%s", self.address, kind)
 
     def _next_delay(self) -> float:
         return min(_PROBE_SECONDS_MAX, 2 * self._delay)
@@ -184,7 +188,7 @@ class Server:
         if self._is_said_down:
             self._is_said_down = False
             self._stats.states += 1
-            _log.warning("hot.up server=%s", self.address)
+            _logger.warning("hot.up server=%s", self.address)
 
     def close(self) -> None:
         """End the connection."""
@@ -265,3 +269,57 @@ def _kind_of(error: Exception) -> str:
     if isinstance(error, MemcacheError | ValueError):
         return "protocol"
     return "other"
+
+
+class DeadlineSocket(socket.socket):
+    """A socket that waits until a point in time, over all its calls together."""
+
+    deadline = 0.0  # of time.monotonic()
+
+    def _arm(self) -> None:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.settimeout(left)
+
+    def connect(self, address: Any) -> None:  # noqa: ANN401 - As in the base class.
+        """Connect, or time out."""
+        self._arm()
+        super().connect(address)
+
+    def sendall(self, data: Any, flags: int = 0) -> None:  # noqa: ANN401
+        """Send all, or time out."""
+        self._arm()
+        super().sendall(data, flags)
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """Receive something, or time out."""
+        self._arm()
+        return super().recv(size, flags)
+
+
+class DeadlineSockets:
+    """The module `socket` as pymemcache uses it, with sockets that have a deadline."""
+
+    def __init__(self, timeout: float) -> None:
+        """Have none yet; `timeout` is in seconds."""
+        self._timeout = timeout
+        self._sockets: list[DeadlineSocket] = []
+        self.deadline = 0.0
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - Any name of a module.
+        """Return what the module has."""
+        return getattr(socket, name)
+
+    def socket(self, *arguments: int) -> DeadlineSocket:
+        """Make a socket that lives under the deadline set last."""
+        made = DeadlineSocket(*arguments)
+        made.deadline = self.deadline
+        self._sockets = [made]
+        return made
+
+    def begin(self) -> None:
+        """Let the calls that follow take as long as the time-out together."""
+        self.deadline = time.monotonic() + self._timeout
+        for made in self._sockets:
+            made.deadline = self.deadline

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from volcache.metrics import Histogram
+from volcache.histogram import Histogram
 
 
 @dataclass(slots=True)

@@ -95,7 +95,7 @@ VALUE_BYTES_MAX: Final = 2**30
 RECORD_PREFIX_BYTES_MAX: Final = RECORD_OVERHEAD_BYTES + 255 + 255 + KEY_BYTES_MAX
 
 
-class LifeName(NamedTuple):
+class VolumeIdentity(NamedTuple):
     """Which use of which volume a record belongs to."""
 
     identity: bytes  # the first bytes of all its records
@@ -109,9 +109,9 @@ class VolumeHeader(NamedTuple):
     generation: int
     store_id: int
     volume: int
-    session: int
-    began_ms: int
-    oldest_life: int = 0  # as position.py numbers lives; older ones were flushed
+    mount_count: int
+    started_ms: int
+    oldest_seq: int = 0  # as position.py numbers lives; older ones were flushed
 
 
 class Record(NamedTuple):
@@ -145,7 +145,7 @@ class RecordHeader(NamedTuple):
     """A record without its value, as a scan of a volume finds it."""
 
     key: bytes
-    session: int
+    mount_count: int
     offset: int
     stored_ms: int
     expires_ms: int
@@ -167,9 +167,9 @@ def encode_volume_header(header: VolumeHeader) -> bytes:
         header.store_id,
         header.volume,
         0,
-        header.session,
-        header.began_ms,
-        header.oldest_life,
+        header.mount_count,
+        header.started_ms,
+        header.oldest_seq,
     )
     data = fixed + _CHECKSUM.pack(crc32c(fixed))
     return data.ljust(VOLUME_HEADER_BYTES, b"\0")
@@ -181,12 +181,14 @@ def decode_volume_header(data: bytes) -> VolumeHeader | None:
         return None
     fixed = data[: _VOLUME_HEADER.size]
     (checksum,) = _CHECKSUM.unpack_from(data, len(fixed))
-    magic, _, generation, store_id, volume, _, session, began_ms, oldest_life = (
+    magic, _, generation, store_id, volume, _, mount_count, started_ms, oldest_seq = (
         _VOLUME_HEADER.unpack(fixed)
     )
     if magic != _VOLUME_MAGIC or checksum != crc32c(fixed):
         return None
-    return VolumeHeader(generation, store_id, volume, session, began_ms, oldest_life)
+    return VolumeHeader(
+        generation, store_id, volume, mount_count, started_ms, oldest_seq
+    )
 
 
 def volume_version(data: bytes) -> int | None:
@@ -198,10 +200,10 @@ def volume_version(data: bytes) -> int | None:
     return data[len(_VOLUME_MAGIC)] if checksum == crc32c(fixed) else None
 
 
-def name_life(*, generation: int, store_id: int, volume: int) -> LifeName:
+def volume_identity(*, generation: int, store_id: int, volume: int) -> VolumeIdentity:
     """Return the name of one use of a volume."""
     identity = _IDENTITY.pack(_RECORD_MAGIC, VERSION, generation, store_id, volume)
-    return LifeName(identity, volume, generation)
+    return VolumeIdentity(identity, volume, generation)
 
 
 def identified_generation(data: bytes, *, store_id: int, volume: int) -> int | None:
@@ -209,14 +211,14 @@ def identified_generation(data: bytes, *, store_id: int, volume: int) -> int | N
     if len(data) < _IDENTITY_BYTES:
         return None
     generation: int = _IDENTITY.unpack_from(data)[2]
-    name = name_life(generation=generation, store_id=store_id, volume=volume)
+    name = volume_identity(generation=generation, store_id=store_id, volume=volume)
     found = decode_header(data, name.identity, VOLUME_HEADER_BYTES)
     return None if found is None else generation
 
 
 def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
     identity: bytes,
-    session: int,
+    mount_count: int,
     offset: int,
     stored_ms: int,
     expires_ms: int,
@@ -230,7 +232,7 @@ def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
     """Return all of a record that comes before its value."""
     fields = _FIELDS.pack(
         len(key),
-        session,
+        mount_count,
         offset,
         stored_ms,
         expires_ms,
@@ -245,16 +247,16 @@ def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
 
 
 def encode_tombstone(
-    identity: bytes, session: int, offset: int, stored_ms: int, key: bytes
+    identity: bytes, mount_count: int, offset: int, stored_ms: int, key: bytes
 ) -> bytes:
     """Return the record that says: from here on the key is gone."""
     return encode_record(
-        identity, session, offset, stored_ms, 0, b"", b"", key, 0, 0, _TOMBSTONE
+        identity, mount_count, offset, stored_ms, 0, b"", b"", key, 0, 0, _TOMBSTONE
     )
 
 
 def decode_record(
-    data: bytes, name: LifeName, offset: int, size: int, key: bytes
+    data: bytes, name: VolumeIdentity, offset: int, size: int, key: bytes
 ) -> Record:
     """
     Return the record read from `offset`, after checking everything it says of itself.
@@ -316,7 +318,7 @@ def decode_copy(data: bytes, store_id: int, key: bytes) -> Record | None:
     if len(data) < RECORD_BYTES_MIN:
         return None
     generation, volume = _IDENTITY.unpack_from(data)[2], _IDENTITY.unpack_from(data)[4]
-    name = name_life(generation=generation, store_id=store_id, volume=volume)
+    name = volume_identity(generation=generation, store_id=store_id, volume=volume)
     offset = _FIELDS.unpack_from(data, _IDENTITY_BYTES)[2]
     try:
         return decode_record(data, name, offset, len(data), key)
@@ -325,7 +327,7 @@ def decode_copy(data: bytes, store_id: int, key: bytes) -> Record | None:
 
 
 def decode_head(
-    data: bytes, name: LifeName, offset: int, size: int, key: bytes
+    data: bytes, name: VolumeIdentity, offset: int, size: int, key: bytes
 ) -> Record:
     """
     Return a record without its value from its first bytes.
@@ -391,7 +393,7 @@ def decode_header(data: bytes, identity: bytes, offset: int) -> RecordHeader | N
         return None
     (
         key_length,
-        session,
+        mount_count,
         at,
         stored_ms,
         expires_ms,
@@ -414,7 +416,7 @@ def decode_header(data: bytes, identity: bytes, offset: int) -> RecordHeader | N
         return None
     return RecordHeader(
         data[key_start:key_end],
-        session,
+        mount_count,
         at,
         stored_ms,
         expires_ms,

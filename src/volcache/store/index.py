@@ -8,22 +8,31 @@ in pieces, so that no single request pays for a million keys.
 
 Invariants:
     - `get` returns the position set last, unless the key was deleted or swept since.
-    - `live(life)` counts the keys whose position lies in the life; their sum over all
+    - `live(seq)` counts the keys whose position lies in the life; their sum over all
       lives not reclaimed is `count`.
+
+Where a record lies, packed into one integer.
+
+The index holds one position for every key, so it is one Python int (48 bytes) and not a
+tuple of four (over 150). From high bits to low::
+
+    generation 32 | volume 16 | offset 40 | size 32
+
+The two high fields together are a *life*: one use of one volume, from the time it becomes
+the head to the time it is reclaimed. Generations count the turns of the cycle, so that
+lives, compared as integers, stand in the order in which they were written.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
-
-from volcache.store.position import LIFE_SHIFT, SIZE_MAX
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class _Life:
+class _Volume:
     """What is known of one use of a volume."""
 
     __slots__ = ("bytes", "keys", "records")
@@ -47,39 +56,39 @@ class Index:
         # reclaimed: then it is as good as none, and the caller, who knows which lives
         # there are, must take it so. The dict's own method: each get of the store is one.
         self.get: Callable[[bytes], int | None] = self._positions.get
-        self._lives: dict[int, _Life] = {}
-        self._current = _Life()
+        self._lives: dict[int, _Volume] = {}
+        self._current = _Volume()
         self._to_sweep: deque[tuple[int, list[bytes]]] = deque()
 
     @property
     def count(self) -> int:
         """The number of keys that have a live position."""
-        return sum(life.records for life in self._lives.values())
+        return sum(seq.records for seq in self._lives.values())
 
-    def live(self, life: int) -> tuple[int, int]:
+    def live(self, seq: int) -> tuple[int, int]:
         """Return the number of live records of a life and their bytes."""
-        found = self._lives.get(life)
+        found = self._lives.get(seq)
         return (found.records, found.bytes) if found else (0, 0)
 
-    def begin(self, life: int) -> None:
+    def begin(self, seq: int) -> None:
         """Let positions of this life be set from now on."""
-        self._current = self._lives.setdefault(life, _Life())
+        self._current = self._lives.setdefault(seq, _Volume())
 
     def set(self, key: bytes, position: int) -> None:
         """Set the position of a key; it must lie in the life begun last."""
         previous = self.get(key)
         self._positions[key] = position
-        life = self._current
+        seq = self._current
         if previous is None:
-            life.keys.append(key)
-        elif previous >> LIFE_SHIFT == position >> LIFE_SHIFT:
-            life.bytes += (position & SIZE_MAX) - (previous & SIZE_MAX)
+            seq.keys.append(key)
+        elif previous >> SEQ_SHIFT == position >> SEQ_SHIFT:
+            seq.bytes += (position & SIZE_MAX) - (previous & SIZE_MAX)
             return
         else:
-            life.keys.append(key)
+            seq.keys.append(key)
             self._died(previous)
-        life.records += 1
-        life.bytes += position & SIZE_MAX
+        seq.records += 1
+        seq.bytes += position & SIZE_MAX
 
     def delete(self, key: bytes) -> bool:
         """Forget a key; tell whether it had a live position."""
@@ -88,37 +97,37 @@ class Index:
 
     def _died(self, position: int) -> bool:
         """Take a position out of the account of its life, if there still is one."""
-        life = self._lives.get(position >> LIFE_SHIFT)
-        if life is None:
+        seq = self._lives.get(position >> SEQ_SHIFT)
+        if seq is None:
             return False
-        life.records -= 1
-        life.bytes -= position & SIZE_MAX
+        seq.records -= 1
+        seq.bytes -= position & SIZE_MAX
         return True
 
-    def reclaim(self, life: int) -> tuple[int, int]:
+    def reclaim(self, seq: int) -> tuple[int, int]:
         """
         Forget everything that lies in a life, whatever its size, in constant time.
 
         Returns:
             The number of live records lost by it, and their bytes.
         """
-        gone = self._lives.pop(life, None)
+        gone = self._lives.pop(seq, None)
         if gone is None:
             return 0, 0
-        self._to_sweep.append((life, gone.keys))
+        self._to_sweep.append((seq, gone.keys))
         return gone.records, gone.bytes
 
     def sweep(self, budget: int) -> None:
         """Look at up to `budget` keys of reclaimed lives and free what is dead."""
         positions = self._positions
         while self._to_sweep and budget > 0:
-            life, keys = self._to_sweep[0]
+            seq, keys = self._to_sweep[0]
             steps = min(budget, len(keys))
             budget -= max(1, steps)
             for _ in range(steps):
                 key = keys.pop()
                 position = positions.get(key)
-                if position is not None and position >> LIFE_SHIFT == life:
+                if position is not None and position >> SEQ_SHIFT == seq:
                     del positions[key]
             if not keys:
                 self._to_sweep.popleft()
@@ -131,5 +140,33 @@ class Index:
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Yield every key with its live position."""
         for key, position in self._positions.items():
-            if position >> LIFE_SHIFT in self._lives:
+            if position >> SEQ_SHIFT in self._lives:
                 yield key, position
+
+
+VOLUME_MAX: Final = 2**16 - 1
+OFFSET_MAX: Final = 2**40 - 1
+SIZE_MAX: Final = 2**32 - 1
+
+SEQ_SHIFT: Final = 72  # position >> LIFE_SHIFT is the life.
+OFFSET_SHIFT: Final = 32  # position >> OFFSET_SHIFT & OFFSET_MAX is the offset.
+
+
+def make_seq(generation: int, volume: int) -> int:
+    """Return the life of a volume in a generation."""
+    return generation << 16 | volume
+
+
+def volume_of(seq: int) -> int:
+    """Return the id of the volume a life belongs to."""
+    return seq & VOLUME_MAX
+
+
+def generation_of(seq: int) -> int:
+    """Return the generation of a life."""
+    return seq >> 16
+
+
+def pack_position(seq: int, offset: int, size: int) -> int:
+    """Return the position of a record of `size` bytes at `offset`."""
+    return seq << SEQ_SHIFT | offset << OFFSET_SHIFT | size

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from volcache.store.files import write_all
 from volcache.store.format import VOLUME_HEADER_BYTES
-from volcache.store.lines import (
+from volcache.store.index_format import (
     IndexName,
     decode_block,
     decode_blocks,

@@ -12,20 +12,20 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from volcache.store.mount_point import (
+from volcache.store.directory import (
     DATA,
     HOT,
     INDEX,
     LOCK,
     META,
     NAMES,
-    MountPoint,
+    StoreDirectory,
     unreadable,
 )
-from volcache.store.position import VOLUME_MAX
-from volcache.store.report import RecoveryReport
+from volcache.store.index import VOLUME_MAX
+from volcache.store.inventory import Inventory
 from volcache.store.scan import NO_FILE
-from volcache.store.survey import Survey
+from volcache.store.stats import RecoveryStats
 
 if TYPE_CHECKING:
     from volcache.store.files import FileSystem
@@ -44,22 +44,22 @@ class Problem(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Collected(RecoveryReport):
+class _Collected(RecoveryStats):
     """What a survey finds, as problems instead of lines in a log."""
 
     problems: list[Problem] = field(default_factory=list)
     stale_volumes: list[tuple[int, int]] = field(default_factory=list)
 
-    def note_damage(self, what: str, volume: int, start: int, end: int) -> None:
+    def count_damage(self, what: str, volume: int, start: int, end: int) -> None:
         """Remember a header; a survey looks at nothing else."""
         text = f"{what} does not check out, up to {end}"
         self.problems.append(Problem(f"{DATA}/{volume}", start, text))
 
-    def note_stale(self, volume: int, generation: int) -> None:
+    def count_stale(self, volume: int, generation: int) -> None:
         """Remember a volume whose life was reclaimed."""
         self.stale_volumes.append((volume, generation))
 
-    def note_meta_lost(self) -> None:
+    def count_meta_lost(self) -> None:
         """Remember that META.txt says nothing."""
         self.meta_lost = True
 
@@ -67,7 +67,7 @@ class _Collected(RecoveryReport):
 class OfflineStore:
     """The lives of a mount point, from the oldest to the newest."""
 
-    def __init__(self, mount: MountPoint) -> None:
+    def __init__(self, mount: StoreDirectory) -> None:
         """
         Look at META.txt and at the headers of all volumes.
 
@@ -90,28 +90,28 @@ class OfflineStore:
             # A survey of nothing makes a life of volume 0.
             self._descriptors.setdefault(0, NO_FILE)
             found = _Collected()
-            survey = Survey(mount, self._descriptors, found)
+            survey = Inventory(mount, self._descriptors, found)
             self.headers = survey.headers
             self.meta = survey.meta
-            lives = survey.lives()
+            seqs = survey.seqs()
         except BaseException:
             self.close()
             raise
         self.problems += found.problems
         self.meta_lost = found.meta_lost
         self.stale_volumes = found.stale_volumes
-        self.volumes: list[Volume] = [lives[life] for life in sorted(lives)]
+        self.volumes: list[Volume] = [seqs[seq] for seq in sorted(seqs)]
 
     @classmethod
     def inspect(cls, fs: FileSystem, directory: str) -> Self:
         """
-        Open a directory only to look at it; see `MountPoint.inspect` for the errors.
+        Open a directory only to look at it; see `StoreDirectory.inspect` for the errors.
 
         Args:
             fs: One that reads only.
             directory: Of the mount point.
         """
-        mount = MountPoint.inspect(fs, directory)
+        mount = StoreDirectory.inspect(fs, directory)
         try:
             return cls(mount)
         except OSError as error:

@@ -102,8 +102,8 @@ class VolumeReader:
         """Tell whether a record of this life was at least begun here."""
         return self.read(offset, len(self._identity)) == self._identity
 
-    def header_at(self, offset: int, session: int) -> RecordHeader | None:
-        """Return the header of a record here that `session` can have been before."""
+    def header_at(self, offset: int, mount_count: int) -> RecordHeader | None:
+        """Return the header of a record here that `mount_count` can have been before."""
         # Not the longest possible header: to copy that for each record would cost more
         # than all else. Few have more than this.
         data = self.read(offset, _HEADER_BYTES)
@@ -113,7 +113,7 @@ class VolumeReader:
         if length > len(data):
             data = self.read(offset, length)
         header = decode_header(data, self._identity, offset)
-        if header is None or header.session < session:
+        if header is None or header.mount_count < mount_count:
             return None
         return header if offset + header.size <= self.length else None
 
@@ -122,7 +122,7 @@ class VolumeReader:
         value = self.read(header.offset + header.value_start, header.length)
         return len(value) == header.length and crc32c(value) == header.checksum
 
-    def find_header(self, offset: int, session: int, window: int) -> int | None:
+    def find_header(self, offset: int, mount_count: int, window: int) -> int | None:
         """Return where the next record begins, at most `window` bytes further on."""
         limit = min(self.length, offset + window)
         overlap = len(self._identity) - 1
@@ -133,7 +133,7 @@ class VolumeReader:
             chunk, start = self._buffer, self._start
             at = chunk.find(self._identity, offset - start)
             while at >= 0:
-                if self.header_at(start + at, session) is not None:
+                if self.header_at(start + at, mount_count) is not None:
                     return start + at
                 at = chunk.find(self._identity, at + 1)
             following = start + len(chunk) - overlap
@@ -154,19 +154,19 @@ def scan_records(
         start: Where a record may begin.
         window: How many bytes without a record end the scan.
     """
-    offset, session = start, 0
+    offset, mount_count = start, 0
     while offset < reader.length:
-        header = reader.header_at(offset, session)
+        header = reader.header_at(offset, mount_count)
         if header is not None:
             end = offset + header.size
             intact = reader.is_intact(header)
-            if not intact and reader.find_header(end, session, window) is None:
+            if not intact and reader.find_header(end, mount_count, window) is None:
                 yield Torn(offset)
                 return
             yield Found(header, intact)
-            offset, session = end, header.session
+            offset, mount_count = end, header.mount_count
             continue
-        following = reader.find_header(offset + 1, session, window)
+        following = reader.find_header(offset + 1, mount_count, window)
         if following is None:
             if reader.begins_record(offset):
                 yield Torn(offset)

@@ -61,7 +61,7 @@ def test_a_server_that_drips_is_cut_off_at_the_deadline() -> None:
             connection.sendall(b"V")
 
     with FakeMemcached(drip) as server, open_tier(server.address) as tier:
-        tier._names.note_promotion(b"k")
+        tier._names.record_promotion(b"k")
         assert tier.get(b"k") is None
         assert tier.stats.failures["timeout"] == 1
         assert not is_up(tier)

@@ -19,13 +19,17 @@ from volcache.store.format import (
     encode_tombstone,
     encode_volume_header,
     identified_generation,
-    name_life,
+    volume_identity,
     volume_version,
 )
 
-LIFE = name_life(generation=7, store_id=0x1122334455667788, volume=3)
+LIFE = volume_identity(generation=7, store_id=0x1122334455667788, volume=3)
 HEADER = VolumeHeader(
-    generation=7, store_id=2**64 - 1, volume=3, session=9, began_ms=1_790_000_000_000
+    generation=7,
+    store_id=2**64 - 1,
+    volume=3,
+    mount_count=9,
+    started_ms=1_790_000_000_000,
 )
 
 
@@ -124,7 +128,7 @@ def test_a_record_of_another_place_life_or_key_is_refused() -> None:
     """What is right in itself is still wrong where something else is expected."""
     data = make_record()
     size = len(data)
-    other = name_life(generation=8, store_id=0x1122334455667788, volume=3)
+    other = volume_identity(generation=8, store_id=0x1122334455667788, volume=3)
 
     with pytest.raises(DamagedRecordError, match="another begins there"):
         decode_record(data, other, 4096, size, b"a/key")

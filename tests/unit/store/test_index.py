@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from support.stores import unswept
-from volcache.store.index import Index
-from volcache.store.position import pack_life, pack_position
+from volcache.store.index import Index, make_seq, pack_position
 
-OLD = pack_life(0, 0)
-NEW = pack_life(0, 1)
+OLD = make_seq(0, 0)
+NEW = make_seq(0, 1)
 
 
 def make_index() -> Index:

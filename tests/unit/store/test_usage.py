@@ -98,14 +98,14 @@ def test_every_slot_is_shown_used_or_not(tmp_path: Path) -> None:
     usage = store.usage()
     assert [v.state for v in usage.volumes] == ["head", "empty", "empty", "empty"]
     assert [v.size for v in usage.volumes] == [VOLUME_SIZE] * VOLUME_NUM
-    assert usage.dead == usage.head_end == VOLUME_HEADER_BYTES
+    assert usage.dead == usage.active_end == VOLUME_HEADER_BYTES
 
     for _ in range(VOLUME_NUM):
         fill_volume(store)
     usage = store.usage()
     assert [v.state for v in usage.volumes] == ["head", "sealed", "sealed", "sealed"]
     assert [v.generation for v in usage.volumes] == [1, 0, 0, 0]
-    assert (usage.head_id, usage.head_generation) == (0, 1)
+    assert (usage.active_id, usage.active_generation) == (0, 1)
     store.close()
 
 
@@ -117,11 +117,11 @@ def test_a_volume_knows_when_it_began_also_after_a_restart(tmp_path: Path) -> No
     clock.advance(3600)
     fill_volume(store)
     began = [first, first + 3_600_000, 0, 0]
-    assert [v.began_ms for v in store.usage().volumes] == began
+    assert [v.started_ms for v in store.usage().volumes] == began
 
     clock.advance(60)
     store = reopen(store, tmp_path, clock=clock)
-    assert [v.began_ms for v in store.usage().volumes] == began
+    assert [v.started_ms for v in store.usage().volumes] == began
     store.close()
 
 
@@ -138,7 +138,7 @@ def test_a_volume_whose_header_is_damaged_does_not_know_when_it_began(
 
     store = open_store(tmp_path)
     volume = store.usage().volumes[0]
-    assert (volume.began_ms, volume.live_records) == (0, len(keys) - 1)
+    assert (volume.started_ms, volume.live_records) == (0, len(keys) - 1)
     store.close()
 
 
@@ -177,6 +177,6 @@ def test_a_disk_that_does_not_answer_does_not_keep_the_rest_from_being_known(
     store.put(b"k", b"v")
     fs.is_silent = True
     volume = store.usage().volumes[0]
-    assert volume.size == volume.used == store.usage().head_end
+    assert volume.size == volume.used == store.usage().active_end
     fs.is_silent = False
     store.close()

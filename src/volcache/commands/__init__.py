@@ -1,1 +1,0 @@
-"""The words after `volcache`: what each takes, prints and returns."""

@@ -1,0 +1,1 @@
+"""HTTP semantics: requests in, responses out. Neither sockets nor processes."""

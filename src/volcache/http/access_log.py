@@ -1,0 +1,188 @@
+"""
+The access log: a line for each request, put around the application if it is wanted.
+
+Lines are like nginx's `main`, or JSON. Everything a client sent goes through
+`printable.py`, so nothing it sends can end a field or a line. What bjoern answers by
+itself, requests that are none, never reaches the application and is not here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from volcache.http.responses import format_date
+from volcache.text import escape_header, escape_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from _typeshed import OptExcInfo
+
+    from volcache.http.responses import Headers
+
+_logger: Final = logging.getLogger(__name__)
+_PATH_SIZE_MAX: Final = 4096  # Characters of a line, as are the others.
+_FIELD_SIZE_MAX: Final = 200
+_NS_PER_SECOND: Final = 1_000_000_000
+_NS_PER_MS: Final = 1_000_000
+
+
+class AccessLog:
+    """Answers as another application does, and hands on a line for each answer."""
+
+    def __init__(
+        self,
+        app: Callable[[WSGIEnvironment, StartResponse], list[bytes]],
+        add: Callable[[str], None],
+        *,
+        as_json: bool = False,
+        clock: Callable[[], int] = time.time_ns,
+        timer: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        """
+        Stand in front of an application.
+
+        Args:
+            app: Never raises; neither does this.
+            add: Takes a line with its line feed; must not wait for anything.
+            as_json: One object a line.
+            clock: Nanoseconds since the epoch.
+            timer: Nanoseconds since any moment, never put back.
+        """
+        self._app = app
+        self._add = add
+        self._format = self._as_json if as_json else self._as_text
+        self._clock = clock
+        self._timer = timer
+        self._second = -1
+        self._text_time = self._json_time = ""
+
+    def __call__(
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> list[bytes]:
+        """Answer one request."""
+        started_ns = self._timer()
+        status = ""
+        headers: Headers = []
+
+        def start(
+            status_: str, headers_: Headers, error: OptExcInfo | None = None, /
+        ) -> Callable[[bytes], object]:
+            nonlocal status, headers
+            status, headers = status_, headers_
+            return start_response(status_, headers_, error)
+
+        body = self._app(environ, start)
+        try:
+            ns = self._timer() - started_ns
+            self._add(
+                self._format(environ, status, headers, sum(map(len, body)), ns) + "\n"
+            )
+        except Exception:
+            _logger.exception("access.line_failed")
+        return body
+
+    def _as_text(
+        self,
+        environ: WSGIEnvironment,
+        status: str,
+        headers: Headers,
+        size: int,
+        ns: int,
+    ) -> str:
+        """Write a line as nginx's `main`, with three fields more."""
+        self._tell_time()
+        cache, position = _cache_and_position(headers)
+        return (
+            f"{_word(environ, 'REMOTE_ADDR')} - - [{self._text_time}]"
+            f' "{_word(environ, "REQUEST_METHOD")} {_uri(environ)}'
+            f' {_word(environ, "SERVER_PROTOCOL")}"'
+            f' {status[:3]} {size} "{_field(environ, "HTTP_REFERER")}"'
+            f' "{_field(environ, "HTTP_USER_AGENT")}"'
+            f' "{_field(environ, "HTTP_X_FORWARDED_FOR")}"'
+            f" cache={cache or '-'} position={position or '-'}"
+            f" seconds={ns / _NS_PER_SECOND:.6f}"
+        )
+
+    def _as_json(
+        self,
+        environ: WSGIEnvironment,
+        status: str,
+        headers: Headers,
+        size: int,
+        ns: int,
+    ) -> str:
+        """Write an object; what there is not is null."""
+        now_ns = self._tell_time()
+        cache, position = _cache_and_position(headers)
+        return json.dumps(
+            {
+                "time": f"{self._json_time}.{now_ns // _NS_PER_MS % 1000:03}Z",
+                "remote": _word(environ, "REMOTE_ADDR"),
+                "method": _word(environ, "REQUEST_METHOD"),
+                "uri": _uri(environ),
+                "protocol": _word(environ, "SERVER_PROTOCOL"),
+                "status": int(status[:3]),
+                "bytes": size,
+                "referer": _optional(environ, "HTTP_REFERER"),
+                "agent": _optional(environ, "HTTP_USER_AGENT"),
+                "forwarded": _optional(environ, "HTTP_X_FORWARDED_FOR"),
+                "cache": cache,
+                "position": position,
+                "seconds": round(ns / _NS_PER_SECOND, 6),
+            }
+        )
+
+    def _tell_time(self) -> int:
+        """Return the time; what lines say of it is written once a second."""
+        now_ns = self._clock()
+        second = now_ns // _NS_PER_SECOND
+        if second != self._second:
+            # "Sat, 21 Nov 2026 09:00:00 GMT": the names of months are English there.
+            _, day, month, year, clock, _ = format_date(second).split()
+            self._text_time = f"{day}/{month}/{year}:{clock} +0000"
+            self._json_time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._second = second
+        return now_ns
+
+
+def _cache_and_position(headers: Headers) -> tuple[str | None, str | None]:
+    """Return what an answer says of where its value came from."""
+    cache = position = None
+    for name, value in headers:
+        if name == "X-Cache":
+            cache = value
+        elif name == "X-Position":
+            position = value
+    return cache, position
+
+
+def _word(environ: WSGIEnvironment, name: str) -> str:
+    """Return what holds no space, `-` if it is empty."""
+    return escape_path(environ.get(name, ""), _FIELD_SIZE_MAX) or "-"
+
+
+def _optional(environ: WSGIEnvironment, name: str) -> str | None:
+    """Return a header for a field in quotes; None if there is none."""
+    text: str = environ.get(name, "")
+    return escape_header(text, _FIELD_SIZE_MAX) if text else None
+
+
+def _field(environ: WSGIEnvironment, name: str) -> str:
+    """Return a header for a field in quotes, `-` if there is none."""
+    return _optional(environ, name) or "-"
+
+
+def _uri(environ: WSGIEnvironment) -> str:
+    """Write path and query as they stood in the request line, or could have."""
+    path = escape_path(environ.get("PATH_INFO", ""), _PATH_SIZE_MAX)
+    query: str = environ.get("QUERY_STRING", "")
+    if not query:
+        return path
+    # A query is not decoded, so it holds no space unless somebody forges one.
+    query = escape_header(query, _FIELD_SIZE_MAX).replace(" ", "%20")
+    return f"{path}?{query}"

@@ -1,0 +1,1 @@
+"""What an operator sees: counters, metrics, `/-/stats` and the terminal."""

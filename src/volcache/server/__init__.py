@@ -1,0 +1,1 @@
+"""The process: listening, serving with bjoern, draining, idle connections."""

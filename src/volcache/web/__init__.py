@@ -1,1 +1,0 @@
-"""HTTP: the WSGI application and the server that runs it."""

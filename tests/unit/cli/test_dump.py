@@ -1,0 +1,81 @@
+"""`volcache dump`: every record once, with its state."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.damage import extents, fill
+from volcache.cli import main as cli
+from volcache.cli.dump import dump
+
+if TYPE_CHECKING:
+    import pytest
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
+SOURCE = Path(cli.__file__).parents[2]
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
+    """Run a dump that succeeds and return its lines."""
+    assert cli.main(["dump", *argv]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_each_record_is_one_line_in_the_order_of_the_disk(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All columns, and all states a healthy directory has."""
+    lines = lines_of(capsys, str(GOLDEN / "healthy"))
+    assert "1 1 439 98 1790000000000 0 text/plain live a/hello.txt" in lines
+    assert "1 1 764 72 1790000000000 0 - superseded deleted" in lines
+    assert "1 1 836 71 1790000000000 0 - tombstone deleted" in lines
+    assert len(lines) == 11
+    places = [tuple(map(int, line.split(" ")[:3])) for line in lines]
+    assert places == sorted(places, key=lambda place: (place[1], place[0], place[2]))
+
+
+def test_states_of_time_and_damage_are_told(tmp_path: Path) -> None:
+    """Live until the millisecond it expires; a value that rots is damaged."""
+    directory = tmp_path / "store"
+    shutil.copytree(GOLDEN / "healthy", directory)
+    volume = directory / "data" / "1"
+    data = volume.read_bytes()
+    volume.write_bytes(data.replace(b"Hello, disk!", b"Hello, dusk!"))
+    for now_ms, state in ((1790000000999, "live"), (1790000001000, "expired")):
+        states = {row.key: row.state for row in dump(str(directory), now_ms)}
+        assert states["later%20gone"] == state
+        assert states["a/hello.txt"] == "damaged"
+
+
+def test_json_names_each_column(capsys: pytest.CaptureFixture[str]) -> None:
+    """One object a line, numbers as numbers."""
+    rows = [
+        json.loads(line) for line in lines_of(capsys, "--json", str(GOLDEN / "healthy"))
+    ]
+    (hello,) = [row for row in rows if row["key"] == "a/hello.txt"]
+    assert hello == {
+        "volume": 1,
+        "generation": 1,
+        "offset": 439,
+        "size": 98,
+        "stored": 1790000000000,
+        "expires": 0,
+        "type": "text/plain",
+        "state": "live",
+        "key": "a/hello.txt",
+    }
+
+
+def test_keys_are_those_that_are_live(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without superseded ones; each once; and the whole dump has every record."""
+    fill(tmp_path / "store")
+    keys = lines_of(capsys, "--keys", str(tmp_path / "store"))
+    assert len(keys) == len(set(keys)) > 500
+    lines = lines_of(capsys, str(tmp_path / "store"))
+    assert len(lines) == len(extents(tmp_path / "store"))
+    assert sum(" live " in line for line in lines) == len(keys)

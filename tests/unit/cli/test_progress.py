@@ -1,0 +1,117 @@
+"""The progress bar, as terminals of different widths see it."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import struct
+import sys
+import termios
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.waiting import wait_until
+from volcache.cli.progress import above, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+COLUMNS = pytest.mark.parametrize("columns", [80, 40])
+
+
+@contextmanager
+def terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], str]]:
+    """Let standard error be a terminal; give what reads it."""
+    ours, theirs = pty.openpty()
+    size = struct.pack("HHHH", 24, columns, 0, 0)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+    os.set_blocking(ours, False)
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream, monkeypatch.context() as m:
+        m.setattr(sys, "stderr", stream)
+        m.setenv("COLUMNS", "200")  # The terminal knows better.
+        yield partial(_read, ours)
+    os.close(ours)
+
+
+def _read(fd: int, awaited: str) -> str:
+    """Return what the terminal is sent, up to something awaited."""
+    shown: list[str] = []
+
+    def is_there() -> bool:
+        with suppress(BlockingIOError):
+            shown.append(os.read(fd, 65536).decode())
+        return awaited in "".join(shown)
+
+    wait_until(is_there, f"{awaited!r} on the terminal")
+    return "".join(shown)
+
+
+@COLUMNS
+@pytest.mark.parametrize(
+    ("unit", "total", "figures"),
+    [
+        ("B", 201_000_000, "100M/201M"),
+        ("files", 20_002, "10001/20002"),
+        ("files", 999_999_999, "499999999/999999999"),
+    ],
+)
+def test_a_bar_fits_and_has_all_figures(
+    monkeypatch: pytest.MonkeyPatch, columns: int, unit: str, total: int, figures: str
+) -> None:
+    """Only the longest are cut off; there is a bar where there is room for one."""
+    with terminal(columns, monkeypatch) as read:
+        with progress(total, "import", unit) as bar:
+            bar.update(total // 2)
+            bar.refresh()
+            shown = read("50%").rsplit("\r", 1)[-1].rstrip()
+        assert len(shown) < columns
+        assert shown.startswith("import:  50%")
+        assert figures in shown
+        assert shown.endswith(" left") or (columns == 40 and total > 10**8)
+        assert ("\u2588" in shown) == (f"{unit}, " in shown) == (columns == 80)
+        assert read(" " * 20 + "\r")[-columns:].strip() == ""  # At the end it is gone.
+
+
+@COLUMNS
+def test_without_a_total_the_number_so_far_is_shown(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """Such as of files that are still being looked for."""
+    with terminal(columns, monkeypatch) as read, progress(None, "look", "files") as bar:
+        bar.update(1234)
+        bar.refresh()
+        assert read("1234").rstrip().endswith("\rlook: 1234 files")
+
+
+@COLUMNS
+def test_a_line_takes_the_place_of_the_bar(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """Nothing of the bar is left behind it."""
+
+    def write(line: str) -> None:
+        sys.stderr.write(line)
+        sys.stderr.flush()
+
+    with terminal(columns, monkeypatch) as read, progress(10, "check") as bar:
+        above(bar, write)("damaged")
+        shown = read("damaged")
+        assert shown.endswith("\rdamaged")
+        assert shown.split("\r")[-2].strip() == ""
+
+
+def test_without_a_terminal_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log holds lines, not bars."""
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    with progress(10, "check") as bar:
+        bar.update(5)
+    assert log.getvalue() == ""

@@ -1,0 +1,179 @@
+"""The access log has a line for each answer, and nobody can forge one."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from volcache.http.access_log import AccessLog
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+NOW_NS = 1_795_251_600_123_456_789  # 2026-11-21, 09:00.
+HIT = [("X-Position", "0,4096,1500"), ("X-Cache", "DISK"), ("Content-Length", "5")]
+# What nginx's `main` has, then what is ours.
+LINE = re.compile(
+    r'(?P<remote>[^ "]+) - - \[(?P<time>[^]"]+)\]'
+    r' "(?P<method>[^ "]+) (?P<uri>[^ "]*) (?P<protocol>[^ "]+)"'
+    r' (?P<status>\d{3}) (?P<bytes>\d+) "(?P<referer>[^"]*)" "(?P<agent>[^"]*)"'
+    r' "(?P<forwarded>[^"]*)" cache=(?P<cache>[A-Z]+|-)'
+    r" position=(?P<position>\d+,\d+,\d+|-) seconds=(?P<seconds>\d+\.\d{6})\n"
+)
+ENVIRON = {
+    "REQUEST_METHOD": "GET",
+    "PATH_INFO": "/a key",
+    "SERVER_PROTOCOL": "HTTP/1.1",
+    "REMOTE_ADDR": "127.0.0.1",
+}
+ANY_TEXT = st.text(st.characters(max_codepoint=0xFF))
+
+
+def ask(
+    environ: dict[str, str],
+    status: str = "200 OK",
+    headers: list[tuple[str, str]] = HIT,
+    body: tuple[bytes, ...] = (b"value",),
+    *,
+    as_json: bool = False,
+) -> str:
+    """Send one request that takes 0.0125 seconds, and return what was logged."""
+    lines: list[str] = []
+    ticks = iter([1_000, 12_501_000])
+    started: list[tuple[Any, ...]] = []
+
+    def app(_: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        start_response(status, headers)
+        return list(body)
+
+    def start_response(*given: Any) -> Any:
+        started.append(given)
+
+    log = AccessLog(
+        app,
+        lines.append,
+        as_json=as_json,
+        clock=lambda: NOW_NS,
+        timer=lambda: next(ticks),
+    )
+    assert log(dict(environ), start_response) == list(body)
+    assert started == [(status, headers, None)]
+    (line,) = lines
+    return line
+
+
+def test_line_is_nginx_main_and_three_fields() -> None:
+    """Programs that read nginx's logs read the beginning; ours follow by name."""
+    environ = ENVIRON | {
+        "QUERY_STRING": "v=1",
+        "HTTP_REFERER": "http://host/page",
+        "HTTP_USER_AGENT": "curl/7.88.1",
+        "HTTP_X_FORWARDED_FOR": "192.0.2.1, 192.0.2.2",
+    }
+    assert ask(environ) == (
+        '127.0.0.1 - - [21/Nov/2026:09:00:00 +0000] "GET /a%20key?v=1 HTTP/1.1" 200 5'
+        ' "http://host/page" "curl/7.88.1" "192.0.2.1, 192.0.2.2"'
+        " cache=DISK position=0,4096,1500 seconds=0.012500\n"
+    )
+
+
+def test_what_there_is_not_is_a_dash() -> None:
+    """Every line has every field, also for a request that names no path."""
+    line = ask({"REQUEST_METHOD": "CONNECT"}, "405 Method Not Allowed", [], ())
+    found = LINE.fullmatch(line)
+    assert found
+    assert (found["remote"], found["uri"], found["protocol"]) == ("-", "", "-")
+    assert (found["status"], found["bytes"]) == ("405", "0")
+    assert (found["agent"], found["cache"], found["position"]) == ("-", "-", "-")
+
+
+def test_json_has_the_same_with_numbers() -> None:
+    """One object a line; what there is not is null."""
+    line = ask(ENVIRON | {"HTTP_USER_AGENT": "curl"}, as_json=True)
+    assert line.endswith("}\n")
+    assert json.loads(line) == {
+        "time": "2026-11-21T09:00:00.123Z",
+        "remote": "127.0.0.1",
+        "method": "GET",
+        "uri": "/a%20key",
+        "protocol": "HTTP/1.1",
+        "status": 200,
+        "bytes": 5,
+        "referer": None,
+        "agent": "curl",
+        "forwarded": None,
+        "cache": "DISK",
+        "position": "0,4096,1500",
+        "seconds": 0.0125,
+    }
+
+
+@pytest.mark.property
+@given(
+    st.fixed_dictionaries(
+        {
+            "REQUEST_METHOD": ANY_TEXT,
+            "PATH_INFO": ANY_TEXT,
+            "QUERY_STRING": ANY_TEXT,
+            "REMOTE_ADDR": ANY_TEXT,
+            "SERVER_PROTOCOL": ANY_TEXT,
+            "HTTP_REFERER": ANY_TEXT,
+            "HTTP_USER_AGENT": ANY_TEXT,
+            "HTTP_X_FORWARDED_FOR": ANY_TEXT,
+        }
+    )
+)
+def test_nothing_a_client_sends_forges_a_line_or_a_field(
+    environ: dict[str, str],
+) -> None:
+    """Whatever comes, a line is one line of ASCII with the fields it should have."""
+    line = ask(environ)
+    assert line.isascii()
+    assert line[:-1].isprintable() or line == "\n"
+    found = LINE.fullmatch(line)
+    assert found
+    assert (found["status"], found["bytes"], found["cache"]) == ("200", "5", "DISK")
+    assert found["position"] == "0,4096,1500"
+    fields = ask(environ, as_json=True)
+    assert fields[:-1].isprintable()
+    assert len(json.loads(fields)) == 13
+
+
+def test_line_has_an_end_whatever_is_sent() -> None:
+    """Headers of 80 KiB, which bjoern takes, do not make lines of 80 KiB."""
+    names = ("QUERY_STRING", "HTTP_REFERER", "HTTP_USER_AGENT", "HTTP_X_FORWARDED_FOR")
+    environ = ENVIRON | dict.fromkeys(names, "\xe9" * 80_000)
+    environ["PATH_INFO"] = "/\xe9" * 40_000
+    assert len(ask(environ)) < 8_000
+
+
+def test_times_of_two_seconds_differ() -> None:
+    """The text of a second is used for that second alone."""
+    lines: list[str] = []
+    times = iter([NOW_NS, NOW_NS + 800_000_000, NOW_NS + 900_000_000])
+    log = AccessLog(lambda *_: [], lines.append, clock=lambda: next(times))
+    for _ in range(3):
+        log({"REQUEST_METHOD": "GET"}, lambda *_: print)
+    assert [re.findall(r":00:(\d\d) ", line) for line in lines] == [
+        ["00"],
+        ["00"],
+        ["01"],
+    ]
+
+
+def test_mistake_of_the_log_leaves_the_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A line that cannot be made is lost; the client gets what the application said."""
+
+    def fail(_line: str) -> None:
+        raise ValueError("a bug")
+
+    log = AccessLog(lambda *_: [b"value"], fail)
+    assert log({"REQUEST_METHOD": "GET"}, lambda *_: print) == [b"value"]
+    assert caplog.messages == ["access.line_failed"]

@@ -1,0 +1,214 @@
+"""What an instance says of itself under /-/metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+
+from support.instances import operator_of, watch, watch_tiered
+from support.samples import samples_of, total
+from support.stores import VOLUME_NUM, VOLUME_SIZE, FakeClock, fill_volume
+from volcache import __version__
+from volcache.monitoring.requests import RequestStats
+
+if TYPE_CHECKING:
+    from volcache.monitoring.snapshot import Status
+    from volcache.store import Store
+
+PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def scrape(status: Status) -> dict[str, float]:
+    """Return all samples, named as Prometheus shows them."""
+    answer = operator_of(status).ask("GET", "/-/metrics")
+    assert (answer.status, answer.headers["Content-Type"]) == ("200 OK", PLAIN)
+    return samples_of(answer.body.decode())
+
+
+def test_requests_hits_and_misses_add_up(store: Store) -> None:
+    """Every request is in one status, one histogram; every read in a hit or a miss."""
+    requests = RequestStats(memc_hits=2, disk_hits=1, misses=2)
+    requests.bytes_in, requests.bytes_out = 10, 20
+    for ns in (3_000, 100_000, 2_000_000_000):
+        requests.fast.observe(0, ns)
+    for method, status in (("GET", 200), ("GET", 206), ("HEAD", 200), ("GET", 404)):
+        requests.note(method, f"{status} X", 0, 3_000)
+    requests.note("HEAD", "404 Not Found", 0, 3_000)
+    requests.note("PUT", "507 Insufficient Storage", 0, 9_000)
+    requests.note("BREW", "405 Method Not Allowed", 0, 3_000)
+    found = scrape(watch(store, requests))
+
+    assert found["volcache_requests_total{method=GET,status=200}"] == 4
+    assert found["volcache_requests_total{method=OTHER,status=405}"] == 1
+    asked = total(found, "volcache_requests_total")
+    assert asked == 10 == total(found, "volcache_request_duration_seconds_count")
+    reads = sum(
+        count
+        for name, count in found.items()
+        if name.startswith("volcache_requests_total{method=")
+        and name.partition("=")[2].startswith(("GET", "HEAD"))
+    )
+    misses = found["volcache_misses_total"]
+    assert reads == total(found, "volcache_hits_total") + misses
+    assert found["volcache_hits_total{source=DISK}"] == 4
+    assert found["volcache_received_bytes_total"] == 10
+    assert found["volcache_sent_bytes_total"] == 20
+
+
+def test_buckets_are_cumulative_and_end_with_all(store: Store) -> None:
+    """What is longer than the last bound is in the count alone."""
+    durations = [0, 5_000, 5_000, 1_000_000, 10**9, 100 * 10**9]
+    for ns in durations:
+        store.stats.reads.observe(0, ns)
+    found = scrape(watch(store))
+    name = "volcache_disk_read_duration_seconds"
+    bounds = {
+        float(key.partition("le=")[2].rstrip("}")): value
+        for key, value in found.items()
+        if key.startswith(f"{name}_bucket")
+    }
+    for bound, count in bounds.items():
+        assert count == sum(ns / 1e9 < bound for ns in durations)
+    assert list(bounds) == sorted(bounds)
+    assert min(bounds) < 10e-6
+    assert 10 < sorted(bounds)[-2] < 100
+    assert found[f"{name}_count"] == len(durations) == bounds[float("inf")]
+    assert found[f"{name}_sum"] == pytest.approx(sum(durations) / 1e9)
+
+
+def test_the_store_is_shown_as_it_is(store: Store) -> None:
+    """Volumes add up to the store; live, dead and free to what it may have."""
+    for turn in range(VOLUME_NUM):
+        fill_volume(store, b"%d" % turn)
+    store.stats.read_errors, store.stats.write_errors = 1, 2
+    store.stats.sync_errors, store.stats.index_errors = 3, 4
+    store.report.torn = 5
+    found = scrape(watch(store))
+
+    for kind in ("live_bytes", "dead_bytes"):
+        assert total(found, f"volcache_volume_{kind}") == found[f"volcache_{kind}"] > 0
+    assert total(found, "volcache_volume_live_records") == found["volcache_keys"]
+    assert found["volcache_keys"] == store.count
+    sizes = [found[f"volcache_{kind}_bytes"] for kind in ("live", "dead", "free")]
+    assert sum(sizes) == found["volcache_capacity_bytes"] == VOLUME_NUM * VOLUME_SIZE
+    usage = store.usage()
+    assert found["volcache_head_volume"] == usage.active_id
+    assert found["volcache_head_generation"] == 1 == usage.active_generation
+    assert found["volcache_head_write_position_bytes"] == usage.active_end
+    assert found["volcache_volume_generation{volume=0}"] == 1
+    began = "volcache_volume_began_timestamp_seconds{volume=1}"
+    assert found[began] == FakeClock().now_ms / 1000
+    rotations = found["volcache_rotations_total"]
+    assert rotations == VOLUME_NUM
+    assert found["volcache_rotation_duration_seconds_count"] == rotations
+    assert found["volcache_evicted_records_total"] == store.stats.evicted_records > 0
+    assert found["volcache_evicted_bytes_total"] == store.stats.evicted_bytes > 0
+    errors = [
+        found[f"volcache_disk_errors_total{{operation={operation}}}"]
+        for operation in ("read", "write", "sync", "index")
+    ]
+    assert errors == [1, 2, 3, 4]
+    assert found["volcache_boot_findings{kind=torn}"] == 5
+
+
+def test_an_empty_slot_has_no_beginning(store: Store) -> None:
+    """Rather than one in the year 1970."""
+    found = scrape(watch(store))
+    assert "volcache_volume_began_timestamp_seconds{volume=0}" in found
+    assert "volcache_volume_began_timestamp_seconds{volume=1}" not in found
+
+
+def test_misses_of_the_store_are_shown_by_their_reasons(store: Store) -> None:
+    """Each counter of the store has its place."""
+    stats = store.stats
+    stats.absent_reads, stats.expired_reads, stats.evicted_reads = 1, 2, 3
+    stats.damaged_records, stats.read_errors = 4, 5
+    found = scrape(watch(store))
+    for number, reason in enumerate(
+        ("absent", "expired", "evicted", "damaged", "unreadable"), 1
+    ):
+        assert found[f"volcache_store_misses_total{{reason={reason}}}"] == number
+    assert found["volcache_damaged_records_total"] == 4
+
+
+def test_the_hot_tier_is_shown_if_there_is_one(store: Store) -> None:
+    """Each counter under its name, and failures that have not happened as 0."""
+    assert not any("hot" in name for name in scrape(watch(store)))
+
+    found = scrape(watch_tiered(store))
+    counters = {
+        "gets": 5,
+        "hits": 3,
+        "stale": 1,
+        "promotions": 2,
+        "refused": 6,
+        "invalidations": 7,
+        "flushes": 8,
+        "state_changes": 9,
+    }
+    for name, count in counters.items():
+        assert found[f"volcache_hot_{name}_total"] == count
+    assert found["volcache_hot_server_up{server=127.0.0.1:11211}"] == 1
+    assert found["volcache_hot_server_up{server=/run/memcached}"] == 0
+    assert found["volcache_hot_failures_total{kind=timeout}"] == 1
+    assert found["volcache_hot_failures_total{kind=closed}"] == 0
+    assert found["volcache_hot_call_duration_seconds_count"] == 1
+    assert found["volcache_hot_promoted_keys"] == 0
+
+
+def test_the_instance_and_its_process_are_shown(store: Store) -> None:
+    """Version, readiness, times, and what every Prometheus client shows."""
+    now = 1_795_270_826
+    found = scrape(watch(store, clock=lambda: now * 10**9))
+    assert found[f"volcache_build_info{{version={__version__}}}"] == 1
+    assert (found["volcache_ready"], found["volcache_boot_seconds"]) == (1, 1.5)
+    assert found["process_start_time_seconds"] == now - 1.5
+    assert found["process_resident_memory_bytes"] > 1 << 20
+    assert 3 <= found["process_open_fds"] < found["process_max_fds"]
+    assert found["process_cpu_seconds_total"] > 0
+    assert found["process_threads"] >= 1
+    assert scrape(watch(store, is_draining=lambda: True))["volcache_ready"] == 0
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "",
+        "*/*",
+        "text/plain; version=a.b",
+        "application/openmetrics-text; version=x",
+        f"application/openmetrics-text; version={'9' * 5000}",
+        ";;,=,",
+    ],
+)
+def test_plain_text_is_for_everybody_else(store: Store, accept: str) -> None:
+    """Also for who asks for a version that is none."""
+    answer = operator_of(watch(store)).ask("GET", "/-/metrics", HTTP_ACCEPT=accept)
+    assert (answer.status, answer.headers["Content-Type"]) == ("200 OK", PLAIN)
+    assert answer.headers["Vary"] == "Accept"
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_openmetrics_is_for_who_asks_for_it(store: Store) -> None:
+    """As Prometheus does; its own parser takes it."""
+    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1"
+    client = operator_of(watch_tiered(store))
+    answer = client.ask("GET", "/-/metrics", HTTP_ACCEPT=accept)
+    kind = answer.headers["Content-Type"]
+    assert kind.startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.body.endswith(b"# EOF\n")
+    families = parse_openmetrics(answer.body.decode())  # type: ignore[no-untyped-call]
+    names = [family.name for family in families]
+    assert "volcache_requests" in names
+
+
+def test_metrics_are_for_reading(store: Store) -> None:
+    """HEAD has the headers of a GET and no body."""
+    head = operator_of(watch(store)).ask("HEAD", "/-/metrics")
+    assert (head.status, head.body) == ("200 OK", b"")
+    assert head.headers["Content-Type"] == PLAIN
+    assert int(head.headers["Content-Length"]) > 1000

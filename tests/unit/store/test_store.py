@@ -1,0 +1,443 @@
+"""The store through its own methods: what is put is what is got."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.stores import (
+    VOLUME_NUM,
+    VOLUME_SIZE,
+    FakeClock,
+    disk_bytes,
+    fill_volume,
+    open_store,
+    unswept,
+    value_of,
+)
+from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
+from volcache.store.files import OsFileSystem
+from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
+
+ROOM = VOLUME_SIZE - VOLUME_HEADER_BYTES - RECORD_OVERHEAD_BYTES - 1
+
+
+class FailingFileSystem(OsFileSystem):
+    """Fails the calls named in `failing` with the error given there."""
+
+    def __init__(self) -> None:
+        """Fail nothing yet."""
+        self.failing: dict[str, int] = {}
+
+    def __getattribute__(self, name: str) -> Any:
+        """Hand out a method that fails when it is told to."""
+        found = object.__getattribute__(self, name)
+        if name not in {"pread", "pwritev", "sync", "allocate", "free_bytes"}:
+            return found
+        failing = object.__getattribute__(self, "failing")
+
+        def call(*arguments: Any) -> Any:
+            if name in failing:
+                raise OSError(failing[name], os.strerror(failing[name]))
+            return found(*arguments)
+
+        return call
+
+
+def test_a_value_comes_back_with_all_that_is_known_of_it(tmp_path: Path) -> None:
+    """Put and get agree on every field."""
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    put = store.put(
+        b"a b/\xff", b"value", content_type=b"image/png", content_encoding=b"br"
+    )
+
+    got = store.get(b"a b/\xff")
+
+    assert got == put
+    assert got is not None
+    assert (got.value, got.content_type, got.content_encoding) == (
+        b"value",
+        b"image/png",
+        b"br",
+    )
+    assert (got.volume, got.generation, got.offset) == (0, 0, VOLUME_HEADER_BYTES)
+    assert (got.stored_ms, got.length, got.source) == (clock.now_ms, 5, "DISK")
+    assert store.stat(b"a b/\xff") == got._replace(value=b"")
+    store.close()
+
+
+def test_a_key_never_put_is_a_miss(tmp_path: Path) -> None:
+    """A miss is None, for get and head."""
+    store = open_store(tmp_path)
+
+    assert store.get(b"k") is None
+    assert store.stat(b"k") is None
+    assert not store.delete(b"k")
+    store.close()
+
+
+@pytest.mark.parametrize("length", [0, 1, 1000, ROOM])
+def test_values_of_every_length_are_values(tmp_path: Path, length: int) -> None:
+    """An empty value is one, and so is one that fills a volume."""
+    store = open_store(tmp_path)
+    value = os.urandom(length)
+    store.put(b"k", value)
+
+    assert value_of(store.get(b"k")) == value
+    store.close()
+
+
+def test_a_value_that_fits_no_volume_is_refused_with_both_numbers(
+    tmp_path: Path,
+) -> None:
+    """The error says what was sent and what is allowed; nothing changes."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"old")
+
+    with pytest.raises(ValueTooLargeError, match=f"{ROOM + 1} .* 0 to {ROOM}"):
+        store.put(b"k", bytes(ROOM + 1))
+    assert value_of(store.get(b"k")) == b"old"
+    assert store.stats.rotations == 0
+    store.close()
+
+
+def test_the_last_put_counts(tmp_path: Path) -> None:
+    """An overwritten value is never seen again."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"first")
+    store.put(b"k", b"second")
+
+    assert value_of(store.get(b"k")) == b"second"
+    assert store.count == 1
+    store.close()
+
+
+def test_an_expired_value_is_a_miss(tmp_path: Path) -> None:
+    """From the millisecond of its expiry on, and not before."""
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    store.put(b"k", b"v", expires_ms=clock.now_ms + 1000)
+    clock.advance(0.999)
+    assert value_of(store.get(b"k")) == b"v"
+    clock.advance(0.001)
+
+    assert store.get(b"k") is None
+    assert store.stat(b"k") is None
+    store.close()
+
+
+def test_expired_value_is_no_more_to_delete(tmp_path: Path) -> None:
+    """Told as a miss and counted apart; it stays gone when the clock is put back."""
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    store.put(b"k", b"v", expires_ms=clock.now_ms + 1000)
+    clock.advance(1)
+    assert store.get(b"k") is None
+    assert store.stat(b"k") is None
+    assert store.stats.expired_reads == 2
+    assert store.stats.damaged_records == 0
+    assert not store.delete(b"k")
+    clock.advance(-1)
+    assert store.get(b"k") is None
+    store.close()
+
+
+def test_rotation_loses_the_oldest_volume_only(tmp_path: Path) -> None:
+    """After a full turn the newest volumes are there and the disk has not grown."""
+    store = open_store(tmp_path)
+    turns = [fill_volume(store, b"%d" % turn) for turn in range(VOLUME_NUM + 2)]
+
+    assert [store.get(key) for key in turns[0][:-1]] == [None] * (len(turns[0]) - 1)
+    for keys in turns[-VOLUME_NUM + 1 :]:
+        for key in keys:
+            assert value_of(store.get(key)) == key.ljust(1000, b".")
+    assert disk_bytes(tmp_path) == VOLUME_NUM * VOLUME_SIZE
+    assert store.stats.evicted_records > 0
+    store.close()
+
+
+def test_rotation_keeps_a_newer_copy_of_an_overwritten_key(tmp_path: Path) -> None:
+    """Only keys whose current record lies in the reclaimed volume are forgotten."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"first")
+    fill_volume(store)
+    store.put(b"k", b"second")
+    for turn in range(VOLUME_NUM - 1):
+        fill_volume(store, b"%d" % turn)
+
+    assert value_of(store.get(b"k")) == b"second"
+    store.close()
+
+
+def test_rotation_over_a_deleted_key_works(tmp_path: Path) -> None:
+    """A key that was deleted is no trouble to the volume it lay in."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"v")
+    assert store.delete(b"k")
+    for turn in range(2 * VOLUME_NUM):
+        fill_volume(store, b"%d" % turn)
+
+    assert store.get(b"k") is None
+    store.close()
+
+
+def test_memory_of_forgotten_keys_is_given_back(tmp_path: Path) -> None:
+    """The index does not grow with the number of turns."""
+    store = open_store(tmp_path)
+    sizes = []
+    for turn in range(6 * VOLUME_NUM):
+        fill_volume(store, b"%d" % turn)
+        sizes.append(len(store._index._positions) + unswept(store._index))
+
+    assert max(sizes[VOLUME_NUM:]) <= 2 * max(sizes[:VOLUME_NUM])
+    store.close()
+
+
+def test_a_damaged_record_is_a_miss_and_forgotten(tmp_path: Path) -> None:
+    """A byte that changed on the disk is noticed, counted, and not served."""
+    store = open_store(tmp_path)
+    record = store.put(b"k", b"value")
+    with Path(tmp_path, "data", "0").open("r+b") as volume:
+        volume.seek(record.offset + record.size - 1)
+        volume.write(b"E")
+
+    assert store.get(b"k") is None
+    assert store.stats.damaged_records == 1
+    assert store.count == 0
+    store.close()
+
+
+def test_a_volume_cut_short_under_us_is_a_miss(tmp_path: Path) -> None:
+    """Reading behind the end of a file is damage like any other."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"value")
+    os.truncate(Path(tmp_path, "data", "0"), 70)
+
+    assert store.stat(b"k") is None
+    assert store.stats.damaged_records == 1
+    store.close()
+
+
+def test_a_read_error_is_a_miss_but_not_forgotten(tmp_path: Path) -> None:
+    """The disk may recover; three errors in a row say that it is not good."""
+    fs = FailingFileSystem()
+    store = open_store(tmp_path, fs=fs)
+    store.put(b"k", b"v")
+    fs.failing["pread"] = errno.EIO
+    for _ in range(3):
+        assert store.get(b"k") is None
+    assert (store.stats.read_errors, store.stats.is_disk_good) == (3, False)
+    fs.failing.clear()
+
+    assert value_of(store.get(b"k")) == b"v"
+    assert store.stats.is_disk_good
+    store.close()
+
+
+def test_a_refused_write_keeps_the_old_value(tmp_path: Path) -> None:
+    """A put or delete that fails changes nothing, and the next one works."""
+    fs = FailingFileSystem()
+    store = open_store(tmp_path, fs=fs)
+    store.put(b"k", b"old")
+    fs.failing["pwritev"] = errno.EIO
+    with pytest.raises(StoreIOError, match="Input/output error"):
+        store.put(b"k", b"new")
+    with pytest.raises(StoreIOError):
+        store.delete(b"k")
+    assert value_of(store.get(b"k")) == b"old"
+    fs.failing.clear()
+
+    store.put(b"k", b"newer")
+    assert value_of(store.get(b"k")) == b"newer"
+    assert store.stats.write_errors == 2
+    store.close()
+
+
+def test_a_full_disk_refuses_the_next_volume_and_goes_on_reading(
+    tmp_path: Path,
+) -> None:
+    """The error says both numbers; what still fits the head is still stored."""
+    fs = FailingFileSystem()
+    store = open_store(tmp_path, fs=fs)
+    store.put(b"k", bytes(10_000))
+    fs.failing["allocate"] = errno.ENOSPC
+    with pytest.raises(DiskFullError, match=r"volume 1 needs 16384 bytes, .* are free"):
+        store.put(b"big", bytes(10_000))
+    store.put(b"small", b"fits")
+
+    assert value_of(store.get(b"k")) == bytes(10_000)
+    assert value_of(store.get(b"small")) == b"fits"
+    fs.failing.clear()
+    store.put(b"big", b"x" * 10_000)
+    assert value_of(store.get(b"big")) == b"x" * 10_000
+    store.close()
+
+
+def test_a_disk_full_at_the_start_still_opens(tmp_path: Path) -> None:
+    """What is there is served; puts are refused until there is room."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"v")
+    store.close()
+    fs = FailingFileSystem()
+    fs.failing["allocate"] = errno.ENOSPC
+    store = open_store(tmp_path, fs=fs, volume_size=2 * VOLUME_SIZE)
+
+    assert value_of(store.get(b"k")) == b"v"
+    with pytest.raises(DiskFullError):
+        store.put(b"new", b"v")
+    fs.failing.clear()
+    store.put(b"new", b"v")
+    assert (store.stats.rotations, value_of(store.get(b"new"))) == (0, b"v")
+    store.close()
+
+
+def test_a_failed_sync_is_not_tried_again_on_the_same_volume(tmp_path: Path) -> None:
+    """In mode "always" the put fails, the old value stays, a new volume is begun."""
+    fs = FailingFileSystem()
+    store = open_store(tmp_path, fs=fs, sync_mode="always")
+    store.put(b"k", b"old")
+    fs.failing["sync"] = errno.EIO
+    with pytest.raises(StoreIOError, match="disk refused to sync"):
+        store.put(b"k", b"new")
+    fs.failing.clear()
+    assert value_of(store.get(b"k")) == b"old"
+
+    assert store.put(b"k", b"newer").volume == 1
+    assert store.stats.sync_errors == 1
+    store.close()
+
+
+def test_a_large_value_is_in_memory_once_while_it_is_read(tmp_path: Path) -> None:
+    """It goes from the disk into the bytes that are answered, without a copy."""
+    value = os.urandom(8 << 20)
+    store = open_store(tmp_path, volume_size=1 << 24)
+    store.put(b"large", value, content_type=b"text/plain", content_encoding=b"br")
+
+    tracemalloc.start()
+    record = store.get(b"large")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert record is not None
+    assert record.value == value
+    assert (record.content_type, record.content_encoding) == (b"text/plain", b"br")
+    assert peak < 1.1 * len(value)
+    assert store.stats.reads.count == 1
+    store.close()
+
+
+@pytest.mark.parametrize("place", [0, 59, 70, 1 << 19, (1 << 20) - 1])
+def test_a_large_record_with_a_flipped_bit_is_a_miss(
+    tmp_path: Path, place: int
+) -> None:
+    """In its header, its key, and wherever in its value."""
+    store = open_store(tmp_path, volume_size=1 << 22)
+    record = store.put(b"large", os.urandom(1 << 20))
+    with (tmp_path / "data" / "0").open("r+b") as volume:
+        volume.seek(record.offset + place)
+        (byte,) = volume.read(1)
+        volume.seek(record.offset + place)
+        volume.write(bytes([byte ^ 1]))
+
+    assert store.get(b"large") is None
+    assert store.stats.damaged_records == 1
+    store.close()
+
+
+def test_a_large_record_that_was_cut_is_a_miss(tmp_path: Path) -> None:
+    """A volume somebody has shortened ends within the value."""
+    store = open_store(tmp_path, volume_size=1 << 22)
+    record = store.put(b"large", bytes(1 << 20))
+    os.truncate(tmp_path / "data" / "0", record.offset + (1 << 19))
+
+    assert store.get(b"large") is None
+    assert store.stats.damaged_records == 1
+    store.close()
+
+
+def test_a_flush_forgets_everything_and_the_store_goes_on(tmp_path: Path) -> None:
+    """Every volume, the head too; what is put afterwards is there."""
+    store = open_store(tmp_path)
+    turns = [fill_volume(store, b"%d" % turn) for turn in range(VOLUME_NUM + 1)]
+    store.flush()
+
+    assert store.count == 0
+    assert all(store.get(key) is None for keys in turns for key in keys)
+    store.put(b"k", b"v")
+    turns = [fill_volume(store, b"after/%d" % turn) for turn in range(2 * VOLUME_NUM)]
+    assert value_of(store.get(turns[-1][-1])) is not None
+    assert disk_bytes(tmp_path) == VOLUME_NUM * VOLUME_SIZE
+    store.close()
+
+
+def test_a_flush_without_room_leaves_everything(tmp_path: Path) -> None:
+    """The error says so, and nothing was dropped."""
+    fs = FailingFileSystem()
+    store = open_store(tmp_path, fs=fs)
+    store.put(b"k", b"v")
+    fs.failing["allocate"] = errno.ENOSPC
+    with pytest.raises(DiskFullError):
+        store.flush()
+
+    assert value_of(store.get(b"k")) == b"v"
+    fs.failing.clear()
+    store.flush()
+    assert store.get(b"k") is None
+    store.close()
+
+
+def test_a_copy_counts_while_it_is_the_record_the_index_names(tmp_path: Path) -> None:
+    """Not after an overwrite, a delete or its expiry; again when only age took it."""
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    put = store.put(b"k", b"v", content_type=b"x/y", expires_ms=clock.now_ms + 1000)
+    copy = store.read_raw(b"k")
+    assert copy is not None
+    assert store.validate(b"k", copy) == put
+    assert store.validate(b"other", copy) is None
+    for length in range(len(copy)):
+        assert store.validate(b"k", copy[:length]) is None
+    for turn in range(VOLUME_NUM):
+        fill_volume(store, b"%d" % turn)
+    assert store.get(b"k") is None
+    assert store.validate(b"k", copy) == put
+    clock.advance(1)
+    assert store.validate(b"k", copy) is None
+
+    store.put(b"k", b"old")
+    copy = store.read_raw(b"k")
+    assert copy is not None
+    store.put(b"k", b"new")
+    assert store.validate(b"k", copy) is None
+    store.delete(b"k")
+    assert store.validate(b"k", copy) is None
+    assert store.read_raw(b"k") is None
+    store.close()
+
+
+def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
+    """A second close does nothing."""
+    store = open_store(tmp_path)
+    store.close()
+    store.close()
+
+
+@pytest.mark.parametrize("sync_mode", ["none", "periodic", "always"])
+def test_every_sync_mode_turns_the_cycle_without_leaking_descriptors(
+    tmp_path: Path, sync_mode: str
+) -> None:
+    """Index files of sealed volumes are closed in every mode."""
+    store = open_store(tmp_path, sync_mode=sync_mode)
+    store.sync()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for turn in range(3 * VOLUME_NUM):
+        fill_volume(store, b"%d" % turn)
+    store.sync()
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    store.close()
