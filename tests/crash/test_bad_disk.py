@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.histories import Runner, open_simulated
+from support.histories import MOUNT_POINT, VOLUME_BYTES, Runner, open_simulated
 from support.simulated import SimulatedFileSystem
-from support.stores import (
-    abandon,
-    fill_volume,
-    open_store,
-    reopen,
-    value_of,
-)
+from support.stores import fill_volume, kill, open_store, reopen, value_of
 from volcache.errors import MountPointError, StoreError, StoreIOError
 
 if TYPE_CHECKING:
@@ -98,11 +92,14 @@ def test_a_rotation_that_fails_forgets_nothing(name: str) -> None:
     """The volume that was to make room is served as before until META.txt is written."""
     fs = SimulatedFileSystem()
     store = open_simulated(fs)
+    put = set()
     while store.stats.rotations < 5:
+        put.add(b"%d" % store.count)
         store.put(b"%d" % store.count, bytes(300))
-    there = [key for key, _ in store._index.items()]
+    there = [key for key in put if store.get(key) is not None]
+    assert len(there) == store.count
     fs.failing[name] = errno.ENOSPC
-    while store._log.active.end + 1000 <= store._log.active.capacity:
+    while store.usage().active_end + 1000 <= VOLUME_BYTES:
         store.put(b"fill %d" % store.count, bytes(300))
     with pytest.raises(StoreIOError):
         store.put(b"big", bytes(1000))
@@ -134,31 +131,15 @@ def test_a_start_on_a_disk_that_refuses_says_so(name: str) -> None:
 def test_a_full_disk_does_not_make_every_put_word_all_index_lines() -> None:
     """Lines that cannot be written are tried again when they are twice as many."""
     fs = SimulatedFileSystem()
-    store = open_simulated(fs)
-    cycle = store._log
-    cycle.make_room(10, 5)
-    head = cycle.active
-    assert head.index_file is not None
-    index_file = head.index_file._fd
-    tries = 0
-    write = fs.pwritev
-
-    def refuse(fd: int, buffers: list[bytes], offset: int) -> int:
-        nonlocal tries
-        if fd == index_file:
-            tries += 1
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(fd, buffers, offset)
-
-    fs.pwritev = refuse  # type: ignore[method-assign, assignment]
-    head.capacity = 1 << 22
+    store = open_simulated(fs, volume_size=1 << 22)
+    fs.failing_writes[f"{MOUNT_POINT}/index/"] = errno.ENOSPC
     for number in range(5000):
         store.put(b"%d" % (number % 100), b"")
         if number % 100 == 7:
             store.delete(b"%d" % (number % 100))
 
-    assert store.stats.index_errors == tries
-    assert tries <= 5
+    assert store.stats.index_errors == fs.refused_writes
+    assert 0 < fs.refused_writes <= 5
     again = open_simulated(fs.after_kill())
     assert value_of(again.get(b"7")) is None
     assert value_of(again.get(b"8")) == b""
@@ -196,7 +177,7 @@ def test_a_volume_cut_short_under_the_process_is_misses(tmp_path: Path) -> None:
     assert 0 < len(found) < len(keys)
     assert store.stats.damaged_records >= len(keys) - len(found) - 1
     store.put(keys[-2], b"again")
-    abandon(store)
+    kill(store)
     store = open_store(tmp_path)
     assert value_of(store.get(keys[-2])) == b"again"
     store.close()
@@ -214,7 +195,7 @@ def test_a_file_deleted_under_the_process_costs_only_itself(
     (tmp_path / victim).unlink()
     assert all(store.get(key) for key in keys)
     store.put(b"new", b"v")
-    abandon(store)
+    kill(store)
     store = open_store(tmp_path)
 
     lost = [key for key in keys if store.get(key) is None]
@@ -231,7 +212,7 @@ def test_a_volume_replaced_under_the_process_is_not_believed(tmp_path: Path) -> 
     (tmp_path / "data" / "0").unlink()
     (tmp_path / "data" / "0").write_bytes(os.urandom(16384))
     assert all(store.get(key) for key in keys)
-    abandon(store)
+    kill(store)
     store = open_store(tmp_path)
 
     assert [key for key in keys if store.get(key)] == keys[-1:]
@@ -239,9 +220,9 @@ def test_a_volume_replaced_under_the_process_is_not_believed(tmp_path: Path) -> 
     store.close()
 
 
-def values_of(store: Store) -> dict[bytes, bytes | None]:
-    """Return everything a store finds by its index."""
-    return {key: value_of(store.get(key)) for key, _ in store._index.items()}
+def values_of(store: Store, keys: list[bytes]) -> dict[bytes, bytes | None]:
+    """Return the values of the keys that a store has."""
+    return {key: value_of(store.get(key)) for key in keys if key in store}
 
 
 def test_a_directory_in_the_place_of_an_index_file_costs_only_that_file(
@@ -252,14 +233,15 @@ def test_a_directory_in_the_place_of_an_index_file_costs_only_that_file(
     also when the index file of the slot's old life is in its place again.
     """
     store = open_store(tmp_path)
+    keys = []
     for turn in range(4):
-        fill_volume(store, b"old %d" % turn)
+        keys += fill_volume(store, b"old %d" % turn)
     path = tmp_path / "index" / "1"
     old = path.read_bytes()
     path.unlink()
     (path / "of somebody").mkdir(parents=True)
     for turn in range(4):
-        fill_volume(store, b"new %d" % turn)
+        keys += fill_volume(store, b"new %d" % turn)
     store.delete(b"new 2/1")
 
     assert (store.stats.write_errors, store.stats.index_errors) == (0, 1)
@@ -267,16 +249,16 @@ def test_a_directory_in_the_place_of_an_index_file_costs_only_that_file(
     assert len(lines) == 1
     assert "volume=1" in lines[0]
     assert "is a directory in the place of a file, move it away" in lines[0]
-    expected = values_of(store)
+    expected = values_of(store, keys)
     assert len(expected) > 40
     store = reopen(store, tmp_path)
-    assert values_of(store) == expected
+    assert values_of(store, keys) == expected
     assert (path / "of somebody").is_dir()
-    abandon(store)
+    kill(store)
     shutil.rmtree(path)
     path.write_bytes(old)
     store = open_store(tmp_path)
-    assert values_of(store) == expected
+    assert values_of(store, keys) == expected
     assert path.read_bytes().splitlines()[0] != old.splitlines()[0]
     assert store.stats.index_errors == 0
     store.close()

@@ -14,18 +14,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from support.histories import make_value, open_simulated
+from support.histories import MOUNT_POINT, make_value, open_simulated
 from support.simulated import SimulatedFileSystem
-from support.unsynced import File
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from support.unsynced import File
     from volcache.store import Store
+    from volcache.store.format import Record
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 EXTENT = int(os.environ.get("CRASH_EXTENT", "1"))
+# Of the directories in tests/golden.
+KEYS = [
+    *(b"turn", b"a/hello.txt", b"gr\xc3\xbcn & 100%", b"packed", b"later gone"),
+    *(b"fill/0", b"fill/0 more", b"fill/1", b"fill/1 more", b"fill/2", b"fill/2 more"),
+    b"deleted",
+]
 FILES = ["META.txt", *(f"{kind}/{n}" for kind in ("data", "index") for n in range(4))]
 
 
@@ -37,30 +44,40 @@ class Outcome(NamedTuple):
     counted: int
 
 
-def fill(*, stop: bool) -> tuple[SimulatedFileSystem, dict[bytes, list[bytes | None]]]:
-    """Write a directory of four volumes; the keys with all values they ever had."""
+class Written(NamedTuple):
+    """A directory of four volumes, and what was put and deleted in it."""
+
+    image: SimulatedFileSystem
+    history: dict[bytes, list[bytes | None]]  # All values that each key ever had.
+    records: dict[bytes, Record]  # Those put last, and not deleted since.
+    active_id: int  # Of the active volume.
+
+
+def write(*, stop: bool) -> Written:
+    """Fill a directory; end with a stop, or else with a kill."""
     fs = SimulatedFileSystem()
     store = open_simulated(fs)
     history: dict[bytes, list[bytes | None]] = {}
+    records: dict[bytes, Record] = {}
     for number in range(34):
         for key in (b"same", b"key %d" % (number % 11)):
             history.setdefault(key, []).append(make_value(key, number))
-            store.put(key, make_value(key, number))
+            records[key] = store.put(key, make_value(key, number))
         if number % 4 == 3:
-            store.delete(b"key %d" % ((number - 2) % 11))
-            history[b"key %d" % ((number - 2) % 11)].append(None)
+            key = b"key %d" % ((number - 2) % 11)
+            store.delete(key)
+            history[key].append(None)
+            del records[key]
+    active_id = store.usage().active_id
     if stop:
         store.close()
-        return fs, history
-    return fs.after_kill(), history
+        return Written(fs, history, records, active_id)
+    return Written(fs.after_kill(), history, records, active_id)
 
 
 def find_file(fs: SimulatedFileSystem, path: str) -> File:
     """Return a file of the mount point."""
-    folder, name = fs._parent(f"/srv/disk/cache/{path}")
-    found = folder.names[name]
-    assert isinstance(found, File)
-    return found
+    return fs.file(f"{MOUNT_POINT}/{path}")
 
 
 def read_all(store: Store, history: dict[bytes, list[bytes | None]]) -> Outcome:
@@ -92,7 +109,7 @@ def flips(length: int, dice: random.Random) -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("path", FILES)
 def test_a_flipped_bit_is_a_right_value_or_a_counted_miss(path: str) -> None:
     """After a stop every record has its line, so nothing old comes back either."""
-    image, history = fill(stop=True)
+    image, history, *_ = write(stop=True)
     dice = random.Random(path)  # noqa: S311 - Repeatable on purpose.
     tried = missed = 0
     for offset, bit in flips(len(find_file(image, path).data), dice):
@@ -114,10 +131,10 @@ def test_only_a_header_without_its_line_can_hide_a_newer_value() -> None:
     The one limit, in docs/FORMAT.md: after a kill, the header of a record that has no
     line yet is the only thing that knows its key.
     """
-    image, history = fill(stop=False)
-    store = open_simulated(image.after_kill())
-    head = store._log.active
-    starts = {offset: size for _, offset, size in _unindexed(store, image)}
+    written = write(stop=False)
+    image, history = written.image, written.history
+    active = f"data/{written.active_id}"
+    starts = {record.offset: record.size for record in unindexed(written)}
     assert starts
     dice = random.Random(1)  # noqa: S311 - Repeatable on purpose.
     stale = 0
@@ -128,23 +145,24 @@ def test_only_a_header_without_its_line_can_hide_a_newer_value() -> None:
             found = read_all(open_simulated(fs), history)
             stale += bool(found.stale)
             if found.stale:
-                assert path == f"data/{head.id}", (path, offset, bit)
+                assert path == active, (path, offset, bit)
                 assert any(s <= offset < s + size for s, size in starts.items())
     print("stale", stale)  # noqa: T201
 
     assert stale
 
 
-def _unindexed(
-    store: Store, image: SimulatedFileSystem
-) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the records of the head for which the index file has no line."""
-    head = store._log.active
-    lines = bytes(find_file(image, f"index/{head.id}").data)
-    for key, position in store._index.items():
-        offset, size = position >> 32 & (1 << 40) - 1, position & (1 << 32) - 1
-        if position >> 72 == head.seq and b" %d %d\n" % (offset, size) not in lines:
-            yield key, offset, size
+def unindexed(written: Written) -> Iterator[Record]:
+    """Yield the live records of the active volume that have no line in its index file."""
+    lines = bytes(find_file(written.image, f"index/{written.active_id}").data)
+    generation = max(record.generation for record in written.records.values())
+    for record in written.records.values():
+        is_active = (record.volume, record.generation) == (
+            written.active_id,
+            generation,
+        )
+        if is_active and b" %d %d\n" % (record.offset, record.size) not in lines:
+            yield record
 
 
 @pytest.mark.parametrize("name", ["healthy", "bit_rot", "no_index", "torn_tail"])
@@ -160,17 +178,17 @@ def test_a_flipped_bit_never_ends_the_start(name: str) -> None:
     for _ in range(60 * EXTENT or 3000):
         fs = SimulatedFileSystem()
         for folder_name in ("data", "index"):
-            fs.make_directory(f"/srv/disk/cache/{folder_name}")
+            fs.make_directory(f"{MOUNT_POINT}/{folder_name}")
         victim = dice.choice(list(contents))
         for path, data in contents.items():
-            fd = fs.open(f"/srv/disk/cache/{path}", create=True)
+            fd = fs.open(f"{MOUNT_POINT}/{path}", create=True)
             fs.pwritev(fd, [data], 0)
             fs.close(fd)
         found = find_file(fs, victim).data
         for _ in range(dice.choice([1, 1, 2, 40])):
             found[dice.randrange(len(found))] ^= 1 << dice.randrange(8)
         store = open_simulated(fs)
-        for key, _position in list(store._index.items()):
+        for key in KEYS:
             store.get(key)
         store.put(b"new", b"value")
         record = store.get(b"new")

@@ -9,7 +9,7 @@ if an operation on it was under way, the value that operation would have left.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,8 +19,8 @@ from support.stores import (
     Crash,
     CrashingFileSystem,
     UnsyncedFileSystem,
-    abandon,
     disk_bytes,
+    kill,
     open_store,
     value_of,
 )
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from volcache.store import Store
-    from volcache.store.files import FileSystem
 
 pytestmark = pytest.mark.crash
 
@@ -68,8 +67,8 @@ class Script:
 
     def verify(self, store: Store) -> None:
         """Compare every key with what may be there."""
-        head = store._log.active
-        turn = head.generation * VOLUME_NUM + head.id
+        usage = store.usage()
+        turn = usage.active_generation * VOLUME_NUM + usage.active_id
         for key, value in self.acknowledged.items():
             allowed = [value]
             if turn - self.turns[key] >= VOLUME_NUM - 1:
@@ -88,9 +87,7 @@ def crash_and_verify(directory: Path, survive: int, torn: int, sync_mode: str) -
     fs = CrashingFileSystem(UnsyncedFileSystem(), survive, torn)
     ended = False
     with suppress(Crash):
-        script.run(
-            open_store(directory, fs=cast("FileSystem", fs), sync_mode=sync_mode)
-        )
+        script.run(open_store(directory, fs=fs, sync_mode=sync_mode))
         ended = True
     fs.die()
     again = open_store(directory)
@@ -99,7 +96,7 @@ def crash_and_verify(directory: Path, survive: int, torn: int, sync_mode: str) -
     assert again.stats.damaged_records == 0
     assert disk_bytes(directory) <= VOLUME_NUM * VOLUME_SIZE
     again.put(b"after", b"wards")
-    abandon(again)
+    kill(again)
     last = open_store(directory)
     script.verify(last)
     assert value_of(last.get(b"after")) == b"wards"
@@ -127,21 +124,19 @@ def test_a_kill_in_the_middle_of_recovery_loses_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     script = Script()
     script.run(store)
-    abandon(store)
+    kill(store)
     (tmp_path / "index" / "2").unlink()
     for survive in range(100):
         fs = CrashingFileSystem(UnsyncedFileSystem(), survive)
         try:
-            store = open_store(tmp_path, fs=cast("FileSystem", fs))
+            store = open_store(tmp_path, fs=fs)
         except Crash:
-            fs.die()
             again = open_store(tmp_path)
             script.verify(again)
-            abandon(again)
+            kill(again)
             (tmp_path / "index" / "2").unlink()
         else:
-            fs.die()
-            store._closed = True
+            kill(store)
             break
     else:
         pytest.fail("recovery never came to its end")

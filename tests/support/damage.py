@@ -23,7 +23,15 @@ class Extent(NamedTuple):
     end: int
 
 
-def fill(directory: Path, records: int = 3000, seed: int = 1) -> None:
+RECORDS = 3000
+
+
+def keys(records: int = RECORDS) -> list[bytes]:
+    """Return the keys that `fill` chooses from."""
+    return [b"folder/key %d" % number for number in range(records)]
+
+
+def fill(directory: Path, records: int = RECORDS, seed: int = 1) -> None:
     """Put, overwrite and delete until the cycle has turned, and close."""
     dice = random.Random(seed)  # noqa: S311 - Seeded, to be repeated.
     store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)

@@ -112,12 +112,16 @@ class History:
 
 
 def open_simulated(
-    fs: FileSystem, *, sync_mode: SyncMode = "none", volume_num: int = 4
+    fs: FileSystem,
+    *,
+    sync_mode: SyncMode = "none",
+    volume_size: int = VOLUME_BYTES,
+    volume_num: int = 4,
 ) -> Store:
     """Open a store of tiny volumes on a simulated disk."""
     return Store.open(
         MOUNT_POINT,
-        volume_size=VOLUME_BYTES,
+        volume_size=volume_size,
         volume_num=volume_num,
         sync_mode=sync_mode,
         fs=fs,
@@ -138,7 +142,7 @@ class Runner:
         self.history = History(sync_mode)
         self.volume_num = self.volume_num_min = 4
         self.turn = 0
-        self._life = -1
+        self._active = (-1, -1)
         self._store: Store | None = None
 
     @property
@@ -214,9 +218,10 @@ class Runner:
                 assert store.get(key) in {before, None}
         else:
             pytest.fail("the store does not write again")
-        life = store._log.active.seq
-        self.turn += life != self._life
-        self._life = life
+        usage = store.usage()
+        active = (usage.active_generation, usage.active_id)
+        self.turn += active != self._active
+        self._active = active
         self.history.acknowledge(key, value, self.turn)
 
     def verify(self, store: Store, *, power_lost: bool) -> None:

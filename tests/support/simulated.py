@@ -31,6 +31,8 @@ class SimulatedFileSystem:
         self.watch: Callable[[str, bytes, File | None, int], None] | None = None
         self.operations = 0
         self.failing: dict[str, int] = {}  # operation: errno
+        self.failing_writes: dict[str, int] = {}  # path of a file or folder: errno
+        self.refused_writes = 0  # Those of `failing_writes`.
         self.fail_at = 0  # The number of the one operation that fails, ...
         self.fail_with = 0  # ... with this error; 0: writes half of the bytes.
         self._open: dict[int, tuple[File, str]] = {}
@@ -81,6 +83,13 @@ class SimulatedFileSystem:
             self._about = None if file is None else (file, offset, data)
             self.watch(name, data, file, offset)
             self._about = None
+
+    def file(self, path: str) -> File:
+        """Return a file, to look at its bytes or to damage them."""
+        folder, name = self._parent(path)
+        found = folder.names[name]
+        assert isinstance(found, File)
+        return found
 
     # --- Names ---------------------------------------------------------------------
 
@@ -181,7 +190,11 @@ class SimulatedFileSystem:
 
     def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
         """Write everything."""
-        file, data = self._open[fd][0], b"".join(buffers)
+        (file, path), data = self._open[fd], b"".join(buffers)
+        for prefix, code in self.failing_writes.items():
+            if path.startswith(prefix):
+                self.refused_writes += 1
+                raise OSError(code, os.strerror(code))
         self._operation("pwritev", data, file, offset)
         if self.operations == self.fail_at:
             data = data[: len(data) // 2]

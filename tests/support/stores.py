@@ -1,11 +1,10 @@
-"""Small stores for tests, and ways to lose them."""
+"""Small stores for tests, and processes that die with a store open."""
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from google_crc32c import value as crc32c
 
@@ -46,36 +45,136 @@ class UnsyncedFileSystem(OsFileSystem):
         """Do nothing."""
 
 
+class Crash(BaseException):
+    """The process has died. No code of the store may catch it."""
+
+
+class ProcessFileSystem:
+    """
+    A `FileSystem` as one process sees it, so that a test can kill that process.
+
+    Passes every call on to the disk and records the open descriptors. Has the methods of
+    the disk; mypy does not see them, so declare it as `Any` where it is passed on.
+    """
+
+    def __init__(self, disk: FileSystem) -> None:
+        """Open no file yet."""
+        self._disk = disk
+        self._descriptors: set[int] = set()
+        self._is_dead = False
+
+    def die(self) -> None:
+        """
+        Kill the process: what it had not written is lost.
+
+        Closes all descriptors, as the kernel does, which releases the lock. Every later
+        call raises `Crash`.
+        """
+        self._is_dead = True
+        while self._descriptors:
+            self._disk.close(self._descriptors.pop())
+
+    def before_call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Prepare a call; `Crash` prevents it."""
+        del name, arguments
+        if self._is_dead:
+            raise Crash
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the disk, which works until the process dies."""
+        method = getattr(self._disk, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.before_call(name, arguments)
+            return method(*arguments, **options)
+
+        return call
+
+    def open(self, path: str, *, create: bool) -> int:
+        """Open a file and record its descriptor."""
+        self.before_call("open", (path,))
+        fd = self._disk.open(path, create=create)
+        self._descriptors.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        self.before_call("close", (fd,))
+        self._descriptors.discard(fd)
+        self._disk.close(fd)
+
+
+class CrashingFileSystem(ProcessFileSystem):
+    """
+    A process that dies in the middle of its n-th call that changes the disk.
+
+    Args:
+        disk: Of the machine, which does not crash.
+        survive: How many changing calls succeed.
+        torn: How many bytes of the write that crashes still reach the disk.
+    """
+
+    def __init__(self, disk: FileSystem, survive: int, torn: int = 0) -> None:
+        """Count from now on."""
+        super().__init__(disk)
+        self._left = survive
+        self._torn = torn
+
+    def before_call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Count a changing call, or die in it."""
+        super().before_call(name, arguments)
+        if name not in _CHANGING:
+            return
+        if self._left == 0:
+            if name == "pwritev" and self._torn:
+                fd, buffers, offset = arguments
+                self._disk.pwritev(fd, [b"".join(buffers)[: self._torn]], offset)
+            self.die()
+            raise Crash
+        self._left -= 1
+
+
+_CHANGING = frozenset(
+    {
+        "allocate",
+        "open",
+        "pwritev",
+        "rename",
+        "sync",
+        "sync_directory",
+        "truncate",
+        "unlink",
+    }
+)
+
+# The process that has each store open.
+_processes: WeakKeyDictionary[Store, ProcessFileSystem] = WeakKeyDictionary()
+
+
 def open_store(directory: Path | str, **options: Any) -> Store:
-    """Open a small store; options as for `Store.open`."""
+    """Open a small store that `kill` can kill; options as for `Store.open`."""
     options.setdefault("volume_size", VOLUME_SIZE)
     options.setdefault("volume_num", VOLUME_NUM)
     options.setdefault("sync_mode", "none")
-    options.setdefault("fs", UnsyncedFileSystem())
-    return Store.open(str(directory), **options)
+    process: Any = options.pop("fs", None) or UnsyncedFileSystem()
+    if not isinstance(process, ProcessFileSystem):
+        process = ProcessFileSystem(process)
+    store = Store.open(str(directory), fs=process, **options)
+    _processes[store] = process
+    return store
 
 
-def abandon(store: Store) -> None:
-    """
-    Leave a store as a killed process leaves it: nothing buffered is written.
+def kill(store: Store) -> None:
+    """Leave a store as a killed process leaves it: nothing buffered is written."""
+    _processes[store].die()
 
-    The descriptors are given back, as the kernel does, and with them the lock.
-    """
-    store._closed = True
-    cycle = store._log
-    descriptors = list(cycle._descriptors.values())
-    index_files = [volume.index_file for volume in (*cycle._sealed, cycle.active)]
-    descriptors += [found._fd for found in index_files if found is not None]
-    assert store._mount._lock_fd is not None
-    descriptors.append(store._mount._lock_fd)
-    for fd in descriptors:
-        with suppress(OSError):
-            os.close(fd)
+
+abandon = kill  # The name that some tests still use.
 
 
 def reopen(store: Store, directory: Path | str, **options: Any) -> Store:
-    """Kill the store and start it again."""
-    abandon(store)
+    """Kill the process that has the store open, and start another."""
+    kill(store)
     return open_store(directory, **options)
 
 
@@ -107,72 +206,3 @@ def unswept(index: Index) -> int:
 def signed(text: bytes) -> bytes:
     """Return the lines of a META.txt with the checksum behind them."""
     return text + b"checksum %08x\n" % crc32c(text)
-
-
-class Crash(BaseException):
-    """The process died here. No code of the store may catch it."""
-
-
-class CrashingFileSystem:
-    """
-    A disk that works until its n-th changing call, and dies in the middle of that.
-
-    Args:
-        fs: The disk behind it.
-        survive: How many changing calls succeed.
-        torn: How many bytes of the write that crashes still reach the disk.
-    """
-
-    def __init__(self, fs: FileSystem, survive: int, torn: int = 0) -> None:
-        """Count from now on."""
-        self._fs = fs
-        self._left = survive
-        self._torn = torn
-        self._open: set[int] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        """Pass a call on, or die."""
-        found = getattr(self._fs, name)
-        if name not in _CHANGING:
-            return found
-
-        def counted(*arguments: Any, **options: Any) -> Any:
-            if self._left <= 0:
-                if name == "pwritev" and self._torn:
-                    fd, buffers, offset = arguments
-                    self._fs.pwritev(fd, [b"".join(buffers)[: self._torn]], offset)
-                raise Crash
-            self._left -= 1
-            return found(*arguments, **options)
-
-        return counted
-
-    def open(self, path: str, *, create: bool) -> int:
-        """Open, and remember it, or die."""
-        fd: int = self.__getattr__("open")(path, create=create)
-        self._open.add(fd)
-        return fd
-
-    def close(self, fd: int) -> None:
-        """Close, and forget it."""
-        self._open.discard(fd)
-        self._fs.close(fd)
-
-    def die(self) -> None:
-        """Give back all descriptors, as the kernel does for a dead process."""
-        while self._open:
-            self._fs.close(self._open.pop())
-
-
-_CHANGING = frozenset(
-    {
-        "allocate",
-        "open",
-        "pwritev",
-        "rename",
-        "sync",
-        "sync_directory",
-        "truncate",
-        "unlink",
-    }
-)
