@@ -1,54 +1,66 @@
-# Everything a fresh Debian machine needs is set up by tools/setup.sh on the way.
+# Each target first lets tools/setup.sh install what is missing, on a Debian machine.
 
 CONFIG ?= conf/volcache.toml
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
-# Seconds; a test that hangs says where instead of stopping everything.
-TIMEOUT ?= 120
+CORES := $(shell nproc)
+# Tests at the same time. More than there are cores: many tests wait for a server.
+JOBS ?= $(shell echo $$(($(CORES) * 2)))
+# Seconds that a test may take before it fails with a traceback.
+TIMEOUT ?= 300
 
+LINT := lint-types lint-imports lint-code lint-format
+AT_ONCE := --no-print-directory -j$(CORES) --output-sync=target
 BIN := .venv/bin
 PYTHON := $(BIN)/python
 
 # Debian keeps nginx in /usr/sbin, which is not on every user's path.
 export PATH := $(PATH):/usr/sbin:/sbin
+# The tests start hundreds of Python processes; none of them should compile our modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test crash mutations soak bench screenshot lint format setup clean
+.PHONY: help run cluster check test crash mutations soak screenshot bench lint format \
+	setup clean unit $(LINT)
 
-help: ## show this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-run: ## set up what is missing, then serve ./data at 127.0.0.1:1234 (CONFIG=FILE)
+run: ## serve ./data at 127.0.0.1:1234 until Ctrl-C (CONFIG=FILE)
 	@tools/setup.sh run
 	@exec $(PYTHON) src/ $(CONFIG)
 
-cluster: ## set up what is missing, then nginx at 127.0.0.1:8080 over three instances
+cluster: ## run nginx at 127.0.0.1:8080, three instances and memcached until Ctrl-C
 	@tools/setup.sh cluster
 	@mkdir -p cluster/nginx/temp
 	@cp -r nginx/. cluster/nginx
 	@echo 'access_log /dev/stdout volcache;' > cluster/nginx/volcache/log.conf
 	@exec $(BIN)/honcho --procfile conf/cluster/Procfile --app-root . start
 
-test: ## set up what is missing, then all checks and all tests (PYTEST_ARGS=...)
-	@tools/setup.sh test
-	@$(MAKE) --no-print-directory lint
-	@echo "== pytest"
-	@$(PYTHON) -m pytest --timeout=$(TIMEOUT) $(PYTEST_ARGS)
+check: ## lint, types and the fast unit tests, for use while editing: 20 seconds
+	@tools/setup.sh lint
+	@$(MAKE) $(AT_ONCE) unit $(LINT)
 
-crash: ## every byte torn, every bit flipped, more power losses: minutes (SEED=1)
+test: ## lint, types and all tests: 2 minutes (PYTEST_ARGS=... JOBS=N)
+	@tools/setup.sh test
+	@$(MAKE) $(AT_ONCE) $(LINT)
+	@echo "== pytest"
+	@$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup --timeout=$(TIMEOUT) $(PYTEST_ARGS)
+
+crash: ## the crash tests in full, every byte and bit: X minutes (SEED=1)
 	@tools/setup.sh test
 	@CRASH_EXTENT=0 CRASH_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -s -q --timeout=3600 \
 		tests/crash tests/property
 
-mutations: ## take out what carries the load, one piece at a time: a test must fail
+mutations: ## break the store in 16 ways; each must make a test fail: X minutes
 	@tools/setup.sh test
 	@$(PYTHON) tests/mutations.py
 
-soak: ## mixed load with kills and restarts, every answer checked (MINUTES=1 SEED=1)
+soak: ## mixed load with kills, every answer checked: 1 minute (MINUTES=1 SEED=1)
 	@tools/setup.sh test
 	@$(PYTHON) tests/soak.py --minutes $(or $(MINUTES),1) --seed $(or $(SEED),1)
 
-screenshot: ## make docs/page.png again: an instance under load, seen in a browser
+screenshot: ## take docs/page.png again, of an instance under load: 1 minute
 	@tools/setup.sh test
 	@$(PYTHON) tests/screenshot.py
 
@@ -57,26 +69,40 @@ bench: ## everything measured beside what one would use instead (QUICK=1 ONLY=NA
 	@$(PYTHON) bench/run.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
 		$(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
-lint: ## the checks that run no code: format, lint, arrows, types
+lint: ## format check, lint, import rules and types: 2 seconds, 20 without caches
 	@tools/setup.sh lint
+	@$(MAKE) $(AT_ONCE) $(LINT)
+
+lint-format:
 	@echo "== ruff format --check"
 	@$(BIN)/ruff format --check .
+
+lint-code:
 	@echo "== ruff check"
 	@$(BIN)/ruff check .
+
+lint-imports:
 	@echo "== lint-imports"
 	@$(BIN)/lint-imports
+
+lint-types:
 	@echo "== mypy"
 	@$(BIN)/mypy
 
-format: ## let ruff format the code and mend what it can
+unit:
+	@echo "== pytest tests/unit"
+	@$(PYTHON) -m pytest -n $(CORES) -m "not slow" -p no:schemathesis \
+		--timeout=$(TIMEOUT) $(PYTEST_ARGS) tests/unit
+
+format: ## format the code and apply the fixes that ruff has: 1 second
 	@tools/setup.sh lint
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-setup: ## set up what run and test need, and nothing else
+setup: ## install what run and test need, and nothing else: 1 minute
 	@tools/setup.sh test
 
-clean: ## remove what the above made, but not ./data and ./cluster
+clean: ## remove what the other targets made, except ./data and ./cluster
 	rm -rf .venv .cache build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache
 	rm -rf .ruff_cache .coverage src/volcache.egg-info
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

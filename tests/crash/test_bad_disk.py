@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.extent import step
 from support.histories import MOUNT_POINT, VOLUME_BYTES, Runner, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import fill_volume, kill, open_store, reopen, value_of
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-# Each operation with CRASH_EXTENT=0, every fourth in `make test`.
-STEP = 4 if os.environ.get("CRASH_EXTENT", "1") == "1" else 1
 ERRORS = [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, 0]
 
 
@@ -36,7 +35,7 @@ def test_one_refusal_anywhere_costs_one_answer(sync_mode: SyncMode) -> None:
     """
     dice = random.Random(1)  # noqa: S311 - Repeatable on purpose.
     refused = 0
-    for number in range(1, 2000, STEP):
+    for number in range(1, 2000, step(6)):
         fs = SimulatedFileSystem()
         fs.fail_at, fs.fail_with = number, dice.choice(ERRORS)
         runner = Runner(fs, sync_mode, faults_borne=1)

@@ -8,13 +8,13 @@ the disk the test looks at what a crash at that moment would leave. `CRASH_EXTEN
 
 from __future__ import annotations
 
-import os
 import random
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
+from support.extent import EXTENT, SEED
 from support.histories import Runner, make_value, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import Crash
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
-EXTENT = int(os.environ.get("CRASH_EXTENT", "1"))
-SEED = int(os.environ.get("CRASH_SEED", "1"))
 MODES: list[SyncMode] = ["none", "periodic", "always"]
 TORN = (1, 17, 18, 59, 63, 64, 100)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from support.front import Front
+from support.nginx import Proxy
 from support.process import ServerProcess
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_second_build_comes_from_the_cache(
         stack.enter_context(server)
         port = server.port
         if way == "through nginx":
-            front = Front(tmp_path / "nginx", port, body_bytes_max=1 << 20)
+            front = Proxy(tmp_path / "nginx", port, body_bytes_max=1 << 20)
             port = stack.enter_context(front).port
         url = f"http://127.0.0.1:{port}/ccache|layout={layout}"
         project = Project(tmp_path / "project", url)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from support.front import Front
+from support.nginx import Proxy
 from support.process import ServerProcess
 from support.waiting import wait_until
 from support.wire import (
@@ -46,7 +46,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     folder = tmp_path_factory.mktemp("http")
     with (
         ServerProcess(folder / "data", settings=settings) as server,
-        Front(
+        Proxy(
             folder / "nginx", server.port, body_bytes_max=VALUE_BYTES_MAX + 4096
         ) as front,
     ):
@@ -418,7 +418,7 @@ def test_upload_for_which_the_disk_has_no_room_keeps_the_old_value(
     settings = {"volume_size": 2 << 20, "volume_num": 4}
     with (
         ServerProcess(tmp_path / "data", settings=settings) as server,
-        Front(tmp_path / "nginx", server.port, body_bytes_max=2 << 20) as front,
+        Proxy(tmp_path / "nginx", server.port, body_bytes_max=2 << 20) as front,
     ):
         before, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
         assert exchange(front.port, "PUT", "/key", b"x" * 1_000_000).status == 200

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.extent import examples
 from support.fake_cache import FakeCache
 from support.wsgi_client import KEY_SIZE_MAX, VALUE_SIZE_MAX
 from volcache.errors import ClientError
@@ -104,7 +105,7 @@ def check_answer(
         assert length == len(chunks[0])
 
 
-@settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(600), suppress_health_check=[HealthCheck.too_slow])
 @given(environs())
 def test_any_request_gets_a_well_formed_answer(environ: dict[str, Any]) -> None:
     """Nothing is raised, and only the key that is addressed can change."""

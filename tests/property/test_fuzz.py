@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from support.extent import examples
 from support.histories import MOUNT_POINT, open_simulated
 from support.simulated import SimulatedFileSystem
 from volcache.errors import DamagedRecordError, StoreError
@@ -113,7 +114,7 @@ def test_the_line_parsers_take_any_bytes(data: bytes) -> None:
             continue
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     files=st.dictionaries(
         st.sampled_from(

@@ -18,6 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from support.extent import examples
 from support.stores import FakeClock, abandon, fill_volume, open_store
 from volcache.cache import TieredCache
 from volcache.hot.memcached import MemcachedTier
@@ -191,7 +192,7 @@ class HotMachine(RuleBasedStateMachine):
 
 TestHotModel = HotMachine.TestCase
 TestHotModel.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None
+    max_examples=examples(300), stateful_step_count=40, deadline=None
 )
 
 

@@ -1,8 +1,8 @@
 """
-nginx in a process of its own: with the configuration of this repository, or another.
+nginx in a process of its own: `Nginx` with our configuration, `Proxy` with a minimal one.
 
-What an operator edits (`instances.conf`, `listen.conf`, `log.conf`) is written here;
-everything else is taken as it is.
+Of our configuration, only the files that an operator edits are written here
+(`instances.conf`, `listen.conf`, `log.conf`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,33 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "nginx"
+_PROXY: Final = """
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 256; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    scgi_temp_path {folder}/scgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    merge_slashes off;
+    client_max_body_size {body_bytes_max};
+    upstream instance {{ server 127.0.0.1:{port}; keepalive 8; }}
+    server {{
+        listen 127.0.0.1:{own_port};
+        location / {{
+            proxy_pass http://instance;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_ignore_client_abort on;
+        }}
+    }}
+}}
+"""
 
 
 def start_command(folder: Path, configuration: str) -> list[str]:
@@ -152,3 +179,16 @@ class Nginx(NginxProcess):
         """Whether it takes connections, and has the workers that `reload` must know."""
         # The socket listens before there are workers.
         return super().answers() and len(self.workers()) >= (os.cpu_count() or 1)
+
+
+class Proxy(NginxProcess):
+    """One nginx that passes all requests on to a port, without our limits and rules."""
+
+    def __init__(self, folder: Path, port: int, *, body_bytes_max: int) -> None:
+        """Write the configuration into a new folder; nothing is started yet."""
+        super().__init__(folder, "nginx.conf")
+        folder.mkdir()
+        config = _PROXY.format(
+            folder=folder, port=port, own_port=self.port, body_bytes_max=body_bytes_max
+        )
+        (folder / "nginx.conf").write_text(config)
