@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Final
 
 import pytest
 
 from volcache.config import ENVIRONMENT_PREFIX
 
-# Fixtures that start servers for many tests, which therefore run in one worker.
-_SHARED: Final = {"browser", "cluster", "ports"}
 
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """With several workers, run long tests first and share servers."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        for name in sorted(_SHARED.intersection(getattr(item, "fixturenames", ()))):
-            item.add_marker(pytest.mark.xdist_group(name))
-    if hasattr(config, "workerinput"):
+    """With several workers, run the long tests first, so that all end together."""
+    if hasattr(config, "workerinput"):  # In a worker of pytest-xdist.
         items.sort(key=_is_short)
 
 

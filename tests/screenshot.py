@@ -1,10 +1,10 @@
 """
-Makes docs/page.png: the operator's page of an instance that has been under load.
+Take docs/page.png: the operator's page of an instance under load.
 
     make screenshot
 
-A real instance with small volumes and a real memcached serve a mixed load of made-up
-thumbnails and tiles for a minute; then the page is photographed in a browser.
+An instance with small volumes and a memcached serve a mixed load of random thumbnails and
+tiles for a minute; then a browser takes a screenshot.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ SETTINGS: Final = {
     "volume_size": 4 << 20,
     "volume_num": 12,
     "memc_on": True,
-    "memc_timeout": 1,  # A busy machine is no matter of this picture.
+    "memc_timeout": 1,  # So that a busy machine causes no errors.
 }
 
 
 def ask(url: str, seed: int, is_ended: threading.Event) -> None:
-    """Read by popularity, store what is missing, and some anew; with pauses."""
+    """Read by popularity, store what is missing and replace some values."""
     dice = random.Random(seed)  # noqa: S311 - Only popularity.
     with requests.Session() as session:
         while not is_ended.wait(PAUSE_SECONDS):
-            # Few of a few thousand keys are read most of the time.
+            # A few of 4,000 keys get most of the reads.
             number = int(dice.paretovariate(0.6)) % 4000
             folder, kind = ("tiles", "png") if number % 3 else ("thumbs", "jpg")
             address = f"{url}/{folder}/{number}.{kind}"
@@ -60,7 +60,7 @@ def ask(url: str, seed: int, is_ended: threading.Event) -> None:
 
 
 def photograph(url: str, seconds: float, picture: Path) -> list[str]:
-    """Watch the page for a while; return what the browser complained of."""
+    """Show the page for a while; return the errors and warnings of the browser."""
     with a_browser() as browser:
         tab = Tab(browser)
         tab.page.set_viewport_size({"width": 1280, "height": HEIGHT})
@@ -72,8 +72,8 @@ def photograph(url: str, seconds: float, picture: Path) -> list[str]:
 
 
 def main() -> int:
-    """Run the instance, the load and the browser; 1 when the page is not in order."""
-    parser = argparse.ArgumentParser(description="Makes docs/page.png.")
+    """Run the instance, the load and the browser; 1 if the browser had errors."""
+    parser = argparse.ArgumentParser(description="Take docs/page.png.")
     parser.add_argument("--seconds", type=float, default=56.0)
     parser.add_argument("--picture", type=Path, default=PICTURE)
     arguments = parser.parse_args()
@@ -88,7 +88,7 @@ def main() -> int:
         complaints = photograph(server.url, arguments.seconds, arguments.picture)
     size = arguments.picture.stat().st_size
     sys.stdout.write(f"{arguments.picture}: {size} bytes\n")
-    sys.stderr.writelines(f"the browser says: {text}\n" for text in complaints)
+    sys.stderr.writelines(f"browser: {text}\n" for text in complaints)
     return 1 if complaints else 0
 
 

@@ -1,12 +1,12 @@
 """
-A mixed load for as long as one wants, with kills and restarts, checking every answer.
+Run a mixed load with kills and restarts, and check every response.
 
     make soak MINUTES=10 SEED=3
 
-Each client has keys of its own and knows what was acknowledged for each; an answer must be
-that value, or a miss when the cycle has come round since. Memory and descriptors of the
-server are looked at before each restart. The exit code is 0 only if no answer was wrong and
-both stayed flat.
+Each client has keys of its own and records what was acknowledged for each; a get must
+return that value, or a miss if its volume may have been reclaimed since. Memory and
+descriptors of the server are measured before each restart. The exit code is 0 only if no
+response was wrong and neither grew.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYS: Final = 400  # of each client
 ROUND_SECONDS: Final = 6.0
 VOLUME_BYTES: Final = 4 << 20
 VOLUME_NUM: Final = 6
-# What rotation cannot have reclaimed: all volumes but the head and the one before it.
+# Never reclaimed: all volumes but the active one and the one before it.
 KEPT_BYTES: Final = (VOLUME_NUM - 2) * VOLUME_BYTES
 GROWTH_MAX: Final = 1.5  # of memory, from the first round to the last
 _FAILURES: Final = (OSError, http.client.HTTPException)
@@ -42,9 +42,9 @@ _FAILURES: Final = (OSError, http.client.HTTPException)
 
 @dataclass(slots=True)
 class Load:
-    """What all clients together have done."""
+    """What all clients have done."""
 
-    written: int = 0  # bytes, also of PUTs that got no answer
+    written: int = 0  # bytes, also of PUTs without a response
     operations: int = 0
     checked: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -52,28 +52,28 @@ class Load:
 
 
 class Client(threading.Thread):
-    """One connection and the truth about its keys."""
+    """One connection, and the values allowed for its keys."""
 
     def __init__(self, number: int, load: Load, seed: int) -> None:
-        """Know nothing stored yet."""
+        """Begin with nothing stored."""
         super().__init__(daemon=True)
         self.number = number
         self.load = load
         self.seed = seed
         self.dice = random.Random(f"{seed}/{number}")  # noqa: S311 - Repeatable.
         self.port = 0
-        # By key: what it may be, and the bytes written by all when it was put.
-        self.truth: dict[str, tuple[list[bytes | None], int]] = {}
+        # By key: its allowed values, and the bytes written by all clients when it was put.
+        self.allowed: dict[str, tuple[list[bytes | None], int]] = {}
         self.counter = 0
 
     def next(self) -> Client:
-        """Return a client that goes on after a restart."""
+        """Return a client that continues after a restart."""
         other = Client(self.number, self.load, self.seed)
-        other.dice, other.truth, other.counter = self.dice, self.truth, self.counter
+        other.dice, other.allowed, other.counter = self.dice, self.allowed, self.counter
         return other
 
     def run(self) -> None:
-        """Do operations until the server is gone."""
+        """Send requests until one fails."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, 10)
         try:
             while True:
@@ -106,22 +106,22 @@ class Client(threading.Thread):
     ) -> None:
         with self.load.lock:
             self.load.written += len(value or b"") + len(key) + 64
-        allowed, at = self.truth.get(key, ([None], 0))
-        # Before the answer is there either may be found.
-        self.truth[key] = ([*allowed, value], at)
+        allowed, at = self.allowed.get(key, ([None], 0))
+        # Until the response, a get may return either.
+        self.allowed[key] = ([*allowed, value], at)
         connection.request(method, f"/{key}", value)
         answer = connection.getresponse()
         answer.read()
         if answer.status not in {200, 404}:
             self._complain(f"{method} {key}: {answer.status}")
-        self.truth[key] = ([value], self.load.written)
+        self.allowed[key] = ([value], self.load.written)
 
     def _get(self, connection: http.client.HTTPConnection, key: str) -> None:
         connection.request("GET", f"/{key}")
         answer = connection.getresponse()
         body = answer.read()
         found = body if answer.status == 200 else None
-        allowed, at = self.truth.get(key, ([None], 0))
+        allowed, at = self.allowed.get(key, ([None], 0))
         self.load.checked += 1
         is_old = self.load.written - at > KEPT_BYTES
         if answer.status not in {200, 404} or (
@@ -129,7 +129,7 @@ class Client(threading.Thread):
         ):
             self._complain(f"GET {key}: {answer.status} {body[:60]!r}")
         elif len(allowed) > 1:
-            self.truth[key] = ([found], at)
+            self.allowed[key] = ([found], at)
 
     def _complain(self, what: str) -> None:
         with self.load.lock:
@@ -144,12 +144,12 @@ def memory_of(pid: int) -> int:
 
 
 def descriptors_of(pid: int) -> int:
-    """Return how many files a process has open."""
+    """Return the number of open descriptors of a process."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def end_round(server: ServerProcess, *, kill: bool) -> None:
-    """End the server, by one signal or the other."""
+    """End the server with SIGKILL or SIGTERM."""
     if kill:
         server.kill()
     else:
@@ -188,7 +188,7 @@ def soak(minutes: float, seed: int, directory: Path) -> int:
     half = max(1, len(memory) // 2)
     flat &= statistics.mean(memory[half:] or memory) < GROWTH_MAX * max(memory[:half])
     sys.stdout.write(
-        f"seed {seed}: {load.operations} operations, {load.checked} answers checked,"
+        f"seed {seed}: {load.operations} operations, {load.checked} responses checked,"
         f" {len(load.wrong)} wrong {load.wrong[:3]}\n"
         f"{kills} kills, {len(memory) - kills} stops, {load.written >> 20} MiB written over"
         f" {VOLUME_NUM * VOLUME_BYTES >> 20} MiB of volumes\n"

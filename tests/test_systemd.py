@@ -1,4 +1,4 @@
-"""The units of systemd say what systemd understands."""
+"""The systemd units are valid."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ INSTALLED = "/opt/volcache/.venv/bin/volcache"
 
 
 @pytest.mark.integration
-def test_units_are_understood(tmp_path: Path) -> None:
-    """`systemd-analyze verify` has nothing to say about an instance's units."""
+def test_units_are_valid(tmp_path: Path) -> None:
+    """`systemd-analyze verify` reports nothing."""
     for unit in UNITS.glob("volcache@.*"):
         text = unit.read_text().replace(INSTALLED, "/usr/bin/env")
         text = text.replace("file:/opt/volcache", "file:/usr/share")
@@ -30,14 +30,14 @@ def test_units_are_understood(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_service_is_started_as_users_start_it() -> None:
-    """The command of the unit is one that the command line knows."""
+def test_service_runs_the_command_line() -> None:
+    """With the installed configuration and a mount point for each instance."""
     unit = (UNITS / "volcache@.service").read_text()
     assert f"\nExecStart={INSTALLED} serve /etc/volcache/volcache.toml\n" in unit
     assert "\nEnvironment=VOLCACHE_MOUNT_POINT=/srv/volcache/%i\n" in unit
 
 
 @pytest.mark.parametrize("path", sorted(UNITS.iterdir()), ids=lambda path: path.name)
-def test_file_says_what_it_is_for(path: Path) -> None:
-    """Each begins with a comment."""
+def test_file_begins_with_a_comment(path: Path) -> None:
+    """It states what the file is for."""
     assert path.read_text().startswith("# ")

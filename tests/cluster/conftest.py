@@ -1,4 +1,4 @@
-"""One cluster for all tests that leave it as it was."""
+"""A cluster for all tests that do not stop or reconfigure it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Give three instances behind nginx, shared by the tests."""
+    """Run three instances behind nginx."""
     with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running

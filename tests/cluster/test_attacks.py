@@ -1,8 +1,8 @@
 """
-What must not reach an instance, or must do it no harm.
+Requests that must not reach an instance, or must not harm it.
 
-nginx is the wall in front of bjoern, which buffers any body, has no time-outs and
-believes two lengths in one request.
+nginx protects bjoern, which buffers bodies of any size, has no time-outs and accepts two
+lengths in one request.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ RSS_GROWTH_MAX = 32 * MIB
 
 
 def resident_bytes(pid: int) -> int:
-    """Return what a process holds in memory."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 def descriptors(pid: int) -> set[str]:
-    """Return what a process has open besides connections."""
+    """Return the files that a process has open, without connections."""
     found = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -48,7 +48,7 @@ def descriptors(pid: int) -> set[str]:
 
 @pytest.fixture(autouse=True)
 def instances_are_unharmed(cluster: Cluster) -> Iterator[None]:
-    """After each attack all instances run, answer, and hold what they held."""
+    """Check that all instances run, answer, and use no more memory and files."""
     servers = list(cluster.instances.values())
     before = [(resident_bytes(s.pid), descriptors(s.pid)) for s in servers]
     yield
@@ -67,7 +67,7 @@ def answers(cluster: Cluster, data: bytes) -> list[int]:
 
 
 def asked(cluster: Cluster, path: str) -> int:
-    """Return how many requests for a path an instance answered, as the log has it."""
+    """Return how many requests for a path were answered by an instance."""
     return sum(
         f' "{path}" ' in line and re.search(r'answers="\d', line) is not None
         for line in cluster.nginx.log().splitlines()
@@ -101,8 +101,8 @@ SMUGGLING = {
 
 
 @pytest.mark.parametrize("name", SMUGGLING)
-def test_ambiguous_request_is_refused(name: str, cluster: Cluster) -> None:
-    """Nginx answers 4xx or 501 and closes; no instance hears of it."""
+def test_ambiguous_request_is_rejected(name: str, cluster: Cluster) -> None:
+    """Nginx answers 4xx or 501 and closes; no instance receives it."""
     statuses = answers(cluster, SMUGGLING[name])
     assert len(statuses) == 1
     assert statuses[0] in {400, 501, 413}
@@ -110,7 +110,7 @@ def test_ambiguous_request_is_refused(name: str, cluster: Cluster) -> None:
     assert not asked(cluster, "/x")
 
 
-def test_path_too_long_is_refused(cluster: Cluster) -> None:
+def test_path_too_long_is_rejected(cluster: Cluster) -> None:
     """A line of more than 8 KiB is 414, a key of more than 1024 bytes 400."""
     path = b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n" + HOST + CLOSE
     assert answers(cluster, path) == [414]
@@ -129,7 +129,7 @@ def test_path_too_long_is_refused(cluster: Cluster) -> None:
     ],
     ids=["a byte too many", "asked before", "100 GiB"],
 )
-def test_large_value_is_refused_before_it_is_sent(
+def test_large_value_is_rejected_before_it_is_sent(
     headers: bytes, cluster: Cluster
 ) -> None:
     """413 in one line, by nginx, without waiting for the body."""
@@ -140,8 +140,8 @@ def test_large_value_is_refused_before_it_is_sent(
     assert not asked(cluster, "/large")
 
 
-def test_large_value_in_chunks_is_refused(cluster: Cluster) -> None:
-    """The length adds up; the largest value that is allowed goes through."""
+def test_large_value_in_chunks_is_rejected(cluster: Cluster) -> None:
+    """The total length counts; the largest allowed value is stored."""
 
     def pieces(total: int) -> Iterator[bytes]:
         for start in range(0, total, 1 << 16):
@@ -150,14 +150,16 @@ def test_large_value_in_chunks_is_refused(cluster: Cluster) -> None:
     url = f"{cluster.url}/chunks"
     assert requests.put(url, data=pieces(MIB), timeout=10).status_code == 200
     assert len(requests.get(url, timeout=10).content) == MIB
-    with contextlib.suppress(requests.ConnectionError):  # Refused in mid-body.
+    with contextlib.suppress(
+        requests.ConnectionError
+    ):  # Closed before the body was sent.
         answer = requests.put(url, data=pieces(MIB + 1), timeout=10)
         assert answer.status_code == 413
     assert len(requests.get(url, timeout=10).content) == MIB
 
 
 def test_pipelined_requests_are_all_answered(cluster: Cluster) -> None:
-    """Bjoern would drop all but the last; nginx asks one after the other."""
+    """Bjoern would answer only the last; nginx sends them one by one."""
     puts = b"".join(
         b"PUT /p%d HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n%02d" % (n, n)
         for n in range(20)
@@ -175,8 +177,8 @@ def test_pipelined_requests_are_all_answered(cluster: Cluster) -> None:
     ["/-/healthy", "/%2d/healthy", "/-%2fhealthy", "/x/../-/healthy", "/./-/x", "/-/"],
 )
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_operators_paths_are_closed(method: str, path: str, cluster: Cluster) -> None:
-    """However they are spelt, nginx answers itself."""
+def test_operator_paths_are_forbidden(method: str, path: str, cluster: Cluster) -> None:
+    """In any spelling; nginx answers 403 itself."""
     line = f"{method} {path} HTTP/1.1\r\n".encode()
     assert answers(cluster, line + HOST + b"Content-Length: 0\r\n" + CLOSE) == [403]
     assert not asked(cluster, path)
@@ -185,16 +187,16 @@ def test_operators_paths_are_closed(method: str, path: str, cluster: Cluster) ->
 @pytest.mark.parametrize(
     "method", ["POST", "PATCH", "TRACE", "CONNECT", "COPY", "LOCK", "get", "X"]
 )
-def test_other_methods_are_refused(method: str, cluster: Cluster) -> None:
-    """405 by nginx, or 400 for what is no method; no instance hears of it."""
+def test_other_methods_are_rejected(method: str, cluster: Cluster) -> None:
+    """Nginx answers 405, or 400 for an invalid method; no instance receives it."""
     line = f"{method} /m HTTP/1.1\r\n".encode()
     (status,) = answers(cluster, line + HOST + b"Content-Length: 0\r\n" + CLOSE)
     assert status in {400, 405}
     assert not asked(cluster, "/m")
 
 
-def test_refused_method_is_told_what_is_allowed(cluster: Cluster) -> None:
-    """405 comes with Allow, as RFC 9110 asks."""
+def test_rejected_method_gets_the_allowed_ones(cluster: Cluster) -> None:
+    """405 has the header Allow, as RFC 9110 requires."""
     answer = requests.post(f"{cluster.url}/allowed", data=b"x", timeout=10)
     assert answer.status_code == 405
     assert answer.headers["Allow"].startswith("GET, HEAD, PUT, DELETE")
@@ -202,7 +204,7 @@ def test_refused_method_is_told_what_is_allowed(cluster: Cluster) -> None:
 
 
 def test_header_cannot_be_injected(cluster: Cluster) -> None:
-    """No line end gets into an answer, by the path or by the content type."""
+    """No line break gets into a response, by path or content type."""
     for path in (b"/i%0d%0aX-Evil:%201", b"/i%0aX-Evil:%201"):
         with Wire(cluster.nginx.port) as wire:
             text = wire.ask(b"GET " + path + b" HTTP/1.1\r\n" + HOST + CLOSE)
@@ -214,8 +216,10 @@ def test_header_cannot_be_injected(cluster: Cluster) -> None:
     assert status == 400
 
 
-def test_hop_headers_and_passwords_end_at_nginx(cluster: Cluster) -> None:
-    """What Java's client sends with a PUT goes through, since nginx strips it."""
+def test_hop_by_hop_headers_and_passwords_are_removed_by_nginx(
+    cluster: Cluster,
+) -> None:
+    """A PUT with the headers that Java's HTTP client sends is stored."""
     headers = {
         "Upgrade": "h2c",
         "Connection": "Upgrade, HTTP2-Settings",
@@ -229,10 +233,10 @@ def test_hop_headers_and_passwords_end_at_nginx(cluster: Cluster) -> None:
     assert requests.get(url, headers=headers, timeout=10).content == b"value"
 
 
-def test_slow_clients_are_cut_off_and_cost_the_instances_nothing(
+def test_slow_clients_are_disconnected_by_nginx(
     tmp_path: Path,
 ) -> None:
-    """A header, a body and an answer that take too long end by nginx's time-outs."""
+    """Its time-outs end slow headers and bodies; no instance receives them."""
     text = (SOURCE / "volcache.conf").read_text()
     for name in ("client_header_timeout", "client_body_timeout"):
         padded = f"{name} 10s" if f"{name} 10s" in text else f"{name}   10s"

@@ -1,4 +1,4 @@
-"""nginx takes the configuration as it is, and with everything switched on."""
+"""nginx accepts our configuration, as it is and with all options enabled."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FILES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.conf"))
 INSTANCES = ["127.0.0.1:1234", "127.0.0.1:1235"]
 
 
-def switched_on(name: str) -> str:
-    """Give a file with what is commented out in it."""
+def enabled(name: str) -> str:
+    """Return a file with its commented-out directives enabled."""
     text = (SOURCE / name).read_text()
     said, directive, rest = text.partition("# satisfy any;")
     assert directive
@@ -36,14 +36,14 @@ def switched_on(name: str) -> str:
 
 
 def with_mode(name: str) -> dict[str, str]:
-    """Give the main file with another answer to failures."""
+    """Return the main file with another failure mode."""
     text = (SOURCE / "volcache.conf").read_text()
     assert "include volcache/pinned.conf;" in text
     return {"volcache.conf": text.replace("volcache/pinned", f"volcache/{name}")}
 
 
 def make_certificate(folder: Path) -> None:
-    """Make a key and a certificate that it signs itself."""
+    """Make a key and a self-signed certificate."""
     subprocess.run(
         shlex.split(
             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
@@ -56,24 +56,24 @@ def make_certificate(folder: Path) -> None:
     )
 
 
-def test_every_file_explains_itself() -> None:
-    """Each begins with what it is for; no directive that counts is without a why."""
+def test_every_file_begins_with_a_comment() -> None:
+    """It states what the file is for."""
     assert len(FILES) >= 10
     for name in FILES:
         assert (SOURCE / name).read_text().startswith("# "), name
 
 
 @pytest.mark.parametrize("mode", ["pinned", "failover", "growing"])
-def test_configuration_is_taken(mode: str, tmp_path: Path) -> None:
-    """`nginx -t` has nothing to say, whatever the mode."""
+def test_configuration_is_valid(mode: str, tmp_path: Path) -> None:
+    """`nginx -t` reports nothing in any failure mode."""
     nginx = Nginx(tmp_path / "nginx", INSTANCES, files=with_mode(mode))
     done = nginx.test()
     assert done.returncode == 0, done.stderr
     assert "[" not in done.stderr, done.stderr
 
 
-def test_configuration_is_taken_as_it_is_installed(tmp_path: Path) -> None:
-    """The files go where the comments say, beside a main file of nobody's making."""
+def test_configuration_is_valid_as_it_is_installed(tmp_path: Path) -> None:
+    """With the files where the comments put them, under a minimal main file."""
     nginx = Nginx(tmp_path / "nginx", INSTANCES)
     for name in ("volcache/instances.conf", "volcache/listen.conf"):
         nginx.write(name, (SOURCE / name).read_text())
@@ -86,9 +86,9 @@ def test_configuration_is_taken_as_it_is_installed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_writers_are_asked_for_a_password(tmp_path: Path) -> None:
-    """Reads are free, writes need the network or the password, in every mode."""
-    text = switched_on("volcache/writers.conf").replace("allow 127.0.0.1;", "")
+def test_writes_require_a_password(tmp_path: Path) -> None:
+    """Reads do not; writes need it if they come from another network."""
+    text = enabled("volcache/writers.conf").replace("allow 127.0.0.1;", "")
     writers = {"volcache/writers.conf": text, "volcache/writers": "me:{PLAIN}secret\n"}
     with running_cluster(tmp_path, files=writers) as cluster:
         url = f"{cluster.url}/key"
@@ -101,10 +101,10 @@ def test_writers_are_asked_for_a_password(tmp_path: Path) -> None:
         assert requests.get(url, timeout=10).content == b"x"
 
 
-def test_writers_are_known_by_their_network(tmp_path: Path) -> None:
-    """From a network that is allowed no password is asked for."""
+def test_writes_from_an_allowed_network_require_no_password(tmp_path: Path) -> None:
+    """Also in failover mode."""
     writers = {
-        "volcache/writers.conf": switched_on("volcache/writers.conf"),
+        "volcache/writers.conf": enabled("volcache/writers.conf"),
         "volcache/writers": "",
     } | with_mode("failover")
     with running_cluster(tmp_path, files=writers) as cluster:
@@ -113,8 +113,8 @@ def test_writers_are_known_by_their_network(tmp_path: Path) -> None:
         assert requests.get(url, timeout=10).content == b"x"
 
 
-def test_tls_speaks_http2(tmp_path: Path) -> None:
-    """tls.conf in place of listen answers over TLS, and offers HTTP/2."""
+def test_tls_offers_http2(tmp_path: Path) -> None:
+    """With tls.conf, nginx answers over TLS 1.2 or 1.3."""
     port = pick_port()
     tls = (SOURCE / "volcache/tls.conf").read_text()
     files = {"volcache/tls.conf": tls.replace("listen 443", f"listen 127.0.0.1:{port}")}
@@ -137,8 +137,8 @@ def test_tls_speaks_http2(tmp_path: Path) -> None:
         assert connection.version() in {"TLSv1.2", "TLSv1.3"}
 
 
-def test_log_line_says_what_became_of_a_request(cluster: Cluster) -> None:
-    """Cache status, instance and times, and nothing a client sends can forge a line."""
+def test_log_line_has_the_outcome_of_a_request(cluster: Cluster) -> None:
+    """Cache status, instance and times; a client cannot forge a line."""
     requests.put(f"{cluster.url}/logged", data=b"12345", timeout=10)
     got = requests.get(f"{cluster.url}/logged?x=%22%0A", timeout=10)
     line = cluster.nginx.logged('GET "/logged')

@@ -1,4 +1,4 @@
-"""What clients see when instances fail, come back and are restarted."""
+"""What clients see when instances fail, return and are restarted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATHS = [f"/failure/{n}" for n in range(60)]
 
 
 def mode(name: str) -> dict[str, str]:
-    """Give the main file with another answer to failures."""
+    """Return the main file with another failure mode."""
     text = (SOURCE / "volcache.conf").read_text()
     return {"volcache.conf": text.replace("volcache/pinned", f"volcache/{name}")}
 
@@ -47,7 +47,7 @@ def owned(cluster: Cluster, name: str) -> list[str]:
 
 
 def test_keys_of_a_dead_instance_are_misses_and_are_not_written(tmp_path: Path) -> None:
-    """Reads are misses at once, writes a 503, and no other instance hears of them."""
+    """Reads are misses at once, writes a 503; no other instance receives them."""
     with running_cluster(tmp_path) as cluster:
         dead = next(iter(cluster.instances))
         for path in PATHS:
@@ -72,7 +72,7 @@ def test_keys_of_a_dead_instance_are_misses_and_are_not_written(tmp_path: Path) 
 
 
 def read_until_unready(server: ServerProcess, path: str) -> requests.Response:
-    """Read a key until the instance says that its disk does not answer."""
+    """Read a key until the instance reports that its disk cannot be read."""
     statuses = []
     while True:
         answer = requests.get(server.url + path, timeout=10)
@@ -85,7 +85,7 @@ def read_until_unready(server: ServerProcess, path: str) -> requests.Response:
 def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
     tmp_path: Path,
 ) -> None:
-    """Misses at first, then a 503 of the instance, of which nginx makes misses."""
+    """It answers with misses, then with 503, which nginx turns into misses."""
     disk = BadDisk(tmp_path / "shim")
     with running_cluster(tmp_path, environment=disk.environment) as cluster:
         name, server = next(iter(cluster.instances.items()))
@@ -106,10 +106,10 @@ def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
         assert requests.get(f"{server.url}/-/ready", timeout=10).text == "ready\n"
 
 
-def test_failover_passes_over_an_instance_whose_disk_cannot_be_read(
+def test_failover_skips_an_instance_whose_disk_cannot_be_read(
     tmp_path: Path,
 ) -> None:
-    """For immutable keys: the next on the ring takes its keys, and keeps them."""
+    """For immutable keys: the next instance on the ring serves its keys."""
     disk = BadDisk(tmp_path / "shim")
     with running_cluster(
         tmp_path, files=mode("failover"), environment=disk.environment
@@ -126,8 +126,10 @@ def test_failover_passes_over_an_instance_whose_disk_cannot_be_read(
             assert not read.headers["X-Instance"].endswith(name)
 
 
-def test_silent_instance_is_a_miss_within_its_time(tmp_path: Path) -> None:
-    """One that hangs costs the time-out, and holds up nobody else's keys."""
+def test_reads_of_an_unresponsive_instance_are_misses_after_the_time_out(
+    tmp_path: Path,
+) -> None:
+    """Keys of other instances are served meanwhile."""
     proxy = (SOURCE / "volcache/proxy.conf").read_text()
     faster = proxy.replace("proxy_read_timeout 10s", "proxy_read_timeout 500ms")
     assert faster != proxy
@@ -144,8 +146,8 @@ def test_silent_instance_is_a_miss_within_its_time(tmp_path: Path) -> None:
             cluster.instances[silent].send_signal(signal.SIGCONT)
 
 
-def test_machine_that_is_off_is_a_miss_within_half_a_second(tmp_path: Path) -> None:
-    """Where nobody even refuses a connection, proxy_connect_timeout ends the wait."""
+def test_reads_of_an_unreachable_machine_are_misses(tmp_path: Path) -> None:
+    """If connections are not even refused, proxy_connect_timeout ends the wait."""
     with socket.socket() as full, ExitStack() as stack:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -163,8 +165,8 @@ def test_machine_that_is_off_is_a_miss_within_half_a_second(tmp_path: Path) -> N
 
 def test_instance_that_comes_back_has_no_old_value(tmp_path: Path) -> None:
     """
-    What could not be written while it was away was not written anywhere, and what was
-    acknowledged before is there: no key has a value older than the last 200.
+    What could not be written meanwhile was not written anywhere, and what was acknowledged
+    before is kept: no key has a value older than the last 200.
     """
     with running_cluster(tmp_path) as cluster:
         name, server = next(iter(cluster.instances.items()))
@@ -178,10 +180,10 @@ def test_instance_that_comes_back_has_no_old_value(tmp_path: Path) -> None:
             assert ask(cluster, "GET", path).content == b"last"
 
 
-def test_kill_under_load_is_misses_then_clean(tmp_path: Path) -> None:
+def test_kill_under_load_causes_misses_until_the_restart(tmp_path: Path) -> None:
     """
-    Killed, one of three costs its reads a miss and its writes a 503; nobody ever reads
-    a wrong value, and all is well once it is back.
+    While one of three is down, its reads are misses and its writes 503; no read returns a
+    wrong value, and no request fails after the restart.
     """
     with running_cluster(tmp_path) as cluster:
         server = next(iter(cluster.instances.values()))
@@ -201,7 +203,7 @@ def test_kill_under_load_is_misses_then_clean(tmp_path: Path) -> None:
 
 
 def test_rolling_restart_fails_no_request(tmp_path: Path) -> None:
-    """All three are replaced under load while their sockets are held: not one error."""
+    """All three are restarted under load while their sockets stay open."""
     with (
         running_cluster(tmp_path, holds_sockets=True) as cluster,
         Load(cluster.nginx.port) as load,
@@ -219,9 +221,10 @@ def test_rolling_restart_fails_no_request(tmp_path: Path) -> None:
 
 
 def test_reload_of_nginx_fails_no_request(cluster: Cluster) -> None:
-    """A changed configuration is taken under load without an error.
+    """
+    A changed configuration is loaded under load without an error.
 
-    Old workers close connections between two requests; clients take a new one then.
+    Old workers close connections between two requests; clients then open new ones.
     """
     with Load(cluster.nginx.port, repeats=True) as load:
         load.wait_for(200)
@@ -233,7 +236,7 @@ def test_reload_of_nginx_fails_no_request(cluster: Cluster) -> None:
 
 
 def test_failover_reads_and_writes_at_the_next_instance(tmp_path: Path) -> None:
-    """For immutable keys: the keys of a dead instance fill again elsewhere at once."""
+    """For immutable keys: the keys of a dead instance are stored elsewhere at once."""
     with running_cluster(tmp_path, files=mode("failover")) as cluster:
         lines = [
             f"server {name} weight=10 max_fails=1 fail_timeout=60s;\n"
@@ -246,7 +249,7 @@ def test_failover_reads_and_writes_at_the_next_instance(tmp_path: Path) -> None:
         cluster.instances[dead].kill()
         for path in lost:
             assert ask(cluster, "GET", path).status_code == 404
-        # Each worker finds out by itself.
+        # Each worker detects the failure for itself.
         statuses = [ask(cluster, "PUT", path, b"new").status_code for path in lost]
         assert statuses.count(503) <= 2 * len(cluster.nginx.workers())
         stored = [p for p, status in zip(lost, statuses, strict=True) if status == 200]
@@ -260,8 +263,8 @@ def test_failover_reads_and_writes_at_the_next_instance(tmp_path: Path) -> None:
             assert sorted(held) == [200, 404]
 
 
-def test_growing_finds_moved_keys_at_their_old_place(tmp_path: Path) -> None:
-    """For immutable keys: the instance that was added answers for all it took over."""
+def test_growing_finds_moved_keys_at_their_old_instance(tmp_path: Path) -> None:
+    """For immutable keys: all keys of a new instance can be read at once."""
     with running_cluster(tmp_path, files=mode("growing")) as cluster:
         names = list(cluster.instances)
         before = "".join(

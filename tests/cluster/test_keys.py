@@ -1,4 +1,4 @@
-"""Which instance a key belongs to."""
+"""The distribution of keys over instances."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPELLINGS = [
 
 
 def raw(cluster: Cluster, method: str, path: str, body: str = "") -> tuple[int, bytes]:
-    """Send a path as it is written; HTTP libraries would tidy it up first."""
+    """Send a path unchanged; HTTP libraries would normalise it."""
     with Wire(cluster.nginx.port) as wire:
         answer = wire.ask(
             f"{method} {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n"
@@ -41,8 +41,8 @@ def raw(cluster: Cluster, method: str, path: str, body: str = "") -> tuple[int, 
     return int(head.split()[1]), value
 
 
-def test_keys_are_spread_evenly(cluster: Cluster) -> None:
-    """Of 30,000 keys each instance has a third, give or take 15 %."""
+def test_keys_are_distributed_evenly(cluster: Cluster) -> None:
+    """Of 30,000 keys each instance has a third, within 15 %."""
     found = Counter(
         instances_of(cluster.nginx.port, [f"/spread/{n}" for n in range(30_000)])
     )
@@ -54,10 +54,10 @@ def test_keys_are_spread_evenly(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("path", "spellings"), SPELLINGS, ids=[s[0] for s in SPELLINGS]
 )
-def test_key_is_one_key_however_it_is_spelt(
+def test_all_spellings_of_a_path_are_one_key(
     path: str, spellings: list[str], cluster: Cluster
 ) -> None:
-    """What is put under one spelling is read under all, from the same instance."""
+    """A value put under one spelling is read under all, from one instance."""
     assert raw(cluster, "PUT", path, path)[0] == 200
     paths = [path, *spellings]
     assert len(set(instances_of(cluster.nginx.port, paths))) == 1
@@ -66,15 +66,15 @@ def test_key_is_one_key_however_it_is_spelt(
     )
 
 
-def test_neighbours_are_other_keys(cluster: Cluster) -> None:
+def test_similar_paths_are_different_keys(cluster: Cluster) -> None:
     """Slashes and case are part of a key."""
     assert raw(cluster, "PUT", "/n/a//b", "two")[0] == 200
     for path in ("/n/a/b", "/n/a///b", "/n/A//b", "/n/a//b/"):
         assert raw(cluster, "GET", path)[0] == 404
 
 
-def test_answers_say_where_and_from_where(cluster: Cluster) -> None:
-    """X-Cache and X-Position come through; X-Instance is the one that has the key."""
+def test_responses_have_the_headers_of_the_instance(cluster: Cluster) -> None:
+    """X-Cache, X-Position and ETag are passed on; X-Instance has the value."""
     url = f"{cluster.url}/headers"
     put = requests.put(url, data=b"value", timeout=10)
     got = requests.get(url, timeout=10)
@@ -91,7 +91,7 @@ def test_answers_say_where_and_from_where(cluster: Cluster) -> None:
 def test_removing_an_instance_moves_only_its_keys(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Every key of the other two stays; those of the third go to both of them."""
+    """The keys of the other two stay; both get some keys of the third."""
     names = list(cluster.instances)
     paths = [f"/moved/{n}" for n in range(3_000)]
     before = instances_of(cluster.nginx.port, paths)
@@ -108,18 +108,18 @@ def test_removing_an_instance_moves_only_its_keys(
 def test_adding_an_instance_moves_only_its_share(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """A fourth takes about a quarter from the three, and nothing else moves."""
+    """A fourth gets about a quarter of the keys; no other key moves."""
     paths = [f"/moved/{n}" for n in range(3_000)]
     before = instances_of(cluster.nginx.port, paths)
-    fourth = "127.0.0.1:1"  # Nobody needs to answer there: X-Instance names it.
+    fourth = "127.0.0.1:1"  # Need not answer: X-Instance names it all the same.
     with Nginx(tmp_path / "nginx", [*cluster.instances, fourth]) as larger:
         after = instances_of(larger.port, paths)
     assert all(new in {old, fourth} for old, new in zip(before, after, strict=True))
     assert 0.15 < after.count(fourth) / len(paths) < 0.35
 
 
-def test_order_of_the_list_means_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """Two machines with nginx may list the instances in any order."""
+def test_order_of_the_list_does_not_matter(cluster: Cluster, tmp_path: Path) -> None:
+    """Two nginx machines may list the instances in different orders."""
     paths = [f"/order/{n}" for n in range(600)]
     names = list(cluster.instances)
     with Nginx(tmp_path / "nginx", names[::-1]) as other:

@@ -1,4 +1,4 @@
-"""What `make cluster` starts fits together."""
+"""The configuration of `make cluster` is consistent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "conf" / "cluster"
 
 
-def test_instances_are_those_nginx_knows() -> None:
-    """The ports of the Procfile are the ports of instances.conf, folders differ."""
+def test_ports_of_the_instances_match_the_list_of_nginx() -> None:
+    """Procfile and instances.conf have the same ports; the mount points differ."""
     text = (CLUSTER / "Procfile").read_text()
     known = re.findall(
         r"^server 127\.0\.0\.1:(\d+) ",
@@ -24,8 +24,8 @@ def test_instances_are_those_nginx_knows() -> None:
     assert len(set(re.findall(r"VOLCACHE_MOUNT_POINT=(\S+)", text))) == len(known) == 3
 
 
-def test_every_process_gets_the_signals_itself() -> None:
-    """A shell in between would be ended in place of the service."""
+def test_every_process_receives_signals_itself() -> None:
+    """A shell in between would receive them instead of the service."""
     lines = [
         line
         for line in (CLUSTER / "Procfile").read_text().splitlines()
@@ -35,7 +35,7 @@ def test_every_process_gets_the_signals_itself() -> None:
     assert all(" exec " in line for line in lines)
 
 
-def test_settings_are_taken_and_need_little_room() -> None:
+def test_settings_are_valid_and_need_little_space() -> None:
     """Less than a GiB for all three."""
     config = load_config(CLUSTER / "volcache.toml", {})
     assert 3 * config.volume_size * config.volume_num < 1 << 30

@@ -1,4 +1,4 @@
-"""A disk that refuses, is full, is read-only, or whose files vanish under the process."""
+"""A disk that fails, is full, is read-only, or whose files vanish during operation."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ERRORS = [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, 0]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sync_mode", ["none", "periodic", "always"])
-def test_one_refusal_anywhere_costs_one_answer(sync_mode: SyncMode) -> None:
+def test_one_failed_call_fails_one_operation(sync_mode: SyncMode) -> None:
     """
-    Each call of a script fails once: what was asked is refused, and works when it is
-    asked again; nothing else is lost, by then or by a kill.
+    Each call of a script fails once: the operation fails and succeeds when it is repeated;
+    nothing else is lost, then or after a kill.
     """
     dice = random.Random(1)  # noqa: S311 - Repeatable on purpose.
     refused = 0
@@ -43,7 +43,7 @@ def test_one_refusal_anywhere_costs_one_answer(sync_mode: SyncMode) -> None:
         store = open_simulated(
             runner.fs.after_kill(), sync_mode=sync_mode, volume_num=runner.volume_num
         )
-        # A volume that failed is left early, so the cycle comes round earlier.
+        # A volume that failed is sealed early, so the oldest is reclaimed earlier.
         runner.turn += 1
         runner.verify(store, power_lost=False)
         refused += runner.refused
@@ -60,8 +60,8 @@ def test_one_refusal_anywhere_costs_one_answer(sync_mode: SyncMode) -> None:
     ["pwritev", "allocate", "create", "rename", "sync_directory", "unlink", "truncate"],
 )
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_a_disk_that_goes_on_refusing_is_still_read(name: str, code: int) -> None:
-    """Puts are refused, one by one, or kept; what was stored is read meanwhile."""
+def test_a_disk_that_rejects_all_writes_is_still_read(name: str, code: int) -> None:
+    """Each put fails or is kept; stored values can be read meanwhile."""
     fs = SimulatedFileSystem()
     store = open_simulated(fs)
     store.put(b"k", b"v")
@@ -87,8 +87,8 @@ def test_a_disk_that_goes_on_refusing_is_still_read(name: str, code: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["rename", "sync_directory", "create", "unlink"])
-def test_a_rotation_that_fails_forgets_nothing(name: str) -> None:
-    """The volume that was to make room is served as before until META.txt is written."""
+def test_a_failed_rotation_loses_nothing(name: str) -> None:
+    """The oldest volume can be read until META.txt names its successor."""
     fs = SimulatedFileSystem()
     store = open_simulated(fs)
     put = set()
@@ -110,8 +110,10 @@ def test_a_rotation_that_fails_forgets_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pwritev", "create", "rename", "sync_directory"])
-def test_a_start_on_a_disk_that_refuses_says_so(name: str) -> None:
-    """One error that names the directory; when the disk is back, nothing is lost."""
+def test_a_start_on_a_failing_disk_is_an_error_that_names_the_directory(
+    name: str,
+) -> None:
+    """When the disk works again, nothing is lost."""
     fs = SimulatedFileSystem()
     store = open_simulated(fs)
     store.put(b"k", b"v")
@@ -127,8 +129,8 @@ def test_a_start_on_a_disk_that_refuses_says_so(name: str) -> None:
     assert value_of(open_simulated(fs).get(b"k")) == b"v"
 
 
-def test_a_full_disk_does_not_make_every_put_word_all_index_lines() -> None:
-    """Lines that cannot be written are tried again when they are twice as many."""
+def test_index_lines_are_not_retried_with_every_put_on_a_full_disk() -> None:
+    """Lines that could not be written are retried when there are twice as many."""
     fs = SimulatedFileSystem()
     store = open_simulated(fs, volume_size=1 << 22)
     fs.failing_writes[f"{MOUNT_POINT}/index/"] = errno.ENOSPC
@@ -144,8 +146,8 @@ def test_a_full_disk_does_not_make_every_put_word_all_index_lines() -> None:
     assert value_of(again.get(b"8")) == b""
 
 
-def test_reads_that_fail_make_the_instance_not_ready_until_the_disk_is_back() -> None:
-    """Three in a row; then the disk itself is asked, not the requests that stay away."""
+def test_failing_reads_make_the_instance_not_ready_until_the_disk_works() -> None:
+    """After three in a row, readiness is determined by reads of the disk."""
     fs = SimulatedFileSystem()
     store = open_simulated(fs)
     store.put(b"k", b"v")
@@ -163,11 +165,11 @@ def test_reads_that_fail_make_the_instance_not_ready_until_the_disk_is_back() ->
     assert (store.stats.read_errors, store.stats.read_errors_in_row) == (3, 0)
 
 
-# --- Files that vanish under the process -------------------------------------------
+# --- Files that vanish during operation --------------------------------------------
 
 
-def test_a_volume_cut_short_under_the_process_is_misses(tmp_path: Path) -> None:
-    """What is cut off is a miss and counted; what is put from then on is kept."""
+def test_keys_cut_off_a_volume_during_operation_are_misses(tmp_path: Path) -> None:
+    """They are counted; values put from then on are kept."""
     store = open_store(tmp_path)
     keys = fill_volume(store)
     os.truncate(tmp_path / "data" / "0", 5000)
@@ -185,10 +187,10 @@ def test_a_volume_cut_short_under_the_process_is_misses(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "victim", ["data/0", "data/1", "index/0", "index/1", "META.txt"]
 )
-def test_a_file_deleted_under_the_process_costs_only_itself(
+def test_a_file_deleted_during_operation_loses_only_its_content(
     tmp_path: Path, victim: str
 ) -> None:
-    """The running process has it open; the next one misses what was in it."""
+    """The running process has it open; the next one finds nothing of it."""
     store = open_store(tmp_path)
     keys = fill_volume(store)
     (tmp_path / victim).unlink()
@@ -204,8 +206,8 @@ def test_a_file_deleted_under_the_process_costs_only_itself(
     store.close()
 
 
-def test_a_volume_replaced_under_the_process_is_not_believed(tmp_path: Path) -> None:
-    """Another file of that name is read by the next start, and checked like any."""
+def test_a_volume_replaced_during_operation_is_not_trusted(tmp_path: Path) -> None:
+    """The next start reads and checks the new file like any other."""
     store = open_store(tmp_path)
     keys = fill_volume(store)
     (tmp_path / "data" / "0").unlink()
@@ -224,12 +226,12 @@ def values_of(store: Store, keys: list[bytes]) -> dict[bytes, bytes | None]:
     return {key: value_of(store.get(key)) for key in keys if key in store}
 
 
-def test_a_directory_in_the_place_of_an_index_file_costs_only_that_file(
+def test_a_directory_in_the_place_of_an_index_file_loses_no_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    Rotations into the slot go on without, and say what to do; a start scans the volume,
-    also when the index file of the slot's old life is in its place again.
+    Rotations continue without the file and log what to do; a start scans the volume, also
+    when an index file of an earlier generation is in its place again.
     """
     store = open_store(tmp_path)
     keys = []
@@ -238,7 +240,7 @@ def test_a_directory_in_the_place_of_an_index_file_costs_only_that_file(
     path = tmp_path / "index" / "1"
     old = path.read_bytes()
     path.unlink()
-    (path / "of somebody").mkdir(parents=True)
+    (path / "foreign").mkdir(parents=True)
     for turn in range(4):
         keys += fill_volume(store, b"new %d" % turn)
     store.delete(b"new 2/1")
@@ -252,7 +254,7 @@ def test_a_directory_in_the_place_of_an_index_file_costs_only_that_file(
     assert len(expected) > 40
     store = reopen(store, tmp_path)
     assert values_of(store, keys) == expected
-    assert (path / "of somebody").is_dir()
+    assert (path / "foreign").is_dir()
     kill(store)
     shutil.rmtree(path)
     path.write_bytes(old)
@@ -266,7 +268,7 @@ def test_a_directory_in_the_place_of_an_index_file_costs_only_that_file(
 def test_a_directory_in_the_place_of_an_index_file_does_not_keep_a_volume(
     tmp_path: Path,
 ) -> None:
-    """With fewer volumes the oldest are given up, at the start and by rotations."""
+    """With a smaller volume_num, the oldest are dropped by the start and by rotations."""
     store = open_store(tmp_path)
     newest = [fill_volume(store, b"%d" % turn)[-1] for turn in range(3)][-1]
     store.close()
@@ -283,8 +285,8 @@ def test_a_directory_in_the_place_of_an_index_file_does_not_keep_a_volume(
     store.close()
 
 
-def test_a_mount_point_that_vanishes_is_still_served(tmp_path: Path) -> None:
-    """Open files are read; the next volume is refused, and works when it is back."""
+def test_a_mount_point_that_was_moved_is_still_served(tmp_path: Path) -> None:
+    """Open files are read; a rotation fails, and succeeds when it is back."""
     directory = tmp_path / "cache"
     store = open_store(directory)
     keys = [b"%d" % number for number in range(8)]

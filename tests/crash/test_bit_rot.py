@@ -1,5 +1,6 @@
 """
-Flip bits in every file of a directory: right values or misses, and the damage is counted.
+Flip bits in every file of a directory: gets return right values or misses, which are
+counted.
 
 With `CRASH_EXTENT=0` every bit of the small directories is flipped, and in `make test` a
 random one in every byte of the short files and in every fifth of the volumes.
@@ -37,7 +38,7 @@ FILES = ["META.txt", *(f"{kind}/{n}" for kind in ("data", "index") for n in rang
 
 
 class Outcome(NamedTuple):
-    """What a start and a read of every key found."""
+    """What a start and a get of every key found."""
 
     missing: list[bytes]
     stale: list[bytes]
@@ -81,7 +82,7 @@ def find_file(fs: SimulatedFileSystem, path: str) -> File:
 
 
 def read_all(store: Store, history: dict[bytes, list[bytes | None]]) -> Outcome:
-    """Read every key and sort what is found."""
+    """Read every key and classify the results."""
     missing, stale = [], []
     for key, values in history.items():
         record = store.get(key)
@@ -91,7 +92,7 @@ def read_all(store: Store, history: dict[bytes, list[bytes | None]]) -> Outcome:
         if found is None:
             missing.append(key)
         else:
-            assert found in values, "a value of another key, or of none"
+            assert found in values, "a value of another key, or of no key"
             stale.append(key)
     report, stats = store.report, store.stats
     counted = report.damaged + report.rebuilt + report.meta_lost
@@ -100,7 +101,7 @@ def read_all(store: Store, history: dict[bytes, list[bytes | None]]) -> Outcome:
 
 
 def flips(length: int, dice: random.Random) -> Iterator[tuple[int, int]]:
-    """Yield byte and bit of what is to be damaged."""
+    """Yield offset and bit of each flip."""
     distance = step(5) if length > SHORT_BYTES else 1
     for offset in range(dice.randrange(distance), length, distance):
         bits = range(8) if not EXTENT else [dice.randrange(8)]
@@ -108,8 +109,10 @@ def flips(length: int, dice: random.Random) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_a_flipped_bit_is_a_right_value_or_a_counted_miss(path: str) -> None:
-    """After a stop every record has its line, so nothing old comes back either."""
+def test_after_a_flipped_bit_a_get_returns_the_right_value_or_a_counted_miss(
+    path: str,
+) -> None:
+    """After a stop every record has an index line, so no old value comes back."""
     image, history, *_ = write(stop=True)
     dice = random.Random(path)  # noqa: S311 - Repeatable on purpose.
     tried = missed = 0
@@ -127,10 +130,10 @@ def test_a_flipped_bit_is_a_right_value_or_a_counted_miss(path: str) -> None:
     assert bool(missed) == path.startswith("data")
 
 
-def test_only_a_header_without_its_line_can_hide_a_newer_value() -> None:
+def test_only_damage_to_a_header_without_index_line_brings_an_old_value_back() -> None:
     """
-    The one limit, in docs/FORMAT.md: after a kill, the header of a record that has no
-    line yet is the only thing that knows its key.
+    The one limit, in docs/FORMAT.md: after a kill, the key of a record without index line
+    is only in its header.
     """
     written = write(stop=False)
     image, history = written.image, written.history
@@ -167,8 +170,8 @@ def unindexed(written: Written) -> Iterator[Record]:
 
 
 @pytest.mark.parametrize("name", ["healthy", "bit_rot", "no_index", "torn_tail"])
-def test_a_flipped_bit_never_ends_the_start(name: str) -> None:
-    """Directories of the first format, damaged at places chosen by chance."""
+def test_no_flipped_bit_prevents_a_start(name: str) -> None:
+    """Directories of format version 1, damaged at random places."""
     folder = Path(__file__).parents[1] / "golden" / "v1" / name
     dice = random.Random(name)  # noqa: S311 - Repeatable on purpose.
     contents = {

@@ -1,9 +1,9 @@
 """
 Kill the process at operation 1, 2, 3 ... of a script, start again, and compare.
 
-The process dies; the machine does not: what was written is there, what was buffered is
-not. The rule is the same after each crash: a key holds its last acknowledged value or,
-if an operation on it was under way, the value that operation would have left.
+The process dies, the machine does not: written bytes survive, buffered ones do not. After
+each crash a key has its last acknowledged value or, if an operation on it was under way,
+the value after that operation.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ pytestmark = pytest.mark.crash
 
 
 class Script:
-    """Puts, overwrites and deletes that turn the cycle, and what was acknowledged."""
+    """Puts, overwrites and deletes over several rotations, and what was acknowledged."""
 
     def __init__(self) -> None:
-        """Nothing is acknowledged yet."""
+        """Begin with nothing acknowledged."""
         self.acknowledged: dict[bytes, bytes | None] = {}
         self.under_way: tuple[bytes, bytes | None] | None = None
         self.turns: dict[bytes, int] = {}
@@ -54,7 +54,7 @@ class Script:
                 yield b"key %d" % (number - 2), None
 
     def run(self, store: Store) -> None:
-        """Do every step, or die in one."""
+        """Do every step, or die in one of them."""
         for key, value in self.steps():
             self.under_way = (key, value)
             if value is None:
@@ -67,13 +67,13 @@ class Script:
             self.under_way = None
 
     def verify(self, store: Store) -> None:
-        """Compare every key with what may be there."""
+        """Compare every key with its allowed values."""
         usage = store.usage()
         turn = usage.active_generation * VOLUME_NUM + usage.active_id
         for key, value in self.acknowledged.items():
             allowed = [value]
             if turn - self.turns[key] >= VOLUME_NUM - 1:
-                # The rotation in which it died may or may not have reclaimed it.
+                # The interrupted rotation may have reclaimed it.
                 allowed.append(None)
             if self.under_way is not None and self.under_way[0] == key:
                 allowed.append(self.under_way[1])
@@ -83,7 +83,7 @@ class Script:
 
 
 def crash_and_verify(directory: Path, survive: int, torn: int, sync_mode: str) -> bool:
-    """Run the script until it dies; return whether it came to its end instead."""
+    """Run the script until it dies; return whether it completed instead."""
     script = Script()
     fs = CrashingFileSystem(UnsyncedFileSystem(), survive, torn)
     ended = False
@@ -111,22 +111,22 @@ def test_a_kill_at_any_operation_loses_nothing_acknowledged(
     tmp_path: Path, torn: int, sync_mode: str
 ) -> None:
     """
-    Every operation of the script is the last one once, torn after `torn` bytes.
+    Each operation of the script is the last one once; a write is torn after `torn` bytes.
 
-    In a sample, each of them with a quarter of the lengths.
+    A sample takes every fourth operation, beginning with another one for each length.
     """
     distance = step(4)
     for survive in range(torn % distance, 1000, distance):
         if crash_and_verify(tmp_path / str(survive), survive, torn, sync_mode):
             break
     else:
-        pytest.fail("the script never came to its end")
+        pytest.fail("the script never completed")
 
     assert survive > 100
 
 
-def test_a_kill_in_the_middle_of_recovery_loses_nothing(tmp_path: Path) -> None:
-    """A start that dies at any operation leaves what the next one needs."""
+def test_a_kill_during_recovery_loses_nothing(tmp_path: Path) -> None:
+    """After a start that dies at any operation, the next one succeeds."""
     store = open_store(tmp_path)
     script = Script()
     script.run(store)
@@ -145,6 +145,6 @@ def test_a_kill_in_the_middle_of_recovery_loses_nothing(tmp_path: Path) -> None:
             kill(store)
             break
     else:
-        pytest.fail("recovery never came to its end")
+        pytest.fail("recovery never completed")
 
     assert survive > 5

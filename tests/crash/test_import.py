@@ -1,4 +1,4 @@
-"""`volcache import` that dies: what was there before is there, whatever the moment."""
+"""`volcache import` is killed at any moment: what was stored before is kept."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.crash
 
 LIMITS = Limits(volume_size=4096, volume_num=4, max_value_size=2000, max_key_size=99)
-KILL_AT = 700  # One batch of lines is in the index file then, and one is not.
-# An import in which the process is killed in the middle of a put.
+KILL_AT = 700  # At this put, some index lines are written and some are not.
+# An import whose process is killed at the beginning of a put.
 KILLED = f"""\
 import os, signal, sys
 from volcache.cli.main import main
@@ -59,8 +59,8 @@ def fill(root: Path, files: int, length: int) -> dict[bytes, bytes]:
     return values
 
 
-def test_an_import_that_dies_at_any_step_keeps_what_was_there(tmp_path: Path) -> None:
-    """The files up to that step, nothing else, and a second import brings the rest."""
+def test_an_import_killed_at_any_step_keeps_what_was_stored(tmp_path: Path) -> None:
+    """The store has the files up to that step; a second import adds the others."""
     for survive in range(200):
         root = tmp_path / str(survive)
         files = fill(root, files=8, length=900)
@@ -85,7 +85,7 @@ def test_an_import_that_dies_at_any_step_keeps_what_was_there(tmp_path: Path) ->
         if ended:
             break
     else:
-        pytest.fail("the import never came to its end")
+        pytest.fail("the import never completed")
     assert survive > 20
 
 
@@ -101,8 +101,8 @@ def run(root: Path, fs: FileSystem) -> None:
     )
 
 
-def test_a_killed_import_has_lost_nothing_it_had_stored(tmp_path: Path) -> None:
-    """`kill -9` of a real process, in the middle of a put."""
+def test_a_killed_import_process_loses_nothing_it_has_stored(tmp_path: Path) -> None:
+    """A real process, killed with SIGKILL."""
     root = tmp_path
     files = fill(root, files=KILL_AT + 50, length=10)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Kill the real process, with `kill -9`, under load, and see what is left."""
+"""Kill the server process with SIGKILL under load, restart it and compare."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DEADLINE_SECONDS = 30
 
 
 class Client(threading.Thread):
-    """Puts, overwrites and deletes keys of its own until the server is gone."""
+    """Puts, overwrites and deletes keys of its own until the server is killed."""
 
     def __init__(self, number: int) -> None:
-        """Know of nothing stored yet."""
+        """Begin with nothing stored."""
         super().__init__(daemon=True)
         self.number = number
         self.url = ""
@@ -35,7 +35,7 @@ class Client(threading.Thread):
         self.operations = 0
 
     def run(self) -> None:
-        """Do as much as the server lives to acknowledge."""
+        """Send requests until one fails."""
         with requests.Session() as session:
             try:
                 while True:
@@ -59,7 +59,7 @@ class Client(threading.Thread):
         self.under_way = {}
 
     def next(self) -> Client:
-        """Return a client that goes on where this one was stopped."""
+        """Return a client that continues where this one stopped."""
         other = Client(self.number)
         other.acknowledged = self.acknowledged
         other.operations = self.operations
@@ -67,7 +67,7 @@ class Client(threading.Thread):
 
 
 def wait_for_operations(clients: list[Client], count: int) -> None:
-    """Wait until all clients together have had so many operations."""
+    """Wait until all clients together have begun `count` more operations."""
 
     def done() -> int:
         return sum(client.operations for client in clients)
@@ -86,7 +86,7 @@ def verify(clients: list[Client], url: str) -> None:
                 answer = session.get(f"{url}/{key}", timeout=5)
                 got = answer.content if answer.status_code == 200 else None
                 assert got in allowed, key
-                # Either outcome of what was under way is final now.
+                # From now on the outcome of the operation under way is final.
                 client.acknowledged[key] = got
 
 
@@ -94,7 +94,7 @@ def verify(clients: list[Client], url: str) -> None:
 def test_kill_9_under_load_loses_nothing_acknowledged(
     tmp_path: Path, sync_mode: str
 ) -> None:
-    """Every acknowledged put is there, every acknowledged delete stays deleted."""
+    """Acknowledged puts are kept, acknowledged deletes stay deleted."""
     settings = {"volume_size": 4 << 20, "volume_num": 8, "sync_mode": sync_mode}
     clients = [Client(number) for number in range(CLIENTS)]
     with ServerProcess(tmp_path, settings=settings) as server:
@@ -112,8 +112,8 @@ def test_kill_9_under_load_loses_nothing_acknowledged(
             verify(clients, server.url)
 
 
-def test_nothing_a_client_sends_wipes_the_cache(tmp_path: Path) -> None:
-    """No verb on any path drops more than the one key it names."""
+def test_no_request_deletes_more_than_the_key_it_names(tmp_path: Path) -> None:
+    """No method on any path deletes another key."""
     verbs = ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "TRACE", "PROPFIND"]
     paths = ["/-/flush", "/flush", "/-/", "/info", "/-/wipe", "/", "//", "/.", "/%2e"]
     with ServerProcess(tmp_path) as server, requests.Session() as session:

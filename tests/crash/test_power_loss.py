@@ -1,9 +1,9 @@
 """
-Kill the process, and cut the power, before every operation of a script.
+Kill the process, or cut the power, before every operation of a script.
 
-The disk is simulated, so the whole script runs once, and at each operation that changes
-the disk the test looks at what a crash at that moment would leave. `CRASH_EXTENT` (1 in
-`make test`) multiplies what is tried at each of them; 0 tears every write at every byte.
+The disk is simulated, so the script runs only once: at each operation that changes the
+disk, the test opens what a crash at that moment would leave. `CRASH_EXTENT` multiplies the
+number of such images; 0 tears every write at every byte.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TORN = (1, 17, 18, 59, 63, 64, 100)
 
 
 class Explorer:
-    """Looks at what a crash would leave, at every operation of a run."""
+    """Verifies what a crash would leave, at every operation of a run."""
 
     def __init__(self, sync_mode: SyncMode, *, power_lost: bool) -> None:
         """Prepare a run on an empty disk."""
@@ -43,7 +43,7 @@ class Explorer:
         self.dice = random.Random(SEED)  # noqa: S311 - Repeatable on purpose.
 
     def look(self, name: str, data: bytes, _file: object, _offset: int) -> None:
-        """Verify what is left if everything stops before this operation."""
+        """Verify what is left if the crash comes before this operation."""
         fs = self.runner.fs
         if self.power_lost:
             for _ in range(3 * EXTENT or 30):
@@ -54,7 +54,7 @@ class Explorer:
             self.verify(fs.after_kill(torn=torn), f"{name}, torn at {torn}")
 
     def torn_lengths(self, length: int) -> list[int]:
-        """Return after how many bytes to tear a write."""
+        """Return the numbers of bytes after which a write is torn."""
         if not EXTENT:
             return list(range(1, length))
         chosen = self.dice.sample(range(length), min(length, 2 * EXTENT))
@@ -65,7 +65,7 @@ class Explorer:
         return sorted({torn for torn in chosen if 0 < torn < length})
 
     def verify(self, image: SimulatedFileSystem, what: str) -> None:
-        """Start on an image, sometimes dying on the way, and compare."""
+        """Start on an image, sometimes after starts that crash, and compare."""
         self.images += 1
         while self.dice.random() < 0.25:
             image = self.die_in_recovery(image)
@@ -82,14 +82,14 @@ class Explorer:
             self.go_on(store, image)
 
     def open(self, image: SimulatedFileSystem) -> Store:
-        """Start on what a crash has left."""
+        """Start on an image."""
         fs: FileSystem = image
         return open_simulated(
             fs, sync_mode=self.sync_mode, volume_num=self.runner.volume_num
         )
 
     def die_in_recovery(self, image: SimulatedFileSystem) -> SimulatedFileSystem:
-        """Start on an image and crash in that, in the same way; return what is left."""
+        """Start on an image, crash again during that start, and return what is left."""
         left = self.dice.randrange(14)
 
         def watch(_name: str, data: bytes, _file: object, _offset: int) -> None:
@@ -108,13 +108,13 @@ class Explorer:
         return dead[0] if dead else self.crash(image, 0)
 
     def crash(self, image: SimulatedFileSystem, length: int) -> SimulatedFileSystem:
-        """Return what is left of an image, a write of some length under way."""
+        """Return what a crash leaves of an image, during a write of `length` bytes."""
         if self.power_lost:
             return image.after_power_loss(self.dice)
         return image.after_kill(torn=self.dice.randrange(length) if length else 0)
 
     def go_on(self, store: Store, image: SimulatedFileSystem) -> None:
-        """What was found stays so, and what is stored from then on is kept."""
+        """Put more keys, lose power and compare: nothing else has changed."""
         found = {key: store.get(key) for key in self.runner.history.ever}
         values = {b"new %d" % n: make_value(b"new", n) for n in range(3)}
         for key, value in values.items():
@@ -127,13 +127,13 @@ class Explorer:
             assert record.value == value
         for key, record in found.items():
             later = again.get(key)
-            # Three puts may have reclaimed it by age; nothing else may have changed.
+            # The three puts may have reclaimed it; nothing else may have changed.
             assert later is None or (record is not None and later.value == record.value)
 
 
 @pytest.mark.parametrize("sync_mode", MODES)
 def test_a_kill_at_any_moment_loses_nothing_acknowledged(sync_mode: SyncMode) -> None:
-    """Whatever the mode: the kernel has what was written."""
+    """In any sync mode, as the kernel has what was written."""
     explorer = Explorer(sync_mode, power_lost=False)
     explorer.runner.run()
 
@@ -143,7 +143,7 @@ def test_a_kill_at_any_moment_loses_nothing_acknowledged(sync_mode: SyncMode) ->
 
 @pytest.mark.parametrize("sync_mode", MODES)
 def test_a_power_loss_at_any_moment_keeps_what_was_synced(sync_mode: SyncMode) -> None:
-    """And brings back nothing that is older, whatever the disk had kept of the rest."""
+    """And no older value comes back, whatever else has reached the disk."""
     explorer = Explorer(sync_mode, power_lost=True)
     explorer.runner.run()
 

@@ -1,4 +1,4 @@
-"""`volcache repair`: index files from volumes, also when it dies at any step."""
+"""`volcache repair` rebuilds index files from volumes, and may be killed at any step."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def values(directory: Path, records: int = RECORDS) -> dict[bytes, bytes | None]
 
 
 def problems(directory: Path) -> list[str]:
-    """Return the files of which a check says something."""
+    """Return the files in which `volcache check` finds a fault."""
     store = OfflineStore.inspect(ReadOnlyFileSystem(), str(directory))
     found = [finding.file for finding in Check(store).run()]
     store.close()
     return found
 
 
-def spoil(directory: Path) -> None:
-    """Lose META.txt, and an index file, cut one and flip a byte in one."""
+def damage(directory: Path) -> None:
+    """Delete META.txt and an index file, truncate one and damage a byte of one."""
     (directory / "META.txt").unlink()
     (directory / "index" / "0").unlink()
     second = directory / "index" / "1"
@@ -56,19 +56,19 @@ def spoil(directory: Path) -> None:
 
 
 def volumes(directory: Path) -> list[tuple[int, bytes]]:
-    """Return the volumes with their times of change."""
+    """Return the modification time and the bytes of each volume."""
     paths = sorted(directory.joinpath("data").iterdir())
     return [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths]
 
 
-def test_a_repaired_directory_checks_out_and_holds_what_it_held(
+def test_a_repaired_directory_passes_the_check_and_has_all_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is left to say of any file; volumes were not touched."""
+    """Its volumes are unchanged."""
     directory = tmp_path / "store"
     fill(directory)
     shutil.copytree(directory, tmp_path / "whole")
-    spoil(directory)
+    damage(directory)
     before = volumes(directory)
     assert set(problems(directory)) == {"META.txt", "index/0", "index/1", "index/2"}
 
@@ -82,8 +82,8 @@ def test_a_repaired_directory_checks_out_and_holds_what_it_held(
     assert values(directory) == values(tmp_path / "whole")
 
 
-def test_a_repair_that_dies_at_any_step_can_be_begun_again(tmp_path: Path) -> None:
-    """Each step is the last one once; a start and a second repair find all values."""
+def test_a_repair_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
+    """A start in between finds all values, too."""
     whole = tmp_path / "whole"
     fill(whole, records=100)
     expected = None
@@ -107,15 +107,13 @@ def test_a_repair_that_dies_at_any_step_can_be_begun_again(tmp_path: Path) -> No
         if ended:
             break
     else:
-        pytest.fail("the repair never came to its end")
+        pytest.fail("the repair never completed")
     assert survive > 10
 
 
 @pytest.mark.parametrize("name", ["healthy", "no_index", "no_meta", "torn_tail"])
-def test_golden_directories_are_mended_to_the_last_byte(
-    tmp_path: Path, name: str
-) -> None:
-    """Twice does no more than once, and a healthy one stays as it is."""
+def test_golden_directories_are_repaired_completely(tmp_path: Path, name: str) -> None:
+    """A second repair, or one of a healthy directory, changes nothing."""
     directory = tmp_path / name
     shutil.copytree(GOLDEN / name, directory)
     said: list[str] = []
@@ -127,8 +125,8 @@ def test_golden_directories_are_mended_to_the_last_byte(
     assert len(said) == 1
 
 
-def test_a_directory_in_use_or_empty_is_refused(tmp_path: Path) -> None:
-    """Nothing is made and nothing is written."""
+def test_a_directory_in_use_or_empty_is_rejected(tmp_path: Path) -> None:
+    """Nothing is created or written."""
     with pytest.raises(ForeignDirectoryError):
         repair(str(tmp_path), UnsyncedFileSystem(), lambda _: None)
     assert list(tmp_path.iterdir()) == []

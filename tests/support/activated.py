@@ -1,4 +1,4 @@
-"""The server as systemd starts it: with a listening socket that is not its own."""
+"""The server as systemd starts it: with a listening socket that it inherits."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 
 class ActivatedServer(ServerProcess):
     """
-    A server on a socket that this object holds, over any number of restarts.
+    A server on a socket that this object keeps open over all restarts.
 
-    Close `listener` at the end.
+    The caller closes `listener` at the end.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class ActivatedServer(ServerProcess):
         super().__init__(mount_point, settings={**(settings or {}), "port": port})
 
     def command(self) -> Sequence[str | Path]:
-        """Return what gives the socket the number that systemd gives it."""
+        """Return a command that starts the server with the socket as descriptor 3."""
         number = str(self.listener.fileno())
         return [sys.executable, "-c", _LAUNCH, number, SOURCE]
 
     def inherited(self) -> Sequence[int]:
-        """Return the socket."""
+        """Return the descriptor of the socket."""
         return [self.listener.fileno()]

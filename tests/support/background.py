@@ -1,4 +1,4 @@
-"""Threads that work beside a test until it has seen enough."""
+"""Threads that run while a test does."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def in_background(*works: Callable[[threading.Event], None]) -> Iterator[None]:
+def in_background(*functions: Callable[[threading.Event], None]) -> Iterator[None]:
     """
-    Do each work in a thread of its own until the context ends.
+    Run each function in a thread of its own until the context ends.
 
-    A work returns soon after the event it is given is set; that is waited for.
+    A function must return soon after the event that it is passed is set.
     """
     is_ended = threading.Event()
     threads = [
-        threading.Thread(target=work, args=[is_ended], daemon=True) for work in works
+        threading.Thread(target=function, args=[is_ended], daemon=True)
+        for function in functions
     ]
     for thread in threads:
         thread.start()

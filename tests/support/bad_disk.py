@@ -1,4 +1,4 @@
-"""A disk that refuses to be read, under a real process."""
+"""A disk that a real server process cannot read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Stands before the C library's: reads by position fail while a file is there.
+# Takes the place of the functions of the C library: reads fail while a file exists.
 _SOURCE = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -37,7 +37,7 @@ class BadDisk:
     """Makes the reads of a server fail, and work again."""
 
     def __init__(self, folder: Path) -> None:
-        """Build what is put before the C library."""
+        """Compile the library that the server preloads."""
         folder.mkdir(parents=True, exist_ok=True)
         self._flag = folder / "reads_fail"
         self._library = folder / "bad_disk.so"
@@ -49,16 +49,16 @@ class BadDisk:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the server must be started with."""
+        """Variables that the server must be started with."""
         return {
             "LD_PRELOAD": str(self._library),
             "READS_FAIL_WHILE": str(self._flag),
         }
 
     def fail(self) -> None:
-        """Let every read fail from now on."""
+        """Make every read fail from now on."""
         self._flag.touch()
 
     def recover(self) -> None:
-        """Let reads work again."""
+        """Make reads work again."""
         self._flag.unlink()

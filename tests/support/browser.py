@@ -1,4 +1,4 @@
-"""A browser without a window, and what it complained of."""
+"""A headless browser whose tabs collect errors and warnings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAM = "chromium-headless-shell"
 
 @contextmanager
 def a_browser() -> Iterator[Browser]:
-    """Start Debian's chromium, and end it."""
+    """Start Debian's chromium, and stop it at the end."""
     program = shutil.which(PROGRAM)
     assert program, f"{PROGRAM} is missing; tools/setup.sh test installs it"
     with sync_playwright() as playwright:
@@ -28,7 +28,7 @@ def a_browser() -> Iterator[Browser]:
 
 
 class Tab:
-    """One tab, and every error and warning that its page caused."""
+    """One tab; `complaints` has every error and warning of its page."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Tab:
         width: int = 1280,
         scheme: Literal["light", "dark"] = "light",
     ) -> None:
-        """Open it, empty."""
+        """Open an empty tab."""
         self.complaints: list[str] = []
         self.page: Page = browser.new_page(
             viewport={"width": width, "height": 800}, color_scheme=scheme
@@ -54,15 +54,15 @@ class Tab:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
     def text(self, identity: str) -> str:
-        """Return what can be read in one element."""
+        """Return the text of an element."""
         return self.page.inner_text(f"#{identity}")
 
     def wait_for(self, identity: str, words: str, *, is_hasty: bool = True) -> None:
         """
-        Return when one element says some words.
+        Return when an element contains some words.
 
-        In haste the page is made to ask at once, as when its tab is looked at again;
-        otherwise it asks when its time has come.
+        If `is_hasty`, the page polls at once, as it does when its tab becomes visible;
+        otherwise at its next interval.
         """
         if is_hasty:
             self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")

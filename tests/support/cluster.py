@@ -20,10 +20,10 @@ SETTINGS: Final = {"volume_size": 16 << 20, "volume_num": 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What runs."""
+    """The running processes."""
 
     nginx: Nginx
-    instances: dict[str, ServerProcess]  # By `host:port`, as X-Instance has it.
+    instances: dict[str, ServerProcess]  # By `host:port`, as in X-Instance.
 
     @property
     def url(self) -> str:
@@ -44,13 +44,13 @@ def running_cluster(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """
-    Start three instances and nginx, and end them.
+    Start three instances and nginx, and stop them at the end.
 
     Args:
         folder: Where everything is written.
-        files: As `Nginx` takes them.
+        files: As for `Nginx`.
         holds_sockets: Whether the sockets outlive the instances, as with systemd.
-        environment: Of the first instance, on top of the usual one.
+        environment: Further variables of the first instance.
 
     """
     with ExitStack() as stack:
@@ -81,9 +81,9 @@ def running_cluster(
 
 def instances_of(port: int, paths: Sequence[str]) -> list[str]:
     """
-    Return for each path the instance its key belongs to, as X-Instance says.
+    Return the instance that each path's key belongs to, from X-Instance.
 
-    Asked with HEAD, many at once on one connection, whether it is stored or not.
+    Sends HEAD requests, 200 at a time on one connection; no key need be stored.
     """
     found: list[str] = []
     with Wire(port) as wire:

@@ -1,4 +1,4 @@
-"""A directory of a few thousand records, and bytes of it flipped by a seeded dice."""
+"""A store of a few thousand records, and ways to damage its files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOLUME_NUM = 5
 
 
 class Extent(NamedTuple):
-    """Where a record lies."""
+    """The place of a record."""
 
     volume: int
     start: int
@@ -32,7 +32,7 @@ def keys(records: int = RECORDS) -> list[bytes]:
 
 
 def fill(directory: Path, records: int = RECORDS, seed: int = 1) -> None:
-    """Put, overwrite and delete until the cycle has turned, and close."""
+    """Put, overwrite and delete until all volumes have been reused, and close."""
     dice = random.Random(seed)  # noqa: S311 - Seeded, to be repeated.
     store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
     for number in range(records):
@@ -44,7 +44,7 @@ def fill(directory: Path, records: int = RECORDS, seed: int = 1) -> None:
 
 
 def extents(directory: Path) -> list[Extent]:
-    """Return where all records lie, by the index files and by hand."""
+    """Return the places of all records, from the index files."""
     found = []
     for path in sorted(directory.joinpath("index").iterdir()):
         at = VOLUME_HEADER_BYTES
@@ -52,7 +52,7 @@ def extents(directory: Path) -> list[Extent]:
             if line.startswith("#"):
                 continue
             key, offset, size = line.split(" ")
-            # The keys above have no byte but the space that a line writes in three.
+            # Of the bytes in these keys, only the space is escaped.
             deleted = 64 + len(key.replace("%20", " "))
             end = at + (int(size) or deleted)
             assert int(offset) in {0, at}
@@ -62,7 +62,7 @@ def extents(directory: Path) -> list[Extent]:
 
 
 def flip(path: Path, offset: int, dice: random.Random) -> None:
-    """Change one byte of a file, in one bit or more."""
+    """Flip one or more bits of a byte."""
     with path.open("r+b") as file:
         file.seek(offset)
         (byte,) = file.read(1)
@@ -71,7 +71,7 @@ def flip(path: Path, offset: int, dice: random.Random) -> None:
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:
-    """Write over some bytes of a file."""
+    """Overwrite bytes of a file."""
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(data)

@@ -1,4 +1,4 @@
-"""The events the code can log, read from its log calls."""
+"""The events that the package can log, from the log calls in its source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEVELS: Final = {
     "error": "error",
     "exception": "error",
 }
-# What logs an event it is given, and at which level.
+# Functions that log an event they are passed, and the level.
 _HELPERS: Final = {"_log_some": "error"}
 
 
@@ -34,12 +34,12 @@ class Event(NamedTuple):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of its fields, in their order."""
+        """The names of its fields, in order."""
         return tuple(word.split("=")[0] for word in self.template.split(" ")[1:])
 
 
 def logged_events() -> list[Event]:
-    """Return every log call of the package; each must be given its text as it is."""
+    """Return every log call of the package; its message must be a literal."""
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""A cache that is a dict, and counts nothing on disk."""
+"""A cache in memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from volcache.store.format import Record
 
 class FakeCache:
     """
-    Stands for `FileCache`: values under keys, a miss is `None`.
+    Stands in for `FileCache`: a dict of records.
 
-    `error`, when set, is raised instead of any answer; `reads` counts values read.
+    `error`, when set, is raised by every method; `reads` counts the values read.
     """
 
     def __init__(self) -> None:
@@ -23,18 +23,18 @@ class FakeCache:
         self._end = 64
 
     def get(self, key: bytes) -> Record | None:
-        """Return what was stored last under a key."""
+        """Return the record of a key, None for a miss."""
         self._raise()
         self.reads += 1
         return self.records.get(key)
 
     def flush(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         self._raise()
         self.records.clear()
 
     def stat(self, key: bytes) -> Record | None:
-        """Return the same without its value."""
+        """Return the record without its value."""
         self._raise()
         record = self.records.get(key)
         return None if record is None else record._replace(value=b"")
@@ -48,7 +48,7 @@ class FakeCache:
         content_encoding: bytes = b"",
         expires_ms: int = 0,
     ) -> Record:
-        """Store a value behind the one before."""
+        """Store a value at the end of the volume."""
         self._raise()
         size = 64 + len(key) + len(value)
         record = Record(
@@ -70,7 +70,7 @@ class FakeCache:
         return record
 
     def delete(self, key: bytes) -> bool:
-        """Forget a key and tell whether it was there."""
+        """Delete a key and return whether it existed."""
         self._raise()
         return self.records.pop(key, None) is not None
 

@@ -1,4 +1,4 @@
-"""Programs that tools/setup.sh takes out of Debian's packages, without installing them."""
+"""Programs that tools/setup.sh extracts from Debian packages into .cache."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 
 
 def fetched_program(name: str) -> str:
-    """Return the path of a program; skip the test when it could not be fetched."""
+    """Return the path of a program; skip the test if there is none."""
     found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:{CACHE}")
     if found is None:
-        pytest.skip(f"there is no {name}; tools/setup.sh says why")
+        pytest.skip(f"{name} is missing; the output of tools/setup.sh has the reason")
     return found

@@ -1,7 +1,7 @@
 """
-Files to work with, and how much room a folder takes while others write into it.
+Real files to store, and the size of a folder while others write into it.
 
-`python_files` finds some thousand real files on any machine that runs the tests.
+`python_files` finds a few thousand files on any machine that runs the tests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def python_files(limit: int | None = None) -> list[SourceFile]:
     List the files of at most 1 MiB below the folders of Python's library.
 
     Args:
-        limit: Take so many, spread evenly over the list; None takes all.
+        limit: How many, spread evenly over the list; None returns all.
     """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {Path(sysconfig.get_path(name)) for name in names}
@@ -48,12 +48,12 @@ def files_of_total(
     total_bytes: int, *, file_bytes_min: int, limit: int
 ) -> list[SourceFile]:
     """
-    Take larger files, again and again under other keys, until they add up.
+    Return large files, repeatedly under other keys, up to a total size.
 
     Args:
-        total_bytes: What the files together have at least.
-        file_bytes_min: Take no smaller ones.
-        limit: Take so many different ones.
+        total_bytes: Minimum size of all files together.
+        file_bytes_min: Minimum size of each file.
+        limit: Maximum number of different files.
     """
     sizes = {file: file.path.stat().st_size for file in python_files()}
     large = [file for file, length in sizes.items() if length >= file_bytes_min]
@@ -68,7 +68,7 @@ def files_of_total(
 
 
 def folder_bytes(folder: Path) -> int:
-    """Add up the lengths of the files in a folder that may change meanwhile."""
+    """Return the size of the files in a folder, which may change meanwhile."""
     total = 0
     for path in folder.glob("*"):
         try:
@@ -79,27 +79,27 @@ def folder_bytes(folder: Path) -> int:
 
 
 class Peak:
-    """The most that a folder has held, in bytes, as often as it was looked at."""
+    """The largest size of a folder, in bytes, at the moments it was measured."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder; it need not exist yet."""
+        """Measure nothing yet; the folder need not exist."""
         self._folder = folder
         self.bytes = 0
 
-    def look(self) -> None:
-        """Look at the folder."""
+    def measure(self) -> None:
+        """Measure the folder."""
         self.bytes = max(self.bytes, folder_bytes(self._folder))
 
-    def look_until(self, is_ended: threading.Event) -> None:
-        """Look at it again and again, a last time at the end."""
+    def measure_until(self, is_ended: threading.Event) -> None:
+        """Measure it repeatedly, and once more at the end."""
         while not is_ended.wait(SAMPLE_SECONDS):
-            self.look()
-        self.look()
+            self.measure()
+        self.measure()
 
 
 @contextmanager
 def peak_of(folder: Path) -> Iterator[Peak]:
-    """Watch a folder's length while the context is open."""
+    """Measure a folder until the context ends."""
     peak = Peak(folder)
-    with in_background(peak.look_until):
+    with in_background(peak.measure_until):
         yield peak

@@ -1,15 +1,16 @@
 """
-A script of operations on a store, and what may be found after a crash in it.
+A script of operations on a store, and the values allowed after a crash in it.
 
-The history knows of each key what was acknowledged last, what of it was synced, and what
-came after. From that, what a start may find:
+The history records for each key the last acknowledged value, the value at the last sync,
+and all values since. After a crash, a get may return:
 
-- *killed*: the last acknowledged value; of an operation under way, before or after.
-- *power loss*: of a key not touched since the last sync, that value. Of one that was, the
-  value at the sync, any since, or a miss. Never another: not one older than the sync, not
-  one of another key. In mode "always" every acknowledgement is a sync; in mode "none"
-  nothing is, and any value the key ever had may be found.
-- A value so old that the cycle may have come round to it may be missing.
+- *killed*: the last acknowledged value. If an operation on the key was under way, the value
+  before or after it.
+- *power loss*: if the key was not written since the last sync, its value then. Otherwise
+  that value, any value since, or a miss; never a value from before the sync, or of another
+  key. In sync mode "always" every acknowledgement is a sync; in mode "none" nothing is, and
+  any value that the key ever had is allowed.
+- A miss, if the value is so old that its volume may have been reclaimed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Step = tuple[str, bytes, int]  # what, key, number
 
 
 def steps() -> Iterator[Step]:
-    """Yield puts, overwrites, deletes, syncs, kills and stops, over several cycles."""
+    """Yield puts, overwrites, deletes, syncs, kills and stops, over several generations."""
     for number in range(66):
         yield "put", b"same", number
         yield "put", b"key %d" % (number % 17), number
@@ -57,13 +58,13 @@ def steps() -> Iterator[Step]:
 
 
 def make_value(key: bytes, number: int) -> bytes:
-    """Return a value no other step stores, of 20 to 420 bytes."""
+    """Return a value of 20 to 420 bytes that no other step stores."""
     return (b"%d of %b. " % (number, key)).ljust(20 + number * 37 % 400, b"*")
 
 
 @dataclass(slots=True)
 class History:
-    """What was acknowledged, what was synced, and what is under way."""
+    """What was acknowledged and synced, and what is under way."""
 
     sync_mode: SyncMode
     acknowledged: dict[bytes, Value] = field(default_factory=dict)
@@ -74,12 +75,12 @@ class History:
     under_way: tuple[bytes, Value] | None = None
 
     def begin(self, key: bytes, value: Value) -> None:
-        """Remember what is about to be done."""
+        """Record an operation that begins."""
         self.under_way = (key, value)
         self.ever.setdefault(key, []).extend([None, value])
 
     def acknowledge(self, key: bytes, value: Value, turn: int) -> None:
-        """Remember that it was done, in a volume counted from the first."""
+        """Record that it was done; `turn` counts the active volumes from the first."""
         self.under_way = None
         self.acknowledged[key] = value
         self.turns[key] = turn
@@ -88,13 +89,13 @@ class History:
         else:
             self.since.setdefault(key, []).append(value)
 
-    def note_synced(self) -> None:
-        """Remember that everything acknowledged is on the disk."""
+    def record_sync(self) -> None:
+        """Record that everything acknowledged is on the disk."""
         self.synced = dict(self.acknowledged)
         self.since = {}
 
     def allowed(self, key: bytes, *, power_lost: bool, oldest: int) -> list[Value]:
-        """Return what a get of the key may answer; None is a miss."""
+        """Return the values that a get of the key may return; None is a miss."""
         values: list[Value] = [self.acknowledged.get(key)]
         if power_lost and self.sync_mode == "none":
             values = list(self.ever[key])
@@ -130,12 +131,12 @@ def open_simulated(
 
 
 class Runner:
-    """Runs the script on one disk; `fs.watch` may look at any moment of it."""
+    """Runs the script on one disk; `fs.watch` is called at each operation."""
 
     def __init__(
         self, fs: SimulatedFileSystem, sync_mode: SyncMode, *, faults_borne: int = 0
     ) -> None:
-        """Prepare; nothing is opened yet. What fails is tried again so many times."""
+        """Open nothing yet; `faults_borne` is how often a failed operation is repeated."""
         self.faults_borne = faults_borne
         self.refused = 0
         self.fs = fs
@@ -153,7 +154,7 @@ class Runner:
 
     @property
     def oldest(self) -> int:
-        """The oldest turn that no rotation, also one under way, may have reclaimed."""
+        """The oldest turn that no rotation, not even one under way, has reclaimed."""
         return self.turn - self.volume_num_min + 2
 
     def run(self) -> None:
@@ -180,7 +181,7 @@ class Runner:
 
     def _stop(self) -> None:
         self.store.close()
-        self.history.note_synced()
+        self.history.record_sync()
         self.history.ever = {k: [v] for k, v in self.history.acknowledged.items()}
 
     def _do(self, what: str, key: bytes, number: int) -> None:
@@ -198,7 +199,7 @@ class Runner:
         elif what == "sync":
             store.sync()
             if self.history.sync_mode != "none":
-                self.history.note_synced()
+                self.history.record_sync()
         else:
             self._write(store, what, key, number)
 
@@ -225,7 +226,7 @@ class Runner:
         self.history.acknowledge(key, value, self.turn)
 
     def verify(self, store: Store, *, power_lost: bool) -> None:
-        """Compare every key with what may be there, and a key nobody put."""
+        """Compare every key with its allowed values, and a key that was never put."""
         for key in self.history.ever:
             record = store.get(key)
             found = None if record is None else record.value
@@ -233,4 +234,4 @@ class Runner:
                 key, power_lost=power_lost, oldest=self.oldest
             )
             assert found in allowed, (key, found, allowed)
-        assert store.get(b"nobody put this") is None
+        assert store.get(b"never put") is None

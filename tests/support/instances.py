@@ -1,4 +1,4 @@
-"""A whole instance in this process: a real store, a tier that is none, the application."""
+"""An instance in this process: a real store, a fake hot tier, the application."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class FakeTier:
-    """Two servers, one of them down; has nothing, and has counted a little."""
+    """Two servers, one of them down, and a different number in each counter."""
 
     def __init__(self) -> None:
-        """Have a number of its own for each counter."""
+        """Set the counters."""
         self.stats = HotStats(
             gets=5, hits=3, stale=1, promotions=2, refused=6, invalidations=7
         )
@@ -30,7 +30,7 @@ class FakeTier:
 
 
 def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> Status:
-    """Return what there is to know of an instance without a hot tier."""
+    """Return the status of an instance without a hot tier."""
     return Status(
         more.pop("cache", None) or FileCache(store),
         requests or RequestStats(),
@@ -42,12 +42,12 @@ def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> St
 
 
 def watch_tiered(store: Store, requests: RequestStats | None = None) -> Status:
-    """Return the same of one with a `FakeTier`."""
+    """Return the status of an instance with a `FakeTier`."""
     tier: Any = FakeTier()
     counters: Any = None
     return watch(store, requests, cache=TieredCache(store, tier, counters))
 
 
 def operator_of(status: Status) -> Client:
-    """Return a client that asks an instance under `/-/`."""
+    """Return a client for the operator paths of an instance."""
     return Client(FakeCache(), status=status)

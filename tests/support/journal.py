@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class MemoryJournal:
-    """Stands for HOT.txt; `is_broken` makes every write fail."""
+    """Stands in for HOT.txt; `is_broken` makes every write fail."""
 
     def __init__(self, data: bytes = b"") -> None:
-        """Begin with some bytes."""
+        """Begin with some content."""
         self.data = data
         self.is_broken = False
 
@@ -16,7 +16,7 @@ class MemoryJournal:
         return self.data
 
     def replace(self, data: bytes) -> None:
-        """Put other bytes in its place."""
+        """Replace the content."""
         self._fail()
         self.data = data
 

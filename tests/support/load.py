@@ -1,8 +1,8 @@
 """
-Requests on several connections while something happens.
+A load of requests on several connections while something happens to the server.
 
-Every answer is kept, and every failure to get one. Reads are checked: a value that was
-not stored is an error whatever its status says.
+Every response is recorded, and every failure to get one. Values read are compared with
+those written.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SECONDS = 10.0
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """One answer, or none."""
+    """One response, or the failure to get one."""
 
     method: str
     key: str
-    status: int  # 0: the connection broke, or the time was up.
+    status: int  # 0: the connection broke, or the request timed out.
     ended: float
     seconds: float
     is_right: bool
@@ -39,16 +39,16 @@ class Answer:
 @dataclass(slots=True)
 class Load:
     """
-    Clients that put and get keys of their own, until the context ends.
+    Clients that put and get keys of their own until the context ends.
 
-    Every client knows what it stored last, so it knows which value is right: that one,
-    or none. A write without an answer or with an error leaves both the old and the new.
+    A client accepts only a miss or the value that it stored last. After a write that failed
+    or got no response, both the old and the new value are right.
     """
 
     port: int
     clients: int = 4
-    writes: int = 4  # One request of so many.
-    repeats: bool = False  # As clients do when a kept connection was closed.
+    writes: int = 4  # One request in this many is a PUT.
+    repeats: bool = False  # Once, as clients do when a kept connection was closed.
     answers: list[Answer] = field(default_factory=list)
     _running: ExitStack = field(default_factory=ExitStack)
 
@@ -59,16 +59,16 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End them."""
+        """Stop the clients."""
         self._running.close()
 
     def wait_for(self, more: int) -> None:
-        """Wait until so many more answers have come."""
+        """Wait for this many more responses."""
         goal = len(self.answers) + more
         wait_until(lambda: len(self.answers) >= goal, "answers")
 
     def count(self, since: float = 0.0) -> Counter[tuple[str, int]]:
-        """Count method and status of what has ended since."""
+        """Count the responses since a time, by method and status."""
         return Counter((a.method, a.status) for a in self.answers if a.ended >= since)
 
     def _run(self, number: int, is_ended: threading.Event) -> None:
@@ -110,7 +110,7 @@ class Load:
         key: str,
         body: bytes | None,
     ) -> tuple[int, bytes]:
-        """Send one request; status 0 when there is no whole answer."""
+        """Send one request; status 0 if there is no complete response."""
         try:
             connection.request(method, key, body=body)
             answer = connection.getresponse()

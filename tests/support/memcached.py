@@ -1,4 +1,4 @@
-"""Real memcached processes, and servers that only seem to be memcached."""
+"""Real memcached processes, and servers that a test scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from pymemcache.client.base import Client  # noqa: TID251 - To look behind the curtain.
+from pymemcache.client.base import Client  # noqa: TID251 - To read the items.
 
 from support.ports import pick_port
 from support.program import Program
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class MemcachedProcess(Program):
     """One memcached, on a port or a unix socket of its own; empty at each start."""
 
-    is_asked_to_end = False  # It has nothing to lose, and may be stopped.
+    is_asked_to_end = False  # It has nothing to lose, and may be suspended.
 
     def __init__(self, *options: str, path: Path | None = None) -> None:
-        """Know the options; nothing is started yet."""
+        """Start nothing yet."""
         super().__init__()
         self._options = options
         self.path = path
@@ -33,11 +33,11 @@ class MemcachedProcess(Program):
 
     @property
     def address(self) -> str:
-        """As a setting has it."""
+        """The address, as in `memc_servers`."""
         return str(self.path) if self.path else f"127.0.0.1:{self.port}"
 
     def command(self) -> Sequence[str | Path]:
-        """Return memcached with 64 MiB and what was asked for."""
+        """Return memcached with 64 MiB and the options."""
         program = shutil.which("memcached", path=f"{os.environ['PATH']}:/usr/bin")
         assert program is not None, "memcached is not installed"
         where = ["-s", str(self.path)] if self.path else ["-p", str(self.port), "-U0"]
@@ -46,7 +46,7 @@ class MemcachedProcess(Program):
         return [program, "-l", "127.0.0.1", "-m", "64", *where, *user, *self._options]
 
     def answers(self) -> bool:
-        """Whether it says its version."""
+        """Whether it returns its version."""
         with suppress(OSError), self.client() as client:
             client.version()
             return True
@@ -73,23 +73,23 @@ class MemcachedProcess(Program):
             return stats
 
     def items(self) -> int:
-        """Return how many items it has."""
+        """Return the number of items."""
         return int(self._stats()[b"curr_items"])
 
     def calls(self) -> int:
-        """Return how many gets, sets and deletes it has had."""
+        """Return the number of gets, sets and deletes so far."""
         stats = self._stats()
         names = (b"cmd_get", b"cmd_set", b"delete_hits", b"delete_misses")
         return sum(int(stats[name]) for name in names)
 
 
 class FakeMemcached:
-    """A TCP server that answers each line with what a function says."""
+    """A TCP server that passes what it receives to a function, which answers."""
 
     def __init__(
         self, answer: Callable[[bytes, socket.socket], None], port: int = 0
     ) -> None:
-        """Listen, on a free port; `answer` gets what came in and the connection."""
+        """Listen; `answer` is called with the received bytes and the connection."""
         self._answer = answer
         self._listener = socket.create_server(("127.0.0.1", port))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"

@@ -53,8 +53,8 @@ http {{
 
 
 def start_command(folder: Path, configuration: str) -> list[str]:
-    """Return what starts nginx in a folder, with a file of it as its configuration."""
-    # Debian keeps it where not every user's path leads.
+    """Return the command that starts nginx in a folder, with a configuration in it."""
+    # Debian keeps it in /usr/sbin, which is not on every user's path.
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     command = [program or "nginx", "-e", "stderr", "-p", f"{folder}/"]
     if not os.geteuid():  # Workers of another user could not enter the folder.
@@ -63,7 +63,7 @@ def start_command(folder: Path, configuration: str) -> list[str]:
 
 
 def copy_configuration(folder: Path) -> None:
-    """Make a folder in which nginx can run with the configuration of this repository."""
+    """Make a folder in which nginx can run with our configuration."""
     shutil.copytree(SOURCE, folder)
     (folder / "temp").mkdir()
 
@@ -78,18 +78,18 @@ class NginxProcess(Program):
     """One nginx; `folder` holds its configuration and all that it writes."""
 
     def __init__(self, folder: Path, configuration: str) -> None:
-        """Take a port; the configuration is still to be written, for that port."""
+        """Choose a port; the caller writes the configuration for it."""
         super().__init__()
         self.folder = folder
         self.port = pick_port()
         self._configuration = configuration
 
     def command(self) -> list[str]:
-        """Return what starts it."""
+        """Return the command that starts nginx."""
         return start_command(self.folder, self._configuration)
 
     def answers(self) -> bool:
-        """Whether it takes connections."""
+        """Whether it accepts connections."""
         return listens(self.port)
 
     def workers(self) -> list[int]:
@@ -98,7 +98,7 @@ class NginxProcess(Program):
         return [int(pid) for pid in children.split()]
 
     def kill(self) -> None:
-        """End it at once, with its workers."""
+        """Kill nginx and its workers."""
         workers = self.workers() if self.is_running else []
         super().kill()
         for worker in workers:
@@ -107,7 +107,7 @@ class NginxProcess(Program):
 
 
 class Nginx(NginxProcess):
-    """One nginx in front of some instances, as an operator has it."""
+    """One nginx in front of some instances, with our configuration."""
 
     def __init__(
         self,
@@ -122,8 +122,7 @@ class Nginx(NginxProcess):
         Args:
             folder: Created; everything nginx writes is in it.
             instances: `host:port` of each.
-            files: Text of further files below `nginx/`, by name; they replace those
-                that are there.
+            files: Text of files below `nginx/`, by name; added or replaced.
 
         """
         super().__init__(folder, "cluster.conf")
@@ -145,7 +144,7 @@ class Nginx(NginxProcess):
         (self.folder / name).write_text(text)
 
     def write_instances(self, instances: Sequence[str]) -> None:
-        """Name the instances; holds from the next start or reload on."""
+        """Write the list of instances, for the next start or reload."""
         self.write("volcache/instances.conf", instances_text(instances))
 
     def test(self) -> subprocess.CompletedProcess[str]:
@@ -155,11 +154,11 @@ class Nginx(NginxProcess):
         )
 
     def log(self) -> str:
-        """Return what the access log holds."""
+        """Return the access log."""
         return (self.folder / "access.log").read_text()
 
     def logged(self, text: str) -> str:
-        """Wait for a line of the access log, which follows the answer, and return it."""
+        """Return a line of the access log; waits, as it is written after the response."""
         found: list[str] = []
 
         def is_there() -> bool:
@@ -170,13 +169,13 @@ class Nginx(NginxProcess):
         return found[0]
 
     def reload(self) -> None:
-        """Take a changed configuration; returns when old workers are leaving."""
+        """Load the changed configuration; return when new workers have replaced the old."""
         before = set(self.workers())
         self.send_signal(signal.SIGHUP)
         wait_until(lambda: not before & set(self.workers()), "old workers to leave")
 
     def answers(self) -> bool:
-        """Whether it takes connections, and has the workers that `reload` must know."""
+        """Whether it accepts connections and has all its workers."""
         # The socket listens before there are workers.
         return super().answers() and len(self.workers()) >= (os.cpu_count() or 1)
 

@@ -1,4 +1,4 @@
-"""Free ports for the servers a test starts."""
+"""Free ports for the servers that a test starts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import random
 import socket
 from typing import Final
 
-# Below the range the kernel takes the ports of outgoing connections from: a client
-# that dials while the server is down can neither occupy the port nor meet itself.
+# Below the range of the ports of outgoing connections: a client that connects while the
+# server is down can neither occupy its port nor connect to itself.
 PORTS: Final = range(20_000, 32_000)
 
 
 def pick_port(ip: str = "127.0.0.1") -> int:
     """
-    Find a port nobody listens on at the moment.
+    Return a port that is free at the moment.
 
     Raises:
         OSError: None of the ports tried was free.
@@ -31,7 +31,7 @@ def pick_port(ip: str = "127.0.0.1") -> int:
 
 
 def listens(port: int, ip: str = "127.0.0.1") -> bool:
-    """Whether connections to a port are taken."""
+    """Whether connections to a port are accepted."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         return probe.connect_ex((ip, port)) == 0

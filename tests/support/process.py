@@ -1,7 +1,7 @@
 """
-The server as its users run it: `python src/` in a process of its own.
+The server as users run it: `python src/` in a process of its own.
 
-Knows the server only by its environment variables, its exit codes and `/-/healthy`.
+Uses only its environment variables, its exit codes and `/-/healthy`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
 
 
 def settings_environment(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return the environment variables that hold some settings."""
+    """Return settings as environment variables."""
     return {f"VOLCACHE_{k.upper()}": _as_text(v) for k, v in settings.items()}
 
 
 def _as_text(value: object) -> str:
-    """Write a setting's value as an environment variable holds it."""
+    """Return the value of a setting as in an environment variable."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def run_to_its_end(
     folder: Path, settings: Mapping[str, object]
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python src/` in a folder, with settings it cannot start with."""
+    """Run `python src/` in a folder until it exits, with settings it rejects."""
     return subprocess.run(
         [sys.executable, str(SOURCE)],
         cwd=folder,
@@ -49,9 +49,9 @@ def run_to_its_end(
 
 class ServerProcess(Program):
     """
-    One `python src/`, started when the context begins and ended when it ends.
+    One `python src/`, from the beginning of the context to its end.
 
-    Port and mount point stay the same over `restart`.
+    Keeps its port and mount point over restarts.
 
     Example:
         with ServerProcess(tmp_path, settings={"volume_size": 8 << 20}) as server:
@@ -68,13 +68,13 @@ class ServerProcess(Program):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """
-        Prepare a server; nothing is started yet.
+        Start nothing yet.
 
         Args:
             mount_point: The setting of that name.
-            settings: Further settings by name, such as `volume_size`; they go out as
-                `VOLCACHE_<NAME>`. `ip` and `port` are kept when given.
-            environment: Further environment variables, as they are.
+            settings: Further settings by name, such as `volume_size`. Defaults of `ip`
+                and `port`: 127.0.0.1 and a free port.
+            environment: Further environment variables.
         """
         super().__init__()
         self.mount_point = Path(mount_point)
@@ -85,16 +85,16 @@ class ServerProcess(Program):
 
     @property
     def url(self) -> str:
-        """The server's address without a slash at the end."""
+        """The address without a slash at the end."""
         host = f"[{self.ip}]" if ":" in self.ip else self.ip
         return f"http://{host}:{self.port}"
 
     def command(self) -> Sequence[str | Path]:
-        """Return how a user starts it."""
+        """Return the command that a user types."""
         return [sys.executable, SOURCE]
 
     def environment(self) -> dict[str, str]:
-        """Make the server's environment: ours, with its settings and no others."""
+        """Return our environment with the settings of the server and no others."""
         settings = {
             "mount_point": self.mount_point,
             **self.settings,

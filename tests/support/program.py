@@ -1,8 +1,7 @@
 """
-A program in a process of its own: started, waited for until it answers, ended by its pid.
+A program in a process of its own: started, awaited until it answers, ended by its pid.
 
-Knows nothing of what the program does; its subclasses say what is started and how it is
-told that it answers.
+Subclasses define the command, and what it means that the program answers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ProgramError(RuntimeError):
-    """A program ended, or did not answer in time; the text holds what it wrote."""
+    """A program exited, or did not answer in time; the message has its output."""
 
 
 class Program(ABC):
@@ -30,31 +29,31 @@ class Program(ABC):
     One process at a time, from the beginning of the context to its end.
 
     Invariants:
-        - What is started here is ended by its pid when the context ends.
-        - What it wrote stays readable until then, over any number of starts.
+        - The process is ended by its pid when the context ends.
+        - Its output stays readable until then, over any number of starts.
     """
 
-    # How long to wait for the first answer, and for the end after a signal.
+    # How long to wait for the first answer, and for the exit after a signal.
     deadline_seconds: ClassVar[float] = 30.0
-    # Whether it is asked with SIGTERM when the context ends, before it is killed.
+    # Whether it gets a SIGTERM when the context ends, before it is killed.
     is_asked_to_end: ClassVar[bool] = True
 
     def __init__(self) -> None:
         """Start nothing yet."""
         self._process: subprocess.Popen[bytes] | None = None
-        # Unnamed files: read while the program writes, gone with the context.
-        self._written: list[IO[bytes]] = []
+        # Stdout and stderr: unnamed files, readable while the program writes.
+        self._outputs: list[IO[bytes]] = []
 
     @abstractmethod
     def command(self) -> Sequence[str | Path]:
-        """Return what is started."""
+        """Return the command."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it does what it is for."""
+        """Whether it serves."""
 
     def environment(self) -> Mapping[str, str]:
-        """Make its environment: ours, without settings that are not ours."""
+        """Return its environment: ours, without settings."""
         return {
             name: value
             for name, value in os.environ.items()
@@ -62,7 +61,7 @@ class Program(ABC):
         }
 
     def inherited(self) -> Sequence[int]:
-        """Return the descriptors that are passed on to it."""
+        """Return the descriptors that it inherits."""
         return ()
 
     @property
@@ -79,7 +78,7 @@ class Program(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and has not ended."""
+        """Whether it was started and has not exited."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -89,23 +88,23 @@ class Program(ABC):
 
     @property
     def stdout(self) -> str:
-        """What it and those started before it wrote to stdout."""
-        return _text_of(self._written[0])
+        """Its output, over all starts."""
+        return _text_of(self._outputs[0])
 
     @property
     def stderr(self) -> str:
-        """What it and those started before it wrote to stderr."""
-        return _text_of(self._written[1])
+        """Its error output, over all starts."""
+        return _text_of(self._outputs[1])
 
     def launch(self) -> None:
         """Start it without waiting until it answers."""
         if self.is_running:
             raise RuntimeError(f"{type(self).__name__} runs already, pid {self.pid}")
-        if not self._written:
+        if not self._outputs:
             for _ in range(2):
                 file = tempfile.TemporaryFile()  # noqa: SIM115 - Closed at the end.
-                self._written.append(file)
-        stdout, stderr = self._written
+                self._outputs.append(file)
+        stdout, stderr = self._outputs
         self._process = subprocess.Popen(
             self.command(),
             env=self.environment(),
@@ -120,7 +119,7 @@ class Program(ABC):
         Start it and wait until it answers.
 
         Raises:
-            ProgramError: It ended, or did not answer within the deadline; it was killed.
+            ProgramError: It exited, or did not answer within the deadline; it was killed.
         """
         self.launch()
         try:
@@ -134,7 +133,7 @@ class Program(ABC):
         Wait until it answers.
 
         Raises:
-            ProgramError: It ended, or the deadline passed.
+            ProgramError: It exited, or the deadline passed.
         """
         is_over = comes_true(
             lambda: not self.is_running or self.answers(), self.deadline_seconds
@@ -144,43 +143,43 @@ class Program(ABC):
         raise self.failure()
 
     def failure(self) -> ProgramError:
-        """Say that it has ended, or else that it does not answer, and what it wrote."""
+        """Return an error: it exited or does not answer, and its output."""
         what = "does not answer" if self.is_running else f"ended with {self.exit_code}"
         command = " ".join(str(word) for word in self.command())
         return ProgramError(f"{command} {what}:\n{self.stdout}{self.stderr}")
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, such as SIGSTOP: a server accepts then, and never answers."""
+        """Send a signal."""
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """End it at once, as `kill -9` does; harmless when it has ended."""
+        """Kill it, as `kill -9` does; harmless if it has exited."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def terminate(self) -> int:
         """
-        Ask it to end, with SIGTERM.
+        End it with SIGTERM.
 
         Returns:
             Its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: It did not end in time; it was killed.
+            subprocess.TimeoutExpired: It did not exit in time; it was killed.
         """
         self.process.terminate()
         return self.wait()
 
     def wait(self) -> int:
         """
-        Wait for it to end by itself.
+        Wait until it exits.
 
         Returns:
             Its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: It did not end in time; it was killed.
+            subprocess.TimeoutExpired: It did not exit in time; it was killed.
         """
         try:
             return self.process.wait(self.deadline_seconds)
@@ -189,17 +188,17 @@ class Program(ABC):
             raise
 
     def restart(self) -> None:
-        """Start it again, after ending what still runs by SIGTERM."""
+        """Start it again; a running process is ended with SIGTERM first."""
         if self.is_running:
             self.terminate()
         self.start()
 
     def __enter__(self) -> Self:
-        """Start it, and wait until it answers."""
+        """Start it and wait until it answers."""
         try:
             self.start()
         except BaseException:
-            self._forget_written()
+            self._close_outputs()
             raise
         return self
 
@@ -210,11 +209,11 @@ class Program(ABC):
                 self.terminate()
         finally:
             self.kill()
-            self._forget_written()
+            self._close_outputs()
 
-    def _forget_written(self) -> None:
-        while self._written:
-            self._written.pop().close()
+    def _close_outputs(self) -> None:
+        while self._outputs:
+            self._outputs.pop().close()
 
 
 def _text_of(file: IO[bytes]) -> str:

@@ -1,7 +1,7 @@
 """
-Reading acknowledged files back over several connections and comparing them.
+Read acknowledged files over several connections and compare them.
 
-Knows the server by HTTP only, and nothing of what must be there and what need not.
+Uses the server by HTTP only. Which files may be missing is for the caller to decide.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_same(ack: Ack, value: bytes) -> bool:
-    """Compare with the file, or with what was sent if the file has changed since."""
+    """Compare a value with the file, or with the bytes sent if the file has changed."""
     try:
         if ack.file.path.read_bytes() == value:
             return True
@@ -29,7 +29,7 @@ def is_same(ack: Ack, value: bytes) -> bool:
 
 @dataclass(slots=True)
 class ReadBack:
-    """What came back, by key."""
+    """The results, by key."""
 
     missing: list[str]
     differing: list[str]

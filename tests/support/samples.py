@@ -1,14 +1,14 @@
-"""What Prometheus would take from a text of metrics."""
+"""The samples that Prometheus would read from a text of metrics."""
 
 from __future__ import annotations
 
-from prometheus_client.parser import (  # noqa: TID251 - To read what it says.
+from prometheus_client.parser import (  # noqa: TID251 - The parser of the library.
     text_string_to_metric_families,
 )
 
 
 def samples_of(text: str) -> dict[str, float]:
-    """Return all samples, named as Prometheus shows them; each is there just once."""
+    """Return all samples, named as Prometheus shows them; none may occur twice."""
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

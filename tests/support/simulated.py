@@ -1,11 +1,11 @@
 """
 A disk in memory that can lose what was not synced.
 
-Implements `store.files.FileSystem` over files that know what of them is synced, see
-`unsynced.py`. `after_kill` is what the next process finds: everything. `after_power_loss`
-is what the next start of the machine finds.
+Implements `store.files.FileSystem` over the files of `unsynced.py`, which keep synced and
+unsynced changes apart. `after_kill` returns what the next process finds: everything.
+`after_power_loss` returns what is left when the machine starts again.
 
-`watch` is called before each call that changes something, which is where a test looks at
+`watch` is called before each operation that changes the disk, so that a test can examine
 what a crash at that point would leave.
 """
 
@@ -26,15 +26,15 @@ class SimulatedFileSystem:
     """One machine's disk, as one process sees it."""
 
     def __init__(self, root: Directory | None = None) -> None:
-        """Begin with an empty disk, or with what another one left."""
+        """Begin with an empty disk, or with the content of another."""
         self.root = root or Directory()
         self.watch: Callable[[str, bytes, File | None, int], None] | None = None
         self.operations = 0
         self.failing: dict[str, int] = {}  # operation: errno
         self.failing_writes: dict[str, int] = {}  # path of a file or folder: errno
         self.refused_writes = 0  # Those of `failing_writes`.
-        self.fail_at = 0  # The number of the one operation that fails, ...
-        self.fail_with = 0  # ... with this error; 0: writes half of the bytes.
+        self.fail_at = 0  # Number of the one operation that fails, ...
+        self.fail_with = 0  # ... with this errno; 0: it writes half of the bytes.
         self._open: dict[int, tuple[File, str]] = {}
         self._locked: set[int] = set()
         self._next_fd = 1000
@@ -46,7 +46,7 @@ class SimulatedFileSystem:
         Return what the next process finds when this one dies now.
 
         Args:
-            torn: Bytes of the write that is about to be done that still arrive.
+            torn: How many bytes of the write that is about to happen are written.
         """
         copies: dict[int, File | Directory] = {}
         found = SimulatedFileSystem(copy_directory(self.root, copies))
@@ -58,12 +58,12 @@ class SimulatedFileSystem:
         return found
 
     def after_power_loss(self, dice: random.Random) -> SimulatedFileSystem:
-        """Return what the machine finds when its power goes now."""
+        """Return what the machine finds after a power loss at this moment."""
         kept = dice.choice([0.0, 0.3, 0.5, 0.8, 0.97, 1.0])
         return SimulatedFileSystem(lose(self.root, dice, kept, {}))
 
     def go_on_from(self, before: SimulatedFileSystem) -> None:
-        """Count, watch and fail as the disk before the crash would have."""
+        """Continue the counts, watch and faults of the disk before the crash."""
         self.operations = before.operations
         self.watch = before.watch
         self.fail_at, self.fail_with = before.fail_at, before.fail_with
@@ -85,7 +85,7 @@ class SimulatedFileSystem:
             self._about = None
 
     def file(self, path: str) -> File:
-        """Return a file, to look at its bytes or to damage them."""
+        """Return a file, whose bytes a test may read and damage."""
         folder, name = self._parent(path)
         found = folder.names[name]
         assert isinstance(found, File)
@@ -128,11 +128,11 @@ class SimulatedFileSystem:
 
     @property
     def descriptors(self) -> int:
-        """How many files are open."""
+        """Number of open descriptors."""
         return len(self._open)
 
     def close(self, fd: int) -> None:
-        """Give a descriptor back."""
+        """Close a descriptor."""
         del self._open[fd]
         self._locked.discard(fd)
 
@@ -171,12 +171,12 @@ class SimulatedFileSystem:
             folder.change(Entry(name, None))
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory safe."""
+        """Sync the names in a directory."""
         self._operation("sync_directory")
         self._directory(path).sync()
 
     def free_bytes(self, path: str) -> int:
-        """Tell how much room there is: always a little."""
+        """Return the free space: always 4 KiB."""
         self._directory(path)
         return 4096
 
@@ -218,12 +218,12 @@ class SimulatedFileSystem:
         self._open[fd][0].change(Write(length, None))
 
     def sync(self, fd: int) -> None:
-        """Make the bytes of a file safe, not its name."""
+        """Sync the bytes of a file, not its name."""
         self._operation("sync")
         self._open[fd][0].sync()
 
     def lock(self, fd: int) -> bool:
-        """Take a lock; whoever held it before is dead."""
+        """Take a lock; the process that held it before is dead."""
         self._locked.add(fd)
         return True
 

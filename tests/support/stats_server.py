@@ -1,8 +1,7 @@
 """
-The page and `/-/stats` as an instance would serve them, with numbers a test sets.
+A fake instance that serves the page and `/-/stats` with numbers that a test sets.
 
-Numbers of a real instance come by chance; here they are what the test says, and the
-instance can be restarted or gone at will.
+A test can also restart it, or make it unreachable.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ _HOT_COUNTERS: Final = (
 
 
 def now_seconds() -> float:
-    """Return the time, as an instance would say it."""
+    """Return the time, as in `/-/stats`."""
     return time.time_ns() / 1e9
 
 
 def volume(number: int, *, used: int = 0, dead: int = 0, state: str) -> dict[str, Any]:
-    """One volume; what is not dead of what is used is live."""
+    """Return one volume; used bytes that are not dead are live."""
     return {
         "id": number,
         "generation": 0 if state == "empty" else 1,
@@ -62,7 +61,7 @@ def volume(number: int, *, used: int = 0, dead: int = 0, state: str) -> dict[str
 
 
 def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
-    """Return what an instance says of itself that was started a moment ago."""
+    """Return the numbers of an instance that was started a moment ago."""
     now = now_seconds()
     states = ["head"] + ["empty"] * (volumes - 1)
     return {
@@ -111,7 +110,7 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
 
 
 def hot_tier(*, is_up: bool) -> dict[str, Any]:
-    """Return what is said of the hot tier, one memcached and nothing found there yet."""
+    """Return the numbers of a hot tier with one memcached and no hits."""
     return {
         "servers": [{"address": "127.0.0.1:11211", "up": is_up}],
         **dict.fromkeys(_HOT_COUNTERS, 0),
@@ -122,7 +121,7 @@ def hot_tier(*, is_up: bool) -> dict[str, Any]:
 def add_reads(
     stats: dict[str, Any], hits: int, misses: int, *, bucket: int = 17
 ) -> None:
-    """Count GETs, all in one bucket of durations; 17 is from 65 to 131 µs."""
+    """Count GETs, all in one bucket of the histogram; 17 is from 65 to 131 µs."""
     requests = stats["requests"]
     requests["total"] += hits + misses
     requests["hits"]["DISK"] += hits
@@ -142,14 +141,14 @@ def add_reads(
 
 class StatsServer:
     """
-    Serves the page and `stats` on a port of its own; to be used in a `with`.
+    Serves the page and `stats` on a port of its own, until the context ends.
 
-    `stats` is sent with the time of the request in `now`; what else stands there is
-    changed by the test. `answer` is sent instead, when it is not None.
+    `stats` may be changed at any time; `now` and `uptime_seconds` are set at each request.
+    `answer`, when it is not None, is sent instead.
     """
 
     def __init__(self, stats: dict[str, Any]) -> None:
-        """Have the numbers; nothing listens yet."""
+        """Choose a port; do not listen yet."""
         self.stats = stats
         self.answer: tuple[int, bytes] | None = None
         self.port = pick_port()
@@ -157,20 +156,20 @@ class StatsServer:
 
     @property
     def url(self) -> str:
-        """Address without a slash at its end."""
+        """The address without a slash at the end."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
-        """Begin to serve."""
+        """Start."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
+        """Stop."""
         self.stop()
 
     def start(self) -> None:
-        """Listen, on the port it had before."""
+        """Listen, on the same port each time."""
         server = _Listener(("127.0.0.1", self.port), self)
         threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
         self._server = server
@@ -183,7 +182,7 @@ class StatsServer:
             self._server = None
 
     def encoded(self) -> bytes:
-        """Return the numbers of this moment."""
+        """Return the body of `/-/stats` at this moment."""
         now = now_seconds()
         uptime = now - self.stats["started"]
         return json.dumps({**self.stats, "now": now, "uptime_seconds": uptime}).encode()
@@ -201,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Listener
 
     def do_GET(self) -> None:
-        """Answer with the page or with the numbers."""
+        """Send the page or the numbers."""
         owner = self.server.owner
         headers: list[tuple[str, str]] = []
         if self.path == "/-/":
@@ -224,4 +223,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""

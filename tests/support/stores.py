@@ -21,10 +21,10 @@ VOLUME_NUM = 4
 
 
 class FakeClock:
-    """Milliseconds that pass only when a test says so."""
+    """A clock in milliseconds that a test advances."""
 
     def __init__(self) -> None:
-        """Begin somewhere in 2026."""
+        """Begin in September 2026."""
         self.now_ms = 1_790_000_000_000
 
     def __call__(self) -> int:
@@ -32,12 +32,12 @@ class FakeClock:
         return self.now_ms
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now_ms += round(seconds * 1000)
 
 
 class UnsyncedFileSystem(OsFileSystem):
-    """The real disk without its slowest call: no test cuts the power of the machine."""
+    """The real disk without syncs, its slowest calls: no test cuts the power."""
 
     sync = staticmethod(lambda fd: None)  # noqa: ARG005 - The signature of the real one.
 
@@ -194,15 +194,15 @@ def fill_volume(store: Store, prefix: bytes = b"fill") -> list[bytes]:
 
 
 def disk_bytes(directory: Path | str) -> int:
-    """Return the length of all volumes together."""
+    """Return the size of all volumes together."""
     return sum(path.stat().st_size for path in Path(directory, "data").iterdir())
 
 
 def unswept(index: Index) -> int:
-    """Return how many keys of reclaimed lives an index has still to look at."""
+    """Return how many keys of reclaimed volumes an index has yet to sweep."""
     return sum(len(keys) for _, keys in index._to_sweep)
 
 
 def signed(text: bytes) -> bytes:
-    """Return the lines of a META.txt with the checksum behind them."""
+    """Return the lines of a META.txt with their checksum."""
     return text + b"checksum %08x\n" % crc32c(text)

@@ -1,4 +1,4 @@
-"""A tier in front of servers that answer as a test says."""
+"""A hot tier in front of servers that a test scripts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ VERSION = b"VERSION 1.6.18\r\n"
 
 @contextmanager
 def open_tier(
-    *servers: str, journal: MemoryJournal | None = None
+    *servers: str, journal: MemoryJournal | None = None, timeout: float = 0.05
 ) -> Iterator[MemcachedTier]:
-    """Open a tier with a time-out of 50 ms."""
+    """Open a tier; `timeout`, in seconds, is short for servers that do not answer."""
     epochs = KeyVersions(journal or MemoryJournal(), store_id=7, boot_id="boot")
-    tier = MemcachedTier(servers, epochs, timeout=0.05, item_size_max=1000)
+    tier = MemcachedTier(servers, epochs, timeout=timeout, item_size_max=1000)
     try:
         yield tier
     finally:
@@ -31,7 +31,7 @@ def open_tier(
 
 
 class Scripted:
-    """Answers as memcached does, until told to do otherwise."""
+    """Answers as memcached does, unless a test sets another answer."""
 
     def __init__(self) -> None:
         """Hold no items."""
@@ -64,5 +64,5 @@ class Scripted:
 
 
 def is_up(tier: MemcachedTier) -> bool:
-    """Tell whether all servers are asked."""
+    """Return whether all servers are in use."""
     return all(tier.up.values())

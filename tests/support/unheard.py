@@ -1,4 +1,4 @@
-"""A program whose output nobody reads."""
+"""A program whose standard output is a closed pipe."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def run_unheard(
     folder: Path, *argv: str, program: str = VOLCACHE, unbuffered: bool = False
 ) -> tuple[int, str]:
     """
-    Run a program whose reader is gone before it begins.
+    Run a program; the reader of its output has closed the pipe before it starts.
 
     Args:
-        folder: In which it runs.
+        folder: Its working directory.
         argv: Its arguments.
-        program: As Python has it.
-        unbuffered: Each line meets the pipe by itself; otherwise all do at the end.
+        program: Python code.
+        unbuffered: Write each line by itself, not all at the end.
 
     Returns:
-        Its exit code, and what it said on standard error.
+        Its exit code and its error output.
     """
     reader, writer = os.pipe()
     os.close(reader)

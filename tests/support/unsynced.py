@@ -1,11 +1,10 @@
 """
-Files and directories that know what of them is synced.
+Files and directories that keep synced and unsynced changes apart.
 
-Each holds three things: what the process sees, what is safe on the disk, and the changes
-between the two in their order. Without power there is what is safe, and of each change
-since then whatever a seeded dice says: all of it, some of its sectors, or nothing, each
-independent of the others and so in any order. Only changes of one sector keep their
-order, as in a page cache.
+Each has three parts: what the process sees, what is safe on the disk, and the changes
+between the two, in order. After a power loss there is the safe part, and of each later
+change a random part: all of it, some of its sectors, or nothing, whatever is left of the
+other changes. Only changes of one sector keep their order, as in a page cache.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Write(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A change of a directory: `name` now means `node` (None: it is gone)."""
+    """A change of a directory: `name` now refers to `node` (None: it was removed)."""
 
     name: str
     node: File | Directory | None
@@ -37,13 +36,13 @@ class File:
     """An inode."""
 
     def __init__(self) -> None:
-        """Begin empty, and not on the disk."""
+        """Begin empty and unsynced."""
         self.data = bytearray()
         self.safe = b""
         self.changes: list[Write] = []
 
     def change(self, write: Write) -> None:
-        """Apply a change to what the process sees, and remember it."""
+        """Apply a change to what the process sees, and record it as unsynced."""
         _apply(self.data, write)
         self.changes.append(write)
 
@@ -55,16 +54,16 @@ class File:
 
 
 class Directory:
-    """Names, and what they mean."""
+    """Names, and the files and directories they refer to."""
 
     def __init__(self) -> None:
-        """Begin empty, and not on the disk."""
+        """Begin empty and unsynced."""
         self.names: dict[str, File | Directory] = {}
         self.safe: dict[str, File | Directory] = {}
         self.changes: list[Entry] = []
 
     def change(self, entry: Entry) -> None:
-        """Apply a change to what the process sees, and remember it."""
+        """Apply a change to what the process sees, and record it as unsynced."""
         _apply_entry(self.names, entry)
         self.changes.append(entry)
 
@@ -104,7 +103,7 @@ def _copy_file(file: File) -> File:
 def _copy(
     node: File | Directory, copies: dict[int, File | Directory]
 ) -> File | Directory:
-    """Copy what is seen and what is not safe; one inode stays one inode."""
+    """Copy a node with its unsynced changes; one inode stays one inode."""
     if id(node) not in copies:
         copies[id(node)] = (
             _copy_file(node) if isinstance(node, File) else copy_directory(node, copies)
@@ -116,11 +115,11 @@ def copy_directory(
     directory: Directory, copies: dict[int, File | Directory]
 ) -> Directory:
     """
-    Return what the next process finds of a directory: everything.
+    Return a copy of a directory, with its unsynced changes.
 
     Args:
         directory: With all below it.
-        copies: Is filled: the copy of each file and directory, by the id of its like.
+        copies: Filled with the copy of each node, by the id of the original.
     """
     copy = Directory()
     copies[id(directory)] = copy
@@ -134,7 +133,7 @@ def copy_directory(
 
 
 def _lose_bytes(file: File, dice: random.Random, kept: float) -> File:
-    """Return the file with some of the sectors that were written, or none of them."""
+    """Return the file with some of the sectors written since the last sync."""
     data = bytearray(file.safe)
     for offset, new in file.changes:
         if new is None:
@@ -159,13 +158,13 @@ def lose(
     files: dict[int, File | Directory],
 ) -> Directory:
     """
-    Return what is left of a directory without power: some of its changes, or none.
+    Return what is left of a directory after a power loss.
 
     Args:
         directory: With all below it.
-        dice: Says of each change since the last sync whether it has reached the disk.
-        kept: How probable that is.
-        files: Is filled: what is left of each, by the id of its like.
+        dice: Decides for each unsynced change whether it has reached the disk.
+        kept: The probability of that.
+        files: Filled with what is left of each node, by the id of the original.
     """
     names = dict(directory.safe)
     for entry in directory.changes:

@@ -1,12 +1,12 @@
 """
-Many files over several connections into a server that may die meanwhile.
+Upload many files over several connections to a server that may be killed meanwhile.
 
-Holds which PUTs were acknowledged, in the order of their answers, and what they
-carried. Knows the server by HTTP only; killing and restarting it is the caller's.
+Records which PUTs were acknowledged, in the order of the responses. Uses the server by
+HTTP only; the caller kills and restarts it.
 
 Invariants:
-    - A file is in `acks` exactly when its PUT was answered 200.
-    - A PUT that got no answer is sent again until the deadline.
+    - A file is in `acks` exactly if its PUT was answered with 200.
+    - A PUT without a response is repeated until the deadline.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """A PUT that was answered 200; `record_bytes` is from its X-Position."""
+    """A PUT that was answered with 200; `record_bytes` is from its X-Position."""
 
     file: SourceFile
     value_bytes: int
@@ -48,14 +48,14 @@ class Ack:
 
 
 class RefusedError(AssertionError):
-    """A PUT was answered with something other than 200."""
+    """A PUT was answered with another status than 200."""
 
 
 class Client:
-    """One keep-alive connection that is opened again after a failure."""
+    """One keep-alive connection, reopened after a failure."""
 
     def __init__(self, url: str) -> None:
-        """Take a server's address; nothing is connected yet."""
+        """Connect to nothing yet."""
         parts = urlsplit(url)
         self._connection = http.client.HTTPConnection(
             parts.hostname or "", parts.port, timeout=ANSWER_SECONDS
@@ -71,7 +71,7 @@ class Client:
             Status, X-Position (empty if there is none) and body.
 
         Raises:
-            OSError: No answer; the next call connects again.
+            OSError: No response; the next call connects again.
             http.client.HTTPException: Likewise.
         """
         try:
@@ -93,7 +93,7 @@ class Client:
 
 
 def value_digest(value: bytes) -> bytes:
-    """Return what identifies a value that is not kept."""
+    """Return the SHA-256 of a value."""
     return hashlib.sha256(value).digest()
 
 
@@ -101,7 +101,7 @@ class Upload:
     """One pass over a list of files; `acks` fills while it runs."""
 
     def __init__(self, url: str, files: Sequence[SourceFile]) -> None:
-        """Take the server's address and the files in the order to send them."""
+        """Send nothing yet; files are sent in their order."""
         self._url = url
         self._files = iter(files)
         self._lock = threading.Lock()
@@ -122,13 +122,13 @@ class Upload:
 
         Args:
             connections: How many send at the same time.
-            event_at: After so many acknowledged files `event` is called, once.
-            event: What befalls the server, such as kill and restart; the senders go
-                on trying meanwhile.
+            event_at: After this many acknowledged files, `event` is called once.
+            event: What happens to the server, such as kill and restart; failed PUTs are
+                repeated meanwhile.
 
         Raises:
-            RefusedError: A PUT was not answered 200.
-            OSError: A PUT got no answer within the deadline.
+            RefusedError: A PUT was not answered with 200.
+            OSError: A PUT got no response within the deadline.
         """
         self._reached_at = event_at
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a time."""
+"""Wait for a condition, not for a time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ POLL_SECONDS: Final = 0.005
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Return when the condition holds; fail after a deadline, naming what did not."""
-    assert comes_true(condition), f"waited in vain for {what}"
+    """Return when the condition holds; fail after 30 seconds, naming it."""
+    assert comes_true(condition), f"timed out waiting for {what}"
 
 
 def comes_true(
     condition: Callable[[], object], seconds: float = DEADLINE_SECONDS
 ) -> bool:
-    """Return when the condition holds, or after a deadline; whether it does."""
+    """Wait until the condition holds or the time is up; return whether it holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 """
-The web part alone, in a process of its own: bjoern in front of a dict.
+bjoern and the application in a process of its own, with a fake cache.
 
-Run as a script it writes its port to stdout, serves until a signal, and writes how it
-left the signals when `serve` has returned.
+Run as a script, it prints its port, serves until a signal, and then prints whether `serve`
+has restored the signal handlers and the signal mask.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESTORED: Final = "handlers=True mask=True"
 
 
 class Ending(NamedTuple):
-    """How a server ended."""
+    """Exit code, duration and output of a server."""
 
     exit_code: int
     seconds: float
@@ -48,14 +48,14 @@ class Ending(NamedTuple):
 
 
 class WebProcess(Program):
-    """One process; `port` is known as soon as it listens."""
+    """One process; `port` is set as soon as it listens."""
 
-    is_asked_to_end = False  # A test that failed has nothing to learn from its end.
+    is_asked_to_end = False  # After a failed test its exit is of no interest.
 
     def __init__(
         self, *, drain: float = 3.0, listener: socket.socket | None = None
     ) -> None:
-        """Say how long it drains, in seconds, and which socket it inherits, if any."""
+        """Start nothing yet; `drain` is in seconds, `listener` a socket to inherit."""
         super().__init__()
         self.port = 0
         self._listener = listener
@@ -64,38 +64,38 @@ class WebProcess(Program):
             self._options += ["--fd", str(listener.fileno())]
 
     def command(self) -> Sequence[str | Path]:
-        """Return this file as a script."""
+        """Return the command that runs this file."""
         return [sys.executable, __file__, *self._options]
 
     def inherited(self) -> Sequence[int]:
-        """Return the socket, if it is not its own."""
+        """Return the descriptor of the inherited socket, if any."""
         return [] if self._listener is None else [self._listener.fileno()]
 
     def answers(self) -> bool:
-        """Whether it has said on which port it listens."""
+        """Whether it has printed its port."""
         port, end, _ = self.stdout.partition("\n")
         self.port = int(port) if end else 0
         return bool(end)
 
     def connect(self, data: bytes = b"") -> socket.socket:
-        """Open a connection and send something."""
+        """Open a connection and send bytes."""
         connection = socket.create_connection(("127.0.0.1", self.port), END_SECONDS)
         connection.sendall(data)
         return connection
 
     def ask(self, data: bytes) -> socket.socket:
-        """Send a request whose answer is short, and wait for the answer."""
+        """Send a request and wait for its short response."""
         connection = self.connect(data)
         assert connection.recv(4096).startswith(b"HTTP/1.1 ")
         return connection
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> Ending:
-        """Send a signal and wait for the end."""
+        """Send a signal and wait for the exit."""
         self.send_signal(number)
         return self.end()
 
     def end(self) -> Ending:
-        """Wait for the end; the seconds are those waited here."""
+        """Wait for the exit; `seconds` is the time waited here."""
         began = time.monotonic()
         exit_code = self.wait()
         seconds = time.monotonic() - began
@@ -104,7 +104,7 @@ class WebProcess(Program):
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """Return everything that comes until the connection is closed."""
+    """Return everything received until the connection is closed."""
     with connection:
         chunks = []
         while chunk := connection.recv(1 << 20):
@@ -126,8 +126,8 @@ def main() -> None:
         value_size_max=VALUE_SIZE_MAX,
     )
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with stop_signals_held():  # From the moment the test knows the port.
-        print(listener.getsockname()[1], flush=True)  # noqa: T201 - What it is for.
+    with stop_signals_held():  # From the moment the port is printed.
+        print(listener.getsockname()[1], flush=True)  # noqa: T201 - Its output.
         serve(listener, app, drain_seconds=options.drain, owns_listener=is_ours)
     after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())

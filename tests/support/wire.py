@@ -1,4 +1,4 @@
-"""Requests as bytes on a connection, so that each can be as odd as real clients are."""
+"""Requests as raw bytes, for what HTTP libraries would not send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANSWER_SECONDS: Final = 30.0
 
 
 class Reply(NamedTuple):
-    """What came back."""
+    """One response."""
 
     status: int
     headers: HTTPMessage
@@ -23,7 +23,7 @@ class Reply(NamedTuple):
 
 
 def read_reply(connection: socket.socket, method: str = "GET") -> Reply:
-    """Read one answer, without what may follow it."""
+    """Read one response, and nothing after it."""
     response = http.client.HTTPResponse(connection, method=method)
     try:
         response.begin()
@@ -35,7 +35,7 @@ def read_reply(connection: socket.socket, method: str = "GET") -> Reply:
 def request_bytes(
     method: str, path: str, body: bytes | None = None, headers: str = ""
 ) -> bytes:
-    """Write a request; `headers` has one on each line, length only if there is a body."""
+    """Return a request; `headers` has one header a line; Content-Length if a body."""
     lines = [f"{method} {path} HTTP/1.1", "Host: test", *headers.splitlines()]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
@@ -43,7 +43,7 @@ def request_bytes(
 
 
 def send(port: int, data: bytes, method: str = "GET") -> Reply:
-    """Send bytes on a connection of their own and read one answer."""
+    """Send bytes on a new connection and read one response."""
     with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
         connection.sendall(data)
         return read_reply(connection, method)
@@ -52,19 +52,19 @@ def send(port: int, data: bytes, method: str = "GET") -> Reply:
 def exchange(
     port: int, method: str, path: str, body: bytes | None = None, headers: str = ""
 ) -> Reply:
-    """Send one request on a connection of its own and read its answer."""
+    """Send one request on a new connection and read its response."""
     return send(port, request_bytes(method, path, body, headers), method)
 
 
 class Wire:
-    """One connection; requests may be sent many at once."""
+    """One connection, for requests sent one by one or pipelined."""
 
     def __init__(self, port: int) -> None:
         """Connect."""
         self.socket = socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS)
 
     def __enter__(self) -> Self:
-        """Give the connection."""
+        """Return the connection."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,8 +72,8 @@ class Wire:
         self.socket.close()
 
     def ask(self, data: bytes) -> bytes:
-        """Send something, and return all that comes until the other side closes."""
-        with suppress(ConnectionError):  # Refused before it was all sent.
+        """Send bytes and return all that is received until the server closes."""
+        with suppress(ConnectionError):  # Closed before all was sent.
             self.socket.sendall(data)
         return b"".join(self._pieces())
 

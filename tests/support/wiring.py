@@ -1,4 +1,4 @@
-"""A stand-in for the wiring: a start of a server that serves nothing."""
+"""A fake wiring module, with which a start serves nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Wiring(types.ModuleType):
-    """Stands in for the wiring: keeps what it was given, raises what it is told."""
+    """Stands in for `volcache.wiring`: records configs, raises `error` if it is set."""
 
     def __init__(self) -> None:
         """Serve nothing."""
@@ -19,7 +19,7 @@ class Wiring(types.ModuleType):
         self.error: BaseException | None = None
 
     def run(self, config: Config) -> None:
-        """Take the place of `wiring.run`."""
+        """Stand in for `wiring.run`."""
         self.configs.append(config)
         if self.error:
             raise self.error

@@ -1,4 +1,4 @@
-"""Calls an application as bjoern does, without a server in between."""
+"""A client that calls the application as bjoern does, without a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """One response."""
 
     status: str
     headers: dict[str, str]
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Calls an application as bjoern does, and checks what bjoern would not."""
+    """Calls the application as bjoern does, and checks the form of each response."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Client:
         is_ready: bool = True,
         status: Status | None = None,
     ) -> None:
-        """Put an application in front of a cache, at the time its values have."""
+        """Make an application for a cache; its clock shows the time of the records."""
         self.cache = cache
         self.now_ms = cache.stored_ms
         self.app = App(
@@ -56,7 +56,7 @@ class Client:
     def ask(
         self, method: str, path: str | None = "/key", body: bytes = b"", **more: str
     ) -> Answer:
-        """Send one request; further arguments go to environ as they are."""
+        """Send one request; further arguments are added to environ."""
         environ: dict[str, Any] = {"REQUEST_METHOD": method, **more}
         environ["wsgi.input"] = io.BytesIO(body)
         if path is not None:
@@ -64,7 +64,7 @@ class Client:
         return self.call(environ)
 
     def call(self, environ: dict[str, Any]) -> Answer:
-        """Call the application and check the form of its answer."""
+        """Call the application and check the form of its response."""
         answers: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start_response(
@@ -91,7 +91,7 @@ class Client:
 
 
 def assert_error(answer: Answer, status: int, *words: str) -> None:
-    """Check that an answer is one line of text with some words in it."""
+    """Check that a response is one line of text that contains some words."""
     assert answer.status.startswith(f"{status} ")
     assert answer.headers["Content-Type"] == TEXT
     assert answer.body.endswith(b"\n")

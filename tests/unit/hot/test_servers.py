@@ -120,7 +120,7 @@ def test_keys_are_spread_over_servers_and_stay_there() -> None:
         FakeMemcached(scripts[0]) as a,
         FakeMemcached(scripts[1]) as b,
         FakeMemcached(scripts[2]) as c,
-        open_tier(a.address, b.address, c.address) as tier,
+        open_tier(a.address, b.address, c.address, timeout=10) as tier,
     ):
         assert all(tier.promote(key, b"item of " + key, 0) for key in keys)
         shares = [len(script.items) for script in scripts]
