@@ -65,6 +65,21 @@ def mutation(fault: str, where: str, *changes: Change) -> Mutation:
 
 MUTATIONS: Final = (
     mutation(
+        "a position of another key returns its value",
+        "store.format:decode_record",
+        replace("data[key_start:key_end] != key", "False"),
+    ),
+    mutation(
+        "a delete does not check the key on the disk",
+        "store.store:Store.delete",
+        replace("header.key != key", "False"),
+    ),
+    mutation(
+        "a record longer than the index says is damaged",
+        "store.store:Store._retry_read",
+        replace("isinstance(error, TruncatedReadError)", "False"),
+    ),
+    mutation(
         "the checksum of a value is not compared",
         "store.format:decode_record",
         replace("crc32c(value) != checksum", "False"),
@@ -77,7 +92,7 @@ MUTATIONS: Final = (
     mutation(
         "a record of another volume is accepted",
         "store.format:decode_record",
-        replace("data.startswith(identity)", "data.startswith(identity[:4])"),
+        replace("data.startswith(prefix)", "data.startswith(prefix[:4])"),
     ),
     mutation(
         "a reclaimed volume stays in the table of volumes",
@@ -96,50 +111,48 @@ MUTATIONS: Final = (
     ),
     mutation(
         "the names of new volumes are not synced",
-        "store.recovery:_open_volumes",
-        remove("mount.fs.sync_directory"),
+        "store.recovery:_open_data_files",
+        remove("directory.fs.sync_directory"),
     ),
     mutation(
         "a deletion is not written to the volume",
-        "store.volume:Appender.append_tombstone",
-        replace_call("self.append", "active.pending.append((key, 0, 0))"),
+        "store.store:Store.delete",
+        remove("self._append"),
     ),
     mutation(
-        "the index line of a deletion waits for others",
-        "store.volume:Appender.append_tombstone",
-        replace("self._index_batch == _INDEX_BATCH", "False"),
+        "the index entry of a deletion waits for others",
+        "store.store:Store.delete",
+        replace("volume.has_index_backlog", "True"),
     ),
     mutation(
         "a volume is reclaimed in memory before META.txt is written",
         "store.log:CircularLog._rotate",
-        move("self._reclaim", before="start_volume"),
+        move("self._reclaim", before="self._start"),
     ),
     mutation(
         "the header of a volume is written before META.txt names it",
-        "store.log:start_volume",
-        move("volume.write_header", before="mount.write_meta"),
+        "store.log:CircularLog._start",
+        move("volume.start", before="self._directory.write_manifest"),
     ),
     mutation(
         "a reclaimed volume that a power loss brings back is used",
-        "store.inventory:Inventory.seqs",
-        remove("self._drop_stale"),
+        "store.inventory:_stale_seqs",
+        replace("seq <= reclaimed", "False"),
     ),
     mutation(
         "volumes that a killed process had sealed are not synced",
         "store.log:CircularLog.__init__",
-        remove("self._sealed.extend"),
-        remove("self._sealed.remove"),
+        remove("self._unsynced.extend"),
     ),
     mutation(
         "sync mode always does not sync",
-        "store.volume:Appender.append",
+        "store.store:Store._append",
         replace("self._syncs_each", "False"),
     ),
     mutation(
         "a volume whose sync failed is written further",
-        "store.log:CircularLog.count_sync_error",
-        remove("failed.retired"),
-        remove("failed.capacity"),
+        "store.log:CircularLog._retire_unsynced",
+        remove("failed.retire"),
     ),
     mutation(
         "a stale record of an earlier mount is accepted",

@@ -61,8 +61,9 @@ def test_the_worked_record_decodes_to_what_the_text_says() -> None:
     name = record_format.volume_identity(
         generation=1, store_id=0x0123456789ABCDEF, volume=1
     )
-    record = record_format.decode_record(data[439:537], name, 439, 98, b"a/hello.txt")
+    record = record_format.decode_record(data[439:537], name, 439, b"a/hello.txt")
 
+    assert record is not None
     assert (record.value, record.content_type) == (b"Hello, disk!\n", b"text/plain")
     assert record.stored_ms == 1790000000000
     assert f"`{record.checksum:08x}`" in TEXT

@@ -156,7 +156,7 @@ def _open_store(config: Config) -> tuple[Store, float]:
         sync_mode=cast("SyncMode", config.sync_mode),
     )
     seconds = time.monotonic() - started
-    report = store.report
+    report = store.recovery
     _logger.info(
         "recovery.completed mount_point=%r keys=%d entries=%d scanned=%d torn=%d damaged=%d"
         " rebuilt=%d seconds=%.3f",

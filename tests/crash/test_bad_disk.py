@@ -217,7 +217,7 @@ def test_a_volume_replaced_during_operation_is_not_trusted(tmp_path: Path) -> No
     store = open_store(tmp_path)
 
     assert [key for key in keys if store.get(key)] == keys[-1:]
-    assert store.report.damaged == 1
+    assert store.recovery.damaged == 1
     store.close()
 
 

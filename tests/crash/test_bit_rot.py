@@ -94,7 +94,7 @@ def read_all(store: Store, history: dict[bytes, list[bytes | None]]) -> Outcome:
         else:
             assert found in values, "a value of another key, or of no key"
             stale.append(key)
-    report, stats = store.report, store.stats
+    report, stats = store.recovery, store.stats
     counted = report.damaged + report.rebuilt + report.meta_lost
     counted += stats.damaged_records + report.torn
     return Outcome(missing, stale, counted)

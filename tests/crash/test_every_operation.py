@@ -93,7 +93,7 @@ def crash_and_verify(directory: Path, survive: int, torn: int, sync_mode: str) -
     fs.die()
     again = open_store(directory)
     script.verify(again)
-    assert again.report.damaged == 0
+    assert again.recovery.damaged == 0
     assert again.stats.damaged_records == 0
     assert disk_bytes(directory) <= VOLUME_NUM * VOLUME_SIZE
     again.put(b"after", b"wards")

@@ -72,9 +72,9 @@ class Explorer:
         store = self.open(image)
         try:
             self.runner.verify(store, power_lost=self.power_lost)
-            assert not store.report.meta_lost
+            assert not store.recovery.meta_lost
             if not self.power_lost:
-                assert (store.report.damaged, store.stats.damaged_records) == (0, 0)
+                assert (store.recovery.damaged, store.stats.damaged_records) == (0, 0)
         except AssertionError as error:
             position = (self.runner.fs.operations, what, self.sync_mode)
             raise AssertionError(position, SEED, *error.args) from error

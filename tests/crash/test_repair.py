@@ -22,7 +22,7 @@ from volcache.cli.repair import repair
 from volcache.errors import ForeignDirectoryError, StoreLockedError
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
-from volcache.store.verify import Check
+from volcache.store.verify import Counts, verify
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 pytestmark = pytest.mark.crash
@@ -39,7 +39,7 @@ def values(directory: Path, records: int = RECORDS) -> dict[bytes, bytes | None]
 def problems(directory: Path) -> list[str]:
     """Return the files in which `volcache check` finds a fault."""
     store = OfflineStore.inspect(ReadOnlyFileSystem(), str(directory))
-    found = [finding.file for finding in Check(store).run()]
+    found = [finding.file for finding in verify(store, Counts())]
     store.close()
     return found
 

@@ -48,8 +48,8 @@ def test_a_directory_of_version_1_is_read(
 
     for key, value in (HEALTHY | different).items():
         assert value_of(store.get(key)) == value, key
-    assert store.report.scanned == scanned
-    assert store.report.damaged == damaged
+    assert store.recovery.scanned == scanned
+    assert store.recovery.damaged == damaged
     assert store.stats.damaged_records == (name == "bit_rot")
     record = store.get(b"a/hello.txt")
     assert record is not None

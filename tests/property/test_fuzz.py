@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from support.extent import examples
 from support.histories import MOUNT_POINT, open_simulated
 from support.simulated import SimulatedFileSystem
+from support.stores import keys_of
 from volcache.errors import DamagedRecordError, StoreError
 from volcache.store.format import (
     VOLUME_HEADER_BYTES,
     VolumeHeader,
-    decode_head,
     decode_header,
     decode_record,
     decode_volume_header,
@@ -23,21 +23,19 @@ from volcache.store.format import (
 )
 from volcache.store.index_format import (
     IndexName,
-    Meta,
     decode_blocks,
     decode_entries,
     decode_index_header,
-    decode_meta,
     encode_block,
     encode_index_header,
-    encode_meta,
 )
+from volcache.store.manifest import Manifest, decode_manifest, encode_manifest
 
 pytestmark = pytest.mark.property
 
 STORE_ID = 7
-LIFE = volume_identity(generation=1, store_id=STORE_ID, volume=0)
-RECORD = encode_record(LIFE.identity, 1, 64, 5, 0, b"t", b"", b"k", 0, 0)
+VOLUME = volume_identity(generation=1, store_id=STORE_ID, volume=0)
+RECORD = encode_record(VOLUME.prefix, 1, 64, 5, 0, b"t", b"", b"k", 0, 0)
 
 NEARLY_RECORDS = st.builds(
     lambda data, at, junk: data[:at] + junk + data[at + len(junk) :],
@@ -74,8 +72,8 @@ VOLUMES = st.builds(
     st.lists(st.one_of(NEARLY_RECORDS, st.binary(max_size=80)), max_size=6),
 )
 METAS = st.builds(
-    lambda head, generation, session: encode_meta(
-        Meta(head, generation, STORE_ID, session)
+    lambda active, generation, mounts: encode_manifest(
+        Manifest(active, generation, STORE_ID, mounts)
     ),
     st.integers(0, 70000),
     st.integers(0, 3),
@@ -87,13 +85,14 @@ METAS = st.builds(
 @example(data=RECORD)
 def test_the_record_decoders_take_any_bytes(data: bytes) -> None:
     """A record that checks out, or a refusal; no other error."""
-    header = decode_header(data, LIFE.identity, VOLUME_HEADER_BYTES)
+    header = decode_header(data, VOLUME.prefix, VOLUME_HEADER_BYTES)
     assert (header is None) == (data[: len(RECORD)] != RECORD)
-    for decode in (decode_record, decode_head):
-        try:
-            record = decode(data, LIFE, 64, len(data), b"k")
-        except DamagedRecordError:
-            continue
+    try:
+        record = decode_record(data, VOLUME, VOLUME_HEADER_BYTES, b"k")
+    except DamagedRecordError:
+        record = None
+    assert (record is None) == (header is None)
+    if record is not None:
         assert (record.value, record.content_type) == (b"", b"t")
     decode_volume_header(data)
 
@@ -102,7 +101,7 @@ def test_the_record_decoders_take_any_bytes(data: bytes) -> None:
 def test_the_line_parsers_take_any_bytes(data: bytes) -> None:
     """Blocks that check out, and nothing else; no error but of their entries."""
     decode_index_header(data)
-    decode_meta(data)
+    decode_manifest(data)
     end = 0
     for block in decode_blocks(data):
         assert block.volume_end >= end
@@ -142,7 +141,7 @@ def test_a_start_on_any_directory_serves_or_refuses(
     except StoreError:
         assert fs.descriptors == 0
         return
-    for key, _position in list(store._index.items()):
+    for key in keys_of(store, MOUNT_POINT, fs):
         record = store.get(key)
         assert record is None or (key, record.value) == (b"k", b"")
     store.put(b"new", b"value")

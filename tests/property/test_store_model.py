@@ -51,8 +51,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def see_turn(self) -> None:
         """Follow the head, which a tombstone may have moved too."""
-        head = self.store._log.active
-        self.turn = head.generation * VOLUME_NUM + head.id
+        usage = self.store.usage()
+        self.turn = usage.active_generation * VOLUME_NUM + usage.active_id
 
     @rule(key=KEYS, length=LENGTHS)
     def put(self, key: bytes, length: int) -> None:
@@ -107,7 +107,7 @@ class StoreMachine(RuleBasedStateMachine):
         there = [key for key in self.model if self.expected(key) is not None]
         assert self.store.count == len(there)
         assert self.store.stats.damaged_records == 0
-        assert (self.store.report.damaged, self.store.report.torn) == (0, 0)
+        assert (self.store.recovery.damaged, self.store.recovery.torn) == (0, 0)
         assert disk_bytes(self.directory) <= VOLUME_NUM * VOLUME_SIZE
 
     def teardown(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -9,12 +10,15 @@ from weakref import WeakKeyDictionary
 from google_crc32c import value as crc32c
 
 from volcache.store import Store
-from volcache.store.files import OsFileSystem
+from volcache.store.files import OsFileSystem, read_file
+from volcache.store.format import VOLUME_HEADER_BYTES
+from volcache.store.index_format import decode_block, decode_blocks
+from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
+from volcache.store.volume import Volume
 
 if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.format import Record
-    from volcache.store.index import Index
 
 VOLUME_SIZE = 16 * 1024
 VOLUME_NUM = 4
@@ -198,9 +202,33 @@ def disk_bytes(directory: Path | str) -> int:
     return sum(path.stat().st_size for path in Path(directory, "data").iterdir())
 
 
-def unswept(index: Index) -> int:
-    """Return how many keys of reclaimed volumes an index has yet to sweep."""
-    return sum(len(keys) for _, keys in index._to_sweep)
+def keys_of(
+    store: Store, directory: Path | str, fs: FileSystem | None = None
+) -> list[bytes]:
+    """Return all keys that a store has, from the files in its open directory."""
+    fs = fs or OsFileSystem()
+    keys: dict[bytes, None] = {}
+    for found in store.usage().volumes:
+        if found.state == "empty":
+            continue
+        with suppress(IsADirectoryError):
+            data = read_file(fs, f"{directory}/index/{found.id}") or b""
+            for block in decode_blocks(data):
+                keys |= dict.fromkeys(key for key, _, _ in decode_block(block) or ())
+        fd = fs.open(f"{directory}/data/{found.id}", create=False)
+        volume = Volume(
+            fs,
+            fd,
+            volume=found.id,
+            generation=found.generation,
+            store_id=store.store_id,
+        )
+        reader = VolumeReader(fs, volume, found.used)
+        for event in scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME):
+            if isinstance(event, Found):
+                keys[event.header.key] = None
+        fs.close(fd)
+    return [key for key in keys if key in store]
 
 
 def signed(text: bytes) -> bytes:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from volcache.cli.progress import above, in_words, progress
 from volcache.hot.versions import first_damage
-from volcache.store.directory import HOT
+from volcache.store.directory import HOT, read_whole
 from volcache.store.files import ReadOnlyFileSystem
-from volcache.store.inventory import read_whole
 from volcache.store.offline import OfflineStore
-from volcache.store.verify import Check, Finding
+from volcache.store.verify import Counts, Finding, verify
 from volcache.text import counted
 
 if TYPE_CHECKING:
@@ -37,23 +36,24 @@ def check(directory: str, say: Callable[[str], None]) -> bool:
     """
     store = OfflineStore.inspect(ReadOnlyFileSystem(), directory)
     counts = dict.fromkeys(("record", "file", "torn", "note"), 0)
+    seen = Counts()
     started = time.monotonic()
     try:
         with progress(store.length, "check") as bar:
-            look = Check(store, bar.update)
-            for finding in chain(_check_hot(store), look.run()):
+            findings = verify(store, seen, bar.update)
+            for finding in chain(_check_hot(store), findings):
                 counts[finding.kind] += 1
                 above(bar, say)(_line(finding))
     finally:
         store.close()
-    say(_summary(directory, look, counts, time.monotonic() - started))
+    say(_summary(directory, seen, counts, time.monotonic() - started))
     return not (counts["record"] or counts["file"])
 
 
 def _check_hot(store: OfflineStore) -> Iterator[Finding]:
     """Look at HOT.txt, which is the hot tier's."""
-    data = read_whole(store.mount, store.mount.hot)
-    found = first_damage(data, store.meta.store_id)
+    data = read_whole(store.directory, store.directory.hot)
+    found = first_damage(data, store.inventory.manifest.store_id)
     if found is not None:
         yield Finding("file", HOT, *found)
 
@@ -64,9 +64,8 @@ def _line(finding: Finding) -> str:
 
 
 def _summary(
-    directory: str, look: Check, counts: dict[str, int], seconds: float
+    directory: str, seen: Counts, counts: dict[str, int], seconds: float
 ) -> str:
-    seen = look.counts
     speed = seen.bytes / max(seconds, 1e-6) / 1e9
     return (
         f"{directory}: {counted(seen.volumes, 'volume')},"

@@ -6,18 +6,15 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from volcache.store.files import ReadOnlyFileSystem
-from volcache.store.format import VOLUME_HEADER_BYTES
-from volcache.store.index import Index, pack_position
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
-from volcache.store.recovery import Replay
-from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
-from volcache.store.stats import RecoveryStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from volcache.store.format import RecordHeader
+    from volcache.store.index import Index
+    from volcache.store.scan import Found
     from volcache.store.volume import Volume
 
 
@@ -56,15 +53,9 @@ def dump(directory: str, now_ms: int) -> Iterator[Row]:
     """
     store = OfflineStore.inspect(ReadOnlyFileSystem(), directory)
     try:
-        index = Index()
-        loader = Replay(store.mount, index, RecoveryStats())
-        for volume in store.volumes:
-            loader.read(volume, is_active=volume is store.volumes[-1])
-        for volume in store.volumes:
-            reader = VolumeReader(store.mount.fs, volume, volume.end)
-            for event in scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME):
-                if isinstance(event, Found):
-                    yield _row(volume, event, index, now_ms)
+        index = store.replay()
+        for volume, _reader, found in store.records():
+            yield _row(volume, found, index, now_ms)
     finally:
         store.close()
 
@@ -87,7 +78,6 @@ def _row(volume: Volume, found: Found, index: Index, now_ms: int) -> Row:
 def _state(volume: Volume, header: RecordHeader, index: Index, now_ms: int) -> str:
     if header.tombstone:
         return "tombstone"
-    position = pack_position(volume.seq, header.offset, header.size)
-    if index.get(header.key) != position:
+    if index.find(header.key) != (volume.seq, header.offset, header.size):
         return "superseded"
     return "expired" if 0 < header.expires_ms <= now_ms else "live"

@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from volcache.cli.progress import above, in_words, progress
-from volcache.errors import DamagedRecordError, MountPointError
+from volcache.errors import MountPointError
 from volcache.store.files import ReadOnlyFileSystem
-from volcache.store.format import decode_record
-from volcache.store.index import OFFSET_MAX, OFFSET_SHIFT, SEQ_SHIFT, SIZE_MAX, Index
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
-from volcache.store.recovery import Replay
-from volcache.store.stats import RecoveryStats
 from volcache.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from volcache.store.index import Index
 
 _NO_NAMES: Final = {b"", b".", b".."}
 
@@ -46,10 +44,7 @@ def export(
     files = size = left_out = 0
     try:
         _make_target(target)
-        index = Index()
-        loader = Replay(store.mount, index, RecoveryStats())
-        for volume in store.volumes:
-            loader.read(volume, is_active=volume is store.volumes[-1])
+        index = store.replay()
         with progress(index.count, "export", "files") as bar:
             for key, value in _values(store, index, now_ms):
                 bar.update()
@@ -81,20 +76,15 @@ def _values(
     store: OfflineStore, index: Index, now_ms: int
 ) -> Iterator[tuple[bytes, bytes | str]]:
     """Yield key and value in the order of the disk, or why there is no value."""
-    volumes = {volume.seq: volume for volume in store.volumes}
-    for key, position in sorted(index.items(), key=lambda item: item[1]):
-        volume = volumes[position >> SEQ_SHIFT]
-        offset, size = position >> OFFSET_SHIFT & OFFSET_MAX, position & SIZE_MAX
-        try:
-            data = store.mount.fs.pread(volume.fd, size, offset)
-            record = decode_record(data, volume.name, offset, size, key)
-        except DamagedRecordError as error:
-            yield key, str(error)
-        except OSError as error:
-            yield key, f"cannot be read: {error.strerror}"
-        else:
-            if not 0 < record.expires_ms <= now_ms:
-                yield key, record.value
+    for volume, reader, found in store.records():
+        header = found.header
+        if index.find(header.key) != (volume.seq, header.offset, header.size):
+            continue
+        if not found.intact:
+            yield header.key, f"value checksum mismatch at {volume.id}/{header.offset}"
+        elif not 0 < header.expires_ms <= now_ms:
+            start = header.offset + header.value_start
+            yield header.key, reader.read(start, header.length)
 
 
 def _write(target: str, key: bytes, value: bytes) -> str:

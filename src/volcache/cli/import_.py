@@ -34,7 +34,7 @@ from volcache.store.files import OsFileSystem, ReadOnlyFileSystem
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
-from volcache.store.scan import NO_FILE
+from volcache.store.volume import NO_FILE
 from volcache.text import counted
 
 if TYPE_CHECKING:
@@ -312,10 +312,10 @@ def present_volumes(directory: str) -> dict[str, int]:
     found = {}
     try:
         active = store.volumes[-1]
-        size = 0 if active.fd == NO_FILE else store.mount.fs.size(active.fd)
+        size = 0 if active.fd == NO_FILE else store.directory.fs.size(active.fd)
         if size > VOLUME_HEADER_BYTES:
             found["volume_size"] = size
-        number = max(store.mount.volume_ids(), default=0) + 1
+        number = max(store.directory.volume_ids(), default=0) + 1
         if number >= _VOLUMES_MIN:
             found["volume_num"] = number
     except OSError:

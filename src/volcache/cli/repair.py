@@ -13,16 +13,30 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from volcache.cli.progress import above, progress
 from volcache.hot.versions import first_damage
-from volcache.store.cross_check import CrossCheck, Line, Mistake, Whole, cross_check
-from volcache.store.directory import DATA, HOT, INDEX, META, StoreDirectory, unusable
+from volcache.store.cross_check import (
+    EntryWalk,
+    Matching,
+    Missing,
+    Mistake,
+    cross_check,
+)
+from volcache.store.directory import (
+    DATA,
+    HOT,
+    INDEX,
+    META,
+    StoreDirectory,
+    read_whole,
+    unusable,
+)
 from volcache.store.files import replace_file
 from volcache.store.index import Index
 from volcache.store.index_format import encode_block, encode_index_header
-from volcache.store.inventory import read_whole
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.recovery import Replay
-from volcache.store.scan import NO_FILE, Gap, VolumeReader
+from volcache.store.scan import Gap, VolumeReader
 from volcache.store.stats import RecoveryStats
+from volcache.store.volume import NO_FILE
 from volcache.text import counted
 
 if TYPE_CHECKING:
@@ -84,9 +98,9 @@ class _Repair:
     ) -> None:
         self._store = store
         self._bar = bar
-        self._mount = store.mount
+        self._mount = store.directory
         self._say = say
-        self._loader = Replay(store.mount, Index(), RecoveryStats())
+        self._replay = Replay(store.directory, Index(), RecoveryStats())
         self.written = 0
         self.failed = 0
 
@@ -117,11 +131,18 @@ class _Repair:
         """See to META.txt and HOT.txt."""
         mount, store = self._mount, self._store
         active = store.volumes[-1]
-        if store.meta_lost or store.meta.active_seq != active.seq:
-            meta = store.meta._replace(active=active.id, generation=active.generation)
-            mount.write_meta(meta)
+        if (
+            store.inventory.is_manifest_lost
+            or store.inventory.manifest.active_seq != active.seq
+        ):
+            manifest = store.inventory.manifest._replace(
+                active=active.id, generation=active.generation
+            )
+            mount.write_manifest(manifest)
             self._note(f"{META}: written from the headers of the volumes")
-        if first_damage(read_whole(mount, mount.hot), store.meta.store_id):
+        if first_damage(
+            read_whole(mount, mount.hot), store.inventory.manifest.store_id
+        ):
             mount.fs.unlink(mount.hot)
             mount.fs.sync_directory(mount.root)
             self._note(f"{HOT}: removed, copies in memcached are not believed any more")
@@ -147,14 +168,14 @@ class _Repair:
         path = self._mount.index_path(volume.id)
         is_active = volume is self._store.volumes[-1]
         before = read_whole(self._mount, path)
-        contents = self._loader.read(volume, is_active=is_active)
-        entries, kept = volume.pending, contents.file_end
+        contents = self._replay.replay(volume, is_active=is_active)
+        entries, kept = list(volume.pending), contents.file_end
         lines, mistakes = self._compare(volume, contents)
         if mistakes:
             entries, kept = lines + entries, 0
         data = before[:kept] or encode_index_header(volume.index_name)
-        sealed = volume.sealed or not is_active
-        if entries or mistakes or sealed > volume.sealed:
+        sealed = volume.is_sealed or not is_active
+        if entries or mistakes or sealed > volume.is_sealed:
             data += encode_block(entries, volume.end, sealed=sealed)
         if data == before:
             return
@@ -175,20 +196,20 @@ class _Repair:
         self, volume: Volume, contents: IndexContents
     ) -> tuple[list[tuple[bytes, int, int]], int]:
         """Return the lines there should be, and how many are wrong or not there."""
-        walk = CrossCheck(contents)
+        walk = EntryWalk(contents)
         reader = VolumeReader(self._mount.fs, volume, walk.end)
         lines: list[tuple[bytes, int, int]] = []
         mistakes = seen = 0
         for found in cross_check(walk, reader):
             if isinstance(found, Mistake):
                 mistakes += 1
-            elif isinstance(found, Whole):
-                lines += found.lines
+            elif isinstance(found, Matching):
+                lines += found.entries
                 self._bar.update(found.end - seen)
                 seen = found.end
             elif not isinstance(found, Gap):
                 # One that is damaged still has its line: its key must stay a miss.
-                record = found if isinstance(found, Line) else found.header
+                record = found if isinstance(found, Missing) else found.header
                 place = (0, 0) if record.tombstone else (record.offset, record.size)
                 lines.append((record.key, *place))
         self._bar.update(max(0, reader.file_length - seen))

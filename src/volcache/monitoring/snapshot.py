@@ -137,7 +137,7 @@ class Status:
             sync_mode=self._sync_mode,
             usage=store.usage(),
             counts=counts,
-            recovery=store.report,
+            recovery=store.recovery,
             requests=self.requests,
             request_durations=self.requests.latencies(),
             durations={

@@ -1,7 +1,7 @@
 """
-The engine: volumes, index files and the index in memory.
+The store: volumes, index files and the in-memory index.
 
-No network, no configuration, no globals; nothing happens at import.
+No network, no configuration, no global state; importing it has no effect.
 """
 
 from volcache.store.format import Record

@@ -1,8 +1,8 @@
 """
-The lines of an index file, held one after the other against the records of its volume.
+Compare the entries of an index file with the records of its volume.
 
-Lines stand in the order of the volume, but those of deletions name no place. Where the
-volume shows no record, the lines tell which ones should be there.
+Entries are in the order of the volume, but those of deletions have no offset. Where the
+volume has no intact record, the entries tell which record should be there.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     from volcache.store.format import RecordHeader
     from volcache.store.index_file import IndexContents
+    from volcache.store.index_format import Entry
     from volcache.store.scan import VolumeReader
 
 
-_STEP_BYTES: Final = 8 * 2**20  # of whole records, told at once
-Entry = tuple[bytes, int, int]  # key, offset, size; the last two 0 for a deletion
+_STEP_BYTES: Final = 8 * 2**20  # of matching records, reported at once
 
 
-class Line(NamedTuple):
-    """Where a record should be that cannot be found."""
+class Missing(NamedTuple):
+    """An entry whose record is not intact."""
 
     key: bytes
     offset: int
@@ -42,76 +42,76 @@ class Line(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """A line that is not right although its checksum is, or one that is not there."""
+    """An entry that is wrong although its checksum is right, or that is missing."""
 
     what: str
 
 
-class Whole(NamedTuple):
-    """Records side by side that are what their lines say, and where the last one ends."""
+class Matching(NamedTuple):
+    """Adjacent records that match their entries, and where the last one ends."""
 
-    lines: list[Entry]
+    entries: list[Entry]
     end: int
 
 
 def cross_check(
-    walk: CrossCheck, reader: VolumeReader
-) -> Iterator[Whole | Found | Line | Gap | Mistake]:
+    walk: EntryWalk, reader: VolumeReader
+) -> Iterator[Matching | Found | Missing | Gap | Mistake]:
     """
-    Yield what is in the indexed part of a volume, in order, and what is wrong with lines.
+    Yield what is in the indexed part of a volume, in order, and which entries are wrong.
 
     Args:
-        walk: Through the index file, at its beginning.
+        walk: Through the entries, at the first one.
         reader: Of the volume, up to `walk.end`.
     """
     at = VOLUME_HEADER_BYTES
     yield from walk.mistakes
     while True:
-        while whole := walk.pass_whole(reader, at):
-            yield whole
-            at = whole.end
-        # Something else: a deletion or damage, which only a scan can tell.
+        while matching := walk.pass_matching(reader, at):
+            yield matching
+            at = matching.end
+        # Something else: a deletion or damage; only a scan can tell.
         events = scan_records(reader, at, WHOLE_VOLUME)
         found = next((event for event in events if isinstance(event, Found)), None)
         if found is None:
             break
         header = found.header
-        yield from walk.within(at, header.offset, header)
-        yield from walk.match(header)
+        yield from walk.pass_range(at, header.offset, header)
+        yield from walk.pass_record(header)
         yield found
         at = header.offset + header.size
-    yield from walk.within(at, walk.end, None)
-    yield from walk.rest()
+    yield from walk.pass_range(at, walk.end, None)
+    yield from walk.pass_rest()
 
 
-class CrossCheck:
-    """A place among the lines of an index file."""
+class EntryWalk:
+    """A position in the entries of an index file."""
 
     def __init__(self, contents: IndexContents) -> None:
-        """Stand before the first line; `contents` has been read through afterwards."""
-        lines = [entry for block in contents.read() for entry in block]
-        self._lines, strange = _in_order(lines)
-        self.mistakes = [_strange(*line) for line in strange]
-        self.end = contents.volume_end  # How far the volume is indexed.
+        """Start at the first entry; `contents` is read to its end."""
+        entries = [entry for block in contents.read() for entry in block]
+        self._entries, misplaced = _in_order(entries)
+        self.mistakes = [_no_such_record(*entry) for entry in misplaced]
+        self.end = contents.volume_end  # The volume is indexed up to here.
         self._next = 0
 
-    def within(
+    def pass_range(
         self, start: int, end: int, before: RecordHeader | None
-    ) -> Iterator[Line | Gap]:
+    ) -> Iterator[Missing | Gap]:
         """
-        Yield the records that the lines place from `start` to `end`, and pass them.
+        Pass the entries of records from `start` to `end`, where no record was found.
 
         Args:
-            start: Where bytes begin that hold no record.
-            end: Where they end.
+            start: Start of the range.
+            end: End of the range.
             before: The record that was found at `end`, if any.
         """
-        while start < end and self._next < len(self._lines):
-            key, offset, size = self._lines[self._next]
+        while start < end and self._next < len(self._entries):
+            key, offset, size = self._entries[self._next]
             tombstone = not size
             if tombstone:
-                # A deletion lies behind what comes before it. It may also be the
-                # record at `end`, behind bytes that were lost before it was written.
+                # A tombstone comes after the records before it. It may also be the
+                # record at `end`, after bytes that were lost before it was written.
                 if before is not None and before.tombstone and before.key == key:
                     break
                 offset, size = start, RECORD_OVERHEAD_BYTES + len(key)
@@ -119,39 +119,42 @@ class CrossCheck:
                 break
             if offset > start:
                 yield Gap(start, offset)
-            yield Line(key, offset, size, tombstone)
+            yield Missing(key, offset, size, tombstone)
             self._next += 1
             start = offset + size
         if start < end:
             yield Gap(start, end)
 
-    def pass_whole(self, reader: VolumeReader, start: int) -> Whole | None:
+    def pass_matching(self, reader: VolumeReader, start: int) -> Matching | None:
         """
-        Pass the lines of records that check out as a get would check them.
+        Pass entries whose records pass the checks of a get.
 
-        Far cheaper than a scan, which does not know where a record ends.
+        Much cheaper than a scan, which does not know where a record ends.
 
         Args:
             reader: Of the volume.
-            start: Where the record of the next line should be.
+            start: Where the record of the next entry should be.
         """
         first, at = self._next, start
         stop = start + _STEP_BYTES
-        for key, offset, size in islice(self._lines, first, None):
+        for key, offset, size in islice(self._entries, first, None):
             if offset != at or at >= stop:
                 break
             try:
-                decode_record(reader.read(at, size), reader.name, at, size, key)
+                data = reader.read(at, size)
+                record = decode_record(data, reader.identity, at, key)
             except DamagedRecordError:
+                break
+            if record is None or record.size != size:
                 break
             at += size
             self._next += 1
-        return Whole(self._lines[first : self._next], at) if at > start else None
+        return Matching(self._entries[first : self._next], at) if at > start else None
 
-    def match(self, header: RecordHeader) -> Iterator[Mistake]:
-        """Pass the line of a record that was found; yield what is wrong with it."""
-        while self._next < len(self._lines):
-            key, offset, size = self._lines[self._next]
+    def pass_record(self, header: RecordHeader) -> Iterator[Mistake]:
+        """Pass the entry of a record that was found; yield what is wrong with it."""
+        while self._next < len(self._entries):
+            key, offset, size = self._entries[self._next]
             if size and offset > header.offset:
                 break
             self._next += 1
@@ -161,39 +164,41 @@ class CrossCheck:
             elif offset == header.offset:
                 if (key, size) != (header.key, header.size):
                     yield Mistake(
-                        f"the line of {encode_key(key)} names offset {offset}, where"
+                        f"the entry of {encode_key(key)} has offset {offset}, where"
                         f" {encode_key(header.key)} is"
                     )
                 return
-            yield _strange(key, offset, size)
+            yield _no_such_record(key, offset, size)
         yield Mistake(
-            f"{encode_key(header.key)} at {header.offset} of the volume has no line"
+            f"{encode_key(header.key)} at {header.offset} of the volume has no entry"
         )
 
-    def rest(self) -> Iterator[Mistake]:
-        """Yield what is wrong with the lines behind the last record."""
-        for line in self._lines[self._next :]:
-            yield _strange(*line)
-        self._next = len(self._lines)
+    def pass_rest(self) -> Iterator[Mistake]:
+        """Yield what is wrong with the entries after the last record."""
+        for entry in self._entries[self._next :]:
+            yield _no_such_record(*entry)
+        self._next = len(self._entries)
 
 
-def _strange(key: bytes, offset: int, size: int) -> Mistake:
-    where = f"names offset {offset}" if size else "says that it was deleted"
-    return Mistake(f"the line of {encode_key(key)} {where}, where no such record is")
+def _no_such_record(key: bytes, offset: int, size: int) -> Mistake:
+    what = f"has offset {offset}" if size else "is a deletion"
+    return Mistake(
+        f"the entry of {encode_key(key)} {what}, but there is no such record"
+    )
 
 
-def _in_order(lines: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+def _in_order(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
     """
-    Return most of the lines, such that offsets grow, and the others.
+    Return most of the entries, such that offsets grow, and the others.
 
-    One line that names a place far ahead would else stand before all that follow. The
-    longest growing sequence is found as in sorting by patience.
+    Otherwise one entry with a much too high offset would hide all that follow. The
+    longest growing subsequence is found as in patience sorting.
     """
-    placed = [(offset, at) for at, (_, offset, size) in enumerate(lines) if size]
+    placed = [(offset, at) for at, (_, offset, size) in enumerate(entries) if size]
     if all(one < other for (one, _), (other, _) in pairwise(placed)):
-        return lines, []
+        return entries, []
     ends: list[tuple[int, int]] = []  # of the best sequence of each length
-    before: dict[int, int] = {}  # the place of the line before, in the best one
+    before: dict[int, int] = {}  # the previous entry in the best sequence
     for offset, at in placed:
         length = bisect_left(ends, (offset,))
         before[at] = ends[length - 1][1] if length else -1
@@ -202,5 +207,6 @@ def _in_order(lines: list[Entry]) -> tuple[list[Entry], list[Entry]]:
     while at >= 0:
         kept.add(at)
         at = before[at]
-    good = [line for at, line in enumerate(lines) if at in kept or not line[2]]
-    return good, [line for at, line in enumerate(lines) if at not in kept and line[2]]
+    good = [entry for at, entry in enumerate(entries) if at in kept or not entry[2]]
+    bad = [entry for at, entry in enumerate(entries) if at not in kept and entry[2]]
+    return good, bad

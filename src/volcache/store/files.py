@@ -1,13 +1,8 @@
 """
-The one door between the store and the operating system.
+All system calls of the store on files.
 
-Every system call the store makes on a file goes through a `FileSystem`, so that tests can
-stop it at any call, tear a write or lose what was not synced. Knows nothing of volumes.
-
-A small file beside the store's own, for a part that is not the store.
-
-Read whole at the start, replaced in one step, appended to in between. What is in it is that
-part's business.
+The store makes them through a `FileSystem` object, so that tests can fail any call, tear a
+write or lose data that was not synced. This module contains nothing about volumes.
 """
 
 from __future__ import annotations
@@ -26,25 +21,25 @@ _DIRECTORY_MODE: Final = 0o755
 
 
 class FileSystem(Protocol):
-    """What the store asks of a disk. Every method may raise `OSError`."""
+    """The system calls that the store needs. Every method may raise `OSError`."""
 
     def open(self, path: str, *, create: bool) -> int:
-        """Open for reading and writing; `create` makes a missing file, empty."""
+        """Open a file for reading and writing; `create` makes a missing file, empty."""
 
     def close(self, fd: int) -> None:
-        """Give the descriptor back."""
+        """Close a descriptor."""
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
         """Read at most `length` bytes; fewer at the end of the file."""
 
     def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
-        """Write the buffers one behind the other; return the bytes written."""
+        """Write the buffers one after the other; return the number of bytes written."""
 
     def size(self, fd: int) -> int:
         """Return the length of the file in bytes."""
 
     def allocate(self, fd: int, length: int) -> None:
-        """Make sure that `length` bytes can be written without running out of disk."""
+        """Allocate disk space for the first `length` bytes of the file."""
 
     def truncate(self, fd: int, length: int) -> None:
         """Cut the file, or extend it by a hole."""
@@ -53,25 +48,25 @@ class FileSystem(Protocol):
         """Return when the data of the file, and its length, are on the disk."""
 
     def sync_directory(self, path: str) -> None:
-        """Return when names made, renamed or unlinked in it are on the disk."""
+        """Return when names created, renamed or removed in it are on the disk."""
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; one that is there is fine."""
+        """Create a directory and its parents; an existing one is no error."""
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""
 
     def rename(self, source: str, target: str) -> None:
-        """Replace `target` by `source` in one step."""
+        """Replace `target` by `source` atomically."""
 
     def unlink(self, path: str) -> None:
-        """Remove a name; one that is not there is fine."""
+        """Remove a name; a missing one is no error."""
 
     def free_bytes(self, path: str) -> int:
-        """Return what the file system that holds `path` has room for."""
+        """Return the free bytes of the file system that contains `path`."""
 
     def lock(self, fd: int) -> bool:
-        """Take the exclusive lock of the file; false when another process has it."""
+        """Lock the file exclusively; return false if another process has locked it."""
 
 
 class OsFileSystem:
@@ -82,21 +77,18 @@ class OsFileSystem:
     pwritev = staticmethod(os.pwritev)
     allocate = staticmethod(lambda fd, length: os.posix_fallocate(fd, 0, length))
     truncate = staticmethod(os.ftruncate)
-    # fdatasync writes the length as well, where it has changed (POSIX, Linux man page).
+    # fdatasync writes the length as well if it has changed (POSIX, Linux man page).
     sync = staticmethod(os.fdatasync)
     rename = staticmethod(os.replace)
 
     def open(self, path: str, *, create: bool) -> int:
-        """Open for reading and writing; `create` makes a missing file, empty."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return os.open(path, flags, _FILE_MODE)
 
     def size(self, fd: int) -> int:
-        """Return the length of the file in bytes."""
         return os.fstat(fd).st_size
 
     def sync_directory(self, path: str) -> None:
-        """Return when names made, renamed or unlinked in it are on the disk."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -104,32 +96,27 @@ class OsFileSystem:
             os.close(fd)
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; one that is there is fine."""
         os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory, sorted."""
         return sorted(os.listdir(path))
 
     def unlink(self, path: str) -> None:
-        """Remove a name; one that is not there is fine."""
         try:
             os.unlink(path)
         except FileNotFoundError:
             return
 
     def free_bytes(self, path: str) -> int:
-        """Return what the file system that holds `path` has room for."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
     def lock(self, fd: int) -> bool:
-        """Take the exclusive lock of the file; false when another process has it."""
-        return _take_lock(fd, fcntl.LOCK_EX)
+        return _flock(fd, fcntl.LOCK_EX)
 
 
-def _take_lock(fd: int, kind: int) -> bool:
-    """Take a lock without waiting for it; false when another process is in the way."""
+def _flock(fd: int, kind: int) -> bool:
+    """Lock without waiting; return false if another process has a conflicting lock."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -143,10 +130,10 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 
 class ReadOnlyFileSystem(OsFileSystem):
     """
-    The real disk, of which nothing is changed, for tools that look at it offline.
+    The real disk, read-only, for offline tools.
 
-    What is not a regular file is taken as not there, so that neither a directory nor a
-    pipe in a file's place stops the one who looks.
+    A path that is not a regular file counts as missing, so that a directory or a pipe in
+    the place of a file does not stop the tool.
     """
 
     pwritev = staticmethod(_refuse)
@@ -159,10 +146,9 @@ class ReadOnlyFileSystem(OsFileSystem):
     unlink = staticmethod(_refuse)
 
     def open(self, path: str, *, create: bool) -> int:
-        """Open for reading; nothing is ever made."""
         if create:
             _refuse()
-        # Without O_NONBLOCK, a pipe would wait for somebody to write.
+        # Without O_NONBLOCK, opening a pipe waits for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
@@ -170,13 +156,13 @@ class ReadOnlyFileSystem(OsFileSystem):
         return fd
 
     def lock(self, fd: int) -> bool:
-        """Take a shared lock: a server does not start meanwhile, other readers may."""
-        return _take_lock(fd, fcntl.LOCK_SH)
+        # Shared: no server starts meanwhile, other readers may.
+        return _flock(fd, fcntl.LOCK_SH)
 
 
 def write_all(fs: FileSystem, fd: int, data: bytes, offset: int) -> None:
     """
-    Write every byte of `data` at `offset`, however often the system has to be asked.
+    Write all bytes of `data` at `offset`, with several calls if one is not enough.
 
     Raises:
         OSError: The disk refused; any prefix of `data` may have been written.
@@ -192,7 +178,7 @@ def write_all(fs: FileSystem, fd: int, data: bytes, offset: int) -> None:
 
 
 def read_file(fs: FileSystem, path: str) -> bytes | None:
-    """Return all bytes of a file, or None when there is no such file."""
+    """Return all bytes of a file, or None if it does not exist."""
     try:
         fd = fs.open(path, create=False)
     except FileNotFoundError:
@@ -204,7 +190,7 @@ def read_file(fs: FileSystem, path: str) -> bytes | None:
 
 
 def read_range(fs: FileSystem, fd: int, start: int, end: int) -> bytes:
-    """Return the bytes from `start` up to `end`, fewer where the file ends before."""
+    """Return the bytes from `start` up to `end`, fewer if the file ends before."""
     parts = []
     while start < end:
         part = fs.pread(fd, end - start, start)
@@ -217,10 +203,10 @@ def read_range(fs: FileSystem, fd: int, start: int, end: int) -> bytes:
 
 def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
     """
-    Put `data` in the place of the file, durably and in one step.
+    Replace the contents of a file durably and atomically.
 
     A crash at any point leaves the old bytes or the new ones, never a mixture: the new
-    ones are written and synced under another name, renamed, and the name is synced.
+    file is written and synced under another name, renamed, and the directory is synced.
     """
     temporary = path + ".new"
     fs.unlink(temporary)
@@ -234,11 +220,14 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
     fs.sync_directory(os.path.dirname(path))
 
 
-class FileJournal:
-    """A file by its path; opened when it is first appended to."""
+class JournalFile:
+    """
+    A small append-only file, opened at the first append.
+
+    The hot tier keeps HOT.txt in one; its contents are defined there.
+    """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
-        """Name the file; nothing is opened."""
         self._fs = fs
         self._path = path
         self._fd: int | None = None
@@ -246,10 +235,10 @@ class FileJournal:
 
     def read(self) -> bytes:
         """
-        Return all of the file, empty when there is none.
+        Return the contents, empty if there is no file.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         data = read_file(self._fs, self._path) or b""
         self._end = len(data)
@@ -257,10 +246,10 @@ class FileJournal:
 
     def replace(self, data: bytes) -> None:
         """
-        Put `data` in its place, durably and in one step.
+        Replace the contents durably and atomically.
 
         Raises:
-            OSError: The old file is still there.
+            OSError: The old contents are in place.
         """
         self.close()
         replace_file(self._fs, self._path, data)
@@ -268,10 +257,10 @@ class FileJournal:
 
     def append(self, data: bytes) -> None:
         """
-        Add `data`, which survives the death of the process from then on.
+        Append `data`; it survives a process crash when this returns.
 
         Raises:
-            OSError: Nothing counts of it; what is appended next takes its place.
+            OSError: The next append overwrites what was written of `data`.
         """
         if self._fd is None:
             self._fd = self._fs.open(self._path, create=False)
@@ -279,7 +268,7 @@ class FileJournal:
         self._end += len(data)
 
     def close(self) -> None:
-        """Give back the descriptor."""
+        """Close the descriptor."""
         fd, self._fd = self._fd, None
         if fd is not None:
             self._fs.close(fd)

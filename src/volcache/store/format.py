@@ -1,13 +1,12 @@
 """
-The bytes of a volume: its header and its records, as drawn in docs/FORMAT.md.
+The bytes of a volume: its header and its records, as specified in docs/FORMAT.md.
 
-Pure functions over bytes: nothing here reads or writes a file. The text formats (index
-files, META.txt) are in `lines.py`. The numbers below are on disks: they do not change
-without a new version, and `tests/golden` holds directories written with them.
+Pure functions over bytes: this module reads and writes no files. The text formats are in
+`index_format.py` and `manifest.py`. Do not change the numbers below without a new format
+version: they are on disks, and `tests/golden` holds directories written with them.
 
-A volume is one header, then records one behind the other, the first at
-`VOLUME_HEADER_BYTES`. What lies behind the last record is of no meaning: zeros of a fresh
-file or records of an earlier generation.
+A volume is one header followed by records, the first at `VOLUME_HEADER_BYTES`. The bytes
+after the last record are undefined: zeros of a new file or records of an earlier use.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ VERSION: Final = 1
 #   8  8  store id
 #  16  2  volume id
 #  18  2  zero
-#  20  4  session in which the generation began
-#  24  8  time it began, milliseconds since the epoch
-#  32  8  the oldest life that exists: generation << 16 | volume id
+#  20  4  mount count when the volume was started
+#  24  8  time it was started, milliseconds since the epoch
+#  32  8  the oldest valid sequence number, see `make_seq`
 #  40  8  zero
 #  48  4  CRC-32C of bytes 0 to 47
 #  52 12  zero
@@ -42,10 +41,10 @@ VOLUME_HEADER_BYTES: Final = 64
 # --- Record ------------------------------------------------------------------------
 #   0  4  magic "VLR" and version     \
 #   4  4  generation                   | the identity: the same in every
-#   8  8  store id                     | record of one life of a volume
+#   8  8  store id                     | record of one use of a volume
 #  16  2  volume id                   /
 #  18  2  key length
-#  20  4  session
+#  20  4  mount count
 #  24  8  offset of the record in its volume
 #  32  8  time stored, milliseconds since the epoch
 #  40  8  time it expires, likewise; 0 = never
@@ -61,66 +60,77 @@ VOLUME_HEADER_BYTES: Final = 64
 _IDENTITY: Final = Struct("<3sBIQH")
 _FIELDS: Final = Struct("<HIQQQIIBBBx")
 _RECORD_MAGIC: Final = b"VLR"
-# The same fields as `_FIELDS` without the session, for reading on the path of a request:
-# flags and the two short lengths in one number, which is 0 for most records.
+# `_FIELDS` without the mount count, for the path of a request: flags and the two short
+# lengths are one number, which is 0 for most records.
 _READ_FIELDS: Final = Struct("<H4xQQQIII")
-_IDENTITY_BYTES: Final = 18
+IDENTITY_BYTES: Final = 18
 FIXED_BYTES: Final = 60
 _CHECKSUM_BYTES: Final = 4
 _TOMBSTONE: Final = 1
 _FLAGS_MASK: Final = 0xFF0000FF
-# The CRC-32C of any bytes with their own CRC-32C behind them.
+# The CRC-32C of any bytes followed by their own CRC-32C.
 _CHECKED: Final = 0x48674BC7
 
 _unpack_read_fields = _READ_FIELDS.unpack_from
 
 if (
-    _IDENTITY.size != _IDENTITY_BYTES
+    _IDENTITY.size != IDENTITY_BYTES
     or _IDENTITY.size + _FIELDS.size != FIXED_BYTES
     or _READ_FIELDS.size != _FIELDS.size
     or _VOLUME_HEADER.size + _CHECKSUM_BYTES > VOLUME_HEADER_BYTES
 ):
-    message = "the structs of format.py do not fit the layout drawn above them"
+    message = "the structs of format.py do not match the layout above them"
     raise AssertionError(message)
 
 RECORD_OVERHEAD_BYTES: Final = FIXED_BYTES + _CHECKSUM_BYTES  # without key and value
 RECORD_BYTES_MIN: Final = RECORD_OVERHEAD_BYTES + 1  # a key has at least one byte
-# What has to be read to see all of a record but its value, without the key.
-HEAD_BYTES: Final = RECORD_OVERHEAD_BYTES + 255 + 255
-CONTENT_TYPE_BYTES_MAX: Final = 255
-CONTENT_ENCODING_BYTES_MAX: Final = 255
+VOLUME_ID_MAX: Final = 2**16 - 1
 KEY_BYTES_MAX: Final = 2**16 - 1
 VALUE_BYTES_MAX: Final = 2**30
-# The longest a record can be without its value.
-RECORD_PREFIX_BYTES_MAX: Final = RECORD_OVERHEAD_BYTES + 255 + 255 + KEY_BYTES_MAX
+_TYPE_AND_ENCODING_BYTES_MAX: Final = 255 + 255  # One byte each for their lengths.
+# The longest header part of a record, without the key and with the longest key.
+HEADER_BYTES_MAX: Final = RECORD_OVERHEAD_BYTES + _TYPE_AND_ENCODING_BYTES_MAX
+RECORD_PREFIX_BYTES_MAX: Final = HEADER_BYTES_MAX + KEY_BYTES_MAX
+
+
+class TruncatedReadError(DamagedRecordError):
+    """
+    A record is longer than the bytes that were read.
+
+    `needed` is its size according to its header, which may be damaged.
+    """
+
+    def __init__(self, needed: int, volume: int, offset: int) -> None:
+        super().__init__(f"record of {needed} bytes is cut off", volume, offset)
+        self.needed = needed
 
 
 class VolumeIdentity(NamedTuple):
-    """Which use of which volume a record belongs to."""
+    """One use of one volume."""
 
-    identity: bytes  # the first bytes of all its records
+    prefix: bytes  # the first IDENTITY_BYTES bytes of all its records
     volume: int
     generation: int
 
 
 class VolumeHeader(NamedTuple):
-    """What the first bytes of a volume say."""
+    """The header of a volume; fields as in the layout above."""
 
     generation: int
     store_id: int
     volume: int
     mount_count: int
     started_ms: int
-    oldest_seq: int = 0  # as position.py numbers lives; older ones were flushed
+    oldest_seq: int = 0  # volumes with a lower sequence number were flushed
 
 
 class Record(NamedTuple):
     """
-    One stored value with all that is known of it.
+    One stored value and its metadata.
 
-    Times are milliseconds since the epoch, 0 for "never expires"; `size` is that of the
-    whole record; `length` and `checksum` (CRC-32C) are those of the value; `source` names
-    the tier it was read from, as the header `X-Cache` does.
+    Times are milliseconds since the epoch, 0 for "never expires"; `size` is the size of
+    the whole record in bytes; `length` and `checksum` (CRC-32C) are those of the value;
+    `source` is the tier it was read from, as in the header `X-Cache`.
     """
 
     value: bytes
@@ -137,12 +147,12 @@ class Record(NamedTuple):
     source: str = "DISK"
 
 
-# What Record(*fields) does, without the call of a Python function: 0.3 us less.
+# Record(*fields) without the call of a Python function: 0.3 us less.
 make_record = partial(tuple.__new__, Record)
 
 
 class RecordHeader(NamedTuple):
-    """A record without its value, as a scan of a volume finds it."""
+    """The header part of a record."""
 
     key: bytes
     mount_count: int
@@ -156,6 +166,29 @@ class RecordHeader(NamedTuple):
     content_encoding: bytes
     value_start: int  # from the beginning of the record
     size: int
+
+
+def make_seq(generation: int, volume: int) -> int:
+    """
+    Return the sequence number of a volume.
+
+    A volume that is started later has a higher number: volume ids are used in a circle,
+    and the generation counts the turns.
+    """
+    return generation << 16 | volume
+
+
+def volume_of(seq: int) -> int:
+    """Return the volume id that a sequence number contains."""
+    return seq & VOLUME_ID_MAX
+
+
+def generation_of(seq: int) -> int:
+    """Return the generation that a sequence number contains."""
+    return seq >> 16
+
+
+# --- Volume header -----------------------------------------------------------------
 
 
 def encode_volume_header(header: VolumeHeader) -> bytes:
@@ -176,7 +209,7 @@ def encode_volume_header(header: VolumeHeader) -> bytes:
 
 
 def decode_volume_header(data: bytes) -> VolumeHeader | None:
-    """Return what the header says, or None when it is missing or damaged."""
+    """Return the header of a volume, or None if it is missing or damaged."""
     if len(data) < VOLUME_HEADER_BYTES:
         return None
     fixed = data[: _VOLUME_HEADER.size]
@@ -192,7 +225,7 @@ def decode_volume_header(data: bytes) -> VolumeHeader | None:
 
 
 def volume_version(data: bytes) -> int | None:
-    """Return the format version a volume was written with; None: not a volume."""
+    """Return the format version of a volume, or None if it has no valid header."""
     if len(data) < VOLUME_HEADER_BYTES or not data.startswith(_VOLUME_MAGIC):
         return None
     fixed = data[: _VOLUME_HEADER.size]
@@ -201,23 +234,36 @@ def volume_version(data: bytes) -> int | None:
 
 
 def volume_identity(*, generation: int, store_id: int, volume: int) -> VolumeIdentity:
-    """Return the name of one use of a volume."""
-    identity = _IDENTITY.pack(_RECORD_MAGIC, VERSION, generation, store_id, volume)
-    return VolumeIdentity(identity, volume, generation)
+    """Return the identity of one use of a volume."""
+    prefix = _IDENTITY.pack(_RECORD_MAGIC, VERSION, generation, store_id, volume)
+    return VolumeIdentity(prefix, volume, generation)
+
+
+# --- Records -----------------------------------------------------------------------
 
 
 def identified_generation(data: bytes, *, store_id: int, volume: int) -> int | None:
-    """Return the generation of the record at the beginning of `data`, if it is ours."""
-    if len(data) < _IDENTITY_BYTES:
+    """
+    Return the generation of the first record of a volume.
+
+    Args:
+        data: The volume from `VOLUME_HEADER_BYTES` on.
+        store_id: The record must belong to this store.
+        volume: The record must belong to this volume.
+
+    Returns:
+        None if there is no intact record header of that store and volume.
+    """
+    if len(data) < IDENTITY_BYTES:
         return None
     generation: int = _IDENTITY.unpack_from(data)[2]
-    name = volume_identity(generation=generation, store_id=store_id, volume=volume)
-    found = decode_header(data, name.identity, VOLUME_HEADER_BYTES)
+    identity = volume_identity(generation=generation, store_id=store_id, volume=volume)
+    found = decode_header(data, identity.prefix, VOLUME_HEADER_BYTES)
     return None if found is None else generation
 
 
 def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
-    identity: bytes,
+    prefix: bytes,
     mount_count: int,
     offset: int,
     stored_ms: int,
@@ -229,7 +275,7 @@ def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
     checksum: int,
     flags: int = 0,
 ) -> bytes:
-    """Return all of a record that comes before its value."""
+    """Return the header part of a record: everything before its value."""
     fields = _FIELDS.pack(
         len(key),
         mount_count,
@@ -242,33 +288,44 @@ def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
         len(content_type),
         len(content_encoding),
     )
-    checked = identity + fields + content_type + content_encoding + key
+    checked = prefix + fields + content_type + content_encoding + key
     return checked + _CHECKSUM.pack(crc32c(checked))
 
 
 def encode_tombstone(
-    identity: bytes, mount_count: int, offset: int, stored_ms: int, key: bytes
+    prefix: bytes, mount_count: int, offset: int, stored_ms: int, key: bytes
 ) -> bytes:
-    """Return the record that says: from here on the key is gone."""
+    """Return the record of a deletion."""
     return encode_record(
-        identity, mount_count, offset, stored_ms, 0, b"", b"", key, 0, 0, _TOMBSTONE
+        prefix, mount_count, offset, stored_ms, 0, b"", b"", key, 0, 0, _TOMBSTONE
     )
 
 
 def decode_record(
-    data: bytes, name: VolumeIdentity, offset: int, size: int, key: bytes
-) -> Record:
+    data: bytes, identity: VolumeIdentity, offset: int, key: bytes
+) -> Record | None:
     """
-    Return the record read from `offset`, after checking everything it says of itself.
+    Check a record and return it.
+
+    Args:
+        data: The bytes from `offset` on, at least the whole record.
+        identity: The record must belong to this use of this volume.
+        offset: Where in the volume `data` begins.
+        key: The key that was looked up.
+
+    Returns:
+        None if an intact record of another key begins here: the index stores
+        fingerprints, so two keys can have one position.
 
     Raises:
-        DamagedRecordError: The bytes are not that record, whole and undamaged.
+        TruncatedReadError: The record is longer than `data`; read again.
+        DamagedRecordError: A check failed; the bytes are not an intact value record.
     """
-    identity, volume, generation = name
-    if len(data) != size or size < RECORD_BYTES_MIN or not data.startswith(identity):
-        raise DamagedRecordError(_reason(data, identity, size), volume, offset)
+    prefix, volume, generation = identity
+    if len(data) < RECORD_BYTES_MIN or not data.startswith(prefix):
+        raise DamagedRecordError(_explain(data, prefix), volume, offset)
     key_length, at, stored_ms, expires_ms, length, checksum, kind = _unpack_read_fields(
-        data, _IDENTITY_BYTES
+        data, IDENTITY_BYTES
     )
     key_start = FIXED_BYTES
     content_type = content_encoding = b""
@@ -279,17 +336,21 @@ def decode_record(
         content_encoding = data[type_end:key_start]
     key_end = key_start + key_length
     value_start = key_end + _CHECKSUM_BYTES
+    size = value_start + length
+    if size > len(data):
+        raise TruncatedReadError(size, volume, offset)
     if (
-        value_start + length != size
-        or crc32c(data[:value_start]) != _CHECKED
-        or data[key_start:key_end] != key
+        crc32c(data[:value_start]) != _CHECKED
         or at != offset
+        or not key_length
         or kind & _FLAGS_MASK
     ):
-        raise DamagedRecordError("its header does not check out", volume, offset)
-    value = data[value_start:]
+        raise DamagedRecordError("header check failed", volume, offset)
+    if data[key_start:key_end] != key:
+        return None
+    value = data[value_start:size]
     if crc32c(value) != checksum:
-        raise DamagedRecordError("its value does not check out", volume, offset)
+        raise DamagedRecordError("value checksum mismatch", volume, offset)
     return make_record(
         (
             value,
@@ -310,86 +371,55 @@ def decode_record(
 
 def decode_copy(data: bytes, store_id: int, key: bytes) -> Record | None:
     """
-    Return the record in a copy that was kept elsewhere, checked like one on the disk.
+    Return the record in a copy that was stored elsewhere, with all checks but one.
 
-    None when the bytes are not a whole, undamaged record of that store and key. Which
-    life and offset it is of is for the caller to judge.
+    The caller has to decide whether the volume and the offset are still valid.
+
+    Returns:
+        None if the bytes are not exactly one intact record of that store and key.
     """
     if len(data) < RECORD_BYTES_MIN:
         return None
     generation, volume = _IDENTITY.unpack_from(data)[2], _IDENTITY.unpack_from(data)[4]
-    name = volume_identity(generation=generation, store_id=store_id, volume=volume)
-    offset = _FIELDS.unpack_from(data, _IDENTITY_BYTES)[2]
+    identity = volume_identity(generation=generation, store_id=store_id, volume=volume)
+    offset = _FIELDS.unpack_from(data, IDENTITY_BYTES)[2]
     try:
-        return decode_record(data, name, offset, len(data), key)
+        record = decode_record(data, identity, offset, key)
     except DamagedRecordError:
         return None
+    return record if record is not None and record.size == len(data) else None
 
 
-def decode_head(
-    data: bytes, name: VolumeIdentity, offset: int, size: int, key: bytes
-) -> Record:
-    """
-    Return a record without its value from its first bytes.
-
-    Args:
-        data: The first `HEAD_BYTES` + length of the key, or all of a shorter record.
-        name: Of the life the record must belong to.
-        offset: Where in the volume it must lie.
-        size: Of the whole record.
-        key: That it must have.
-
-    Raises:
-        DamagedRecordError: The bytes are not the beginning of that record.
-    """
-    identity, volume, generation = name
-    header = decode_header(data, identity, offset)
-    if header is None or header.key != key or header.size != size or header.tombstone:
-        raise DamagedRecordError("its header does not check out", volume, offset)
-    return Record(
-        b"",
-        header.content_type,
-        header.content_encoding,
-        header.stored_ms,
-        header.expires_ms,
-        volume,
-        generation,
-        offset,
-        size,
-        header.length,
-        header.checksum,
-    )
-
-
-def _reason(data: bytes, identity: bytes, size: int) -> str:
-    """Say in words why bytes cannot be the record that was expected."""
-    if len(data) != size or size < RECORD_BYTES_MIN:
-        return f"{len(data)} of its {size} bytes are there"
-    return f"another begins there: expected {identity.hex()}, found {data[:18].hex()}"
+def _explain(data: bytes, prefix: bytes) -> str:
+    """Return why bytes cannot be a record of a volume."""
+    if len(data) < RECORD_BYTES_MIN:
+        return f"only {len(data)} bytes could be read"
+    found = data[:IDENTITY_BYTES]
+    return f"identity mismatch: expected {prefix.hex()}, found {found.hex()}"
 
 
 def prefix_length(data: bytes) -> int:
-    """Return the length of a record without its value, told by its first bytes."""
+    """Return the length of a record without its value, from its first bytes."""
     if len(data) < FIXED_BYTES:
         return 0
     key_length = data[18] | data[19] << 8
     return RECORD_OVERHEAD_BYTES + key_length + data[57] + data[58]
 
 
-def decode_header(data: bytes, identity: bytes, offset: int) -> RecordHeader | None:
+def decode_header(data: bytes, prefix: bytes, offset: int) -> RecordHeader | None:
     """
-    Return the header of the record at the beginning of `data`.
+    Check the header part of a record and return it.
 
     Args:
-        data: At least its part before the value; more does no harm.
-        identity: Of the life of the volume it is read from.
+        data: The bytes from `offset` on, at least the header part.
+        prefix: The identity of the volume, see `VolumeIdentity`.
         offset: Where in the volume `data` begins.
 
     Returns:
-        None when there is no whole, undamaged header of that life and place. The offset
-        written into each record tells a record from a copy of one inside a value.
+        None if no intact header of that volume and offset is here. Each header contains
+        its offset, so a copy of a record inside a value is not mistaken for a record.
     """
-    if len(data) < RECORD_BYTES_MIN or not data.startswith(identity):
+    if len(data) < RECORD_BYTES_MIN or not data.startswith(prefix):
         return None
     (
         key_length,
@@ -402,7 +432,7 @@ def decode_header(data: bytes, identity: bytes, offset: int) -> RecordHeader | N
         flags,
         type_length,
         encoding_length,
-    ) = _FIELDS.unpack_from(data, _IDENTITY_BYTES)
+    ) = _FIELDS.unpack_from(data, IDENTITY_BYTES)
     type_end = FIXED_BYTES + type_length
     key_start = type_end + encoding_length
     key_end = key_start + key_length

@@ -1,172 +1,158 @@
 """
-The index in memory: key to position.
+The in-memory index: key to position.
 
-Knows neither files nor volumes. A life (see `position.py`) is begun, receives positions,
-and is one day reclaimed. Reclaiming is constant work: the positions of that life are dead
-from then on because the caller no longer knows the life; `sweep` takes their memory back
-in pieces, so that no single request pays for a million keys.
+A position is (sequence number of the volume, offset, size in bytes). Only this module
+packs it into one integer. The caller adds a volume, sets positions in it, and one day
+reclaims it. Reclaiming is constant work: the entries of that volume become stale, which
+the caller sees because it no longer has a volume of that sequence number. `sweep` removes
+stale entries in small steps, so that no request has to remove a million of them.
+
+What callers must accept, because a compact index stores fingerprints instead of keys:
+    - `find` may return the position of a record of another key.
+    - The size is a hint for the first read, at least `RECORD_BYTES_MIN`; the record
+      header is authoritative.
+    - There is no list of the keys: read the volumes and look each key up.
 
 Invariants:
-    - `get` returns the position set last, unless the key was deleted or swept since.
-    - `live(seq)` counts the keys whose position lies in the life; their sum over all
-      lives not reclaimed is `count`.
+    - `find` returns the position set last, unless the key was deleted or swept since.
+    - `live(seq)` counts the entries in that volume; their sum over all volumes that are
+      not reclaimed is `count`.
 
-Where a record lies, packed into one integer.
-
-The index holds one position for every key, so it is one Python int (48 bytes) and not a
-tuple of four (over 150). From high bits to low::
-
-    generation 32 | volume 16 | offset 40 | size 32
-
-The two high fields together are a *life*: one use of one volume, from the time it becomes
-the head to the time it is reclaimed. Generations count the turns of the cycle, so that
-lives, compared as integers, stand in the order in which they were written.
+Locking: `find` may be called by any thread at any time; all other methods by the thread
+that holds the lock of the store.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+# An entry is one int (48 bytes) instead of a tuple of three (over 150). From the highest
+# bits to the lowest: sequence number 48, offset 40, size 32.
+_SIZE_MAX: Final = 2**32 - 1
+_OFFSET_SHIFT: Final = 32
+_OFFSET_MAX: Final = 2**40 - 1
+_SEQ_SHIFT: Final = 72
+
+# The table is split into segments, each of which grows by itself: to grow one dict of ten
+# million keys takes a second. A sweep reads one segment at a time.
+_SEGMENTS: Final = 1024
+_SEGMENT_MASK: Final = _SEGMENTS - 1
+# A sweep starts when this share of the entries is stale. It reads the whole table, so a
+# lower share costs more time per entry removed, a higher one more memory.
+_STALE_SHARE: Final = 8  # one in so many
+
+Position = tuple[int, int, int]  # sequence number, offset, size
 
 
-class _Volume:
-    """What is known of one use of a volume."""
+class _Live:
+    """The live records of one volume."""
 
-    __slots__ = ("bytes", "keys", "records")
+    __slots__ = ("bytes", "records")
 
     def __init__(self) -> None:
         self.records = 0
         self.bytes = 0
-        # Every key set in this life: what to look at when it is swept. A key that is
-        # overwritten in the same life stands here once, so that the memory goes with
-        # the keys there are and not with the puts there were.
-        self.keys: list[bytes] = []
 
 
 class Index:
-    """Key to position, in a dict."""
+    """A hash table from key to position, in Python dicts."""
 
     def __init__(self) -> None:
-        """Make an empty index without a life."""
-        self._positions: dict[bytes, int] = {}
-        # Returns the position of a key, or None. It may belong to a life that was
-        # reclaimed: then it is as good as none, and the caller, who knows which lives
-        # there are, must take it so. The dict's own method: each get of the store is one.
-        self.get: Callable[[bytes], int | None] = self._positions.get
-        self._lives: dict[int, _Volume] = {}
-        self._current = _Volume()
-        self._to_sweep: deque[tuple[int, list[bytes]]] = deque()
+        self._segments: list[dict[bytes, int]] = [{} for _ in range(_SEGMENTS)]
+        self._live: dict[int, _Live] = {}  # by sequence number
+        self.stale = 0  # entries of reclaimed volumes that are still in the table
+        self.is_sweeping = False  # a sweep is under way: `sweep` has work to do
+        self._next_segment = 0  # to be swept
+        self._credit = 0  # entries that the sweep under way may still read
 
     @property
     def count(self) -> int:
-        """The number of keys that have a live position."""
-        return sum(seq.records for seq in self._lives.values())
+        """The number of keys with a live position."""
+        return sum(live.records for live in self._live.values())
 
     def live(self, seq: int) -> tuple[int, int]:
-        """Return the number of live records of a life and their bytes."""
-        found = self._lives.get(seq)
+        """Return the number of live records of a volume and their size in bytes."""
+        found = self._live.get(seq)
         return (found.records, found.bytes) if found else (0, 0)
 
-    def begin(self, seq: int) -> None:
-        """Let positions of this life be set from now on."""
-        self._current = self._lives.setdefault(seq, _Volume())
+    def add_volume(self, seq: int) -> None:
+        """Accept positions in a volume from now on."""
+        self._live.setdefault(seq, _Live())
 
-    def set(self, key: bytes, position: int) -> None:
-        """Set the position of a key; it must lie in the life begun last."""
-        previous = self.get(key)
-        self._positions[key] = position
-        seq = self._current
-        if previous is None:
-            seq.keys.append(key)
-        elif previous >> SEQ_SHIFT == position >> SEQ_SHIFT:
-            seq.bytes += (position & SIZE_MAX) - (previous & SIZE_MAX)
-            return
-        else:
-            seq.keys.append(key)
-            self._died(previous)
-        seq.records += 1
-        seq.bytes += position & SIZE_MAX
+    def find(self, key: bytes) -> Position | None:
+        """
+        Return the position of a key, or None.
+
+        The volume may have been reclaimed: then the caller must treat it as None.
+        """
+        entry = self._segments[hash(key) & _SEGMENT_MASK].get(key)
+        if entry is None:
+            return None
+        return (
+            entry >> _SEQ_SHIFT,
+            entry >> _OFFSET_SHIFT & _OFFSET_MAX,
+            entry & _SIZE_MAX,
+        )
+
+    def set(self, key: bytes, seq: int, offset: int, size: int) -> None:
+        """Set the position of a key; `add_volume(seq)` must have been called."""
+        segment = self._segments[hash(key) & _SEGMENT_MASK]
+        previous = segment.get(key)
+        segment[key] = seq << _SEQ_SHIFT | offset << _OFFSET_SHIFT | size
+        live = self._live[seq]
+        live.bytes += size
+        if previous is not None:
+            if previous >> _SEQ_SHIFT == seq:
+                live.bytes -= previous & _SIZE_MAX
+                return
+            self._count_removed(previous)
+        live.records += 1
 
     def delete(self, key: bytes) -> bool:
-        """Forget a key; tell whether it had a live position."""
-        previous = self._positions.pop(key, None)
-        return previous is not None and self._died(previous)
+        """Remove a key; return whether it had a live position."""
+        previous = self._segments[hash(key) & _SEGMENT_MASK].pop(key, None)
+        return previous is not None and self._count_removed(previous)
 
-    def _died(self, position: int) -> bool:
-        """Take a position out of the account of its life, if there still is one."""
-        seq = self._lives.get(position >> SEQ_SHIFT)
-        if seq is None:
+    def _count_removed(self, entry: int) -> bool:
+        """Count an entry that left the table; return whether it was live."""
+        live = self._live.get(entry >> _SEQ_SHIFT)
+        if live is None:
+            self.stale -= 1
             return False
-        seq.records -= 1
-        seq.bytes -= position & SIZE_MAX
+        live.records -= 1
+        live.bytes -= entry & _SIZE_MAX
         return True
 
     def reclaim(self, seq: int) -> tuple[int, int]:
         """
-        Forget everything that lies in a life, whatever its size, in constant time.
+        Make all entries of a volume stale, in constant time.
 
         Returns:
-            The number of live records lost by it, and their bytes.
+            The number of live records lost by it, and their size in bytes.
         """
-        gone = self._lives.pop(seq, None)
-        if gone is None:
+        lost = self._live.pop(seq, None)
+        if lost is None:
             return 0, 0
-        self._to_sweep.append((seq, gone.keys))
-        return gone.records, gone.bytes
+        self.stale += lost.records
+        if self.stale * _STALE_SHARE > self.stale + self.count:
+            self.is_sweeping = True
+        return lost.records, lost.bytes
 
     def sweep(self, budget: int) -> None:
-        """Look at up to `budget` keys of reclaimed lives and free what is dead."""
-        positions = self._positions
-        while self._to_sweep and budget > 0:
-            seq, keys = self._to_sweep[0]
-            steps = min(budget, len(keys))
-            budget -= max(1, steps)
-            for _ in range(steps):
-                key = keys.pop()
-                position = positions.get(key)
-                if position is not None and position >> SEQ_SHIFT == seq:
-                    del positions[key]
-            if not keys:
-                self._to_sweep.popleft()
-
-    @property
-    def sweeping(self) -> bool:
-        """Whether there are reclaimed lives still to be swept."""
-        return bool(self._to_sweep)
-
-    def items(self) -> Iterator[tuple[bytes, int]]:
-        """Yield every key with its live position."""
-        for key, position in self._positions.items():
-            if position >> SEQ_SHIFT in self._lives:
-                yield key, position
-
-
-VOLUME_MAX: Final = 2**16 - 1
-OFFSET_MAX: Final = 2**40 - 1
-SIZE_MAX: Final = 2**32 - 1
-
-SEQ_SHIFT: Final = 72  # position >> LIFE_SHIFT is the life.
-OFFSET_SHIFT: Final = 32  # position >> OFFSET_SHIFT & OFFSET_MAX is the offset.
-
-
-def make_seq(generation: int, volume: int) -> int:
-    """Return the life of a volume in a generation."""
-    return generation << 16 | volume
-
-
-def volume_of(seq: int) -> int:
-    """Return the id of the volume a life belongs to."""
-    return seq & VOLUME_MAX
-
-
-def generation_of(seq: int) -> int:
-    """Return the generation of a life."""
-    return seq >> 16
-
-
-def pack_position(seq: int, offset: int, size: int) -> int:
-    """Return the position of a record of `size` bytes at `offset`."""
-    return seq << SEQ_SHIFT | offset << OFFSET_SHIFT | size
+        """Go on with the sweep under way: read about `budget` entries."""
+        self._credit += budget
+        while self._next_segment < _SEGMENTS:
+            segment = self._segments[self._next_segment]
+            if self._credit <= len(segment):
+                return
+            self._credit -= len(segment) + 1
+            live = self._live
+            stale = [
+                key for key, entry in segment.items() if entry >> _SEQ_SHIFT not in live
+            ]
+            for key in stale:
+                del segment[key]
+            self.stale -= len(stale)
+            self._next_segment += 1
+        self._credit = self._next_segment = 0
+        self.is_sweeping = False

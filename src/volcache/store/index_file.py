@@ -1,8 +1,8 @@
 """
-The index file of one life of a volume: what counts of it, and open for appending.
+The index file of one use of a volume: reading its valid part, and appending to it.
 
-Writes blocks (see `lines.py`) at a place it keeps itself, so that what a failed write left
-behind is written over by the next one. Knows nothing of the index in memory.
+Appends blocks (see `index_format.py`) at an offset that the object keeps, so that the next
+block overwrites what a failed write left behind.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from volcache.store.files import FileSystem
+    from volcache.store.index_format import Entry
 
 
 class IndexContents:
-    """What counts of an index file: its blocks up to the first that is not right."""
+    """The valid part of an index file: its blocks up to the first damaged one."""
 
     def __init__(self, data: bytes, name: IndexName) -> None:
-        """Look at the first line; `read` goes through the rest."""
+        """Check the first line; `read` checks the rest."""
         named = decode_index_header(data) if has_block(data) else None
         self.is_ours = named is not None and named[1] == name
         self.version = named[0] if named and self.is_ours else 0
@@ -40,12 +41,12 @@ class IndexContents:
         self._restart()
 
     def _restart(self) -> None:
-        self.file_end = 0  # How many bytes of the file count.
-        self.volume_end = VOLUME_HEADER_BYTES  # How far the volume is indexed.
+        self.file_end = 0  # The valid part ends here.
+        self.volume_end = VOLUME_HEADER_BYTES  # The volume is indexed up to here.
         self.sealed = False
 
-    def read(self) -> Iterator[list[tuple[bytes, int, int]]]:
-        """Yield the entries of each block; the fields say how far that is."""
+    def read(self) -> Iterator[list[Entry]]:
+        """Yield the entries of each block; `file_end` and the others follow."""
         self._restart()
         if not self.is_ours:
             return
@@ -65,12 +66,12 @@ class IndexContents:
 
     @property
     def is_whole(self) -> bool:
-        """Whether what was read is all but a torn block."""
+        """Whether at most a torn block follows the valid part."""
         return self.is_ours and b"\n# checkpoint " not in self._data[self.file_end :]
 
 
 class IndexFile:
-    """An index file with the place of its next block."""
+    """An open index file and the offset of its next block."""
 
     def __init__(self, fs: FileSystem, fd: int, end: int) -> None:
         """Use `create` or `append_to`."""
@@ -82,11 +83,11 @@ class IndexFile:
     @classmethod
     def create(cls, fs: FileSystem, path: str, name: IndexName) -> Self:
         """
-        Begin a new index file; an old one of that name is removed first.
+        Create an index file; an existing one is removed first.
 
         Raises:
             IsADirectoryError: A directory is in its place, and stays.
-            OSError: There may be an empty file or a torn one, which counts as none.
+            OSError: There may be an empty or torn file, which is ignored when read.
         """
         if not remove_index_file(fs, path):
             why = "is a directory in the place of a file, move it away"
@@ -103,7 +104,7 @@ class IndexFile:
     @classmethod
     def append_to(cls, fs: FileSystem, path: str, end: int) -> Self:
         """
-        Go on behind the last good block, which ends at `end`; cut off what follows.
+        Open an index file whose valid part ends at `end`; cut off the rest.
 
         Raises:
             OSError: The file cannot be opened or cut.
@@ -118,19 +119,15 @@ class IndexFile:
         return cls(fs, fd, end)
 
     def append(
-        self,
-        entries: Iterable[tuple[bytes, int, int]],
-        volume_end: int,
-        *,
-        sealed: bool = False,
+        self, entries: Iterable[Entry], volume_end: int, *, sealed: bool = False
     ) -> None:
         """
-        Append one block; see `lines.encode_block` for the arguments.
+        Append one block; see `index_format.encode_block` for the arguments.
 
-        It survives the process from then on and a power loss from the next `sync`.
+        It survives a process crash when this returns, a power loss after `sync`.
 
         Raises:
-            OSError: The block does not count; the next one takes its place.
+            OSError: The block is not valid; the next one overwrites it.
         """
         block = encode_block(entries, volume_end, sealed=sealed)
         write_all(self._fs, self._fd, block, self._end)
@@ -141,7 +138,7 @@ class IndexFile:
         Return when every block appended so far is on the disk.
 
         Raises:
-            OSError: Nothing is known of the blocks since the last sync.
+            OSError: The blocks since the last sync may be lost.
         """
         end = self._end
         if end != self._synced_end:
@@ -149,20 +146,20 @@ class IndexFile:
             self._synced_end = end
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._fs.close(self._fd)
 
 
 def remove_index_file(fs: FileSystem, path: str) -> bool:
     """
-    Remove an index file, so that no line of it counts for the slot's next life.
+    Remove an index file, so that none of its entries are used for the next volume.
 
     Returns:
-        Whether there is nothing any more. A directory in its place stays: it holds no
-        lines, but may hold something that somebody wants.
+        False if a directory is in its place; it stays, since it contains no entries but
+        may contain something of value.
 
     Raises:
-        OSError: It may still be there.
+        OSError: The file may still exist.
     """
     try:
         fs.unlink(path)

@@ -1,31 +1,33 @@
 """
-The cycle of volumes: which there are, which is the head, what is reclaimed next.
+The circular log: which volumes there are, which one is active, and rotation.
 
-Gives the store a head with room for its next record, and carries out the steps of
-`rotation.py` in memory as well as on the disk. Knows nothing of keys.
+Volume ids are used in a circle, 0 to `volume_num - 1`. The generation counts the turns, so
+that sequence numbers order all volumes by age. When the active volume has no room for the
+next record, the log rotates: the next id becomes the active volume, and the oldest volume,
+which had that id, is reclaimed as a whole.
+
+The steps of a rotation, and what a crash after each of them leaves:
+    1. Disk space for the new volume is allocated. Nothing has changed.
+    2. The old active volume is sealed: its index file is complete. The next start rotates
+       again.
+    3. The index file of the id is removed. The data file still holds the oldest volume;
+       a start would scan it. A directory in the place of the file stays.
+    4. META.txt names the new active volume. The oldest volume has become invalid.
+    5. The header of the new volume is written, and its empty index file. A start would
+       write both from what META.txt says. Without an index file, the volume still works.
+An index file that reappears after a power loss is ignored: its first line has the
+generation. The oldest volume is removed from memory last, so that a step that fails leaves
+a store that serves everything it served before.
+
+A volume raises what the disk refuses; this module decides what follows. It contains
+nothing about keys.
 
 Invariants:
-    - `volumes` holds every life that exists, the head is the newest of them.
-    - Only the oldest lives are ever reclaimed. So no older value of a key comes to light
-      when the record or tombstone that replaced it is gone.
+    - `volumes` has every valid volume; the active one is the newest.
+    - Only the oldest volumes are ever reclaimed. Therefore no older record of a key
+      becomes current when the record or tombstone that superseded it is reclaimed.
 
-Rotation: make room for the next record by moving the head to the next slot.
-
-A slot is the place of a volume, 0 to `volume_num - 1`; slots are used in a cycle, and the
-generation counts the turns, so that (generation, slot) orders all lives by age.
-
-The steps, and what a crash behind each of them leaves:
-    1. The room for the new head is allocated. Nothing has changed.
-    2. The old head is sealed: its index file is complete. The next start rotates again.
-    3. The index file of the slot is removed. The slot still holds what it held; a start
-       would index it by scanning. A directory in its place, which holds no lines, stays.
-    4. META.txt names the new head. What the slot held is gone: its generation is over.
-    5. The header of the new life is written, and its empty index file. A start would
-       write both from what META.txt says. Without an index file, the new life goes on.
-An old index file that comes to light again, as after a power loss, is not believed: its
-first line names the generation.
-Only then is the old life forgotten in memory, so that a step that fails leaves a store
-that serves everything it served before.
+Locking: the caller holds the lock of the store, except for `sync` and `probe`.
 """
 
 from __future__ import annotations
@@ -33,26 +35,24 @@ from __future__ import annotations
 import errno
 import logging
 import random
-import time
 from collections import deque
 from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Literal
 
 from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
-from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES
-from volcache.store.index import volume_of
-from volcache.store.index_file import IndexFile, remove_index_file
-from volcache.store.stats import StoreUsage, measure
-from volcache.store.volume import Volume
+from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES, volume_of
+from volcache.store.index_file import remove_index_file
+from volcache.store.stats import StoreUsage, VolumeUsage
+from volcache.store.volume import SyncFailedError, Volume
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator
 
     from volcache.store.directory import StoreDirectory
-    from volcache.store.files import FileSystem
-    from volcache.store.index_format import Meta
+    from volcache.store.manifest import Manifest
     from volcache.store.recovery import Recovered
-    from volcache.store.stats import StoreStats
 
 SyncMode = Literal["none", "periodic", "always"]
 
@@ -61,90 +61,116 @@ _PROBE_BYTES: Final = 4096
 
 
 class CircularLog:
-    """The volumes of one mount point."""
+    """
+    The volumes of one mount point.
 
-    def __init__(  # noqa: PLR0913 - plain numbers, by keyword.
+    Attributes (read-only for others):
+        volumes: The valid volumes by sequence number. The dict object never changes.
+        active: The volume that is written.
+        manifest: The contents of META.txt.
+    """
+
+    def __init__(  # noqa: PLR0913 - Plain numbers, by keyword.
         self,
-        mount: StoreDirectory,
+        directory: StoreDirectory,
         recovered: Recovered,
-        stats: StoreStats,
+        lock: threading.Lock,
         *,
         volume_size: int,
         volume_num: int,
         sync_mode: SyncMode,
         clock: Callable[[], int],
     ) -> None:
-        """Go on with what recovery has found, and allocate the head."""
-        self._mount = mount
-        self._fs = mount.fs
-        self._stats = stats
+        """Continue with what recovery has found, and allocate the active volume."""
+        self._directory = directory
+        self._fs = directory.fs
+        self._lock = lock
+        self._stats = recovered.stats
         self._volume_size = volume_size
         self._volume_num = volume_num
         self._sync_mode = sync_mode
         self._clock = clock
         self._index = recovered.index
         self._descriptors = recovered.descriptors
-        self.meta = recovered.meta
-        self.volumes = recovered.volumes
-        self.active = recovered.active
-        # Sealed and not yet synced; `sync` takes them out and closes their index files.
-        self._sealed: deque[Volume] = deque()
+        self.manifest = recovered.manifest
+        self.volumes = {volume.seq: volume for volume in recovered.volumes}
+        self.active = recovered.volumes[-1]
+        # Sealed volumes that are not synced; `sync` removes them and closes their files.
+        self._unsynced: deque[Volume] = deque()
         self._allocate_active()
-        # A process that was killed leaves what it had not synced to the next one.
+        # A process that was killed has not synced what it wrote last.
         if sync_mode == "periodic":
-            self._sealed.extend(self.volumes[seq] for seq in sorted(self.volumes))
-            self._sealed.remove(self.active)
+            self._unsynced.extend(recovered.volumes[:-1])
         elif sync_mode == "always":
             self._sync_all()
 
     def _allocate_active(self) -> None:
-        """At the start: a disk without room is said at once, and reading goes on."""
+        """At startup: without disk space, log it and serve reads."""
         active = self.active
-        if active.sealed:
+        if active.is_sealed:
             return
         try:
-            allocate(self._mount, active, max(self._volume_size, active.end))
-            trim(self._fs, active)
+            self._allocate(active, max(self._volume_size, active.end))
+            active.trim()
         except (OSError, DiskFullError) as error:
             self._stats.count_write_error(error)
 
-    # --- Room ----------------------------------------------------------------------
+    # --- Appending -----------------------------------------------------------------
+
+    def refused(self, volume: Volume, error: OSError) -> StoreIOError:
+        """Count an append that failed; retire the volume if it was the sync."""
+        if isinstance(error, SyncFailedError):
+            self._retire_unsynced(volume, error)
+            what = "sync"
+        else:
+            self._stats.count_write_error(error)
+            what = "write"
+        return StoreIOError(f"disk refused to {what}: {error.strerror or error}")
+
+    def write_index(self, volume: Volume) -> None:
+        """Write pending entries; if that fails, a start finds the records by a scan."""
+        try:
+            volume.write_index()
+        except OSError as error:
+            self._stats.count_index_error(error, volume=volume.id)
+
+    # --- Rotation ------------------------------------------------------------------
 
     def make_room(self, size: int, length: int) -> Volume:
         """
-        Return a head with room for a record, rotating if need be.
+        Return the active volume with room for a record, after a rotation if needed.
 
         Args:
             size: Of the record, bytes.
             length: Of its value, bytes.
 
         Raises:
-            ValueTooLargeError: No volume has so much room.
-            DiskFullError: The disk has not.
-            StoreIOError: The disk refused. In all cases the store goes on as before.
+            ValueTooLargeError: The record does not fit an empty volume.
+            DiskFullError: There is no disk space for the next volume.
+            StoreIOError: The disk refused. In all cases the store continues as before.
         """
         room = self._volume_size - VOLUME_HEADER_BYTES
         if size > room or length > VALUE_BYTES_MAX:
             limit = min(VALUE_BYTES_MAX, max(0, room - (size - length)))
             raise ValueTooLargeError(size=length, limit=limit)
         active = self.active
-        with self._refusals_counted("begin a volume"):
-            if active.capacity == 0 and not (active.sealed or active.retired):
-                # There was no room on the disk when it was opened.
-                allocate(self._mount, active, max(self._volume_size, active.end))
+        with self._refusals_counted("start a volume"):
+            if active.capacity == 0 and not (active.is_sealed or active.is_retired):
+                # There was no disk space when the store was opened.
+                self._allocate(active, max(self._volume_size, active.end))
             if active.end + size > active.capacity:
                 active = self._rotate()
         return active
 
     def flush(self) -> None:
         """
-        Give up every record: begin a life that is the oldest there is.
+        Drop every record: start a volume and make it the oldest valid one.
 
         Constant work, whatever the number of keys.
 
         Raises:
-            DiskFullError: There is no room for the next volume.
-            StoreIOError: The disk refused. In both cases everything is still there.
+            DiskFullError: There is no disk space for the next volume.
+            StoreIOError: The disk refused. In both cases nothing was dropped.
         """
         with self._refusals_counted("flush"):
             self._rotate(is_flush=True)
@@ -164,54 +190,113 @@ class CircularLog:
             raise StoreIOError(message) from error
 
     def _rotate(self, *, is_flush: bool = False) -> Volume:
-        """Seal the head and begin the next slot; see `rotation.py` for the steps."""
-        started_ns = time.perf_counter_ns()
+        """Seal the active volume and start the next; see the module for the steps."""
+        started_ns = perf_counter_ns()
         old = self.active
-        volume_id, generation = next_volume(
-            volume=old.id, generation=old.generation, volume_num=self._volume_num
-        )
-        _logger.debug("rotation.started volume=%d generation=%d", volume_id, generation)
+        volume, generation = self._next_id(old)
+        _logger.debug("rotation.started volume=%d generation=%d", volume, generation)
         active = Volume(
-            fd=self._descriptors[volume_id],
-            volume=volume_id,
+            self._fs,
+            self._descriptors[volume],
+            volume=volume,
             generation=generation,
-            store_id=self.meta.store_id,
+            store_id=self.manifest.store_id,
+            started_ms=self._clock(),
         )
-        allocate(self._mount, active, self._volume_size)
-        seal(old, self._stats)
-        meta = self.meta._replace(active=volume_id, generation=generation)
+        self._allocate(active, self._volume_size)
+        self._seal(old)
+        manifest = self.manifest._replace(active=volume, generation=generation)
         if is_flush:
-            meta = meta._replace(oldest_seq=active.seq)
-        start_volume(self._mount, active, meta, self._clock(), self._stats)
-        self.meta = meta
-        self._reclaim(volume_id, everything=is_flush)
-        trim(self._fs, active)
+            manifest = manifest._replace(oldest_seq=active.seq)
+        self._start(active, manifest)
+        self.manifest = manifest
+        self._reclaim(volume, everything=is_flush)
+        active.trim()
         self.volumes[active.seq] = active
-        self._index.begin(active.seq)
-        # Before the head changes: `sync` must find the old one here or there.
+        self._index.add_volume(active.seq)
+        # Before `active` changes: `sync` must find the old volume here or there.
         self._hand_over(old)
         self.active = active
         self._stats.rotations += 1
-        took = time.perf_counter_ns() - started_ns
+        took = perf_counter_ns() - started_ns
         self._stats.rotating.observe(started_ns, took)
         _logger.info(
             "rotation.completed volume=%d generation=%d seconds=%.3f",
-            volume_id,
+            volume,
             generation,
             took / 1e9,
         )
         return active
 
+    def _next_id(self, volume: Volume) -> tuple[int, int]:
+        """Return the volume id that follows in the circle, and its new generation."""
+        if volume.id + 1 < self._volume_num:
+            return volume.id + 1, volume.generation
+        return 0, volume.generation + 1
+
+    def _allocate(self, volume: Volume, length: int) -> None:
+        """
+        Allocate disk space for a volume.
+
+        Raises:
+            DiskFullError: There is not enough disk space.
+            OSError: The disk refused for another reason.
+        """
+        present = self._fs.size(volume.fd)
+        try:
+            volume.allocate(length)
+        except OSError as error:
+            self._take_back(volume.fd, present)
+            free = self._fs.free_bytes(self._directory.data)
+            needed = max(0, length - present)
+            if free >= needed and error.errno not in _DISK_FULL:
+                raise
+            raise DiskFullError(volume=volume.id, needed=needed, free=free) from error
+
+    def _take_back(self, fd: int, length: int) -> None:
+        """Free what a failed allocation may have taken."""
+        try:
+            if self._fs.size(fd) > length:
+                self._fs.truncate(fd, length)
+        except OSError as error:
+            _logger.error("rotation.take_back_failed error=%r", str(error))
+
+    def _seal(self, volume: Volume) -> None:
+        """Seal a volume; without a complete index file the next start scans it."""
+        try:
+            volume.seal()
+        except OSError as error:
+            self._stats.count_index_error(error, volume=volume.id)
+
+    def _start(self, volume: Volume, manifest: Manifest) -> None:
+        """
+        Make a volume the active one on the disk; its space is allocated already.
+
+        An index file that cannot be created is only counted.
+
+        Raises:
+            OSError: META.txt names the old active volume, or the new one whose header is
+                missing; a start can continue from both, and a retry is safe.
+        """
+        path = self._directory.index_path(volume.id)
+        remove_index_file(self._fs, path)
+        self._directory.write_manifest(manifest)
+        volume.start(manifest, volume.started_ms)
+        try:
+            volume.open_index_file(path, 0)
+        except OSError as error:
+            self._stats.count_index_error(error, volume=volume.id)
+
     def _reclaim(self, volume_id: int, *, everything: bool) -> None:
-        """Forget the life a slot held, all older ones, and what is over the number."""
+        """Drop the volume that had an id, all older ones, and those beyond the maximum."""
         seqs = sorted(self.volumes)
-        slots = [volume_of(seq) for seq in seqs]
-        held = slots.index(volume_id) + 1 if volume_id in slots else 0
+        ids = [volume_of(seq) for seq in seqs]
+        held = ids.index(volume_id) + 1 if volume_id in ids else 0
         gone = max(held, len(seqs) + 1 - self._volume_num)
         for seq in seqs if everything else seqs[:gone]:
             volume = self.volumes.pop(seq)
             if volume.id != volume_id and not everything:
-                self._give_up(volume)
+                self._free(volume)
             records, lost = self._index.reclaim(seq)
             self._stats.evicted_records += records
             self._stats.evicted_bytes += lost
@@ -223,50 +308,72 @@ class CircularLog:
                 lost,
             )
 
-    def _give_up(self, volume: Volume) -> None:
-        """Free the disk of a volume whose slot is not used any more."""
+    def _free(self, volume: Volume) -> None:
+        """Free the disk space of a volume whose id is not used again."""
         try:
-            remove_index_file(self._fs, self._mount.index_path(volume.id))
+            remove_index_file(self._fs, self._directory.index_path(volume.id))
             self._fs.truncate(volume.fd, 0)
-            # Or a power loss could bring it back when what replaced its values is gone.
+            # A power loss could bring it back after what superseded its records is gone.
             self._fs.sync(volume.fd)
-            self._fs.sync_directory(self._mount.index)
+            self._fs.sync_directory(self._directory.index)
         except OSError as error:
             self._stats.count_write_error(error)
 
     def _hand_over(self, old: Volume) -> None:
-        """Hand a sealed volume to whoever syncs, or be done with it."""
+        """Leave a sealed volume to the next `sync`, or close its index file."""
         if self._sync_mode == "periodic":
-            self._sealed.append(old)
+            self._unsynced.append(old)
             return
         if self._sync_mode == "always":
             self._sync_volume(old)
-        _close_index_file(old)
+        old.close_index_file()
+
+    # --- Usage and health ----------------------------------------------------------
 
     def usage(self) -> StoreUsage:
-        """Return how full the volumes are; see `usage.measure`."""
-        return measure(
-            self.volumes,
-            self.active,
-            self._index,
+        """Return how full each volume is; some microseconds for each volume."""
+        found = {
+            volume_id: VolumeUsage(volume_id, 0, "empty", self._volume_size, 0, 0, 0, 0)
+            for volume_id in range(self._volume_num)
+        }
+        for volume in self.volumes.values():
+            records, live = self._index.live(volume.seq)
+            found[volume.id] = VolumeUsage(
+                volume.id,
+                volume.generation,
+                "active" if volume is self.active else "sealed",
+                max(volume.end, self._size_or_zero(volume)),
+                volume.end,
+                records,
+                live,
+                volume.started_ms,
+            )
+        return StoreUsage(
+            volumes=[found[volume_id] for volume_id in sorted(found)],
             volume_size=self._volume_size,
             volume_num=self._volume_num,
-            size_of=lambda volume: self._fs.size(volume.fd),
+            active_id=self.active.id,
+            active_generation=self.active.generation,
+            active_end=self.active.end,
         )
 
-    # --- Health --------------------------------------------------------------------
+    def _size_or_zero(self, volume: Volume) -> int:
+        """Return the length of the data file; 0 if the disk does not answer."""
+        try:
+            return self._fs.size(volume.fd)
+        except OSError:
+            return 0
 
     def probe(self, reads: int) -> bool:
         """
-        Tell whether the disk answers reads at a few places chosen by chance.
+        Return whether the disk answers reads at a few random places.
 
-        By chance, since one place may be in the system's memory and would be read from
-        a disk that is gone.
+        Random, because one place may be in the page cache although the disk is gone.
         """
         volumes = list(self.volumes.values())
         try:
             for _ in range(reads):
-                volume = random.choice(volumes)  # noqa: S311 - No secret.
+                volume = random.choice(volumes)  # noqa: S311 - Not for security.
                 offset = random.randrange(volume.end)  # noqa: S311
                 self._fs.pread(volume.fd, _PROBE_BYTES, offset)
         except OSError:
@@ -276,141 +383,63 @@ class CircularLog:
     # --- Syncing and closing -------------------------------------------------------
 
     def sync(self) -> None:
-        """Sync what was sealed since the last time, then the head; see `Store.sync`."""
-        started_ns = time.perf_counter_ns()
-        # First of all: another thread may rotate meanwhile, and the head of now is what
-        # must be synced when this returns.
-        active = self.active
-        while self._sealed:
-            volume = self._sealed.popleft()
-            self._sync_volume(volume)
-            _close_index_file(volume)
-        self._sync_volume(active)
-        self._stats.syncs.observe(started_ns, time.perf_counter_ns() - started_ns)
+        """
+        Sync the volumes sealed since the last time, then the active one.
 
-    def _sync_all(self) -> None:
-        """Sync whatever was not synced since the store was opened, in any mode."""
-        for seq in sorted(self.volumes):
-            self._sync_volume(self.volumes[seq])
+        The calls that wait for the disk are made without the lock.
+        """
+        started_ns = perf_counter_ns()
+        # First: another thread may rotate meanwhile, and the volume that is active now
+        # must be synced when this returns.
+        with self._lock:
+            active = self.active
+        while self._unsynced:
+            volume = self._unsynced.popleft()
+            self._sync_unlocked(volume)
+            with self._lock:
+                volume.close_index_file()
+        self._sync_unlocked(active)
+        self._stats.syncs.observe(started_ns, perf_counter_ns() - started_ns)
+
+    def _sync_unlocked(self, volume: Volume) -> None:
+        try:
+            volume.sync()
+        except OSError as error:
+            with self._lock:
+                self._retire_unsynced(volume, error)
 
     def _sync_volume(self, volume: Volume) -> None:
         try:
-            volume.sync(self._fs)
+            volume.sync()
         except OSError as error:
-            self.count_sync_error(volume, error)
+            self._retire_unsynced(volume, error)
 
-    def count_sync_error(self, volume: Volume, error: OSError) -> None:
-        """Count a sync that failed and write no further to that volume."""
+    def _sync_all(self) -> None:
+        """Sync all that was not synced since the store was opened, in any mode."""
+        for seq in sorted(self.volumes):
+            self._sync_volume(self.volumes[seq])
+
+    def _retire_unsynced(self, volume: Volume, error: OSError) -> None:
+        """
+        Count a failed sync and retire the volume.
+
+        The kernel reports a failed write-back once and may drop the pages: a second
+        fsync that succeeds would prove nothing. The next record starts a new volume.
+        """
         self._stats.count_sync_error(error)
-        # The kernel reports a failed write-back once and may drop the pages: a second
-        # fsync that succeeds would prove nothing. The next record opens a new volume.
         for failed in (volume, self.active):
-            # If its slot has been begun again since, the error may be about that.
+            # If the id was used again meanwhile, the error may be about the new volume.
             if failed.fd == volume.fd:
-                failed.retired = True
-                failed.capacity = 0
+                failed.retire()
 
     def close(self) -> None:
-        """Sync everything and give all descriptors back."""
+        """Write pending entries, sync everything and close all files; no lock is held."""
+        self.write_index(self.active)
         self.sync()
         self._sync_all()
-        _close_index_file(self.active)
+        self.active.close_index_file()
         for fd in self._descriptors.values():
             self._fs.close(fd)
 
 
-def _close_index_file(volume: Volume) -> None:
-    index_file, volume.index_file = volume.index_file, None
-    if index_file is not None:
-        index_file.close()
-
-
-_logger = logging.getLogger("volcache.store")
-
-
-def next_volume(*, volume: int, generation: int, volume_num: int) -> tuple[int, int]:
-    """Return the slot that follows in the cycle, and its new generation."""
-    if volume + 1 < volume_num:
-        return volume + 1, generation
-    return 0, generation + 1
-
-
-def allocate(mount: StoreDirectory, volume: Volume, length: int) -> None:
-    """
-    Make sure that a volume can be written up to `length` bytes.
-
-    Raises:
-        DiskFullError: The disk has not so much room.
-        OSError: Something else is wrong with the disk.
-    """
-    fs = mount.fs
-    present = fs.size(volume.fd)
-    try:
-        fs.allocate(volume.fd, length)
-    except OSError as error:
-        _take_back(fs, volume.fd, present)
-        free = fs.free_bytes(mount.data)
-        needed = max(0, length - present)
-        if free >= needed and not _says_full(error):
-            raise
-        raise DiskFullError(volume=volume.id, needed=needed, free=free) from error
-    volume.capacity = length
-
-
-def trim(fs: FileSystem, volume: Volume) -> None:
-    """Cut what is over the capacity: `volume_size` was larger when it was used last."""
-    if volume.capacity and fs.size(volume.fd) > volume.capacity:
-        fs.truncate(volume.fd, volume.capacity)
-
-
-def _take_back(fs: FileSystem, fd: int, length: int) -> None:
-    """Cut what an allocation that failed half-way may have taken from the disk."""
-    try:
-        if fs.size(fd) > length:
-            fs.truncate(fd, length)
-    except OSError as error:
-        _logger.error("rotation.take_back_failed error=%r", str(error))
-
-
-def _says_full(error: OSError) -> bool:
-    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def seal(volume: Volume, stats: StoreStats) -> None:
-    """
-    Close a volume for writing and complete its index file.
-
-    Without the index file nothing is lost: the next start scans the volume.
-    """
-    volume.retired = True
-    volume.capacity = 0
-    if volume.sealed:
-        return
-    try:
-        volume.index(sealed=True)
-        volume.sealed = True
-    except OSError as error:
-        volume.pending = []
-        stats.count_index_error(error, volume=volume.id)
-
-
-def start_volume(
-    mount: StoreDirectory, volume: Volume, meta: Meta, now_ms: int, stats: StoreStats
-) -> None:
-    """
-    Make a volume the head on the disk; its room is allocated already.
-
-    An index file that cannot be made, as in the place of a directory, is only counted.
-
-    Raises:
-        OSError: META.txt names the old head, or the new one whose header is missing;
-            both are what a start can go on from, and trying again is safe.
-    """
-    path = mount.index_path(volume.id)
-    remove_index_file(mount.fs, path)
-    mount.write_meta(meta)
-    volume.write_header(mount.fs, meta, now_ms)
-    try:
-        volume.index_file = IndexFile.create(mount.fs, path, volume.index_name)
-    except OSError as error:
-        stats.count_index_error(error, volume=volume.id)
+_DISK_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -1,15 +1,14 @@
 """
-A mount point that nobody serves, as tools look at it: its files and its lives.
+A mount point that no process serves, as the offline tools see it: its files and volumes.
 
-Takes what is there, without making or mending anything; what keeps a file from being
-looked at is collected in `problems`. Knows nothing of what tools do with the records.
+Reads what is there and changes nothing; files that cannot be used are listed in
+`problems`. Contains nothing about what the tools do with the records.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from volcache.store.directory import (
@@ -22,12 +21,17 @@ from volcache.store.directory import (
     StoreDirectory,
     unreadable,
 )
-from volcache.store.index import VOLUME_MAX
-from volcache.store.inventory import Inventory
-from volcache.store.scan import NO_FILE
+from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX
+from volcache.store.index import Index
+from volcache.store.inventory import take_inventory
+from volcache.store.recovery import Replay
+from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
 from volcache.store.stats import RecoveryStats
+from volcache.store.volume import NO_FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from volcache.store.files import FileSystem
     from volcache.store.volume import Volume
 
@@ -36,136 +40,152 @@ _ID: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file as a whole, or with the bytes at an offset."""
+    """What is wrong with a file as a whole, or with its bytes at an offset."""
 
     file: str
     offset: int
     what: str
 
 
-@dataclass(slots=True)
-class _Collected(RecoveryStats):
-    """What a survey finds, as problems instead of lines in a log."""
-
-    problems: list[Problem] = field(default_factory=list)
-    stale_volumes: list[tuple[int, int]] = field(default_factory=list)
-
-    def count_damage(self, what: str, volume: int, start: int, end: int) -> None:
-        """Remember a header; a survey looks at nothing else."""
-        text = f"{what} does not check out, up to {end}"
-        self.problems.append(Problem(f"{DATA}/{volume}", start, text))
-
-    def count_stale(self, volume: int, generation: int) -> None:
-        """Remember a volume whose life was reclaimed."""
-        self.stale_volumes.append((volume, generation))
-
-    def count_meta_lost(self) -> None:
-        """Remember that META.txt says nothing."""
-        self.meta_lost = True
-
-
 class OfflineStore:
-    """The lives of a mount point, from the oldest to the newest."""
+    """
+    A mount point opened for reading.
 
-    def __init__(self, mount: StoreDirectory) -> None:
+    Attributes:
+        directory: The locked directory.
+        inventory: What it holds, see `inventory.py`.
+        volumes: The valid volumes, oldest first; the last one is the active volume.
+        index_ids: The ids of all index files.
+        problems: Files that cannot be used.
+    """
+
+    def __init__(self, directory: StoreDirectory) -> None:
         """
-        Look at META.txt and at the headers of all volumes.
+        Take the inventory.
 
         Args:
-            mount: Locked; closed with this.
+            directory: Locked; closed with this.
 
         Raises:
             FormatVersionError: A volume was written by a newer volcache.
-            ForeignDirectoryError: `data` holds files that are not volumes.
+            ForeignDirectoryError: `data` contains files that are not volumes.
             OSError: META.txt cannot be read.
         """
-        self.mount = mount
+        self.directory = directory
         self.problems: list[Problem] = []
         self._descriptors: dict[int, int] = {}
         try:
-            self._list_root()
+            self._check_root()
             self.index_ids = self._ids(INDEX)
             for volume in sorted(self._ids(DATA) | self.index_ids):
                 self._descriptors[volume] = self._open(volume)
-            # A survey of nothing makes a life of volume 0.
+            # Without any volume, the inventory has volume 0 as the active one.
             self._descriptors.setdefault(0, NO_FILE)
-            found = _Collected()
-            survey = Inventory(mount, self._descriptors, found)
-            self.headers = survey.headers
-            self.meta = survey.meta
-            seqs = survey.seqs()
+            self.inventory = take_inventory(directory, self._descriptors)
         except BaseException:
             self.close()
             raise
-        self.problems += found.problems
-        self.meta_lost = found.meta_lost
-        self.stale_volumes = found.stale_volumes
-        self.volumes: list[Volume] = [seqs[seq] for seq in sorted(seqs)]
+        what = f"header check failed, up to {VOLUME_HEADER_BYTES}"
+        for volume in self.inventory.damaged:
+            self.problems.append(Problem(f"{DATA}/{volume}", 0, what))
+        self.volumes: list[Volume] = self.inventory.open_volumes(
+            directory, self._descriptors
+        )
 
     @classmethod
-    def inspect(cls, fs: FileSystem, directory: str) -> Self:
+    def inspect(cls, fs: FileSystem, path: str) -> Self:
         """
-        Open a directory only to look at it; see `StoreDirectory.inspect` for the errors.
+        Open a directory for reading; see `StoreDirectory.inspect` for the errors.
 
         Args:
-            fs: One that reads only.
-            directory: Of the mount point.
+            fs: A read-only one.
+            path: Of the mount point.
         """
-        mount = StoreDirectory.inspect(fs, directory)
+        directory = StoreDirectory.inspect(fs, path)
         try:
-            return cls(mount)
+            return cls(directory)
         except OSError as error:
-            raise unreadable(directory, error) from error
+            raise unreadable(path, error) from error
+
+    @property
+    def active(self) -> Volume:
+        """The volume that would be written next."""
+        return self.volumes[-1]
 
     def descriptor(self, volume: int) -> int:
-        """Return the descriptor of a volume; `NO_FILE`: it cannot be opened."""
+        """Return the descriptor of a data file; `NO_FILE`: it cannot be opened."""
         return self._descriptors[volume]
 
     @property
     def length(self) -> int:
-        """The length of all volumes together, in bytes."""
+        """The length of all data files together, in bytes."""
         found = self._descriptors.values()
-        return sum(self.mount.fs.size(fd) for fd in found if fd != NO_FILE)
+        return sum(self.directory.fs.size(fd) for fd in found if fd != NO_FILE)
 
-    def _list_root(self) -> None:
-        for name in self.mount.fs.names(self.mount.root):
+    def replay(self) -> Index:
+        """
+        Return the index that a start would build; nothing is written.
+
+        Raises:
+            FormatVersionError: An index file was written by a newer volcache.
+        """
+        index = Index()
+        replay = Replay(self.directory, index, RecoveryStats())
+        for volume in self.volumes:
+            replay.replay(volume, is_active=volume is self.active)
+        return index
+
+    def records(self) -> Iterator[tuple[Volume, VolumeReader, Found]]:
+        """Yield every record in the order of the disk, oldest volume first."""
+        for volume in self.volumes:
+            reader = VolumeReader(self.directory.fs, volume, volume.end)
+            for event in scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME):
+                if isinstance(event, Found):
+                    yield volume, reader, event
+
+    def _check_root(self) -> None:
+        for name in self.directory.fs.names(self.directory.root):
             if name not in NAMES:
-                self._note(name, "is no file of a store; a server refuses to start")
+                self._add(name, "is not a file of a store; a server refuses to start")
         for name in (LOCK, META, HOT):
-            if os.path.isdir(os.path.join(self.mount.root, name)):
-                self._note(name, IS_DIRECTORY)
+            if os.path.isdir(os.path.join(self.directory.root, name)):
+                self._add(name, IS_DIRECTORY)
 
     def _ids(self, folder: str) -> set[int]:
-        """Return the ids that files of a folder are named by."""
+        """Return the volume ids that the files of a folder are named after."""
         try:
-            names = self.mount.fs.names(os.path.join(self.mount.root, folder))
+            names = self.directory.fs.names(os.path.join(self.directory.root, folder))
         except OSError as error:
-            self._note(folder, f"cannot be read: {error.strerror or error}")
+            self._add(folder, f"cannot be read: {error.strerror or error}")
             return set()
         ids = {int(name) for name in names if _ID.fullmatch(name)}
         for name in names:
             if folder == INDEX and name.endswith(".new"):
-                continue  # What a repair that was cut short had not yet put in place.
-            if not _ID.fullmatch(name) or int(name) > VOLUME_MAX:
-                self._note(f"{folder}/{name}", "is not named by the id of a volume")
-            elif folder == INDEX and os.path.isdir(self.mount.index_path(int(name))):
-                self._note(f"{folder}/{name}", IS_DIRECTORY)
-        return {volume for volume in ids if volume <= VOLUME_MAX}
+                continue  # Left by an interrupted repair.
+            if not _ID.fullmatch(name) or int(name) > VOLUME_ID_MAX:
+                self._add(f"{folder}/{name}", "is not named after a volume id")
+            elif folder == INDEX and os.path.isdir(
+                self.directory.index_path(int(name))
+            ):
+                self._add(f"{folder}/{name}", IS_DIRECTORY)
+        return {volume for volume in ids if volume <= VOLUME_ID_MAX}
 
     def _open(self, volume: int) -> int:
         try:
-            return self.mount.fs.open(self.mount.data_path(volume), create=False)
+            return self.directory.fs.open(
+                self.directory.data_path(volume), create=False
+            )
         except OSError as error:
-            self._note(f"{DATA}/{volume}", f"cannot be opened: {error.strerror}")
+            self._add(f"{DATA}/{volume}", f"cannot be opened: {error.strerror}")
             return NO_FILE
 
-    def _note(self, name: str, what: str) -> None:
+    def _add(self, name: str, what: str) -> None:
         self.problems.append(Problem(ascii(name)[1:-1], 0, what))
 
     def close(self) -> None:
-        """Give back the lock and what is open."""
+        """Release the lock and close all files."""
         for fd in self._descriptors.values():
             if fd != NO_FILE:
-                self.mount.fs.close(fd)
+                self.directory.fs.close(fd)
         self._descriptors = {}
-        self.mount.close()
+        self.directory.close()

@@ -1,15 +1,16 @@
 """
 Find records in a volume by reading it, without its index file.
 
-A record that is torn at the end is normal: the process or the machine died while it was
-written, and nobody was told that it is stored. Damage with records behind it is an event.
-Both are told apart by looking for a record of the same life further on; the offset and
-the store id inside each record keep a copy of one, stored as somebody's value, from being
-taken for one.
+A torn record at the end is normal: the process or the machine stopped while it was
+written, and it was not acknowledged. Damage with records after it is an event. A scan
+distinguishes them by looking for a record of the same use of the volume further on. The
+offset and the store id in each record header prevent that a copy of a record, stored as
+part of a value, is taken for a record.
 
-Sessions tell a record from a *ghost*. After a power loss, records can lie beyond a hole
-too wide to look across; the next session writes from the hole on, and may end just where
-an old record begins. Sessions never decrease along a volume, so the ghost shows itself.
+Mount counts identify *stale* records. After a power loss, old records can lie behind a
+hole that is too wide to look across; the next mount writes from the hole on, and may end
+exactly where an old record begins. Mount counts never decrease along a volume, so a
+record with a lower one than the record before it is stale.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from google_crc32c import value as crc32c
 
 from volcache.store.format import decode_header, prefix_length
+from volcache.store.volume import NO_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,32 +29,31 @@ if TYPE_CHECKING:
     from volcache.store.format import RecordHeader
     from volcache.store.volume import Volume
 
-# How far behind the end of the head a boot looks for records that a power loss has cut
-# off by a hole. Costs one read of that much after every start.
+# A start looks this far behind the end of the active volume for records that a power loss
+# has cut off by a hole. Costs one read of that much at every start.
 TAIL_WINDOW_BYTES: Final = 64 * 2**20
 WHOLE_VOLUME: Final = 2**62
-NO_FILE: Final = -1  # Stands for the descriptor of a volume that cannot be opened.
 _CHUNK_BYTES: Final = 8 * 2**20
 _SECTOR_BYTES: Final = 4096
 _HEADER_BYTES: Final = 256
 
 
 class Found(NamedTuple):
-    """A record; its header is right, and its value too if `intact`."""
+    """A record whose header is intact; `intact` is about its value."""
 
     header: RecordHeader
     intact: bool
 
 
 class Gap(NamedTuple):
-    """Bytes that hold no record although there are records behind them."""
+    """Bytes without a record, although there are records after them."""
 
     start: int
     end: int
 
 
 class Torn(NamedTuple):
-    """A record that was being written when everything stopped; nothing follows."""
+    """A record that was not completely written; nothing follows."""
 
     start: int
 
@@ -61,11 +62,11 @@ class VolumeReader:
     """Reads a volume in large pieces; unreadable sectors read as zeros."""
 
     def __init__(self, fs: FileSystem, volume: Volume, end: int = WHOLE_VOLUME) -> None:
-        """Read from the descriptor of `volume`, up to `end` or the end of the file."""
+        """Read the data file of `volume`, up to `end` or the end of the file."""
         self._fs = fs
         self._fd = volume.fd
-        self._identity = volume.identity
-        self.name = volume.name
+        self._prefix = volume.identity.prefix
+        self.identity = volume.identity
         self.file_length = 0 if volume.fd == NO_FILE else fs.size(volume.fd)
         self.length = min(end, self.file_length)
         self.unreadable_sectors = 0
@@ -99,43 +100,43 @@ class VolumeReader:
             return bytes(length)
 
     def begins_record(self, offset: int) -> bool:
-        """Tell whether a record of this life was at least begun here."""
-        return self.read(offset, len(self._identity)) == self._identity
+        """Return whether a record of this use of the volume was at least started here."""
+        return self.read(offset, len(self._prefix)) == self._prefix
 
     def header_at(self, offset: int, mount_count: int) -> RecordHeader | None:
-        """Return the header of a record here that `mount_count` can have been before."""
-        # Not the longest possible header: to copy that for each record would cost more
-        # than all else. Few have more than this.
+        """Return the header of a record here, if it has at least this mount count."""
+        # Not the longest possible header: copying it for each record would cost more
+        # than everything else. Few headers are longer than this.
         data = self.read(offset, _HEADER_BYTES)
-        if not data.startswith(self._identity):
+        if not data.startswith(self._prefix):
             return None
         length = prefix_length(data)
         if length > len(data):
             data = self.read(offset, length)
-        header = decode_header(data, self._identity, offset)
+        header = decode_header(data, self._prefix, offset)
         if header is None or header.mount_count < mount_count:
             return None
         return header if offset + header.size <= self.length else None
 
     def is_intact(self, header: RecordHeader) -> bool:
-        """Tell whether the value behind a header is the one that was stored."""
+        """Return whether the value of a record has the right checksum."""
         value = self.read(header.offset + header.value_start, header.length)
         return len(value) == header.length and crc32c(value) == header.checksum
 
     def find_header(self, offset: int, mount_count: int, window: int) -> int | None:
-        """Return where the next record begins, at most `window` bytes further on."""
+        """Return the offset of the next record, at most `window` bytes further on."""
         limit = min(self.length, offset + window)
-        overlap = len(self._identity) - 1
+        overlap = len(self._prefix) - 1
         while offset < limit:
-            # What is in memory already is searched in place: damage comes in hundreds.
+            # The buffer is searched in place: there can be hundreds of damaged records.
             if not self._start <= offset < self._start + len(self._buffer) - overlap:
                 self.read(offset, min(_CHUNK_BYTES, self.length - offset))
             chunk, start = self._buffer, self._start
-            at = chunk.find(self._identity, offset - start)
+            at = chunk.find(self._prefix, offset - start)
             while at >= 0:
                 if self.header_at(start + at, mount_count) is not None:
                     return start + at
-                at = chunk.find(self._identity, at + 1)
+                at = chunk.find(self._prefix, at + 1)
             following = start + len(chunk) - overlap
             if following <= offset:
                 return None
@@ -152,7 +153,7 @@ def scan_records(
     Args:
         reader: Of the volume.
         start: Where a record may begin.
-        window: How many bytes without a record end the scan.
+        window: The scan ends after this many bytes without a record.
     """
     offset, mount_count = start, 0
     while offset < reader.length:

@@ -1,13 +1,9 @@
 """
-What a store has counted since it was opened, and the log lines that go with it.
+What a store counts since it was opened, what a start found, and how full the volumes are.
 
-What a start found, in counts; the first damages also in the log, with coordinates.
-
-How full the volumes are, for whoever watches: computed when asked, kept nowhere.
-
-Every byte of a volume is one of three: *live*, of a record that a get would find; *dead*,
-written and of no use any more (records replaced, deleted, damaged, and the volume's
-header); *free*, not written in this life.
+Usage is computed on request. Every byte of a volume is one of three: *live*, part of a
+record that a get would return; *dead*, written but unused (records replaced, deleted or
+damaged, and the header of the volume); *free*, not written since the volume was started.
 """
 
 from __future__ import annotations
@@ -19,19 +15,16 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from volcache.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from volcache.errors import DamagedRecordError
-    from volcache.store.index import Index
-    from volcache.store.volume import Volume
 
 _logger = logging.getLogger("volcache.store")
 
-# A disk that dies fails every request: after the first lines of a kind, only each one
-# that doubles the count is logged.
+# A failing disk fails every request: after this many lines of one kind, a line is logged
+# only when the count has doubled.
 _LINES_OF_A_KIND: Final = 10
-# Of read errors with no good read between: then the disk, not a record, is bad.
+# After this many read errors without a successful read, the disk counts as failed.
 READ_ERRORS_IN_ROW_MAX: Final = 3
+_DAMAGE_LINES_MAX: Final = 20  # in the log, per start
 
 
 @dataclass(slots=True)
@@ -41,27 +34,27 @@ class StoreStats:
     rotations: int = 0
     evicted_records: int = 0  # live records lost by reclaim
     evicted_bytes: int = 0
-    absent_reads: int = 0  # of keys the index does not have: a miss each
-    evicted_reads: int = 0  # of keys it has, in a volume that is gone: a miss each
-    expired_reads: int = 0  # of values whose time was over: a miss each
-    damaged_records: int = 0  # found by reads: a miss each
+    absent_reads: int = 0  # misses: the key is not in the index
+    evicted_reads: int = 0  # misses: the volume of the record was reclaimed
+    expired_reads: int = 0  # misses: the time to live is over
+    damaged_records: int = 0  # misses: a check of the record failed
     read_errors: int = 0
     read_errors_in_row: int = 0
     write_errors: int = 0
     sync_errors: int = 0
     index_errors: int = 0
-    reads: Histogram = field(default_factory=Histogram)  # of records, by `pread`
-    writes: Histogram = field(default_factory=Histogram)  # of records, by `pwritev`
-    rotating: Histogram = field(default_factory=Histogram)  # one for each rotation
-    syncs: Histogram = field(default_factory=Histogram)  # one for each call of `sync`
+    reads: Histogram = field(default_factory=Histogram)  # `pread` of a record
+    writes: Histogram = field(default_factory=Histogram)  # `pwritev` of a record
+    rotating: Histogram = field(default_factory=Histogram)  # one per rotation
+    syncs: Histogram = field(default_factory=Histogram)  # one per call of `sync`
 
     @property
     def is_disk_good(self) -> bool:
-        """Whether reads work: false after several errors without a good one between."""
+        """Whether reads work: false after several errors in a row."""
         return self.read_errors_in_row < READ_ERRORS_IN_ROW_MAX
 
     def misses(self) -> dict[str, int]:
-        """Return how many reads of the store found nothing, by why."""
+        """Return the number of store misses by reason."""
         return {
             "absent": self.absent_reads,
             "expired": self.expired_reads,
@@ -71,12 +64,12 @@ class StoreStats:
         }
 
     def count_damaged(self, error: DamagedRecordError) -> None:
-        """Count a record that does not check out."""
+        """Count a record that failed a check."""
         self.damaged_records += 1
         _log_some("read.damaged count=%d error=%r", self.damaged_records, error)
 
     def count_read_error(self, error: OSError) -> None:
-        """Count a read that the disk refused."""
+        """Count a read that failed."""
         self.read_errors += 1
         self.read_errors_in_row += 1
         _log_some("read.failed count=%d error=%r", self.read_errors, error)
@@ -84,7 +77,7 @@ class StoreStats:
             _logger.error("disk.not_ready errors_in_row=%d", self.read_errors_in_row)
 
     def count_disk_recovery(self) -> None:
-        """Take the disk for good again."""
+        """Log that reads work again."""
         self.read_errors_in_row = 0
         _logger.warning("disk.ready read_errors=%d", self.read_errors)
 
@@ -94,17 +87,17 @@ class StoreStats:
         _log_some("write.failed count=%d error=%r", self.write_errors, error)
 
     def count_rotation_error(self, error: Exception) -> None:
-        """Count a rotation that the disk refused: a write error as well."""
+        """Count a rotation that the disk refused; it is a write error, too."""
         self.write_errors += 1
         _log_some("rotation.failed count=%d error=%r", self.write_errors, error)
 
     def count_sync_error(self, error: OSError) -> None:
-        """Count a sync that failed: what was not synced is not promised any more."""
+        """Count a failed sync: data written since the last one may be lost."""
         self.sync_errors += 1
         _log_some("sync.failed count=%d error=%r", self.sync_errors, error)
 
     def count_index_error(self, error: OSError, *, volume: int) -> None:
-        """Count an index file that could not be written; nothing is lost by it."""
+        """Count a failed write of an index file; the records stay readable."""
         self.index_errors += 1
         if _is_logged(self.index_errors):
             _logger.error(
@@ -116,35 +109,34 @@ class StoreStats:
 
 
 def _log_some(event: str, count: int, error: Exception) -> None:
-    """Log an event whose fields are `count` and `error`, unless there are many."""
+    """Log an event with the fields `count` and `error`, unless there are too many."""
     if _is_logged(count):
         _logger.error(event, count, str(error))
 
 
 def _is_logged(count: int) -> bool:
-    """Tell whether one more of a kind is worth a line."""
+    """Return whether the event with this number is logged."""
     return count <= _LINES_OF_A_KIND or count & (count - 1) == 0
 
 
-_logger = logging.getLogger("volcache.store")
-_DAMAGE_LINES_MAX: Final = 20  # of the log, in one start
+# --- Recovery ----------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class RecoveryStats:
-    """Counts of one start."""
+    """What a start found, as counts; the first damages also go to the log."""
 
-    entries: int = 0  # lines of index files that counted
+    entries: int = 0  # entries of index files that were replayed
     scanned: int = 0  # records found by reading volumes
     torn: int = 0  # records cut off at the end of a volume
-    damaged: int = 0  # headers, values and gaps that do not check out
+    damaged: int = 0  # headers, values and gaps that failed a check
     rebuilt: int = 0  # index files that were missing or damaged
-    dropped: int = 0  # volumes given up because volume_num is smaller now
-    stale: int = 0  # volumes whose header a power loss has set back to a life reclaimed
+    dropped: int = 0  # volumes removed because volume_num is smaller now
+    stale: int = 0  # volumes whose header a power loss has set back to an earlier use
     meta_lost: bool = False  # META.txt was missing or damaged
 
     def count_damage(self, what: str, volume: int, start: int, end: int) -> None:
-        """Count damage from byte `start` to `end` of a volume."""
+        """Count damage from offset `start` to `end` of a volume."""
         self.damaged += 1
         if self.damaged <= _DAMAGE_LINES_MAX:
             _logger.warning(
@@ -156,40 +148,42 @@ class RecoveryStats:
             )
 
     def count_torn(self, volume: int, start: int) -> None:
-        """Count a record that was being written when everything stopped."""
+        """Count a record that was not completely written."""
         self.torn += 1
         _logger.info("recovery.torn_tail volume=%d offset=%d", volume, start)
 
     def count_rebuilt(self, volume: int, records: int) -> None:
-        """Count an index file that the volume had to replace."""
+        """Count an index file that was rebuilt from its volume."""
         self.rebuilt += 1
         _logger.warning("recovery.index_rebuilt volume=%d records=%d", volume, records)
 
     def count_dropped(self, volume: int, generation: int) -> None:
-        """Count a volume that was given up."""
+        """Count a volume that was removed."""
         self.dropped += 1
         _logger.warning(
             "recovery.volume_dropped volume=%d generation=%d", volume, generation
         )
 
     def count_stale(self, volume: int, generation: int) -> None:
-        """Count a volume that shows a life which was reclaimed before."""
+        """Count a volume whose header shows an earlier, reclaimed use."""
         self.stale += 1
         _logger.warning(
             "recovery.stale_volume volume=%d generation=%d", volume, generation
         )
 
     def count_meta_lost(self) -> None:
-        """Remember that META.txt had to be made anew."""
+        """Record that META.txt was rebuilt."""
         self.meta_lost = True
         _logger.warning("recovery.meta_lost rebuilt_from=volumes")
 
 
-State = Literal["head", "sealed", "empty"]
+# --- Usage -------------------------------------------------------------------------
+
+State = Literal["active", "sealed", "empty"]
 
 
 class VolumeUsage(NamedTuple):
-    """One slot of the cycle, and the life in it; sizes are bytes."""
+    """One volume id and the volume in it; sizes are bytes."""
 
     id: int
     generation: int
@@ -198,24 +192,24 @@ class VolumeUsage(NamedTuple):
     used: int  # header included
     live_records: int
     live: int
-    started_ms: int  # since the epoch, when it became the head; 0: empty, or not known
+    started_ms: int  # since the epoch; 0: empty, or not known
 
     @property
     def dead(self) -> int:
-        """Bytes that are written and of no use any more."""
+        """Bytes that are written but unused."""
         return self.used - self.live
 
 
 @dataclass(frozen=True, slots=True)
 class StoreUsage:
-    """All volumes by their ids, and which is being written."""
+    """All volumes by their ids, and which is the active one."""
 
     volumes: list[VolumeUsage]
-    volume_size: int  # of one that is begun now
+    volume_size: int  # of a volume that is started now
     volume_num: int
     active_id: int
     active_generation: int
-    active_end: int  # where the next record goes
+    active_end: int  # offset of the next record
 
     @property
     def keys(self) -> int:
@@ -224,69 +218,15 @@ class StoreUsage:
 
     @property
     def live(self) -> int:
-        """Bytes of records that a get would find."""
+        """Bytes of records that a get would return."""
         return sum(volume.live for volume in self.volumes)
 
     @property
     def dead(self) -> int:
-        """Bytes that are written and of no use any more."""
+        """Bytes that are written but unused."""
         return sum(volume.dead for volume in self.volumes)
 
     @property
     def free(self) -> int:
-        """Bytes not written: what is neither live nor dead; 0 after a shrinking."""
+        """Bytes neither live nor dead; 0 if the capacity was reduced below that."""
         return max(0, self.volume_num * self.volume_size - self.live - self.dead)
-
-
-def measure(
-    volumes: Mapping[int, Volume],
-    active: Volume,
-    index: Index,
-    *,
-    volume_size: int,
-    volume_num: int,
-    size_of: Callable[[Volume], int],
-) -> StoreUsage:
-    """
-    Look at every slot that may hold a volume, and at every volume that holds a life.
-
-    Args:
-        volumes: By their lives.
-        active: The one being written.
-        index: Knows what is live.
-        volume_size: Bytes of a volume that is begun now.
-        volume_num: How many slots there are.
-        size_of: Tells how long the file of a volume is; may raise `OSError`.
-    """
-    found = {
-        volume_id: VolumeUsage(volume_id, 0, "empty", volume_size, 0, 0, 0, 0)
-        for volume_id in range(volume_num)
-    }
-    for seq, volume in volumes.items():
-        records, live = index.live(seq)
-        found[volume.id] = VolumeUsage(
-            volume.id,
-            volume.generation,
-            "head" if volume is active else "sealed",
-            max(volume.end, _size_or_none(volume, size_of)),
-            volume.end,
-            records,
-            live,
-            volume.started_ms,
-        )
-    return StoreUsage(
-        volumes=[found[volume_id] for volume_id in sorted(found)],
-        volume_size=volume_size,
-        volume_num=volume_num,
-        active_id=active.id,
-        active_generation=active.generation,
-        active_end=active.end,
-    )
-
-
-def _size_or_none(volume: Volume, size_of: Callable[[Volume], int]) -> int:
-    """Ask the disk; one that does not answer is no reason to know nothing else."""
-    try:
-        return size_of(volume)
-    except OSError:
-        return 0

@@ -1,24 +1,23 @@
 """
 The store: keys and values on one mount point.
 
-A put is one write at the end of the head, then the index in memory changes; a get is one
-read of a whole record, which is checked before it is believed. Everything else is in the
-modules named after it. The store knows no HTTP, no settings and no other tier; it is given
+A put is one write at the end of the active volume, then the index changes; a get is one
+read of a whole record, which is checked before it is returned. The other modules of this
+package are the parts. The store contains no HTTP, no settings and no other tier; it gets
 numbers, a file system and a clock.
 
-One thread calls everything but `sync`, which another one may.
+Locking: there is one lock. Every method that changes the index, the log or a volume holds
+it. `get`, `stat`, `read_raw` and `validate` hold nothing: a lookup is one operation on a
+dict, a data file stays open as long as the store, and a record that is reclaimed while it
+is read fails its checks and is a miss. `sync` waits for the disk without the lock.
+Counters of reads may miss a count when several threads read at the same time.
 
-Invariant: a position counts only if its life is in `_volumes`; see `log.py` for what
-keeps older values of a key from coming to light again.
-
-Sync mode "periodic": a thread that makes what was written survive a power loss.
-
-The system calls it waits in release the interpreter, so that requests go on meanwhile.
+Invariant: a position is valid only if its volume is in `_volumes`; `log.py` explains why an
+older record of a key never becomes current again.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from time import perf_counter_ns
@@ -29,55 +28,55 @@ from google_crc32c import value as crc32c
 from volcache.errors import DamagedRecordError
 from volcache.histogram import LONG_NS
 from volcache.store.directory import StoreDirectory, unusable
-from volcache.store.files import FileJournal, OsFileSystem
+from volcache.store.files import OsFileSystem
 from volcache.store.format import (
-    HEAD_BYTES,
-    RECORD_BYTES_MIN,
+    HEADER_BYTES_MAX,
     RECORD_OVERHEAD_BYTES,
     Record,
+    RecordHeader,
+    TruncatedReadError,
     decode_copy,
-    decode_head,
+    decode_header,
     decode_record,
     encode_record,
     encode_tombstone,
     make_record,
-)
-from volcache.store.index import (
-    OFFSET_MAX,
-    OFFSET_SHIFT,
-    SEQ_SHIFT,
-    SIZE_MAX,
     make_seq,
-    pack_position,
+    prefix_length,
 )
 from volcache.store.log import CircularLog, SyncMode
 from volcache.store.recovery import recover
 from volcache.store.stats import READ_ERRORS_IN_ROW_MAX
-from volcache.store.volume import Appender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from volcache.store.files import FileSystem
+    from volcache.store.files import FileSystem, JournalFile
+    from volcache.store.index import Position
+    from volcache.store.index_format import Entry
     from volcache.store.recovery import Recovered
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
     from volcache.store.volume import Volume
 
-_logger = logging.getLogger("volcache.store")
-# Keys of reclaimed volumes looked at with each put, and one more for every so many bytes
-# written: a volume is swept before the head, which is as large, is full.
-_SWEEP_KEYS_MIN: Final = 16
-# Records from here on are read in two parts. With smaller ones, when the page cache does
-# not have them, the second read costs more than the copy it saves.
+# Index entries that a put reads while a sweep is under way: at 50 ns each, 2 us.
+_SWEEP_ENTRIES: Final = 40
+# Records from this size on are read in two parts. For smaller ones that are not in the
+# page cache, the second read costs more than the copy it saves.
 _LARGE_BYTES: Final = 1 << 20
 
 
 class Store:
-    """A mount point, open."""
+    """
+    A mount point that is open.
+
+    Attributes (read-only for others):
+        recovery: What the start found.
+        stats: What was counted since.
+    """
 
     def __init__(
         self,
-        mount: StoreDirectory,
+        directory: StoreDirectory,
         recovered: Recovered,
         *,
         volume_size: int,
@@ -86,33 +85,31 @@ class Store:
         clock: Callable[[], int],
     ) -> None:
         """Use `Store.open`."""
-        self._mount = mount
-        self._fs = mount.fs
-        self._pread = mount.fs.pread
+        self._directory = directory
+        self._pread = directory.fs.pread
         self._clock = clock
-        self._session = recovered.meta.mount_count
+        self._mount_count = recovered.manifest.mount_count
         self._index = recovered.index
-        self._position_of = recovered.index.get
-        self.report: RecoveryStats = recovered.report
+        self._find = recovered.index.find
+        self.recovery: RecoveryStats = recovered.recovery
         self.stats: StoreStats = recovered.stats
-        self._reads = self.stats.reads
-        self._read_counts = self.stats.reads.counts
+        self._reads = recovered.stats.reads
+        self._read_counts = self._reads.counts
+        self._observe_read = self._reads.observe
+        self._observe_write = recovered.stats.writes.observe
+        self._syncs_each = sync_mode == "always"
+        self._lock = threading.Lock()
         self._log = CircularLog(
-            mount,
+            directory,
             recovered,
-            self.stats,
+            self._lock,
             volume_size=volume_size,
             volume_num=volume_num,
             sync_mode=sync_mode,
             clock=clock,
         )
-        # The cycle changes what is in the dict, never the dict.
         self._volumes = self._log.volumes
-        self._appender = Appender(
-            mount.fs, self._log, self.stats, syncs_each=sync_mode == "always"
-        )
-        self._append = self._appender.append
-        self._closed = False
+        self._is_closed = False
 
     @classmethod
     def open(
@@ -126,37 +123,37 @@ class Store:
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> Self:
         """
-        Open a mount point; make one where there is none.
+        Open a mount point; create one where there is none.
 
         Args:
-            directory: Of the mount point; made if missing.
-            volume_size: Bytes of a volume, header included. May differ from last time:
-                a slot takes the new size when its turn comes.
-            volume_num: Number of volumes, at least 2. May differ from last time: when
-                it is smaller, the oldest volumes are given up at once.
-            sync_mode: When written data is made to survive a power loss: "always"
-                before a put or delete returns, "periodic" by calls of `sync` from
-                outside, "none" when the system sees fit. Closing syncs in any case.
-            fs: The disk.
+            directory: Path of the mount point.
+            volume_size: Bytes of a volume, header included. If it differs from last
+                time, each volume gets the new size when its id is used again.
+            volume_num: Number of volumes, at least 2. If it is lower than last time, the
+                oldest volumes are removed at once.
+            sync_mode: When writes reach the disk: "always" before a put or delete
+                returns, "periodic" when the caller calls `sync`, "none" when the kernel
+                decides. `close` always syncs.
+            fs: The file system.
             clock: Milliseconds since the epoch.
 
         Raises:
-            ForeignDirectoryError: The directory holds something else.
+            ForeignDirectoryError: The directory contains something else.
             StoreLockedError: Another process has it open.
             FormatVersionError: It was written by a newer volcache.
             MountPointError: It cannot be read or written.
         """
-        mount = StoreDirectory.open(fs or OsFileSystem(), directory)
+        opened = StoreDirectory.open(fs or OsFileSystem(), directory)
         try:
-            recovered = recover(mount, volume_num=volume_num, now_ms=clock())
+            recovered = recover(opened, volume_num=volume_num, now_ms=clock())
         except OSError as error:
-            mount.close()
+            opened.close()
             raise unusable(directory, error) from error
         except BaseException:
-            mount.close()
+            opened.close()
             raise
         return cls(
-            mount,
+            opened,
             recovered,
             volume_size=volume_size,
             volume_num=volume_num,
@@ -168,98 +165,174 @@ class Store:
 
     def get(self, key: bytes) -> Record | None:
         """
-        Return the record last put under a key, read from disk and checked.
+        Return the current record of a key, read from disk and checked.
 
         Returns:
-            None for a miss: never stored, deleted, expired, overwritten by age,
-            damaged, or not readable. The last two are counted, and a damaged record is
-            forgotten.
+            None for a miss: never stored, deleted, expired, reclaimed, damaged or not
+            readable. Misses are counted by reason. A damaged record leaves the index.
         """
-        position = self._position_of(key)
+        position = self._find(key)
         if position is None:
             self.stats.absent_reads += 1
             return None
-        volume = self._volumes.get(position >> SEQ_SHIFT)
+        seq, offset, size = position
+        volume = self._volumes.get(seq)
         if volume is None:
             self.stats.evicted_reads += 1
             return None
-        offset = position >> OFFSET_SHIFT & OFFSET_MAX
-        size = position & SIZE_MAX
+        record: Record | None
         try:
             if size < _LARGE_BYTES:
                 started_ns = perf_counter_ns()
                 data = self._pread(volume.fd, size, offset)
-                # What `observe` does, without the call.
+                # `Histogram.observe`, written out: the call would cost 0.1 us.
                 took = perf_counter_ns() - started_ns
                 self._read_counts[took.bit_length()] += 1
                 self._reads.total_ns += took
                 if took > LONG_NS:
                     self._reads.long.append((started_ns, took))
-                record = decode_record(data, volume.name, offset, size, key)
+                record = decode_record(data, volume.identity, offset, key)
             else:
                 record = self._read_large(volume, offset, size, key)
         except (DamagedRecordError, OSError) as error:
-            self._count_failed_read(key, error)
-            return None
+            return self._retry_read(key, position, volume, error)
         if self.stats.read_errors_in_row:
             self.stats.read_errors_in_row = 0
-        if record.expires_ms and record.expires_ms <= self._clock():
-            self.stats.expired_reads += 1
+        if record is None:
+            self.stats.absent_reads += 1  # The position is that of another key.
             return None
-        return record
+        return self._unexpired(record) if record.expires_ms else record
 
-    def _read_large(self, volume: Volume, offset: int, size: int, key: bytes) -> Record:
+    def _read_large(
+        self, volume: Volume, offset: int, size: int, key: bytes
+    ) -> Record | None:
         """
-        Read header and value each by itself: cut from the whole, the value is a copy.
+        Read header and value separately: cut from the whole, the value would be a copy.
 
         Raises:
-            DamagedRecordError: One of both does not check out.
+            DamagedRecordError: A check of either part failed.
             OSError: The disk refused.
         """
         started_ns = perf_counter_ns()
-        record = self._read_header(volume, offset, size, key)
-        length = record.length
-        value = self._pread(volume.fd, length, offset + size - length)
-        self._reads.observe(started_ns, perf_counter_ns() - started_ns)
-        if len(value) != length or crc32c(value) != record.checksum:
-            raise DamagedRecordError("its value does not check out", volume.id, offset)
-        return make_record((value, *record[1:]))
+        header = self._read_header(volume, offset, size, key)
+        if header.key != key:
+            return None
+        value = self._pread(volume.fd, header.length, offset + header.value_start)
+        self._observe_read(started_ns, perf_counter_ns() - started_ns)
+        if len(value) != header.length or crc32c(value) != header.checksum:
+            raise DamagedRecordError("value checksum mismatch", volume.id, offset)
+        return _make_record(volume, header, value)
 
     def _read_header(
         self, volume: Volume, offset: int, size: int, key: bytes
-    ) -> Record:
-        """Read a record but its value; raises as `_read_large`."""
-        data = self._pread(volume.fd, min(size, HEAD_BYTES + len(key)), offset)
-        return decode_head(data, volume.name, offset, size, key)
+    ) -> RecordHeader:
+        """
+        Read the header part of a record, which may be of another key.
+
+        Args:
+            volume: The volume.
+            offset: Of the record.
+            size: A hint for the size of the record, see `index.py`.
+            key: The key that was looked up, a hint for the length of the header.
+
+        Raises:
+            DamagedRecordError: No intact header of a value is there.
+            OSError: The disk refused.
+        """
+        data = self._pread(volume.fd, min(size, HEADER_BYTES_MAX + len(key)), offset)
+        length = prefix_length(data)
+        if length > len(data):
+            data = self._pread(volume.fd, length, offset)
+        header = decode_header(data, volume.identity.prefix, offset)
+        if header is None or header.tombstone:
+            raise DamagedRecordError("header check failed", volume.id, offset)
+        return header
 
     def stat(self, key: bytes) -> Record | None:
         """
-        Return what `get` returns, but with an empty `value`, which is not read.
+        Return what `get` returns, with an empty `value`, which is not read.
 
-        A damaged value is therefore not noticed.
+        A damaged value is therefore not detected.
         """
-        found = self._locate(key)
-        if found is None:
-            if self._position_of(key) is None:
-                self.stats.absent_reads += 1
-            else:
-                self.stats.evicted_reads += 1
+        position = self._find(key)
+        if position is None:
+            self.stats.absent_reads += 1
             return None
-        volume, offset, size = found
+        seq, offset, size = position
+        volume = self._volumes.get(seq)
+        if volume is None:
+            self.stats.evicted_reads += 1
+            return None
         try:
             started_ns = perf_counter_ns()
-            record = self._read_header(volume, offset, size, key)
-            self._reads.observe(started_ns, perf_counter_ns() - started_ns)
+            header = self._read_header(volume, offset, size, key)
+            self._observe_read(started_ns, perf_counter_ns() - started_ns)
         except (DamagedRecordError, OSError) as error:
-            self._count_failed_read(key, error)
+            self._count_failed_read(key, position, error)
             return None
-        if record.expires_ms and record.expires_ms <= self._clock():
+        if header.key != key:
+            self.stats.absent_reads += 1
+            return None
+        if self._is_expired(header):
+            self.stats.expired_reads += 1
+            return None
+        return _make_record(volume, header, b"")
+
+    def _unexpired(self, record: Record) -> Record | None:
+        """Return the record, or count it as expired."""
+        if self._is_expired(record):
             self.stats.expired_reads += 1
             return None
         return record
 
+    def _is_expired(self, header: RecordHeader | Record) -> bool:
+        return bool(header.expires_ms) and header.expires_ms <= self._clock()
+
+    def _locate(self, key: bytes) -> tuple[Volume, int, int] | None:
+        """Return volume, offset and size of a key's record."""
+        position = self._find(key)
+        if position is None:
+            return None
+        volume = self._volumes.get(position[0])
+        return None if volume is None else (volume, position[1], position[2])
+
+    def _retry_read(
+        self,
+        key: bytes,
+        position: Position,
+        volume: Volume,
+        error: DamagedRecordError | OSError,
+    ) -> Record | None:
+        """Read a record again that is longer than the index says; else count a miss."""
+        _, offset, size = position
+        if isinstance(error, TruncatedReadError) and (
+            size < error.needed <= volume.end - offset
+        ):
+            try:
+                data = self._pread(volume.fd, error.needed, offset)
+                record = decode_record(data, volume.identity, offset, key)
+            except (DamagedRecordError, OSError) as second:
+                error = second
+            else:
+                self.stats.absent_reads += record is None
+                return record and self._unexpired(record)
+        self._count_failed_read(key, position, error)
+        return None
+
+    def _count_failed_read(
+        self, key: bytes, position: Position, error: DamagedRecordError | OSError
+    ) -> None:
+        """Count a failed read; a damaged record leaves the index."""
+        if isinstance(error, OSError):
+            self.stats.count_read_error(error)
+            return
+        with self._lock:
+            if self._find(key) == position:
+                self._index.delete(key)
+        self.stats.count_damaged(error)
+
     def read_raw(self, key: bytes) -> bytes | None:
-        """Return the record of a key as it is on the disk, not checked; None: a miss."""
+        """Return the bytes of the record of a key, not checked; None: a miss."""
         found = self._locate(key)
         if found is None:
             return None
@@ -272,47 +345,60 @@ class Store:
 
     def validate(self, key: bytes, copy: bytes) -> Record | None:
         """
-        Return the record in a copy, if a get may answer with it.
+        Return the record in a copy if a get may return it.
 
-        That is the record the index names now, or one that the cycle has overwritten,
-        for a key the index does not have. Whether such a key was put or deleted since
-        is not known here any more: whoever keeps copies must see to it that none is
-        left of what a put or delete has replaced.
+        It may if the index has this record, or if the record was reclaimed and the index
+        has none for the key. Whether such a key was put or deleted since is not known
+        here: the caller has to discard all copies of a key before a put or delete.
 
         Args:
-            key: That it was kept under.
+            key: The key that the copy was stored under.
             copy: What `read_raw` returned at some time, or any other bytes.
         """
-        record = decode_copy(copy, self._log.meta.store_id, key)
+        record = decode_copy(copy, self._log.manifest.store_id, key)
         if record is None:
             return None
         seq = make_seq(record.generation, record.volume)
-        position = self._position_of(key)
-        if position is not None and position >> SEQ_SHIFT in self._volumes:
-            expected = pack_position(seq, record.offset, record.size)
-            if position != expected:
+        position = self._find(key)
+        if position is not None and position[0] in self._volumes:
+            if position[:2] != (seq, record.offset):
                 return None
         elif seq in self._volumes or seq > self._log.active.seq:
             return None
-        if record.expires_ms and record.expires_ms <= self._clock():
-            return None
-        return record
+        return None if self._is_expired(record) else record
+
+    def __contains__(self, key: bytes) -> bool:
+        """Return whether the index has a key; the record itself is not read."""
+        return self._locate(key) is not None
+
+    # --- State ---------------------------------------------------------------------
 
     @property
     def store_id(self) -> int:
-        """The number that tells this store from all others."""
-        return self._log.meta.store_id
+        """The random number that identifies this store."""
+        return self._log.manifest.store_id
 
-    def journal(self) -> FileJournal:
-        """Return HOT.txt, for the caller to write and to close."""
-        return FileJournal(self._fs, self._mount.hot)
+    @property
+    def count(self) -> int:
+        """The number of keys, expired ones included."""
+        with self._lock:
+            return self._index.count
+
+    @property
+    def stale_entries(self) -> int:
+        """The number of index entries of reclaimed volumes that take memory."""
+        return self._index.stale
+
+    def journal(self) -> JournalFile:
+        """Return HOT.txt, for the hot tier to write and to close."""
+        return self._directory.journal()
 
     def is_ready(self) -> bool:
         """
-        Tell whether requests should come here: not after several read errors in a row.
+        Return whether this store should get requests: false after several read errors.
 
-        Then nobody may be sent here any more whose reads could show that the disk is
-        back, so the disk is asked each time.
+        While it is false, each call reads from the disk: there may be no requests whose
+        reads would show that the disk works again.
         """
         if self.stats.is_disk_good:
             return True
@@ -322,46 +408,9 @@ class Store:
         return True
 
     def usage(self) -> StoreUsage:
-        """
-        Return how full the volumes are.
-
-        Costs some microseconds for each volume and nothing for each key. For the thread
-        that puts.
-        """
-        return self._log.usage()
-
-    @property
-    def count(self) -> int:
-        """The number of keys, expired ones included."""
-        return self._index.count
-
-    def __contains__(self, key: bytes) -> bool:
-        """Tell whether the index has a key; the record itself is not looked at."""
-        return self._locate(key) is not None
-
-    def _locate(self, key: bytes) -> tuple[Volume, int, int] | None:
-        """
-        Return volume, offset and size of a key's record.
-
-        What `get` writes out: it is the path of every request, and a call costs it.
-        """
-        position = self._position_of(key)
-        if position is None:
-            return None
-        volume = self._volumes.get(position >> SEQ_SHIFT)
-        if volume is None:
-            return None
-        return volume, position >> OFFSET_SHIFT & OFFSET_MAX, position & SIZE_MAX
-
-    def _count_failed_read(
-        self, key: bytes, error: DamagedRecordError | OSError
-    ) -> None:
-        """Count it, and forget the key whose record is damaged for good."""
-        if isinstance(error, OSError):
-            self.stats.count_read_error(error)
-            return
-        self._index.delete(key)
-        self.stats.count_damaged(error)
+        """Return how full each volume is; some microseconds for each volume."""
+        with self._lock:
+            return self._log.usage()
 
     # --- Writing -------------------------------------------------------------------
 
@@ -377,21 +426,20 @@ class Store:
         """
         Store a value.
 
-        When this returns, readers see it and it survives the death of the process; a
-        power loss it survives as `sync_mode` says.
+        When this returns, reads return it and it survives a process crash; it survives
+        a power loss as `sync_mode` says.
 
         Args:
             key: 1 to 65,535 bytes of any kind.
             value: 0 bytes to what fits a volume; not copied.
-            content_type: At most 255 bytes, given back as they are.
+            content_type: At most 255 bytes, returned unchanged.
             content_encoding: Likewise.
             expires_ms: Milliseconds since the epoch; 0 = never.
 
         Raises:
             ValueTooLargeError: The record does not fit an empty volume.
-            DiskFullError: There is no room for the next volume.
-            StoreIOError: The disk refused. In this and the other cases the old value
-                stays.
+            DiskFullError: There is no disk space for the next volume.
+            StoreIOError: The disk refused. In all cases the old value stays.
         """
         length = len(value)
         size = (
@@ -401,29 +449,31 @@ class Store:
             + len(content_encoding)
             + length
         )
-        active = self._log.active
-        offset = active.end
-        if offset + size > active.capacity:
-            active = self._log.make_room(size, length)
-            offset = active.end
         checksum = crc32c(value)
-        now = self._clock()
-        prefix = encode_record(
-            active.identity,
-            self._session,
-            offset,
-            now,
-            expires_ms,
-            content_type,
-            content_encoding,
-            key,
-            length,
-            checksum,
-        )
-        self._append(active, (key, offset, size), (prefix, value), size)
-        self._index.set(key, active.base | offset << OFFSET_SHIFT | size)
-        if self._index.sweeping:
-            self._index.sweep(_SWEEP_KEYS_MIN + size // RECORD_BYTES_MIN)
+        with self._lock:
+            volume = self._log.active
+            if volume.end + size > volume.capacity:
+                volume = self._log.make_room(size, length)
+            offset = volume.end
+            now = self._clock()
+            header = encode_record(
+                volume.identity.prefix,
+                self._mount_count,
+                offset,
+                now,
+                expires_ms,
+                content_type,
+                content_encoding,
+                key,
+                length,
+                checksum,
+            )
+            if self._append(volume, (key, offset, size), (header, value), size):
+                self._log.write_index(volume)
+            index = self._index
+            index.set(key, volume.seq, offset, size)
+            if index.is_sweeping:
+                index.sweep(_SWEEP_ENTRIES)
         return make_record(
             (
                 value,
@@ -431,8 +481,8 @@ class Store:
                 content_encoding,
                 now,
                 expires_ms,
-                active.id,
-                active.generation,
+                volume.id,
+                volume.generation,
                 offset,
                 size,
                 length,
@@ -441,46 +491,79 @@ class Store:
             )
         )
 
-    def delete(self, key: bytes) -> bool:
+    def _append(
+        self, volume: Volume, entry: Entry, buffers: tuple[bytes, ...], size: int
+    ) -> bool:
         """
-        Forget a key for good.
-
-        A tombstone and its line in the index file are written before this returns, so
-        that the key stays deleted as surely as a put stays put.
-
-        Returns:
-            Whether there was something to delete; an expired value is nothing.
+        Append a record; see `Volume.append` for arguments and result.
 
         Raises:
-            DiskFullError: There is no room for the next volume.
+            StoreIOError: The disk refused; the next record overwrites this one.
+        """
+        started_ns = perf_counter_ns()
+        try:
+            is_index_due = volume.append(entry, buffers, size, sync=self._syncs_each)
+        except OSError as error:
+            raise self._log.refused(volume, error) from error
+        self._observe_write(started_ns, perf_counter_ns() - started_ns)
+        return is_index_due
+
+    def delete(self, key: bytes) -> bool:
+        """
+        Delete a key.
+
+        A tombstone and its index entry are written before this returns, so that a
+        deletion is as durable as a put.
+
+        Returns:
+            Whether there was a value; an expired one does not count. A record that
+            cannot be read counts and is deleted.
+
+        Raises:
+            DiskFullError: There is no disk space for the next volume.
             StoreIOError: The disk refused. In both cases the value stays.
         """
-        if key not in self:
-            return False
-        expired_reads = self.stats.expired_reads
-        self.stat(key)  # What cannot be read may be there, and is deleted all the same.
-        is_expired = self.stats.expired_reads > expired_reads
-        size = RECORD_OVERHEAD_BYTES + len(key)
-        active = self._log.active
-        if active.end + size > active.capacity:
-            active = self._log.make_room(size, 0)
-        tombstone = encode_tombstone(
-            active.identity, self._session, active.end, self._clock(), key
-        )
-        self._appender.append_tombstone(active, key, tombstone)
-        # Rotation may have reclaimed the key's own life; then this finds nothing.
-        self._index.delete(key)
-        return not is_expired
+        with self._lock:
+            found = self._locate(key)
+            if found is None:
+                return False
+            existed = True
+            try:
+                header = self._read_header(*found, key)
+            except (DamagedRecordError, OSError):
+                pass
+            else:
+                if header.key != key:
+                    return False
+                existed = not self._is_expired(header)
+            size = RECORD_OVERHEAD_BYTES + len(key)
+            volume = self._log.active
+            if volume.end + size > volume.capacity:
+                volume = self._log.make_room(size, 0)
+            tombstone = encode_tombstone(
+                volume.identity.prefix,
+                self._mount_count,
+                volume.end,
+                self._clock(),
+                key,
+            )
+            self._append(volume, (key, 0, 0), (tombstone,), size)
+            if not volume.has_index_backlog:
+                self._log.write_index(volume)
+            # A rotation may have reclaimed the record; then there is nothing to remove.
+            self._index.delete(key)
+        return existed
 
     def flush(self) -> None:
         """
-        Forget every key for good, in constant time.
+        Drop every key, in constant time.
 
         Raises:
-            DiskFullError: There is no room for the next volume.
-            StoreIOError: The disk refused. In both cases everything is still there.
+            DiskFullError: There is no disk space for the next volume.
+            StoreIOError: The disk refused. In both cases nothing was dropped.
         """
-        self._log.flush()
+        with self._lock:
+            self._log.flush()
 
     # --- Syncing and closing -------------------------------------------------------
 
@@ -488,24 +571,42 @@ class Store:
         """
         Return when everything written up to now survives a power loss.
 
-        May be called by another thread. A disk that refuses is logged and counted, and
-        the volume concerned is not written any further: what the system has dropped of
-        it will be found damaged, not believed.
+        For any one thread. A refusal is logged and counted, and the volume concerned is
+        not written again: what the kernel has dropped of it is found damaged.
         """
         self._log.sync()
 
     def close(self) -> None:
-        """Write and sync what is buffered, and give the mount point back."""
-        if self._closed:
+        """Write and sync what is buffered, and release the mount point."""
+        if self._is_closed:
             return
-        self._closed = True
-        self._appender.write_index(self._log.active)
+        self._is_closed = True
         self._log.close()
-        self._mount.close()
+        self._directory.close()
+
+
+def _make_record(volume: Volume, header: RecordHeader, value: bytes) -> Record:
+    return Record(
+        value,
+        header.content_type,
+        header.content_encoding,
+        header.stored_ms,
+        header.expires_ms,
+        volume.id,
+        volume.generation,
+        header.offset,
+        header.size,
+        header.length,
+        header.checksum,
+    )
 
 
 class PeriodicSync:
-    """Calls `Store.sync` every so many seconds until it is stopped."""
+    """
+    A thread that calls `Store.sync` at an interval, for the sync mode "periodic".
+
+    The system calls that it waits in release the interpreter, so that requests continue.
+    """
 
     def __init__(self, store: Store, interval: float) -> None:
         """Start at once; `interval` in seconds."""
@@ -520,6 +621,6 @@ class PeriodicSync:
             self._store.sync()
 
     def stop(self) -> None:
-        """Return when the thread has ended and will not touch the store again."""
+        """Return when the thread has ended and will not use the store again."""
         self._stopped.set()
         self._thread.join()

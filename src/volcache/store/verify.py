@@ -1,9 +1,9 @@
 """
-Compare everything in a mount point with what FORMAT.md says, without changing any of it.
+Integrity check: compare everything in a mount point with docs/FORMAT.md.
 
-Records are found by the scan that also a start uses. What the index file says of a volume
-is held against them, so that each damaged record is named even where several lie side by
-side. What a killed process leaves is no damage: it is told as a note.
+Changes nothing. Records are found by the same scan as at startup. The entries of the index
+file are compared with them, so that each damaged record is named even if several are
+adjacent. What a killed process leaves is not damage: it is reported as a note.
 """
 
 from __future__ import annotations
@@ -11,167 +11,135 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from volcache.store.cross_check import CrossCheck, Line, Whole, cross_check
-from volcache.store.directory import DATA, INDEX, META
+from volcache.store.cross_check import EntryWalk, Matching, Missing, cross_check
+from volcache.store.directory import DATA, INDEX, META, read_beginning, read_whole
 from volcache.store.format import VOLUME_HEADER_BYTES, encode_volume_header
 from volcache.store.index_format import encode_key
-from volcache.store.inventory import read_beginning, read_whole
 from volcache.store.recovery import open_contents, tail_window
-from volcache.store.scan import (
-    NO_FILE,
-    Found,
-    Gap,
-    Torn,
-    VolumeReader,
-    scan_records,
-)
+from volcache.store.scan import Found, Gap, Torn, VolumeReader, scan_records
+from volcache.store.volume import NO_FILE
 from volcache.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from volcache.store.format import RecordHeader
     from volcache.store.index_file import IndexContents
     from volcache.store.offline import OfflineStore
     from volcache.store.volume import Volume
 
-# A stored record is lost; what is said about records is wrong; a record was cut off that
-# nobody was told is stored; and what else a kill leaves.
+# record: a stored record is lost. file: metadata about records is wrong. torn: a record
+# that was not acknowledged is cut off. note: something else that a kill leaves.
 Kind = Literal["record", "file", "torn", "note"]
 _STEP_BYTES: Final = 8 * 2**20  # between two reports of progress
 
 
 class Finding(NamedTuple):
-    """One thing that is not as it should be, or that is worth a word."""
+    """One deviation from the format, or a note."""
 
     kind: Kind
     file: str
     offset: int
     what: str
 
-    @property
-    def is_damage(self) -> bool:
-        """Whether something is lost or wrong."""
-        return self.kind in {"record", "file"}
-
 
 @dataclass(slots=True)
 class Counts:
-    """What was looked at."""
+    """What was checked."""
 
     volumes: int = 0
-    records: int = 0  # whole ones, tombstones included
+    records: int = 0  # intact ones, tombstones included
     keys: int = 0  # that can be read, expired ones included
     bytes: int = 0
 
 
-class Check:
-    """One look at everything."""
+def verify(
+    store: OfflineStore,
+    counts: Counts,
+    advance: Callable[[int], object] = lambda _: None,
+) -> Iterator[Finding]:
+    """
+    Check a mount point and yield what is wrong.
+
+    Args:
+        store: To be checked.
+        counts: Is filled; complete when the iterator has ended.
+        advance: Called with the number of bytes read since the last call.
+    """
+    inventory = store.inventory
+    for problem in store.problems:
+        yield Finding("file", *problem)
+    yield from _check_manifest(store)
+    for volume_id, generation in inventory.stale:
+        what = f"generation {generation} was reclaimed before a power loss"
+        yield Finding("note", f"{DATA}/{volume_id}", 0, what)
+    for volume_id in inventory.headers:
+        yield from _check_header(store, volume_id)
+    keys: set[bytes] = set()
+    for volume in store.volumes:
+        yield from _VolumeCheck(store, volume, counts, keys, advance).run()
+    counts.keys = len(keys)
+
+
+def _check_manifest(store: OfflineStore) -> Iterator[Finding]:
+    inventory, active = store.inventory, store.active
+    if inventory.is_manifest_lost:
+        yield Finding("file", META, 0, "is missing or its checksum is wrong")
+    elif active.seq != inventory.manifest.active_seq:
+        what = (
+            f"names volume {inventory.manifest.active} of generation"
+            f" {inventory.manifest.generation}, but there is volume {active.id} of"
+            f" generation {active.generation}"
+        )
+        yield Finding("file", META, 0, what)
+
+
+def _check_header(store: OfflineStore, volume_id: int) -> Iterator[Finding]:
+    header = store.inventory.headers[volume_id]
+    file = f"{DATA}/{volume_id}"
+    if header.store_id != store.inventory.manifest.store_id:
+        what = f"belongs to another store, {header.store_id:016x}"
+        yield Finding("file", file, 8, what)
+        return
+    fd = store.descriptor(volume_id)
+    data = read_beginning(store.directory, fd, VOLUME_HEADER_BYTES)
+    if data != encode_volume_header(header):
+        yield Finding("file", file, 52, "the end of the header is not zero")
+
+
+class _VolumeCheck:
+    """One volume, compared with its index file."""
 
     def __init__(
-        self, store: OfflineStore, advance: Callable[[int], object] = lambda _: None
+        self,
+        store: OfflineStore,
+        volume: Volume,
+        counts: Counts,
+        keys: set[bytes],
+        advance: Callable[[int], object],
     ) -> None:
-        """Prepare; `advance` is told how many bytes more were read."""
         self._store = store
-        self._mount = store.mount
-        self._advance = advance
-        self._keys: set[bytes] = set()  # that can be read
-        self.counts = Counts()
-
-    def run(self) -> Iterator[Finding]:
-        """Yield what is found; `counts` is right when it has come to its end."""
-        store = self._store
-        for problem in store.problems:
-            yield Finding("file", *problem)
-        yield from self._check_meta()
-        for number, generation in store.stale_volumes:
-            what = f"generation {generation} was reclaimed before a power loss"
-            yield Finding("note", f"{DATA}/{number}", 0, what)
-        for header in store.headers:
-            yield from self._check_header(header)
-        for volume in store.volumes:
-            yield from _Volume(
-                self, volume, is_active=volume is store.volumes[-1]
-            ).run()
-        self.counts.keys = len(self._keys)
-
-    def _check_meta(self) -> Iterator[Finding]:
-        store = self._store
-        if store.meta_lost:
-            yield Finding("file", META, 0, "is missing or does not check out")
-            return
-        newest = store.volumes[-1]
-        if newest.seq != store.meta.active_seq:
-            what = (
-                f"names volume {store.meta.active} of generation"
-                f" {store.meta.generation}, but there is volume {newest.id} of"
-                f" generation {newest.generation}"
-            )
-            yield Finding("file", META, 0, what)
-
-    def _check_header(self, number: int) -> Iterator[Finding]:
-        header = self._store.headers[number]
-        file = f"{DATA}/{number}"
-        if header.store_id != self._store.meta.store_id:
-            what = f"is of store {header.store_id:016x}, another one"
-            yield Finding("file", file, 8, what)
-            return
-        fd = self._store.descriptor(number)
-        if read_beginning(self._mount, fd, VOLUME_HEADER_BYTES) != (
-            encode_volume_header(header)
-        ):
-            yield Finding("file", file, 52, "the end of the header is not zero")
-
-    # --- What a life tells ---------------------------------------------------------
-
-    def count_bytes(self, count: int) -> None:
-        """Count bytes that were looked at."""
-        self.counts.bytes += count
-        self._advance(count)
-
-    def count_whole(self, keys: list[bytes]) -> None:
-        """Count whole records of values, and take them for the last of their keys."""
-        self.counts.records += len(keys)
-        self._keys.update(keys)
-
-    def count_found(self, header: RecordHeader) -> None:
-        """Count a whole record, and take it for the last of its key."""
-        self.counts.records += 1
-        if header.tombstone:
-            self._keys.discard(header.key)
-        else:
-            self._keys.add(header.key)
-
-    def count_lost(self, key: bytes) -> None:
-        """Take it that a key is a miss: its last record is damaged."""
-        self._keys.discard(key)
-
-
-class _Volume:
-    """One life, its volume held against its index file."""
-
-    def __init__(self, check: Check, volume: Volume, *, is_active: bool) -> None:
-        mount = check._mount  # noqa: SLF001 - Two halves of one thing.
-        self._check = check
-        self._mount = mount
+        self._fs = store.directory.fs
         self._volume = volume
-        self._is_head = is_active
-        self._problems = check._store.problems  # noqa: SLF001
+        self._is_active = volume is store.active
+        self._counts = counts
+        self._keys = keys  # that can be read
+        self._advance = advance
         self._data_file = f"{DATA}/{volume.id}"
         self._index_file = f"{INDEX}/{volume.id}"
-        data = read_whole(mount, mount.index_path(volume.id))
-        self._contents = open_contents(mount, volume, data)
-        self._walk = CrossCheck(self._contents)
-        self._without_line = 0
+        path = store.directory.index_path(volume.id)
+        data = read_whole(store.directory, path)
+        self._contents = open_contents(store.directory, volume, data)
+        self._walk = EntryWalk(self._contents)
+        self._without_entry = 0
         self._reported = VOLUME_HEADER_BYTES
 
     def run(self) -> Iterator[Finding]:
         """Yield what is wrong with the volume, then with its index file."""
         volume, contents = self._volume, self._contents
-        self._check.counts.volumes += volume.fd != NO_FILE
-        header = self._check._store.headers.get(volume.id)  # noqa: SLF001
+        self._counts.volumes += volume.fd != NO_FILE
+        header = self._store.inventory.headers.get(volume.id)
         if header is not None and header.generation < volume.generation:
-            yield self._data("note", 0, "was to begin anew when the process died")
+            yield self._data("note", 0, "the process ended while it was started")
         yield from self._indexed()
         if not contents.sealed and volume.fd != NO_FILE:
             yield from self._tail()
@@ -180,28 +148,31 @@ class _Volume:
     def _data(self, kind: Kind, offset: int, what: str) -> Finding:
         return Finding(kind, self._data_file, offset, what)
 
+    def _index(self, kind: Kind, offset: int, what: str) -> Finding:
+        return Finding(kind, self._index_file, offset, what)
+
     def _progress(self, offset: int, *, force: bool = False) -> None:
         step = offset - self._reported
         if step >= _STEP_BYTES or (force and step > 0):
-            self._check.count_bytes(step)
+            self._counts.bytes += step
+            self._advance(step)
             self._reported = offset
 
-    # --- The part that has lines ---------------------------------------------------
+    # --- The part that is indexed --------------------------------------------------
 
     def _indexed(self) -> Iterator[Finding]:
-        """Look at the records up to where the volume is indexed."""
-        reader = VolumeReader(self._mount.fs, self._volume, self._walk.end)
+        """Check the records up to where the volume is indexed."""
+        reader = VolumeReader(self._fs, self._volume, self._walk.end)
         for event in cross_check(self._walk, reader):
-            if isinstance(event, Whole):
-                self._check.count_whole([key for key, _, _ in event.lines])
+            if isinstance(event, Matching):
+                self._counts.records += len(event.entries)
+                self._keys.update(key for key, _, _ in event.entries)
                 self._progress(event.end)
             elif isinstance(event, Found):
                 yield from self._record(event)
-            elif isinstance(event, Line):
-                self._check.count_lost(event.key)
-                yield self._lost(
-                    event.offset, event.size, event.key, "is not there whole"
-                )
+            elif isinstance(event, Missing):
+                self._keys.discard(event.key)
+                yield self._lost(event.offset, event.size, event.key, "is not intact")
             elif isinstance(event, Gap):
                 yield self._gap(event.start, event.end)
             else:
@@ -211,20 +182,24 @@ class _Volume:
 
     def _record(self, found: Found) -> Iterator[Finding]:
         header = found.header
-        if found.intact:
-            self._check.count_found(header)
+        if not found.intact:
+            self._keys.discard(header.key)
+            yield self._lost(
+                header.offset, header.size, header.key, "value checksum mismatch"
+            )
             return
-        self._check.count_lost(header.key)
-        yield self._lost(
-            header.offset, header.size, header.key, "its value does not check out"
-        )
+        self._counts.records += 1
+        if header.tombstone:
+            self._keys.discard(header.key)
+        else:
+            self._keys.add(header.key)
 
     def _lost(self, offset: int, size: int, key: bytes, why: str) -> Finding:
         what = f"{encode_key(key)}, {size} bytes: {why}"
         return self._data("record", offset, what)
 
     def _gap(self, start: int, end: int) -> Finding:
-        what = f"{end - start} bytes up to {end} are no record"
+        what = f"{end - start} bytes up to {end} are not a record"
         return self._data("record", start, what)
 
     def _unreadable(self, reader: VolumeReader) -> Iterator[Finding]:
@@ -232,15 +207,15 @@ class _Volume:
             what = f"{counted(reader.unreadable_sectors, 'sector')} cannot be read"
             yield self._data("file", 0, what)
 
-    # --- The part behind it --------------------------------------------------------
+    # --- The part after it ---------------------------------------------------------
 
     def _tail(self) -> Iterator[Finding]:
-        """Look at what lies behind the last line, as a start does."""
-        reader = VolumeReader(self._mount.fs, self._volume)
-        window = tail_window(self._contents, is_active=self._is_head)
+        """Check what follows the last entry, as a start does."""
+        reader = VolumeReader(self._fs, self._volume)
+        window = tail_window(self._contents, is_active=self._is_active)
         for event in scan_records(reader, self._contents.volume_end, window):
             if isinstance(event, Found):
-                self._without_line += 1
+                self._without_entry += 1
                 yield from self._record(event)
                 self._progress(event.header.offset)
             elif isinstance(event, Gap):
@@ -253,29 +228,26 @@ class _Volume:
     # --- The index file itself -----------------------------------------------------
 
     def _file(self, contents: IndexContents) -> Iterator[Finding]:
-        if any(problem.file == self._index_file for problem in self._problems):
-            return  # It is no file, as was said.
+        if any(problem.file == self._index_file for problem in self._store.problems):
+            return  # It is not a file; reported already.
         if not contents.length:
-            lost = self._without_line or not self._is_head
+            lost = self._without_entry or not self._is_active
             yield self._index("file" if lost else "note", 0, "is missing")
         elif not contents.is_ours:
-            what = "its first block is not one of this life, or does not check out"
+            what = "its first block belongs to another volume, or its checksum is wrong"
             yield self._index("file", 0, what)
         elif not contents.is_whole or (
             contents.sealed and contents.length > contents.file_end
         ):
-            what = "what follows does not check out"
+            what = "a block with a wrong checksum follows"
             yield self._index("file", contents.file_end, what)
-        elif not contents.sealed and not self._is_head:
-            what = f"is not sealed; {_have_no_line(self._without_line)}"
+        elif not contents.sealed and not self._is_active:
+            what = f"is not sealed; {_have_no_entry(self._without_entry)}"
             yield self._index("file", contents.file_end, what)
-        elif self._without_line or contents.length > contents.file_end:
-            what = f"{_have_no_line(self._without_line)} yet, as after a kill"
+        elif self._without_entry or contents.length > contents.file_end:
+            what = f"{_have_no_entry(self._without_entry)} yet, as after a kill"
             yield self._index("note", contents.file_end, what)
 
-    def _index(self, kind: Kind, offset: int, what: str) -> Finding:
-        return Finding(kind, self._index_file, offset, what)
 
-
-def _have_no_line(records: int) -> str:
-    return f"{counted(records, 'record')} {'has' if records == 1 else 'have'} no line"
+def _have_no_entry(records: int) -> str:
+    return f"{counted(records, 'record')} {'has' if records == 1 else 'have'} no entry"

@@ -1,271 +1,334 @@
 """
-One life of one volume: where it lies, how far it is written, what is not yet indexed.
+One use of one volume: its data file, its index file and how far both are written.
 
-Holds the descriptor of the data file, which it does not own: the descriptor outlives the
-life and serves the next one. Knows nothing of keys in other volumes, nor of rotation.
+`Volume` is the only writer of its fields. It raises what the disk refuses; whoever calls it
+decides what follows. The data file stays open when the use ends, and serves the next one.
+
+Life cycle: a volume is started (`start`) or found at startup (`resume`), appended to while
+it is active, and then sealed (`seal`). One that failed a sync is retired (`retire`):
+nothing is appended to it again.
 
 Invariants:
-    - The bytes from `VOLUME_HEADER_BYTES` to `end` are records of this life, one behind
-      the other, but for what recovery has found damaged.
+    - The bytes from `VOLUME_HEADER_BYTES` to `end` are records of this use, one after the
+      other, except where recovery has found damage.
     - `end` never decreases.
-    - Every record before `end` is in the index file or in `pending`.
-    - What lies between `end` and `filled` means nothing and may be overwritten.
+    - Every record before `end` is in the index file or in the pending entries.
+    - The bytes after `end` are undefined and may be overwritten.
 
-Appending to the head: the bytes of a record, and its line in the index file.
-
-Knows where a record ends and when lines are due, neither what is in a record nor the
-index in memory.
+Locking: the caller holds the lock of the store, except for `sync`.
 """
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from volcache.errors import StoreIOError
 from volcache.store.files import write_all
 from volcache.store.format import (
     VOLUME_HEADER_BYTES,
     VolumeHeader,
     encode_volume_header,
+    make_seq,
     volume_identity,
 )
-from volcache.store.index import SEQ_SHIFT, make_seq
+from volcache.store.index_file import IndexFile
 from volcache.store.index_format import IndexName
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from volcache.store.files import FileSystem
-    from volcache.store.index_file import IndexFile
-    from volcache.store.index_format import Meta
-    from volcache.store.log import CircularLog
-    from volcache.store.stats import StoreStats
+    from volcache.store.index_format import Entry
+    from volcache.store.manifest import Manifest
+
+NO_FILE: Final = -1  # The descriptor of a volume whose data file cannot be opened.
+# Entries are written to the index file this many at a time: about 13 KB, one write per
+# 512 puts. Entries not yet written are found by a scan at the next start.
+_INDEX_BATCH: Final = 512
+# The block size of ext4 and XFS, and the page size of x86 and most ARM.
+_PAGE_BYTES: Final = 4096
+_ZEROS: Final = bytes(_PAGE_BYTES)
+
+
+class SyncFailedError(OSError):
+    """A sync failed: the volume must be retired."""
 
 
 class Volume:
-    """A volume in one generation."""
+    """
+    A volume in one generation.
+
+    Attributes (read-only for others):
+        id, generation, store_id: Which use of which volume this is.
+        seq: The sequence number; volumes started later have higher ones.
+        identity: As `format.decode_record` takes it.
+        fd: Descriptor of the data file, `NO_FILE` if it cannot be opened.
+        end: Offset of the next record.
+        capacity: Records may be written up to this offset; 0 if none may.
+        started_ms: When it was started, milliseconds since the epoch; 0: not known.
+        is_retired: Nothing is appended again, because it is full or a sync failed.
+        is_sealed: Its index file is complete.
+    """
 
     __slots__ = (
-        "base",
+        "_fs",
+        "_index_batch",
+        "_index_file",
+        "_pending",
+        "_synced_end",
+        "_written_end",
         "capacity",
         "end",
         "fd",
-        "filled",
         "generation",
         "id",
         "identity",
-        "index_file",
-        "name",
-        "pending",
-        "retired",
-        "sealed",
+        "is_retired",
+        "is_sealed",
         "seq",
         "started_ms",
         "store_id",
-        "synced_end",
     )
 
-    def __init__(self, *, fd: int, volume: int, generation: int, store_id: int) -> None:
-        """Describe a life; nothing is read or written."""
+    def __init__(
+        self,
+        fs: FileSystem,
+        fd: int,
+        *,
+        volume: int,
+        generation: int,
+        store_id: int,
+        started_ms: int = 0,
+    ) -> None:
+        """Describe a use; nothing is read or written."""
+        self._fs = fs
         self.fd = fd
         self.id = volume
         self.generation = generation
         self.store_id = store_id
         self.seq = make_seq(generation, volume)
-        self.base = self.seq << SEQ_SHIFT  # of every position in this life
-        self.name = volume_identity(
+        self.identity = volume_identity(
             generation=generation, store_id=store_id, volume=volume
         )
-        self.identity = self.name.identity
         self.end = VOLUME_HEADER_BYTES
-        # How far whole pages were written: the system has them in memory, and need not
-        # read them from the disk to take a record that covers a part of one.
-        self.filled = 0
-        self.synced_end = 0
-        self.started_ms = 0  # Epoch, as its header says; 0 when that is not known.
-        # How far it may be written: 0 until its room is allocated, and when retired.
+        # Whole pages are written up to here: the kernel has them in memory and does not
+        # read them from the disk for a record that covers part of one.
+        self._written_end = 0
+        self._synced_end = 0
+        self.started_ms = started_ms
         self.capacity = 0
-        self.retired = False  # Not to be written any more, full or failed.
-        self.sealed = False  # Its index file says that it is complete.
-        self.index_file: IndexFile | None = None
-        # Key, offset, size of the records that have no line in the index file yet.
-        self.pending: list[tuple[bytes, int, int]] = []
+        self.is_retired = False
+        self.is_sealed = False
+        self._index_file: IndexFile | None = None
+        self._pending: list[Entry] = []  # records without an entry in the index file
+        self._index_batch = _INDEX_BATCH  # this many pending entries are written
 
     @property
     def index_name(self) -> IndexName:
         """The first line of its index file."""
         return IndexName(self.id, self.generation, self.store_id)
 
-    def write_header(self, fs: FileSystem, meta: Meta, started_ms: int) -> None:
+    @property
+    def pending(self) -> tuple[Entry, ...]:
+        """The entries of records that are not in the index file yet."""
+        return tuple(self._pending)
+
+    # --- Starting and resuming -----------------------------------------------------
+
+    def start(self, manifest: Manifest, now_ms: int) -> None:
         """
-        Begin the life on the disk: from here on older records do not exist.
+        Write the header: from now on, records of earlier uses are invalid.
 
         Raises:
-            OSError: The header may be torn, which a boot mends from META.txt.
+            OSError: The header may be torn; recovery rewrites it from META.txt.
         """
         header = VolumeHeader(
             self.generation,
             self.store_id,
             self.id,
-            meta.mount_count,
-            started_ms,
-            meta.oldest_seq,
+            manifest.mount_count,
+            now_ms,
+            manifest.oldest_seq,
         )
         data = encode_volume_header(header)
-        if fs.pwritev(self.fd, [data], 0) != len(data):
+        if self._fs.pwritev(self.fd, [data], 0) != len(data):
             message = f"header of volume {self.id} was written in part"
             raise OSError(message)
-        self.started_ms = started_ms
+        self.started_ms = now_ms
 
-    def index(self, *, sealed: bool = False) -> None:
+    def resume(self, *, end: int, pending: Iterable[Entry], sealed: bool) -> None:
         """
-        Write what is pending to the index file, as one block.
-
-        Raises:
-            OSError: Nothing was taken from `pending`.
-        """
-        if self.index_file is None:
-            # It could not be made. The next start finds these records by scanning.
-            self.pending = []
-            return
-        if self.pending or sealed:
-            self.index_file.append(self.pending, self.end, sealed=sealed)
-            self.pending = []
-
-    def sync(self, fs: FileSystem) -> None:
-        """
-        Return when all records up to now, and the lines about them, are on the disk.
-
-        May be called by another thread than the one that writes.
-
-        Raises:
-            OSError: Nothing is known of what was written since the last sync. The
-                system may have dropped it, so it must not be tried again.
-        """
-        end = self.end
-        if end != self.synced_end:
-            fs.sync(self.fd)
-            self.synced_end = end
-        if self.index_file is not None:
-            self.index_file.sync()
-
-
-# Lines of the index file are written this many at a time: 13 KB or so, a write for every
-# 512 puts. What is not written is found again by scanning the tail of the volume.
-_INDEX_BATCH: Final = 512
-# Blocks of ext4 and XFS, and pages of x86 and most ARM.
-_PAGE_BYTES: Final = 4096
-_ZEROS: Final = bytes(_PAGE_BYTES)
-
-
-class Appender:
-    """Writes behind what the head holds."""
-
-    def __init__(
-        self,
-        fs: FileSystem,
-        log: CircularLog,
-        stats: StoreStats,
-        *,
-        syncs_each: bool,
-    ) -> None:
-        """
-        Write nothing yet.
+        Take over what recovery has found; nothing is read or written.
 
         Args:
-            fs: The disk.
-            log: Told of a volume that could not be synced.
-            stats: Where writes and errors are counted.
-            syncs_each: Whether a record survives a power loss when `append` returns.
+            end: The end of the last record.
+            pending: Records that are not in the index file.
+            sealed: The index file is complete.
         """
-        self._fs = fs
-        self._pwritev = fs.pwritev
-        self._log = log
-        self._stats = stats
-        self._observe = stats.writes.observe
-        self._syncs_each = syncs_each
-        self._index_batch = _INDEX_BATCH  # Lines that make the next write of them due.
+        self.end = end
+        self._pending = list(pending)
+        self.is_sealed = sealed
+
+    def allocate(self, length: int) -> None:
+        """
+        Allocate disk space for `length` bytes; records may be written up to there.
+
+        Raises:
+            OSError: Nothing has changed, except that the file may be longer.
+        """
+        self._fs.allocate(self.fd, length)
+        self.capacity = length
+
+    def trim(self) -> None:
+        """
+        Cut the file to its capacity: `volume_size` was larger when it was last used.
+
+        Raises:
+            OSError: The file keeps its length.
+        """
+        if self.capacity and self._fs.size(self.fd) > self.capacity:
+            self._fs.truncate(self.fd, self.capacity)
+
+    # --- Appending -----------------------------------------------------------------
 
     def append(
-        self,
-        active: Volume,
-        entry: tuple[bytes, int, int],
-        buffers: tuple[bytes, ...],
-        size: int,
-    ) -> None:
+        self, entry: Entry, buffers: tuple[bytes, ...], size: int, *, sync: bool
+    ) -> bool:
         """
-        Write a record at the end of the head; its line follows with others.
+        Write a record at `end`; its entry in the index file follows later.
 
-        The page it ends in is written to its end. A page of which a part is written has
-        first to be read from the disk, unless it is in memory: a slot that is used again
-        is not, and each page would cost a read. One that is written whole does not.
+        It survives a process crash when this returns, a power loss after a sync.
+
+        The page that the record ends in is written completely. To write part of a page
+        that is not in memory, the kernel would first read it from the disk: one read for
+        each page of a volume that is used again.
 
         Args:
-            active: Must have room for it.
-            entry: What its line says: key, offset, size.
-            buffers: The record in pieces.
-            size: Their length, all together.
+            entry: The entry for the index file.
+            buffers: The record, in pieces.
+            size: Their total length; `end + size` is at most `capacity`.
+            sync: Return only when the record is on the disk.
+
+        Returns:
+            Whether enough entries are pending to write them to the index file.
 
         Raises:
-            StoreIOError: The head ends where it ended; the next record is written over
-                what came of this one.
+            SyncFailedError: `end` has not moved; the volume must be retired.
+            OSError: `end` has not moved; the next record overwrites this one.
         """
-        offset = active.end
+        offset = self.end
         end = offset + size
-        filled = active.filled
-        if end > filled:
-            filled = min(end + -end % _PAGE_BYTES, active.capacity)
-            buffers = (*buffers, _ZEROS[: filled - end])
-            size = filled - offset
-        try:
-            started_ns = perf_counter_ns()
-            written = self._pwritev(active.fd, buffers, offset)
-            if written != size:  # The system cut it short.
-                rest = b"".join(buffers)[written:]
-                write_all(self._fs, active.fd, rest, offset + written)
-            self._observe(started_ns, perf_counter_ns() - started_ns)
-        except OSError as error:
-            self._stats.count_write_error(error)
-            message = f"disk refused to write: {error.strerror or error}"
-            raise StoreIOError(message) from error
-        if self._syncs_each:
-            self._sync(active, end)
-        active.filled = filled
-        active.end = end
-        pending = active.pending
+        written_end = self._written_end
+        if end > written_end:
+            written_end = min(end + -end % _PAGE_BYTES, self.capacity)
+            buffers = (*buffers, _ZEROS[: written_end - end])
+            size = written_end - offset
+        written = self._fs.pwritev(self.fd, buffers, offset)
+        if written != size:  # The kernel wrote only a part.
+            rest = b"".join(buffers)[written:]
+            write_all(self._fs, self.fd, rest, offset + written)
+        if sync:
+            try:
+                self._fs.sync(self.fd)
+            except OSError as error:
+                raise SyncFailedError(error.errno, error.strerror) from error
+            self._synced_end = end
+        self._written_end = written_end
+        self.end = end
+        pending = self._pending
         pending.append(entry)
-        if len(pending) >= self._index_batch:
-            self.write_index(active)
+        return len(pending) >= self._index_batch
 
-    def append_tombstone(self, active: Volume, key: bytes, tombstone: bytes) -> None:
+    # --- The index file ------------------------------------------------------------
+
+    def open_index_file(self, path: str, valid_end: int) -> None:
         """
-        Write a tombstone, and its line at once; else as `append`.
+        Open the index file for appending, or create it.
 
-        A line that could not be written comes with the next that can.
+        Args:
+            path: Of the index file.
+            valid_end: Length of its valid part; 0: create a new file.
+
+        Raises:
+            OSError: There is no index file; the next start scans the volume.
         """
-        self.append(active, (key, 0, 0), (tombstone,), len(tombstone))
-        if self._index_batch == _INDEX_BATCH:
-            self.write_index(active)
-
-    def _sync(self, active: Volume, end: int) -> None:
-        try:
-            self._fs.sync(active.fd)
-        except OSError as error:
-            self._log.count_sync_error(active, error)
-            message = f"disk refused to sync: {error.strerror or error}"
-            raise StoreIOError(message) from error
-        active.synced_end = end
-
-    def write_index(self, active: Volume) -> None:
-        """
-        Write pending lines; when that fails they stay pending.
-
-        They are tried again when they are twice as many: to word all of them with every
-        put would take the service down, and a start finds the records by scanning.
-        """
-        try:
-            active.index()
-        except OSError as error:
-            self._index_batch = 2 * max(_INDEX_BATCH, len(active.pending))
-            self._stats.count_index_error(error, volume=active.id)
+        if valid_end:
+            self._index_file = IndexFile.append_to(self._fs, path, valid_end)
         else:
-            self._index_batch = _INDEX_BATCH
+            self._index_file = IndexFile.create(self._fs, path, self.index_name)
+
+    def write_index(self, *, sealed: bool = False) -> None:
+        """
+        Write the pending entries to the index file, as one block.
+
+        If that fails they stay pending, and the next attempt is due when there are twice
+        as many: to format all of them again with every put would stall the service.
+
+        Raises:
+            OSError: Nothing was taken from the pending entries.
+        """
+        if self._index_file is None:
+            # It could not be created. The next start finds these records by a scan.
+            self._pending = []
+            return
+        if not (self._pending or sealed):
+            return
+        try:
+            self._index_file.append(self._pending, self.end, sealed=sealed)
+        except OSError:
+            self._index_batch = 2 * max(_INDEX_BATCH, len(self._pending))
+            raise
+        self._index_batch = _INDEX_BATCH
+        self._pending = []
+
+    @property
+    def has_index_backlog(self) -> bool:
+        """Whether the last write of the index file has failed."""
+        return self._index_batch != _INDEX_BATCH
+
+    def close_index_file(self) -> None:
+        """Close the index file; the next start adds entries that are still pending."""
+        self._pending = []
+        index_file, self._index_file = self._index_file, None
+        if index_file is not None:
+            index_file.close()
+
+    # --- The end -------------------------------------------------------------------
+
+    def retire(self) -> None:
+        """Append nothing from now on."""
+        self.is_retired = True
+        self.capacity = 0
+
+    def seal(self) -> None:
+        """
+        Retire the volume and complete its index file.
+
+        Raises:
+            OSError: The index file is not complete; the next start scans the volume.
+        """
+        self.retire()
+        if self.is_sealed:
+            return
+        try:
+            self.write_index(sealed=True)
+            self.is_sealed = True
+        finally:
+            self._pending = []
+
+    def sync(self) -> None:
+        """
+        Return when all records up to now, and their entries, are on the disk.
+
+        May be called by another thread than the one that appends.
+
+        Raises:
+            OSError: Records written since the last sync may be lost. The kernel may have
+                dropped them, so a second sync proves nothing: retire the volume.
+        """
+        end = self.end
+        if end != self._synced_end:
+            self._fs.sync(self.fd)
+            self._synced_end = end
+        index_file = self._index_file
+        if index_file is not None:
+            index_file.sync()

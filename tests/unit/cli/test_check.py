@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.damage import VOLUME_NUM, VOLUME_SIZE, Extent, extents, fill, flip
-from support.stores import abandon, open_store
+from support.stores import abandon, keys_of, open_store
 from volcache.cli import main as cli
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_a_thousand_flipped_bytes_are_exactly_the_damage_reported(
     assert f" {len(records) - len(expected)} records," in lines[-1]
     assert snapshot(directory) == before
     store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
-    keys = [key for key, _ in store._index.items()]
+    keys = keys_of(store, directory)
     readable = sum(store.get(key) is not None for key in keys)
     assert f" {readable} live keys," in lines[-1]
     store.close()
@@ -224,7 +224,7 @@ def test_what_a_kill_leaves_is_no_damage(
 
     assert code == 0
     assert lines[0].startswith("note    index/0 offset ")
-    assert "1 record has no line yet, as after a kill" in lines[0]
+    assert "1 record has no entry yet, as after a kill" in lines[0]
     assert lines[1].startswith(f"{tmp_path}: 1 volume, 1 record, 1 live key, ")
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support.stores import (
     UnsyncedFileSystem,
     disk_bytes,
+    keys_of,
     open_store,
     value_of,
 )
@@ -56,7 +57,7 @@ def put_files(folder: Path, files: dict[bytes, bytes]) -> None:
 def values(directory: Path | str, **options: int) -> dict[bytes, bytes | None]:
     """Return what a store answers for every key it has."""
     store = open_store(directory, **options)
-    found = {key: value_of(store.get(key)) for key, _ in store._index.items()}
+    found = {key: value_of(store.get(key)) for key in keys_of(store, directory)}
     store.close()
     return found
 
@@ -514,7 +515,7 @@ def test_a_directory_in_use_is_refused(
         (
             "other",
             "folder",
-            "mount point 'other' is not a volcache directory: it holds",
+            "mount point 'other' is not a volcache directory: it contains",
         ),
     ],
 )

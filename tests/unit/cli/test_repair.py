@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
-from support.stores import abandon, open_store, value_of
+from support.stores import abandon, keys_of, open_store, value_of
 from volcache.cli import main as cli
 from volcache.store.index_format import (
     decode_blocks,
@@ -42,7 +42,7 @@ def forge(path: Path, change: Callable[[Lines], Lines]) -> None:
 def values(directory: Path) -> dict[bytes, bytes]:
     """Return what a store can read."""
     store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
-    found = {key: value_of(store.get(key)) for key, _ in store._index.items()}
+    found = {key: value_of(store.get(key)) for key in keys_of(store, directory)}
     store.close()
     return {key: value for key, value in found.items() if value is not None}
 

@@ -86,7 +86,7 @@ def test_the_store_is_shown_as_it_is(store: Store) -> None:
         fill_volume(store, b"%d" % turn)
     store.stats.read_errors, store.stats.write_errors = 1, 2
     store.stats.sync_errors, store.stats.index_errors = 3, 4
-    store.report.torn = 5
+    store.recovery.torn = 5
     found = scrape(watch(store))
 
     for kind in ("live_bytes", "dead_bytes"):

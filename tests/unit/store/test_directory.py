@@ -32,7 +32,7 @@ def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
     """Somebody's files are named and left alone."""
     (tmp_path / "thesis.txt").write_text("years of work")
 
-    with pytest.raises(ForeignDirectoryError, match=r"holds 'thesis\.txt'"):
+    with pytest.raises(ForeignDirectoryError, match=r"contains 'thesis\.txt'"):
         open_store(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

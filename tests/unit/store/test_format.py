@@ -1,4 +1,4 @@
-"""Records and volume headers: what is written is what is read, and nothing else."""
+"""Records and volume headers are read as written; everything else is refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from volcache.errors import DamagedRecordError
 from volcache.store.format import (
     VOLUME_HEADER_BYTES,
+    TruncatedReadError,
     VolumeHeader,
-    decode_head,
     decode_header,
     decode_record,
     decode_volume_header,
@@ -23,7 +23,7 @@ from volcache.store.format import (
     volume_version,
 )
 
-LIFE = volume_identity(generation=7, store_id=0x1122334455667788, volume=3)
+VOLUME = volume_identity(generation=7, store_id=0x1122334455667788, volume=3)
 HEADER = VolumeHeader(
     generation=7,
     store_id=2**64 - 1,
@@ -36,9 +36,9 @@ HEADER = VolumeHeader(
 def make_record(
     key: bytes = b"a/key", value: bytes = b"value", offset: int = 4096
 ) -> bytes:
-    """Return a whole record of `LIFE`."""
+    """Return a whole record of `VOLUME`."""
     prefix = encode_record(
-        LIFE.identity,
+        VOLUME.prefix,
         5,
         offset,
         1_790_000_000_123,
@@ -68,9 +68,9 @@ def test_a_record_is_read_as_it_was_written(
     offset: int,
     expires_ms: int,
 ) -> None:
-    """Every field comes back, whatever its bytes."""
+    """Every field is read back, whatever its bytes."""
     prefix = encode_record(
-        LIFE.identity,
+        VOLUME.prefix,
         1,
         offset,
         42,
@@ -83,8 +83,9 @@ def test_a_record_is_read_as_it_was_written(
     )
     data = prefix + value
 
-    record = decode_record(data, LIFE, offset, len(data), key)
+    record = decode_record(data, VOLUME, offset, key)
 
+    assert record is not None
     assert tuple(record) == (
         value,
         content_type,
@@ -99,72 +100,87 @@ def test_a_record_is_read_as_it_was_written(
         crc32c(value),
         "DISK",
     )
-    assert decode_head(data, LIFE, offset, len(data), key) == record._replace(value=b"")
 
 
-def test_every_flipped_bit_of_a_record_is_noticed() -> None:
-    """No bit of a record can change without the record being refused."""
+def test_every_flipped_bit_of_a_record_is_detected() -> None:
+    """A record with one changed bit is refused."""
     data = make_record()
 
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(DamagedRecordError):
-            decode_record(bytes(damaged), LIFE, 4096, len(data), b"a/key")
+            decode_record(bytes(damaged), VOLUME, 4096, b"a/key")
 
 
 def test_every_shortened_record_is_refused() -> None:
-    """A record cut at any byte is damaged, never shorter."""
+    """A record cut at any byte is refused, never returned shorter."""
     data = make_record()
 
     for length in range(len(data)):
         with pytest.raises(DamagedRecordError):
-            decode_record(data[:length], LIFE, 4096, len(data), b"a/key")
-        with pytest.raises(DamagedRecordError):
-            decode_record(data[:length], LIFE, 4096, length, b"a/key")
+            decode_record(data[:length], VOLUME, 4096, b"a/key")
 
 
-def test_a_record_of_another_place_life_or_key_is_refused() -> None:
-    """What is right in itself is still wrong where something else is expected."""
+def test_bytes_after_the_record_are_ignored() -> None:
+    """The size in the index is a hint; the record header is authoritative."""
     data = make_record()
-    size = len(data)
+
+    exact = decode_record(data, VOLUME, 4096, b"a/key")
+    assert exact is not None
+    assert decode_record(data + bytes(100), VOLUME, 4096, b"a/key") == exact
+
+
+def test_a_read_that_is_too_short_names_the_size_of_the_record() -> None:
+    """The caller can read again."""
+    data = make_record(value=bytes(1000))
+
+    with pytest.raises(TruncatedReadError) as raised:
+        decode_record(data[:200], VOLUME, 4096, b"a/key")
+    assert raised.value.needed == len(data)
+
+
+def test_an_intact_record_of_another_key_is_a_miss() -> None:
+    """The index stores fingerprints, so two keys can have one position."""
+    assert decode_record(make_record(), VOLUME, 4096, b"b/key") is None
+
+
+def test_a_record_of_another_volume_or_offset_is_refused() -> None:
+    """An intact record is wrong where another one is expected."""
+    data = make_record()
     other = volume_identity(generation=8, store_id=0x1122334455667788, volume=3)
 
-    with pytest.raises(DamagedRecordError, match="another begins there"):
-        decode_record(data, other, 4096, size, b"a/key")
+    with pytest.raises(DamagedRecordError, match="identity mismatch"):
+        decode_record(data, other, 4096, b"a/key")
     with pytest.raises(DamagedRecordError, match="volume 3, offset 4097"):
-        decode_record(data, LIFE, 4097, size, b"a/key")
-    with pytest.raises(DamagedRecordError):
-        decode_record(data, LIFE, 4096, size, b"b/key")
+        decode_record(data, VOLUME, 4097, b"a/key")
 
 
-def test_a_tombstone_is_no_value() -> None:
-    """A tombstone is found by a scan, and never read as an empty value."""
-    data = encode_tombstone(LIFE.identity, 5, 64, 42, b"gone")
+def test_a_tombstone_is_not_a_value() -> None:
+    """A scan finds a tombstone; a get never returns it as an empty value."""
+    data = encode_tombstone(VOLUME.prefix, 5, 64, 42, b"gone")
 
-    header = decode_header(data, LIFE.identity, 64)
+    header = decode_header(data, VOLUME.prefix, 64)
 
     assert header is not None
     assert header.tombstone
     assert header.key == b"gone"
     assert header.size == len(data)
     with pytest.raises(DamagedRecordError):
-        decode_record(data, LIFE, 64, len(data), b"gone")
-    with pytest.raises(DamagedRecordError):
-        decode_head(data, LIFE, 64, len(data), b"gone")
+        decode_record(data, VOLUME, 64, b"gone")
 
 
-def test_a_header_is_found_only_where_it_says_it_is() -> None:
-    """A record stored inside somebody's value lies at another offset than it says."""
+def test_a_header_is_valid_only_at_its_own_offset() -> None:
+    """A copy of a record inside a value is at another offset than its header has."""
     data = make_record(offset=4096)
 
-    assert decode_header(data, LIFE.identity, 4096) is not None
-    assert decode_header(data, LIFE.identity, 8192) is None
-    assert decode_header(data[:40], LIFE.identity, 4096) is None
+    assert decode_header(data, VOLUME.prefix, 4096) is not None
+    assert decode_header(data, VOLUME.prefix, 8192) is None
+    assert decode_header(data[:40], VOLUME.prefix, 4096) is None
 
 
 def test_a_volume_header_is_read_as_it_was_written() -> None:
-    """All fields come back, and the version can be told before anything else."""
+    """All fields are read back, and the version without the rest."""
     data = encode_volume_header(HEADER)
 
     assert len(data) == VOLUME_HEADER_BYTES
@@ -172,8 +188,8 @@ def test_a_volume_header_is_read_as_it_was_written() -> None:
     assert volume_version(data) == 1
 
 
-def test_every_flipped_bit_of_a_volume_header_is_noticed() -> None:
-    """A bit that changed makes the header count as missing, but for the padding."""
+def test_every_flipped_bit_of_a_volume_header_is_detected() -> None:
+    """A changed bit outside the padding makes the header invalid."""
     data = encode_volume_header(HEADER)
 
     for bit in range(52 * 8):
@@ -183,14 +199,14 @@ def test_every_flipped_bit_of_a_volume_header_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"VLV", bytes(64), b"x" * 64])
-def test_other_bytes_are_no_volume(data: bytes) -> None:
-    """Neither an empty nor a foreign file has a header or a version."""
+def test_other_bytes_are_not_a_volume(data: bytes) -> None:
+    """An empty or foreign file has neither header nor version."""
     assert decode_volume_header(data) is None
     assert volume_version(data) is None
 
 
-def test_the_first_record_tells_the_generation() -> None:
-    """A volume whose header is damaged is still known by its first record."""
+def test_the_first_record_identifies_the_generation() -> None:
+    """A volume with a damaged header is identified by its first record."""
     data = make_record(offset=VOLUME_HEADER_BYTES)
     store_id = 0x1122334455667788
 
@@ -202,7 +218,7 @@ def test_the_first_record_tells_the_generation() -> None:
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_never_a_record(data: bytes) -> None:
-    """The decoders refuse what they are given in the one way they promise."""
-    assert decode_header(LIFE.identity + data, LIFE.identity, 64) is None
+    """The decoders refuse other bytes with the documented error only."""
+    assert decode_header(VOLUME.prefix + data, VOLUME.prefix, 64) is None
     with pytest.raises(DamagedRecordError):
-        decode_record(LIFE.identity + data, LIFE, 64, 18 + len(data), b"k")
+        decode_record(VOLUME.prefix + data, VOLUME, 64, b"k")

@@ -1,119 +1,219 @@
-"""The index in memory: the newest position, counts, and reclaim in pieces."""
+"""The index against the model of a plain dict, and its sweep of stale entries."""
 
 from __future__ import annotations
 
-from support.stores import unswept
-from volcache.store.index import Index, make_seq, pack_position
+from hypothesis import given
+from hypothesis import strategies as st
 
-OLD = make_seq(0, 0)
-NEW = make_seq(0, 1)
+from volcache.store.format import make_seq
+from volcache.store.index import Index
+
+OLD = make_seq(0, 1)
+NEW = make_seq(0, 2)
 
 
 def make_index() -> Index:
-    """Return an index with the life `OLD` begun."""
+    """Return an index that accepts positions in the volume OLD."""
     index = Index()
-    index.begin(OLD)
+    index.add_volume(OLD)
     return index
 
 
-def test_the_position_set_last_counts() -> None:
-    """A second set replaces the first, in the account as well."""
-    index = make_index()
-    index.set(b"k", pack_position(OLD, 64, 100))
-    index.set(b"k", pack_position(OLD, 164, 70))
+def finish_sweep(index: Index) -> None:
+    """Sweep until there is no sweep under way."""
+    while index.is_sweeping:
+        index.sweep(100)
 
-    assert index.get(b"k") == pack_position(OLD, 164, 70)
+
+def test_find_returns_the_position_set_last() -> None:
+    """A key has one position, and its superseded record is not live."""
+    index = make_index()
+    index.set(b"k", OLD, 64, 100)
+    index.set(b"k", OLD, 164, 80)
+
+    assert index.find(b"k") == (OLD, 164, 80)
+    assert index.find(b"other") is None
     assert index.count == 1
-    assert index.live(OLD) == (1, 70)
+    assert index.live(OLD) == (1, 80)
 
 
-def test_a_deleted_key_is_gone() -> None:
-    """Delete tells whether the key was there, and takes it out of the account."""
+def test_positions_at_the_limits_are_kept_exactly() -> None:
+    """The highest sequence number, offset and size of the format fit an entry."""
+    index = Index()
+    seq = make_seq(2**32 - 1, 2**16 - 1)
+    index.add_volume(seq)
+    index.set(b"k", seq, 2**40 - 1, 2**32 - 1)
+
+    assert index.find(b"k") == (seq, 2**40 - 1, 2**32 - 1)
+
+
+def test_delete_removes_a_key_once() -> None:
+    """It returns whether the key had a live position."""
     index = make_index()
-    index.set(b"k", pack_position(OLD, 64, 100))
+    index.set(b"k", OLD, 64, 100)
 
     assert index.delete(b"k")
     assert not index.delete(b"k")
-    assert index.get(b"k") is None
+    assert index.find(b"k") is None
     assert index.live(OLD) == (0, 0)
 
 
-def test_reclaim_tells_what_was_lost_and_counts_it_no_more() -> None:
-    """From reclaim on, nothing of the life is counted, swept or not."""
+def test_an_overwritten_key_is_live_in_the_newer_volume_only() -> None:
+    """Records and bytes move from one volume to the other."""
     index = make_index()
-    for number in range(10):
-        index.set(b"%d" % number, pack_position(OLD, 64 + number, 100))
-    index.begin(NEW)
-    index.set(b"0", pack_position(NEW, 64, 50))
+    index.set(b"k", OLD, 64, 100)
+    index.add_volume(NEW)
+    index.set(b"k", NEW, 64, 50)
 
-    assert index.reclaim(OLD) == (9, 900)
+    assert (index.live(OLD), index.live(NEW)) == ((0, 0), (1, 50))
     assert index.count == 1
-    assert index.live(OLD) == (0, 0)
-    assert index.reclaim(OLD) == (0, 0)
 
 
-def test_sweep_frees_in_pieces_and_keeps_newer_copies() -> None:
-    """Each sweep looks at no more keys than it may; a key set since stays."""
+def test_reclaim_returns_what_was_lost_and_a_sweep_frees_the_memory() -> None:
+    """Stale entries are removed in steps; live ones stay."""
     index = make_index()
-    for number in range(10):
-        index.set(b"%d" % number, pack_position(OLD, 64 + number, 100))
-    index.begin(NEW)
-    index.set(b"0", pack_position(NEW, 64, 50))
-    index.reclaim(OLD)
+    for number in range(1000):
+        index.set(b"%d" % number, OLD, 64 + number, 70)
+    index.add_volume(NEW)
+    index.set(b"0", NEW, 64, 50)
 
-    index.sweep(4)
-
-    assert unswept(index) == 6
-    while index.sweeping:
-        index.sweep(4)
-    assert dict(index.items()) == {b"0": pack_position(NEW, 64, 50)}
-    assert index.get(b"0") == pack_position(NEW, 64, 50)
-    assert index.get(b"5") is None
-
-
-def test_sweeping_over_deleted_keys_works() -> None:
-    """A key deleted before its life is reclaimed is no trouble."""
-    index = make_index()
-    index.set(b"k", pack_position(OLD, 64, 100))
-    index.delete(b"k")
-    index.reclaim(OLD)
-
+    assert index.reclaim(OLD) == (999, 999 * 70)
+    assert (index.count, index.stale) == (1, 999)
     index.sweep(100)
+    assert 0 < index.stale < 999
+    finish_sweep(index)
+    assert index.stale == 0
+    assert index.find(b"0") == (NEW, 64, 50)
+    assert index.find(b"5") is None
 
-    assert not index.sweeping
 
-
-def test_a_key_of_a_reclaimed_life_can_be_set_again_before_the_sweep() -> None:
-    """The old position is not counted twice when the key returns first."""
+def test_one_sweep_step_reads_about_as_many_entries_as_allowed() -> None:
+    """A put pays for a bounded number of entries, whatever the number of keys."""
     index = make_index()
-    index.set(b"k", pack_position(OLD, 64, 100))
-    index.begin(NEW)
+    for number in range(20_000):
+        index.set(b"%d" % number, OLD, 64, 70)
     index.reclaim(OLD)
-    index.set(b"k", pack_position(NEW, 64, 80))
-    index.sweep(100)
+
+    index.sweep(40)
+
+    assert index.stale >= 20_000 - 40
+
+
+def test_a_sweep_starts_only_when_it_is_worth_reading_the_table() -> None:
+    """A volume with few live records costs no sweep."""
+    index = make_index()
+    index.set(b"stale", OLD, 64, 70)
+    index.add_volume(NEW)
+    for number in range(100):
+        index.set(b"%d" % number, NEW, 64, 70)
+    index.reclaim(OLD)
+
+    assert not index.is_sweeping
+    assert index.stale == 1
+
+
+def test_a_sweep_over_deleted_keys_works() -> None:
+    """A key may be deleted before or after its volume is reclaimed."""
+    index = make_index()
+    for key in (b"before", b"after", b"never"):
+        index.set(key, OLD, 64, 100)
+    index.delete(b"before")
+    index.reclaim(OLD)
+    assert not index.delete(b"after")
+    assert index.stale == 1
+
+    finish_sweep(index)
+
+    assert index.stale == 0
+    assert index.find(b"never") is None
+
+
+def test_a_key_of_a_reclaimed_volume_can_be_set_before_the_sweep() -> None:
+    """The old position is not counted twice."""
+    index = make_index()
+    index.set(b"k", OLD, 64, 100)
+    index.add_volume(NEW)
+    index.reclaim(OLD)
+    index.set(b"k", NEW, 64, 80)
+    assert index.stale == 0
+    finish_sweep(index)
 
     assert index.live(NEW) == (1, 80)
     assert index.count == 1
-    assert index.get(b"k") == pack_position(NEW, 64, 80)
+    assert index.find(b"k") == (NEW, 64, 80)
 
 
-def test_memory_goes_with_the_keys_and_not_with_the_puts() -> None:
-    """A key overwritten a thousand times in a life is remembered once for it."""
+def test_an_empty_volume_can_be_reclaimed() -> None:
+    """Nothing is lost, and no sweep is needed."""
     index = make_index()
-    for number in range(1000):
-        index.set(b"k", pack_position(OLD, 64 + number, 70))
-    index.begin(NEW)
-    index.set(b"k", pack_position(NEW, 64, 70))
-    index.reclaim(OLD)
-    index.reclaim(NEW)
 
-    assert unswept(index) == 2
+    assert index.reclaim(OLD) == (0, 0)
+    assert index.reclaim(NEW) == (0, 0)
+    assert not index.is_sweeping
 
 
-def test_an_empty_life_is_swept_too() -> None:
-    """A life without a key does not stay in the queue for ever."""
-    index = make_index()
-    index.reclaim(OLD)
-    index.sweep(1)
+KEYS = st.binary(min_size=1, max_size=2)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), KEYS),
+        st.tuples(st.just("delete"), KEYS),
+        st.tuples(st.just("rotate"), st.just(b"")),
+        st.tuples(st.just("sweep"), st.just(b"")),
+    ),
+    max_size=80,
+)
 
-    assert not index.sweeping
+
+class Model:
+    """A dict, and three volumes of which the oldest is reclaimed."""
+
+    def __init__(self) -> None:
+        self.index = Index()
+        self.positions: dict[bytes, tuple[int, int, int]] = {}
+        self.volumes = [make_seq(0, 0)]
+        self.index.add_volume(self.volumes[0])
+
+    def do(self, number: int, what: str, key: bytes) -> None:
+        """Do one step to both, and compare what they return."""
+        if what == "set":
+            self.positions[key] = (self.volumes[-1], 64 + number, number)
+            self.index.set(key, *self.positions[key])
+        elif what == "delete":
+            existed = self.positions.pop(key, None) is not None
+            assert self.index.delete(key) == existed
+        elif what == "sweep":
+            self.index.sweep(300)
+        else:
+            self._rotate(number)
+
+    def _rotate(self, number: int) -> None:
+        self.volumes.append(make_seq(number + 1, 0))
+        self.index.add_volume(self.volumes[-1])
+        if len(self.volumes) > 3:
+            oldest = self.volumes.pop(0)
+            assert self.index.reclaim(oldest) == self.live(oldest)
+            self.positions = {
+                key: found
+                for key, found in self.positions.items()
+                if found[0] != oldest
+            }
+
+    def live(self, volume: int) -> tuple[int, int]:
+        """Return the number of records in a volume and their size."""
+        sizes = [size for seq, _, size in self.positions.values() if seq == volume]
+        return len(sizes), sum(sizes)
+
+
+@given(STEPS)
+def test_any_history_gives_what_a_dict_gives(steps: list[tuple[str, bytes]]) -> None:
+    """Positions, live records and their bytes, before and after a sweep."""
+    model = Model()
+    for number, (what, key) in enumerate(steps):
+        model.do(number, what, key)
+    for _ in range(2):
+        assert model.index.count == len(model.positions)
+        for key, position in model.positions.items():
+            assert model.index.find(key) == position
+        for volume in model.volumes:
+            assert model.index.live(volume) == model.live(volume)
+        finish_sweep(model.index)

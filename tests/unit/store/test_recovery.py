@@ -11,14 +11,14 @@ from support.damage import overwrite
 from support.stores import (
     VOLUME_NUM,
     VOLUME_SIZE,
-    abandon,
     disk_bytes,
     fill_volume,
+    kill,
     open_store,
     reopen,
     value_of,
 )
-from volcache.store.index_format import decode_meta
+from volcache.store.manifest import decode_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def test_a_restart_loses_nothing_of_the_volume_being_written(tmp_path: Path) -> 
 
     for key in keys:
         assert value_of(store.get(key)) == key.ljust(1000, b".")
-    assert store.report.scanned == 0
+    assert store.recovery.scanned == 0
     store.close()
 
 
@@ -46,8 +46,8 @@ def test_a_kill_loses_nothing(tmp_path: Path) -> None:
 
     for key in keys:
         assert value_of(store.get(key)) == key.ljust(1000, b".")
-    assert store.report.scanned == 1
-    assert (store.report.torn, store.report.damaged) == (0, 0)
+    assert store.recovery.scanned == 1
+    assert (store.recovery.torn, store.recovery.damaged) == (0, 0)
     store.close()
 
 
@@ -58,7 +58,7 @@ def test_a_deleted_key_stays_deleted(tmp_path: Path, index: str) -> None:
     store.put(b"k", b"v")
     store.put(b"other", b"v")
     store.delete(b"k")
-    abandon(store)
+    kill(store)
     if index == "lost":
         shutil.rmtree(tmp_path / "index")
     store = open_store(tmp_path)
@@ -119,7 +119,7 @@ def test_a_damaged_index_file_is_rebuilt_from_its_volume(
 
     assert path.read_bytes().splitlines()[0] == data.splitlines()[0]
     store = open_store(tmp_path)
-    assert store.report.scanned == 0
+    assert store.recovery.scanned == 0
     assert store.count == len(keys)
     store.close()
 
@@ -135,7 +135,7 @@ def test_all_index_files_may_be_gone(tmp_path: Path) -> None:
     for keys in last:
         for key in keys:
             assert value_of(store.get(key)) == key.ljust(1000, b".")
-    assert store.report.rebuilt == VOLUME_NUM
+    assert store.recovery.rebuilt == VOLUME_NUM
     store.close()
 
 
@@ -146,19 +146,19 @@ def test_a_damaged_meta_is_made_anew(tmp_path: Path, damage: bytes | None) -> No
     keys = [fill_volume(store, b"%d" % turn) for turn in range(6)][-1]
     store.close()
     path = tmp_path / "META.txt"
-    before = decode_meta(path.read_bytes())
+    before = decode_manifest(path.read_bytes())
     path.unlink()
     if damage is not None:
         path.write_bytes(damage)
     store = open_store(tmp_path)
-    after = decode_meta(path.read_bytes())
+    after = decode_manifest(path.read_bytes())
 
     assert before is not None
     assert after is not None
     assert after[:3] == before[:3]
     assert after.mount_count > before.mount_count
     assert value_of(store.get(keys[-1])) == keys[-1].ljust(1000, b".")
-    assert store.report.meta_lost
+    assert store.recovery.meta_lost
     store.close()
 
 
@@ -170,7 +170,7 @@ def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     overwrite(tmp_path / "data" / "0", 0, bytes(64))
     store = open_store(tmp_path)
     assert value_of(store.get(keys[0])) == keys[0].ljust(1000, b".")
-    assert store.report.damaged == 1
+    assert store.recovery.damaged == 1
     store.close()
     (tmp_path / "index" / "0").unlink()
     store = open_store(tmp_path)
@@ -204,7 +204,7 @@ def test_a_rotation_that_got_as_far_as_meta_is_carried_on(
         fill_volume(store, b"%d" % turn)
     old_header = (tmp_path / "data" / "0").read_bytes()[:64]
     last = fill_volume(store, b"last")[-1]
-    abandon(store)
+    kill(store)
     if "header" in lost:
         overwrite(tmp_path / "data" / "0", 0, old_header)
     if "index" in lost:
@@ -245,7 +245,7 @@ def test_fewer_volumes_than_before_give_up_the_oldest(tmp_path: Path) -> None:
     newest = turns[-1][0]
     assert value_of(store.get(newest)) == newest.ljust(1000, b".")
     assert store.get(turns[-2][0]) is None
-    assert store.report.dropped == 4
+    assert store.recovery.dropped == 4
     assert disk_bytes(tmp_path) <= 2 * VOLUME_SIZE
     for turn in range(5):
         keys = fill_volume(store, b"less/%d" % turn)
@@ -281,7 +281,7 @@ def test_a_flush_is_for_good(tmp_path: Path, lost: str | None) -> None:
     fill_volume(store)
     store.flush()
     store.put(b"after", b"v")
-    abandon(store)
+    kill(store)
     if lost == "index":
         shutil.rmtree(tmp_path / "index")
     elif lost:

@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from support.damage import overwrite
-from support.stores import abandon, open_store, reopen, value_of
+from support.stores import kill, open_store, reopen, value_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ def test_a_torn_tail_is_cut_off_at_any_byte(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.put(b"k", b"old")
     record = store.put(b"k", b"new and longer")
-    abandon(store)
+    kill(store)
     volume = tmp_path / "data" / "0"
     data = volume.read_bytes()
     # The zeros at the end of the identity, of the number of the volume and now and then
@@ -29,16 +29,16 @@ def test_a_torn_tail_is_cut_off_at_any_byte(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "index")
         store = open_store(tmp_path)
         assert value_of(store.get(b"k")) == b"old"
-        assert store.report.damaged == 0
-        assert store.report.torn == (length >= len(identity))
-        abandon(store)
+        assert store.recovery.damaged == 0
+        assert store.recovery.torn == (length >= len(identity))
+        kill(store)
 
 
 def test_the_place_of_a_torn_tail_is_used_again(tmp_path: Path) -> None:
     """What follows a torn record is found at the next start."""
     store = open_store(tmp_path)
     record = store.put(b"torn", b"x" * 100)
-    abandon(store)
+    kill(store)
     overwrite(tmp_path / "data" / "0", record.offset + record.size - 1, b"y")
     store = open_store(tmp_path)
     assert store.get(b"torn") is None
@@ -56,13 +56,13 @@ def test_damage_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:
     store.put(b"k", b"old")
     damaged = store.put(b"k", b"new")
     store.put(b"behind", b"v")
-    abandon(store)
+    kill(store)
     overwrite(tmp_path / "data" / "0", damaged.offset + damaged.size - 1, b"X")
     store = open_store(tmp_path)
 
     assert value_of(store.get(b"behind")) == b"v"
     assert store.get(b"k") is None
-    assert store.report.damaged == 1
+    assert store.recovery.damaged == 1
     store.close()
 
 
@@ -71,13 +71,13 @@ def test_a_lost_header_in_the_middle_is_a_gap(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     gap = store.put(b"gone", b"v" * 5000)
     store.put(b"behind", b"v")
-    abandon(store)
+    kill(store)
     overwrite(tmp_path / "data" / "0", gap.offset, bytes(64))
     store = open_store(tmp_path)
 
     assert store.get(b"gone") is None
     assert value_of(store.get(b"behind")) == b"v"
-    assert store.report.damaged == 1
+    assert store.recovery.damaged == 1
     store.close()
 
 
@@ -89,7 +89,7 @@ def test_a_record_inside_a_value_is_not_taken_for_one(tmp_path: Path) -> None:
     store.put(b"k", b"new")
     holder = store.put(b"backup", image)
     store.put(b"behind", b"v")
-    abandon(store)
+    kill(store)
     overwrite(tmp_path / "data" / "0", holder.offset, bytes(20))
     store = open_store(tmp_path)
 
@@ -105,13 +105,13 @@ def test_a_ghost_behind_a_new_tail_stays_dead(tmp_path: Path) -> None:
     first = store.put(b"a", b"1" * 50)
     ghost = store.put(b"k", b"ghost")
     image = (tmp_path / "data" / "0").read_bytes()
-    abandon(store)
+    kill(store)
     # A power loss takes both; what the ghost held comes back on the disk later.
     overwrite(tmp_path / "data" / "0", first.offset, bytes(first.size + ghost.size))
     store = open_store(tmp_path)
     again = store.put(b"a", b"2" * 50)
     assert (again.offset, again.size) == (first.offset, first.size)
-    abandon(store)
+    kill(store)
     overwrite(
         tmp_path / "data" / "0",
         ghost.offset,

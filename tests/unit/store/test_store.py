@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import tracemalloc
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,12 +18,18 @@ from support.stores import (
     disk_bytes,
     fill_volume,
     open_store,
-    unswept,
+    reopen,
     value_of,
 )
 from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
 from volcache.store.files import OsFileSystem
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
+from volcache.store.index_format import decode_blocks, decode_entries, encode_block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache.store.index_format import Entry
 
 ROOM = VOLUME_SIZE - VOLUME_HEADER_BYTES - RECORD_OVERHEAD_BYTES - 1
 
@@ -193,7 +200,7 @@ def test_memory_of_forgotten_keys_is_given_back(tmp_path: Path) -> None:
     sizes = []
     for turn in range(6 * VOLUME_NUM):
         fill_volume(store, b"%d" % turn)
-        sizes.append(len(store._index._positions) + unswept(store._index))
+        sizes.append(store.count + store.stale_entries)
 
     assert max(sizes[VOLUME_NUM:]) <= 2 * max(sizes[:VOLUME_NUM])
     store.close()
@@ -440,4 +447,128 @@ def test_every_sync_mode_turns_the_cycle_without_leaking_descriptors(
     store.sync()
 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+    store.close()
+
+
+# --- What a compact index requires ---------------------------------------------------
+
+
+def rewrite_index(directory: Path, change: Callable[[bytes, int, int], Entry]) -> None:
+    """Change every entry of the index file of volume 0, with right checksums."""
+    path = directory / "index" / "0"
+    first, *blocks = decode_blocks(path.read_bytes())
+    data = path.read_bytes()[: first.file_end]
+    for block in blocks:
+        entries = [change(*entry) for entry in decode_entries(block.lines)]
+        data += encode_block(entries, block.volume_end, sealed=block.sealed)
+    path.write_bytes(data)
+
+
+def test_a_position_of_another_key_is_an_ordinary_miss(tmp_path: Path) -> None:
+    """Fingerprints can collide: nothing is damaged, and the other key stays."""
+    store = open_store(tmp_path)
+    other = store.put(b"other", b"value")
+    store.put(b"k", b"v")
+    store.close()
+    rewrite_index(tmp_path, lambda key, *_: (key, other.offset, other.size))
+    store = open_store(tmp_path)
+
+    assert store.get(b"k") is None
+    assert store.stat(b"k") is None
+    assert (store.stats.damaged_records, store.stats.absent_reads) == (0, 2)
+    assert value_of(store.get(b"other")) == b"value"
+    store.close()
+
+
+def test_a_delete_checks_the_key_on_the_disk(tmp_path: Path) -> None:
+    """A key whose position is that of another key does not exist."""
+    store = open_store(tmp_path)
+    other = store.put(b"other", b"value")
+    store.put(b"k", b"v")
+    store.close()
+    rewrite_index(tmp_path, lambda key, *_: (key, other.offset, other.size))
+    store = open_store(tmp_path)
+    end = store.usage().active_end
+
+    assert not store.delete(b"k")
+    assert store.usage().active_end == end
+    assert value_of(store.get(b"other")) == b"value"
+    store.close()
+
+
+@pytest.mark.parametrize("length", [10, 5000])
+@pytest.mark.parametrize("hint", [65, 70, 100, 3000, 9000])
+def test_the_size_in_the_index_is_a_hint(
+    tmp_path: Path, length: int, hint: int
+) -> None:
+    """A wrong one costs a second read, never a wrong or missing value."""
+    store = open_store(tmp_path)
+    put = store.put(b"k", os.urandom(length), content_type=b"image/png")
+    store.put(b"behind", bytes(9000))
+    store.close()
+    rewrite_index(
+        tmp_path,
+        lambda key, offset, size: (key, offset, hint if key == b"k" else size),
+    )
+    store = open_store(tmp_path)
+
+    assert store.stat(b"k") == put._replace(value=b"")
+    assert store.get(b"k") == put
+    assert store.stats.damaged_records == 0
+    assert store.delete(b"k")
+    store.close()
+
+
+def test_a_delete_is_not_counted_as_a_read(tmp_path: Path) -> None:
+    """Counters of reads and misses are those of gets and stats."""
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    store.put(b"k", b"v", expires_ms=clock.now_ms + 1000)
+    clock.advance(1)
+
+    assert not store.delete(b"k")
+    assert not store.delete(b"never put")
+    assert store.stats.reads.count == 0
+    assert sum(store.stats.misses().values()) == 0
+    store.close()
+
+
+def run_all(threads: list[threading.Thread]) -> None:
+    """Run threads at the same time, and return when all have ended."""
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_writers_and_readers_in_several_threads_see_whole_values(
+    tmp_path: Path,
+) -> None:
+    """Every get is a miss or a value that was put under that key."""
+    store = open_store(tmp_path, volume_size=1 << 20)
+    keys = [b"%d" % number for number in range(20)]
+    wrong: list[bytes] = []
+
+    def write(seed: int) -> None:
+        for number in range(400):
+            key = keys[(number * 7 + seed) % len(keys)]
+            store.put(key, key * (1 + (number * seed) % 500))
+            if number % 13 == seed:
+                store.delete(keys[number % len(keys)])
+
+    def read() -> None:
+        for key in keys * 100:
+            value = value_of(store.get(key)) or b""
+            wrong.extend([key] if value.replace(key, b"") else [])
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in (1, 2, 3)]
+    threads += [threading.Thread(target=read) for _ in range(2)]
+    threads += [threading.Thread(target=store.sync)]
+    run_all(threads)
+
+    assert wrong == []
+    assert store.stats.damaged_records == 0
+    found = {key: value_of(store.get(key)) for key in keys}
+    store = reopen(store, tmp_path, volume_size=1 << 20)
+    assert {key: value_of(store.get(key)) for key in keys} == found
     store.close()

@@ -96,14 +96,14 @@ def test_every_slot_is_shown_used_or_not(tmp_path: Path) -> None:
     """A new store has a head and slots that wait; a turn later none waits."""
     store = open_store(tmp_path)
     usage = store.usage()
-    assert [v.state for v in usage.volumes] == ["head", "empty", "empty", "empty"]
+    assert [v.state for v in usage.volumes] == ["active", "empty", "empty", "empty"]
     assert [v.size for v in usage.volumes] == [VOLUME_SIZE] * VOLUME_NUM
     assert usage.dead == usage.active_end == VOLUME_HEADER_BYTES
 
     for _ in range(VOLUME_NUM):
         fill_volume(store)
     usage = store.usage()
-    assert [v.state for v in usage.volumes] == ["head", "sealed", "sealed", "sealed"]
+    assert [v.state for v in usage.volumes] == ["active", "sealed", "sealed", "sealed"]
     assert [v.generation for v in usage.volumes] == [1, 0, 0, 0]
     assert (usage.active_id, usage.active_generation) == (0, 1)
     store.close()
