@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from results import Result
 
-README: Final = ROOT / "README.md"
+README: Final = ROOT / "docs" / "PERFORMANCE.md"
 BEGIN: Final = "<!-- made by make bench: begin -->"
 END: Final = "<!-- made by make bench: end -->"
 # Told with their range; of the others the median says enough.
@@ -25,7 +25,7 @@ INTRODUCTION: Final = """\
 Made by `make bench`; every single figure is in [bench/results.json](bench/results.json).
 What each contender is, and how to ask for one workload, says
 [bench/README.md](../bench/README.md); where the time of a request goes says
-[PROFILING.md](PROFILING.md)."""
+[PERFORMANCE.md](PERFORMANCE.md)."""
 MEANING: Final = """\
 Each figure is the median of {rounds} rounds of {seconds:g} s in which the contenders of
 a table took turns, in parentheses the lowest and the highest. CPU is user plus system

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Makes the machine and .venv ready; what is there already is left alone.
+# Installs missing system packages and .venv; what is installed already is not changed.
 #
-#   tools/setup.sh run     what the service needs
-#   tools/setup.sh lint    and the checks
-#   tools/setup.sh cluster what a cluster on this machine needs: memcached and nginx
-#   tools/setup.sh test    all of it, and the tests
-#   tools/setup.sh bench   what the benchmarks need: a cluster, wrk, and the plots
+#   tools/setup.sh run     packages of the service
+#   tools/setup.sh lint    and of the checks
+#   tools/setup.sh cluster and of a cluster on this machine: memcached and nginx
+#   tools/setup.sh test    all of these, and of the tests
+#   tools/setup.sh bench   cluster, wrk and the plots, for the benchmarks
 #
-# System packages come by apt, as root or through sudo; without apt the missing ones are
-# named. Python packages go to .venv. A stamp in .venv holds what was installed from, so
-# a second run costs milliseconds and a changed requirements file is noticed.
+# System packages are installed by apt, as root or through sudo; without apt the missing
+# ones are listed. Python packages go to .venv. A stamp in .venv records the requirements
+# that were installed: a second run takes milliseconds, a changed file is detected.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,8 +17,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:/usr/sbin:/sbin
 POLICY=/usr/sbin/policy-rc.d
 VENV_PYTHON=.venv/bin/python
-# Debian's own first: it is built with profile-guided optimisation, which takes a fifth
-# off what a request costs in Python, and what others bring often is not.
+# Debian's Python first: its profile-guided optimisation saves 20 % of the CPU of a request
+# in Python, and other builds often lack it.
 CANDIDATES=(/usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11)
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -29,7 +29,7 @@ die() {
 
 # --- The interpreter -----------------------------------------------------------------
 
-# Prints the first interpreter that is new enough; fails when there is none.
+# Prints the first interpreter that is new enough; fails if none is.
 find_python() {
     local candidate
     for candidate in "${CANDIDATES[@]}"; do
@@ -42,7 +42,7 @@ find_python() {
     return 1
 }
 
-# True when .venv works and lies where it was made: its scripts hold absolute paths.
+# True if .venv works and was not moved: its scripts contain absolute paths.
 venv_is_usable() {
     "$VENV_PYTHON" -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' \
         2>/dev/null || return 1
@@ -51,13 +51,13 @@ venv_is_usable() {
 
 # --- System packages -----------------------------------------------------------------
 
-# True when the C compiler finds the header, looking where bjoern's build looks.
+# True if the C compiler finds the header in the directories of bjoern's build.
 has_header() {
     printf '#include <%s>\n' "$1" |
         gcc -fsyntax-only -I/usr/include/libev -I/usr/local/include -xc - 2>/dev/null
 }
 
-# Prints the packages that building .venv with interpreter $1 lacks.
+# Prints the missing packages for building .venv with interpreter $1.
 missing_for_build() {
     local python=$1 flavour=python3
     case $python in python3.*) flavour=$python ;; esac
@@ -70,23 +70,23 @@ header = os.path.join(sysconfig.get_config_var("INCLUDEPY"), "Python.h")
 sys.exit(not os.path.exists(header))' || echo "$flavour-dev"
 }
 
-# Prints the packages that a cluster needs.
+# Prints the missing packages of a cluster.
 missing_for_cluster() {
     command -v memcached >/dev/null || echo memcached
     command -v nginx >/dev/null || echo nginx
 }
 
-# Prints the packages that only the benchmarks need.
+# Prints the missing packages of the benchmarks.
 missing_for_bench() {
     command -v wrk >/dev/null || echo wrk
 }
 
-# Prints the packages that only the tests need.
+# Prints the missing packages of the tests.
 missing_for_test() {
     command -v ccache >/dev/null || echo ccache
-    # A browser to look at the page with; playwright brings one only by a download.
+    # A browser to test the page; playwright would download one.
     command -v chromium-headless-shell >/dev/null || echo chromium-headless-shell
-    # What logrotate needs; see fetch_program.
+    # A library of logrotate; see fetch_program.
     command -v logrotate >/dev/null || compgen -G "/usr/lib/*/libpopt.so.0" >/dev/null ||
         echo libpopt0
     command -v openssl >/dev/null || echo openssl
@@ -101,17 +101,16 @@ as_root() {
     fi
 }
 
-# True when as_root can work: as root, or sudo without a password or with somebody there.
+# True if as_root can work: as root, by sudo without a password, or on a terminal.
 can_be_root() {
     [ "$(id -u)" = 0 ] && return 0
     command -v sudo >/dev/null || return 1
     sudo -n true 2>/dev/null || [ -t 0 ]
 }
 
-# Debian starts a service when its package is installed, and again at every boot. The
-# tests start their own, so the start is refused by Debian's own means, a policy-rc.d
-# that is there only meanwhile, and the services we brought are not enabled. A policy or
-# a service that was there before stays as it was.
+# Debian starts a service when its package is installed, and at every boot. The tests
+# start their own processes, so a temporary policy-rc.d prevents the start, and newly
+# installed services are disabled. An existing policy or service is not changed.
 forbid_service_start() {
     [ ! -e "$POLICY" ] || return 0
     trap 'as_root rm -f "$POLICY"' EXIT
@@ -137,7 +136,7 @@ allow_service_start() {
 
 apt_install() {
     local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
-    # One source of several may be unreachable while the rest has all we need.
+    # One of several sources may be unreachable while the others have all packages.
     as_root "${apt[@]}" update || say "apt-get update failed; trying to install anyway"
     as_root "${apt[@]}" install -y --no-install-recommends "$@"
 }
@@ -154,10 +153,9 @@ install_packages() {
     allow_service_start "$@"
 }
 
-# Debian has promtool only in the package of the whole server, and wants a cron daemon
-# with logrotate; both would run from then on. So the files are taken out instead, as
-# whoever runs this, and nothing is installed. $1 is the program, $2 its package, $3 where
-# it lies in that.
+# Debian ships promtool only with the Prometheus server, and logrotate depends on a cron
+# daemon; both would be running services. So the program is extracted from its package into
+# .cache, without root, and nothing is installed. $1: program, $2: package, $3: path in it.
 fetch_program() {
     local folder
     command -v "$1" >/dev/null && return 0
@@ -173,7 +171,7 @@ fetch_program() {
     rm -rf "$folder"
 }
 
-# A machine may have no list of packages yet, or one that is out of date.
+# The machine may have no package list, or an outdated one.
 download_package() {
     local get=(apt-get -q -o DPkg::Lock::Timeout=300)
     command -v apt-get >/dev/null || return 1
@@ -184,7 +182,7 @@ download_package() {
 
 # --- .venv ---------------------------------------------------------------------------
 
-# Prints all that an installation from the given files depends on.
+# Prints everything that an installation from the given files depends on.
 signature() {
     "$VENV_PYTHON" --version
     cat "$@"
@@ -201,8 +199,8 @@ pip_install() {
         die "pip could not install: $*"
 }
 
-# The build backend is pinned in pyproject.toml and installed first, so that neither
-# bjoern nor this package is built with whatever is newest that day.
+# The build backend is pinned in pyproject.toml and installed first, so that bjoern and
+# this package are not built with its latest version.
 install_run_requirements() {
     local backend
     backend=$("$VENV_PYTHON" -c 'import tomllib
@@ -258,7 +256,7 @@ main() {
         *) die "usage: tools/setup.sh run|lint|cluster|test|bench" ;;
     esac
 
-    # Two at once, `make run` beside `make test`, take turns.
+    # Concurrent runs, as of `make run` and `make test`, wait for each other.
     if command -v flock >/dev/null; then
         exec 9<requirements.txt
         flock 9
@@ -266,7 +264,7 @@ main() {
 
     if ! venv_is_usable || ! is_installed run.stamp "${RUN_FILES[@]}"; then
         if ! python=$(find_python); then
-            # Nothing to ask what is missing, so all of it is named.
+            # Without Python the missing packages cannot be detected: install all.
             install_packages python3 python3-venv python3-dev gcc libc6-dev libev-dev
             python=$(find_python) || die "Python 3.11 or newer is needed, and neither" \
                 "$(IFS=,; echo "${CANDIDATES[*]}") nor the system's packages are one"
