@@ -1,71 +1,47 @@
 """
-The values of the settings, read from a TOML file and from the environment.
+Read the settings from a TOML file and from the environment, and check them.
 
-`Config` is what the rest of the program sees. Knows nothing of what the settings are
-used for, and nothing but `wiring.py` and `commands/` may import it: the parts are
-given plain values.
+The result is a `Config` (`settings.py`). Only `wiring.py` and `cli/` use it; all other
+modules receive plain values.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import textwrap
 import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from volcache.errors import ConfigError
-from volcache.settings import SETTINGS
+from volcache.settings import SETTINGS, Config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from volcache.setting import Setting
+    from volcache.settings import Setting
 
 ENVIRONMENT_PREFIX: Final = "VOLCACHE_"
 RECORD_OVERHEAD_MAX: Final = 4096  # Bytes; header, content type and encoding fit well.
-DEFAULT_SOURCE: Final = "default"
-PRESENT_SOURCE: Final = "as it is"
 SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
+SAMPLE_COLUMNS: Final = 88
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """One value per setting, checked; units and ranges as in `SETTINGS`."""
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A checked value and where it comes from."""
 
-    mount_point: str
-    volume_size: int
-    volume_num: int
-    ip: str
-    port: int
-    idle_timeout: float
-    log_level: str
-    log_file: str
-    log_format: str
-    log_access: str
-    log_slow: float
-    sync_mode: str
-    sync_interval: float
-    max_value_size: int
-    max_key_size: int
-    memc_on: bool
-    memc_ip: str
-    memc_port: int
-    memc_servers: tuple[str, ...]
-    memc_timeout: float
-    memc_max_value_size: int
-    cache_after_miss_count: int
-    cache_after_miss_count_duration: float
-    admin_token: str
-    default_ttl: int
-    max_ttl: int
+    setting: Setting
+    value: object
+    source: str
 
 
 def load_config(
     path: Path | None,
     environ: Mapping[str, str],
-    present: Mapping[str, int] | None = None,
+    existing: Mapping[str, int] | None = None,
 ) -> Config:
     """
     Read the settings: defaults, then the file, then the environment.
@@ -73,75 +49,75 @@ def load_config(
     Args:
         path: A TOML file, or None for none.
         environ: Variables; those that begin with `VOLCACHE_` are settings.
-        present: What goes before the defaults, since it is so already; by name.
+        existing: Values of an existing mount point, by name; they replace the defaults.
 
     Raises:
         ConfigError: One line that names the source, the setting, its value and what is
             allowed; or why the file cannot be read.
     """
-    values: dict[str, Any] = {setting.name: setting.default for setting in SETTINGS}
-    sources = dict.fromkeys(values, DEFAULT_SOURCE)
-    values |= present or {}
-    sources |= dict.fromkeys(present or {}, PRESENT_SOURCE)
+    sources = dict.fromkeys((setting.name for setting in SETTINGS), "default")
+    sources |= dict.fromkeys(existing or {}, "of the existing volumes")
+    values: dict[str, Any] = dict(existing or {})
+    found = list(_from_file(path)) if path is not None else []
+    found += _from_environment(environ)
+    for item in found:
+        values[item.setting.name] = item.value
+        sources[item.setting.name] = item.source
+    config = Config(**values)
+    _check_volume_holds_largest_record(config, sources)
+    return config
+
+
+def _from_file(path: Path) -> Iterator[_Value]:
+    """Yield the settings of a file."""
+    source = str(path)
     by_name = {setting.name: setting for setting in SETTINGS}
-    if path is not None:
-        for name, raw in _read_file(path).items():
-            setting = by_name.get(name)
-            if setting is None:
-                raise _unknown(str(path), "setting", name, raw, by_name)
-            values[name] = _checked(str(path), setting, raw)
-            sources[name] = str(path)
+    for name, raw in _read_file(path).items():
+        setting = by_name.get(name)
+        if setting is None:
+            raise _unknown_name(source, "setting", name, raw, by_name)
+        try:
+            value = setting.kind.from_toml(raw)
+        except (TypeError, ValueError) as error:
+            raise _not_allowed(source, setting, raw) from error
+        yield _Value(setting, value, source)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
+    """Yield the settings of the environment; other variables are ignored."""
     by_variable = {ENVIRONMENT_PREFIX + s.name.upper(): s for s in SETTINGS}
     for variable, text in sorted(environ.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         setting = by_variable.get(variable)
         if setting is None:
-            raise _unknown("environment", "variable", variable, text, by_variable)
+            raise _unknown_name("environment", "variable", variable, text, by_variable)
         source = f"environment variable {variable}"
-        values[setting.name] = _checked(source, setting, text, as_text=True)
-        sources[setting.name] = source
-    config = Config(**values)
-    _check_volume_holds_largest_record(config, sources)
-    return config
+        try:
+            value = setting.kind.from_text(text)
+        except (TypeError, ValueError) as error:
+            raise _not_allowed(source, setting, text) from error
+        yield _Value(setting, value, source)
 
 
 def _read_file(path: Path) -> dict[str, object]:
-    """Parse the file, turning every way to fail into one line."""
+    """Parse the file; every failure becomes one line."""
     try:
         return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
-        message = f"{path}: cannot be read: {error.strerror}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        message = f"{path}: not UTF-8 text: byte {error.start} is not part of any"
+        message = f"{path}: not UTF-8 text: invalid byte at offset {error.start}"
         raise ConfigError(message) from error
     except (ValueError, RecursionError) as error:
-        # ValueError itself: a number of more digits than Python converts.
-        message = f"{path}: not valid TOML: {error}"
-        raise ConfigError(message) from error
-
-
-def _checked(
-    source: str, setting: Setting, raw: object, *, as_text: bool = False
-) -> object:
-    """Give the setting's value for what was written, or raise what is allowed."""
-    try:
-        if as_text:
-            return setting.from_text(str(raw))
-        return setting.from_toml(raw)
-    except (TypeError, ValueError) as error:
-        message = (
-            f"{source}: {setting.name} = {_shown(raw)} is not allowed; "
-            f"allowed is {setting.allowed}"
-        )
-        raise ConfigError(message) from error
+        # ValueError itself: a number with more digits than Python converts.
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
 def _check_volume_holds_largest_record(
     config: Config, sources: Mapping[str, str]
 ) -> None:
-    """Refuse limits under which a file that is taken could never be stored."""
+    """Reject limits that accept a file which no volume can hold."""
     needed = config.max_value_size + config.max_key_size + RECORD_OVERHEAD_MAX
     if config.volume_size >= needed:
         return
@@ -157,14 +133,22 @@ def _check_volume_holds_largest_record(
     raise ConfigError(message)
 
 
-def _unknown(
+def _not_allowed(source: str, setting: Setting, raw: object) -> ConfigError:
+    """Build the error for a value that is not allowed."""
+    return ConfigError(
+        f"{source}: {setting.name} = {_shown(raw)} is not allowed;"
+        f" allowed is {setting.allowed}"
+    )
+
+
+def _unknown_name(
     source: str, kind: str, name: str, raw: object, known: Iterable[str]
 ) -> ConfigError:
-    """Word the error for a name that is none, with the nearest one that is."""
+    """Build the error for an unknown name, with the closest known one."""
     folded = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
     if isinstance(raw, dict):
-        hint = "a setting is a line of its own, in no [table]"
+        hint = "settings are not in a [table]: write each on a line of its own"
     elif near:
         hint = f"the closest known is {folded[near[0]]}"
     else:
@@ -174,9 +158,45 @@ def _unknown(
 
 
 def _shown(raw: object) -> str:
-    """Write a value as TOML would, on one line and not too long."""
+    """Write a value as TOML does, on one line and cut off after `SHOWN_MAX`."""
     if isinstance(raw, bool):
         return str(raw).lower()
     is_json = isinstance(raw, str | list)
     text = json.dumps(raw, default=str) if is_json else " ".join(str(raw).split())
     return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."
+
+
+def sample() -> str:
+    """Return `conf/volcache.toml`: every setting at its default, with an explanation."""
+    intro = (
+        "volcache: every setting at its default. A line that is left out has the same"
+        f" effect. Environment variables {ENVIRONMENT_PREFIX}<SETTING>, such as"
+        f" {ENVIRONMENT_PREFIX}PORT=8000, override this file. A wrong name or value stops"
+        " the start with one line that states the reason. Relative paths are relative to"
+        " the working directory."
+    )
+    parts = [_comment(intro)]
+    section = ""
+    for setting in SETTINGS:
+        if setting.section != section:
+            section = setting.section
+            parts.append(f"# --- {section} ".ljust(SAMPLE_COLUMNS - 3, "-"))
+        lines = (
+            setting.text,
+            f"Allowed: {setting.allowed}.",
+            f"Cost: {setting.cost}",
+        )
+        explained = "\n".join(map(_comment, lines))
+        parts.append(f"{explained}\n{setting.name} = {setting.default_toml}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _comment(text: str) -> str:
+    return textwrap.fill(
+        text,
+        SAMPLE_COLUMNS,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

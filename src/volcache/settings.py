@@ -1,24 +1,24 @@
 """
-The settings: one table, the only place that knows names, defaults and ranges.
+The settings: `Config` is the only list of their names, types, defaults and ranges.
 
-Reading them is `config.py`'s; what kinds of setting there are is `setting.py`'s.
+A field of `Config` is one setting: its type, what is allowed (a kind of setting, defined
+in the first part of this module), its default, what it does and what it costs. `SETTINGS`
+is the same table for code that works on all settings: reading them (`config.py`), the
+help of `volcache serve`, `conf/volcache.toml` and the reference page.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import dataclasses
+import ipaddress
+import json
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from volcache.setting import (
-    AddressSetting,
-    ChoiceSetting,
-    FlagSetting,
-    HostSetting,
-    IntegerSetting,
-    NumberSetting,
-    ServersSetting,
-    Setting,
-    TextSetting,
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TTL_MAX: Final = 2**31  # Seconds, 68 years: the longest time HTTP has a number for.
 
@@ -26,181 +26,498 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 TIB: Final = 1024 * GIB
+UNITS: Final = {
+    "kB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "TB": 1000**4,
+    "KiB": KIB,
+    "MiB": MIB,
+    "GiB": GIB,
+    "TiB": TIB,
+}
 
-SETTINGS: Final[tuple[Setting, ...]] = (
-    TextSetting(
-        name="mount_point",
-        default="data",
-        text="The directory that holds the files; created when missing.",
-        empty=False,
-    ),
-    IntegerSetting(
-        name="volume_size",
-        default=GIB,
-        text="Size of one volume file; taken from the disk when it is first written.",
-        low=MIB,
-        high=TIB,
-        unit="bytes",
-    ),
-    IntegerSetting(
-        name="volume_num",
-        default=10,
-        text="Number of volumes; when the last one is full the oldest is reused.",
-        low=2,
-        high=65535,
-    ),
-    AddressSetting(
-        name="ip",
-        default="127.0.0.1",
-        text="The address to listen on.",
-    ),
-    IntegerSetting(
-        name="port",
-        default=1234,
-        text="The TCP port to listen on; 0 takes any free one.",
-        low=0,
-        high=65535,
-    ),
-    NumberSetting(
-        name="idle_timeout",
-        default=0.0,
-        text="Closes connections on which nothing has moved for so long; 0 = never.",
-        low=0,
-        high=86400,
-        unit="seconds",
-    ),
-    ChoiceSetting(
-        name="log_level",
-        default="info",
-        text="The least important kind of event that is logged.",
-        choices=("debug", "info", "warning", "error"),
-    ),
-    TextSetting(
-        name="log_file",
-        default="",
-        text="The file that log lines are appended to; empty means standard error.",
-    ),
-    ChoiceSetting(
-        name="log_format",
-        default="text",
-        text="How a log line is written: to be read, or one JSON object each.",
-        choices=("text", "json"),
-    ),
-    TextSetting(
-        name="log_access",
-        default="",
-        text="The file that a line for each request is appended to; empty means none.",
-    ),
-    NumberSetting(
-        name="log_slow",
-        default=0.1,
-        text="Requests that take longer are logged, with where the time went; 0 = none.",
-        low=0,
-        high=3600,
-        unit="seconds",
-    ),
-    ChoiceSetting(
-        name="sync_mode",
-        default="periodic",
-        text="When stored files are forced to the disk.",
-        choices=("none", "periodic", "always"),
-    ),
-    NumberSetting(
-        name="sync_interval",
-        default=1.0,
-        text='How often files are forced to the disk if sync_mode is "periodic".',
-        low=0.01,
-        high=3600,
-        unit="seconds",
-    ),
-    IntegerSetting(
-        name="max_value_size",
-        default=MIB,
-        text="The largest file that is taken.",
-        low=0,
-        high=GIB,
-        unit="bytes",
-    ),
-    IntegerSetting(
-        name="max_key_size",
-        default=KIB,
-        text="The longest key that is taken.",
-        low=1,
-        high=4096,
-        unit="bytes",
-    ),
-    FlagSetting(
-        name="memc_on",
-        default=False,
-        text="Keep copies of the most wanted files in memcached.",
-    ),
-    HostSetting(
-        name="memc_ip",
-        default="127.0.0.1",
-        text="Where memcached is; a path is a unix socket, and memc_port is not used.",
-    ),
-    IntegerSetting(
-        name="memc_port",
-        default=11211,
-        text="The TCP port of memcached.",
-        low=1,
-        high=65535,
-    ),
-    ServersSetting(
-        name="memc_servers",
-        default=(),
-        text="Several memcached servers, instead of memc_ip and memc_port.",
-    ),
-    NumberSetting(
-        name="memc_timeout",
-        default=0.05,
-        text="How long a request waits for memcached at the most.",
-        low=0.001,
-        high=10,
-        unit="seconds",
-    ),
-    IntegerSetting(
-        name="memc_max_value_size",
-        default=1_000_000,
-        text="The largest file that is copied to memcached, with its header.",
-        low=1,
-        high=GIB,
-        unit="bytes",
-    ),
-    IntegerSetting(
-        name="cache_after_miss_count",
-        default=3,
-        text="How often a file is read from disk before it is copied to memcached.",
-        low=1,
-        high=1000,
-    ),
-    NumberSetting(
-        name="cache_after_miss_count_duration",
-        default=60.0,
-        text="Within what time these reads must come.",
-        low=0.001,
-        high=86400,
-        unit="seconds",
-    ),
-    TextSetting(
-        name="admin_token",
-        default="",
-        text="The password of POST /-/flush; empty means that nobody may.",
-    ),
-    IntegerSetting(
-        name="default_ttl",
-        default=0,
-        text="How long a file is kept whose PUT does not say; 0 = for ever.",
-        low=0,
-        high=TTL_MAX,
-        unit="seconds",
-    ),
-    IntegerSetting(
-        name="max_ttl",
-        default=0,
-        text="How long a file is kept at most, whatever its PUT says; 0 = for ever.",
-        low=0,
-        high=TTL_MAX,
-        unit="seconds",
-    ),
+_SIZE: Final = re.compile(rf"([0-9]{{1,15}}) ?({'|'.join(UNITS)})")
+_LINE: Final = re.compile(r"[^\x00-\x1f\x7f]*")
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+|/[!-~]+")
+_SERVER: Final = re.compile(
+    r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}|/[!-~]+"
 )
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+# --- Kinds of setting ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind(ABC, Generic[T_co]):
+    """What the value of a setting may be."""
+
+    @property
+    @abstractmethod
+    def allowed(self) -> str:
+        """The allowed values, to follow the words "allowed is"."""
+
+    @abstractmethod
+    def from_toml(self, raw: object) -> T_co:
+        """
+        Check a value as TOML has it.
+
+        Raises:
+            TypeError: It has the wrong type.
+            ValueError: It is out of range.
+        """
+
+    def from_text(self, text: str) -> T_co:
+        """
+        Check a value as an environment variable has it.
+
+        Raises:
+            TypeError: It has the wrong type.
+            ValueError: It cannot be read as that type, or is out of range.
+        """
+        return self.from_toml(text)
+
+
+@dataclass(frozen=True)
+class Integer(Kind[int]):
+    """An integer from `low` to `high`, both included; a bool is rejected."""
+
+    low: int
+    high: int
+    unit: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """The range, with its unit."""
+        return f"an integer from {self.low} to {self.high}{_in_brackets(self.unit)}"
+
+    def from_toml(self, raw: object) -> int:
+        """Check type and range."""
+        if isinstance(raw, bool) or not isinstance(raw, int):
+            raise TypeError(raw)
+        if not self.low <= raw <= self.high:
+            raise ValueError(raw)
+        return raw
+
+    def from_text(self, text: str) -> int:
+        """Read decimal digits."""
+        return self.from_toml(int(text))
+
+
+@dataclass(frozen=True)
+class Size(Integer):
+    """A number of bytes, or text with a unit such as "160MiB"."""
+
+    unit: str = "bytes"
+
+    @property
+    def allowed(self) -> str:
+        """The range, and how a size is written."""
+        return (
+            f"a size from {format_size(self.low)} to {format_size(self.high)}: an integer"
+            f' (bytes), or text such as "160MiB" with one of the units {", ".join(UNITS)}'
+        )
+
+    def from_toml(self, raw: object) -> int:
+        """Check a number, or text that has a unit."""
+        if not isinstance(raw, str):
+            return super().from_toml(raw)
+        match = _SIZE.fullmatch(raw)
+        if match is None:
+            raise ValueError(raw)
+        return super().from_toml(int(match[1]) * UNITS[match[2]])
+
+    def from_text(self, text: str) -> int:
+        """Read decimal digits, with or without a unit."""
+        return self.from_toml(text if text.endswith("B") else int(text))
+
+
+@dataclass(frozen=True)
+class Number(Kind[float]):
+    """A number from `low` to `high`, both included, returned as float."""
+
+    low: float
+    high: float
+    unit: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """The range, with its unit."""
+        return f"a number from {self.low} to {self.high}{_in_brackets(self.unit)}"
+
+    def from_toml(self, raw: object) -> float:
+        """Check type and range; NaN is in no range."""
+        if isinstance(raw, bool) or not isinstance(raw, int | float):
+            raise TypeError(raw)
+        if not self.low <= raw <= self.high:
+            raise ValueError(raw)
+        return float(raw)
+
+    def from_text(self, text: str) -> float:
+        """Read a decimal number."""
+        return self.from_toml(float(text))
+
+
+@dataclass(frozen=True)
+class Flag(Kind[bool]):
+    """On or off."""
+
+    @property
+    def allowed(self) -> str:
+        """Both words."""
+        return "true or false"
+
+    def from_toml(self, raw: object) -> bool:
+        """Check the type."""
+        if not isinstance(raw, bool):
+            raise TypeError(raw)
+        return raw
+
+    def from_text(self, text: str) -> bool:
+        """Read the two words as TOML writes them."""
+        if text not in {"true", "false"}:
+            raise ValueError(text)
+        return text == "true"
+
+
+@dataclass(frozen=True)
+class Choice(Kind[str]):
+    """One of a few words, exactly as written."""
+
+    choices: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """All words."""
+        return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
+
+    def from_toml(self, raw: object) -> str:
+        """Check that it is one of the words."""
+        if not isinstance(raw, str) or raw not in self.choices:
+            raise ValueError(raw)
+        return raw
+
+
+@dataclass(frozen=True)
+class Text(Kind[str]):
+    """Text for which `is_valid` returns true; it may also raise ValueError."""
+
+    rule: str
+    is_valid: Callable[[str], object] = _LINE.fullmatch
+
+    @property
+    def allowed(self) -> str:
+        """The rule in words."""
+        return self.rule
+
+    def from_toml(self, raw: object) -> str:
+        """Check the type and the text; it is returned as written."""
+        if not isinstance(raw, str):
+            raise TypeError(raw)
+        if not self.is_valid(raw):
+            raise ValueError(raw)
+        return raw
+
+
+@dataclass(frozen=True)
+class Servers(Kind[tuple[str, ...]]):
+    """Addresses of servers, none of them twice."""
+
+    @property
+    def allowed(self) -> str:
+        """How an address is written."""
+        return (
+            'a list, possibly empty, of "host:port", "[IPv6]:port" or the path of a unix'
+            " socket; in the environment, separated by commas"
+        )
+
+    def from_toml(self, raw: object) -> tuple[str, ...]:
+        """Check every address; names are not resolved."""
+        if not isinstance(raw, list) or len(set(map(str, raw))) != len(raw):
+            raise TypeError(raw)
+        for address in raw:
+            if not isinstance(address, str) or not _SERVER.fullmatch(address):
+                raise ValueError(raw)
+        return tuple(raw)
+
+    def from_text(self, text: str) -> tuple[str, ...]:
+        """Split at commas."""
+        return self.from_toml(
+            [part.strip() for part in text.split(",") if part.strip()]
+        )
+
+
+LINE: Final = Text("text without control characters")
+PATH: Final = Text(
+    "text that is not empty and without control characters",
+    lambda text: text and _LINE.fullmatch(text),
+)
+HOST: Final = Text(
+    "a host name, an IPv4 or IPv6 address, or the path of a unix socket",
+    _HOST.fullmatch,  # Names are not resolved here.
+)
+ADDRESS: Final = Text(
+    'an IPv4 or IPv6 address such as "127.0.0.1", "0.0.0.0" or "::1"',
+    ipaddress.ip_address,
+)
+
+
+def format_size(size: int) -> str:
+    """Write a size in the largest unit that needs no fraction: `1MiB`, `1000`, `0`."""
+    units = sorted(UNITS.items(), key=lambda unit: -unit[1])
+    fitting = (f"{size // n}{name}" for name, n in units if size and size % n == 0)
+    return next(fitting, str(size))
+
+
+def _in_brackets(unit: str) -> str:
+    return f" ({unit})" if unit else ""
+
+
+# --- The table -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One row of the table."""
+
+    name: str
+    kind: Kind[int | float | str | bool | tuple[str, ...]]
+    default: int | float | str | bool | tuple[str, ...]
+    text: str  # One sentence: what the setting does.
+    cost: str  # What it costs in disk, memory, time or risk.
+    section: str  # The group of settings it belongs to.
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values, to follow the words "allowed is"."""
+        return self.kind.allowed
+
+    @property
+    def unit(self) -> str:
+        """The unit of a number, such as "bytes"; empty: it has none."""
+        return self.kind.unit if isinstance(self.kind, Integer | Number) else ""
+
+    @property
+    def default_toml(self) -> str:
+        """The default as a TOML file has it."""
+        if isinstance(self.default, float):
+            return f"{self.default:g}"
+        if isinstance(self.kind, Size):
+            size = format_size(self.kind.from_toml(self.default))
+            return size if size.isdigit() else json.dumps(size)
+        # JSON is TOML for strings, integers, booleans and lists of strings.
+        return json.dumps(self.default)
+
+
+def _setting(
+    kind: Kind[T], default: T, text: str, *, cost: str, section: str = ""
+) -> T:
+    """
+    Define a field of `Config`.
+
+    Args:
+        kind: What the value may be.
+        default: Allowed by `kind`.
+        text: One sentence.
+        cost: One or more sentences.
+        section: Title of the group that begins with this setting.
+    """
+    about = {"kind": kind, "text": text, "cost": cost, "section": section}
+    return dataclasses.field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One checked value per setting."""
+
+    mount_point: str = _setting(
+        PATH,
+        "data",
+        "Directory of the store; created if it does not exist.",
+        cost="One process per directory; a second process is refused.",
+        section="Storage",
+    )
+    volume_size: int = _setting(
+        Size(MIB, TIB),
+        GIB,
+        "Size of one volume; at least max_value_size + max_key_size + 4KiB.",
+        cost="volume_size * volume_num of disk space when all volumes are in use, plus the"
+        " index files. A volume takes its space when it is first written, and is"
+        " overwritten as a whole.",
+    )
+    volume_num: int = _setting(
+        Integer(2, 65535),
+        10,
+        "Number of volumes; when the last one is full, the oldest is overwritten.",
+        cost="One open file per volume. With more and smaller volumes, fewer files are"
+        " evicted at a time.",
+    )
+    ip: str = _setting(
+        ADDRESS,
+        "127.0.0.1",
+        "Address to listen on.",
+        cost="On any address but loopback, everyone who can reach the port can read and"
+        " write: put nginx or a firewall in front of it.",
+        section="Listening",
+    )
+    port: int = _setting(
+        Integer(0, 65535),
+        1234,
+        "TCP port to listen on; 0 = any free port.",
+        cost="A port below 1024 needs the privilege to bind it.",
+    )
+    idle_timeout: float = _setting(
+        Number(0, 86400, "seconds"),
+        0.0,
+        "Time without traffic after which a connection is closed; 0 = never.",
+        cost="About 20 microseconds per connection, four times in each period. Leave it at"
+        " 0 behind nginx, which closes idle connections itself.",
+    )
+    log_level: str = _setting(
+        Choice(("debug", "info", "warning", "error")),
+        "info",
+        "Lowest level of the events that are logged.",
+        cost='A few lines per hour; "debug" is for investigating a problem.',
+        section="Logging",
+    )
+    log_file: str = _setting(
+        LINE,
+        "",
+        "File that log lines are appended to; empty = standard error.",
+        cost="volcache does not rotate it. After it was renamed, SIGHUP or the next line"
+        " opens a new file.",
+    )
+    log_format: str = _setting(
+        Choice(("text", "json")),
+        "text",
+        "Format of log lines: text, or one JSON object per line.",
+        cost="A JSON line is about twice as long.",
+    )
+    log_access: str = _setting(
+        LINE,
+        "",
+        "File that one line per request is appended to; empty = none.",
+        cost='About 4 microseconds of CPU per request, 7 with log_format "json", and up to'
+        " 16 MiB of memory while its disk does not respond. Requests do not wait for it.",
+    )
+    log_slow: float = _setting(
+        Number(0, 3600, "seconds"),
+        0.1,
+        "Requests that take longer are logged, with a breakdown of the time; 0 = none.",
+        cost="At most ten lines per second; the next line says how many were omitted.",
+    )
+    sync_mode: str = _setting(
+        Choice(("none", "periodic", "always")),
+        "periodic",
+        "When stored files are synced to the disk.",
+        cost="A stored file survives the death of the process in every mode. A power loss"
+        ' loses what the kernel had not written ("none"), at most the files of the last'
+        ' sync_interval ("periodic") or nothing ("always"; each PUT waits for the disk).',
+        section="Durability",
+    )
+    sync_interval: float = _setting(
+        Number(0.01, 3600, "seconds"),
+        1.0,
+        'Time between two syncs if sync_mode is "periodic".',
+        cost="One sync of the disk each time; requests do not wait for it.",
+    )
+    max_value_size: int = _setting(
+        Size(0, GIB),
+        MIB,
+        "Size of the largest file that a PUT may store.",
+        cost="A file is held in memory while it is stored or read. Set nginx's"
+        " client_max_body_size to the same value.",
+        section="Limits",
+    )
+    max_key_size: int = _setting(
+        Size(1, 4 * KIB),
+        KIB,
+        "Size of the longest key.",
+        cost="Every key is held in memory once.",
+    )
+    memc_on: bool = _setting(
+        Flag(),
+        default=False,
+        text="Keep copies of frequently read files in memcached.",
+        cost="Each PUT, DELETE and miss computes a digest, about one microsecond; reads are"
+        " counted.",
+        section="Hot tier (memcached)",
+    )
+    memc_ip: str = _setting(
+        HOST,
+        "127.0.0.1",
+        "Host of memcached; with the path of a unix socket, memc_port is ignored.",
+        cost="A call to memcached takes about 15 microseconds of CPU and 30 of waiting.",
+    )
+    memc_port: int = _setting(
+        Integer(1, 65535),
+        11211,
+        "TCP port of memcached.",
+        cost="None.",
+    )
+    memc_servers: tuple[str, ...] = _setting(
+        Servers(),
+        (),
+        "Several memcached servers; replaces memc_ip and memc_port.",
+        cost="Each key belongs to one of the servers; a changed list discards all copies.",
+    )
+    memc_timeout: float = _setting(
+        Number(0.001, 10, "seconds"),
+        0.05,
+        "Longest time a request waits for memcached.",
+        cost="When memcached hangs, one request waits this long; then it is bypassed.",
+    )
+    memc_max_value_size: int = _setting(
+        Size(1, GIB),
+        1_000_000,
+        "Size of the largest file that is copied to memcached, including its header.",
+        cost="memcached refuses items larger than its option -I, 1 MiB by default.",
+    )
+    cache_after_miss_count: int = _setting(
+        Integer(1, 1000),
+        3,
+        "Number of reads from disk after which a file is copied to memcached.",
+        cost="With a low number, more files are copied that are not read again.",
+    )
+    cache_after_miss_count_duration: float = _setting(
+        Number(0.001, 86400, "seconds"),
+        60.0,
+        "Period in which these reads must occur.",
+        cost="Counters of up to 65,536 keys are kept, about 20 MB; the least recently read"
+        " keys are dropped first.",
+    )
+    admin_token: str = _setting(
+        LINE,
+        "",
+        "Password for POST /-/flush; empty = flush is disabled.",
+        cost="Anyone who has it can delete everything.",
+        section="Administration",
+    )
+    default_ttl: int = _setting(
+        Integer(0, TTL_MAX, "seconds"),
+        0,
+        "Time to live of a file whose PUT does not set one; 0 = no expiry.",
+        cost="None. The space of an expired file is freed when its volume is overwritten.",
+        section="Expiry",
+    )
+    max_ttl: int = _setting(
+        Integer(0, TTL_MAX, "seconds"),
+        0,
+        "Longest time to live, whatever the PUT sets; 0 = no limit.",
+        cost="None. Files stored before it was set keep their expiry.",
+    )
+
+
+def _settings() -> tuple[Setting, ...]:
+    """Return the fields of `Config` as a table."""
+    rows: list[Setting] = []
+    for field in dataclasses.fields(Config):
+        about: dict[str, Any] = dict(field.metadata, default=field.default)
+        about["section"] = about["section"] or rows[-1].section
+        rows.append(Setting(name=field.name, **about))
+    return tuple(rows)
+
+
+SETTINGS: Final = _settings()

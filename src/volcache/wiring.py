@@ -37,7 +37,7 @@ from volcache.server.drain import hold_hangups, stop_signals_held
 from volcache.store import PeriodicSync, Store
 
 if TYPE_CHECKING:
-    from volcache.config import Config
+    from volcache.settings import Config
     from volcache.store import SyncMode
 
 _logger = logging.getLogger("volcache")

@@ -96,7 +96,7 @@ def run(root: Path, fs: FileSystem) -> None:
         str(root / "files"),
         limits=LIMITS,
         expires_ms=0,
-        say=lambda _: None,
+        report=lambda _: None,
         fs=fs,
     )
 

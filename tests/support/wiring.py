@@ -6,7 +6,7 @@ import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from volcache.config import Config
+    from volcache.settings import Config
 
 
 class Wiring(types.ModuleType):

@@ -1,28 +1,28 @@
-"""Settings: what is taken, what is refused, and with which words."""
+"""Reading the settings: sources, what is refused, error texts, and the sample file."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from volcache.config import Config, load_config
+from volcache.config import load_config, sample
 from volcache.errors import ConfigError
-from volcache.settings import GIB, MIB, SETTINGS
+from volcache.settings import GIB, MIB, SETTINGS, Config
 
-if TYPE_CHECKING:
-    from pathlib import Path
+SAMPLE = Path(__file__).parents[2] / "conf" / "volcache.toml"
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Name a settings file that is not there yet."""
+    """Return the path of a settings file that does not exist yet."""
     return tmp_path / "volcache.toml"
 
 
 def refused(path: Path | None, environ: dict[str, str] | None = None) -> str:
-    """Give the one line with which loading fails, without the folder's name."""
+    """Return the one-line error of loading, without the folder's name."""
     with pytest.raises(ConfigError) as caught:
         load_config(path, environ or {})
     line = str(caught.value)
@@ -31,19 +31,7 @@ def refused(path: Path | None, environ: dict[str, str] | None = None) -> str:
     return line.replace(f"{path.parent}/", "") if path else line
 
 
-# --- The table -------------------------------------------------------------------
-
-
-def test_table_and_config_have_the_same_names_and_types() -> None:
-    """A setting is added to both or to none."""
-    fields = {field.name: field.type for field in dataclasses.fields(Config)}
-    assert fields == {
-        s.name: type(s.default).__name__.replace("tuple", "tuple[str, ...]")
-        for s in SETTINGS
-    }
-
-
-def test_defaults_are_the_promised_ones() -> None:
+def test_defaults_are_the_documented_ones() -> None:
     """Without a file and without variables every setting has its default."""
     assert load_config(None, {}) == Config(
         mount_point="data",
@@ -79,22 +67,22 @@ def test_defaults_are_the_promised_ones() -> None:
 
 
 def test_file_overrides_default(path: Path) -> None:
-    """A line of the file counts; what it leaves out stays at its default."""
+    """Settings that the file leaves out keep their defaults."""
     path.write_text("port = 8000\n")
     config = load_config(path, {})
     assert config == dataclasses.replace(load_config(None, {}), port=8000)
 
 
 def test_environment_overrides_file(path: Path) -> None:
-    """A variable counts more than the file; other variables are not looked at."""
+    """Variables without the prefix are ignored."""
     path.write_text("port = 8000\nvolume_num = 3\n")
     environ = {"VOLCACHE_PORT": "9000", "PORT": "1", "VOLCACHE": "x", "HOME": "/"}
     config = load_config(path, environ)
     assert (config.port, config.volume_num) == (9000, 3)
 
 
-def test_empty_file_is_all_defaults(path: Path) -> None:
-    """A file may leave out everything."""
+def test_empty_file_means_all_defaults(path: Path) -> None:
+    """A file may leave out every setting."""
     path.write_text("")
     assert load_config(path, {}) == load_config(None, {})
 
@@ -109,7 +97,11 @@ def test_log_file_can_be_set_back_to_empty(path: Path) -> None:
 
 PORTS = "an integer from 0 to 65535"
 INTERVALS = "a number from 0.01 to 3600 (seconds)"
-KEY_SIZES = "an integer from 1 to 4096 = 4 KiB (bytes)"
+UNITS = "kB, MB, GB, TB, KiB, MiB, GiB, TiB"
+KEY_SIZES = (
+    'a size from 1 to 4KiB: an integer (bytes), or text such as "160MiB" with one of the'
+    f" units {UNITS}"
+)
 MODES = 'one of "none", "periodic", "always"'
 LEVELS = 'one of "debug", "info", "warning", "error"'
 ADDRESSES = 'an IPv4 or IPv6 address such as "127.0.0.1", "0.0.0.0" or "::1"'
@@ -133,6 +125,11 @@ FULL_TEXT = "text that is not empty and without control characters"
         ("sync_interval = false", INTERVALS),
         ('sync_interval = "1"', INTERVALS),
         ("max_key_size = 0", KEY_SIZES),
+        ("max_key_size = true", KEY_SIZES),
+        ("max_key_size = 1.0", KEY_SIZES),
+        ('max_key_size = "5KiB"', KEY_SIZES),
+        ('max_key_size = "1KB"', KEY_SIZES),
+        ('max_key_size = "1024"', KEY_SIZES),
         ('sync_mode = "Always"', MODES),
         ("log_level = 10", LEVELS),
         ('ip = "localhost"', ADDRESSES),
@@ -143,10 +140,10 @@ FULL_TEXT = "text that is not empty and without control characters"
         ('mount_point = "a\\u0000b\\nc"', FULL_TEXT),
     ],
 )
-def test_wrong_line_is_refused_by_name_value_and_what_is_allowed(
+def test_error_names_source_setting_value_and_what_is_allowed(
     path: Path, line: str, allowed: str
 ) -> None:
-    """The line says file, setting, value and what is allowed."""
+    """In one line, for a wrong type and for a value out of range."""
     path.write_text(line)
     assert (
         refused(path) == f"volcache.toml: {line} is not allowed; allowed is {allowed}"
@@ -162,18 +159,20 @@ def test_wrong_line_is_refused_by_name_value_and_what_is_allowed(
         ('sync_modus = "none"', "sync_mode"),
     ],
 )
-def test_unknown_setting_is_refused_with_the_closest(
+def test_unknown_setting_is_refused_with_the_closest_known_name(
     path: Path, line: str, closest: str
 ) -> None:
-    """A slip in a name is not taken for a default."""
+    """A typing error in a name is an error, not ignored."""
     path.write_text(line)
     assert refused(path) == (
         f"volcache.toml: unknown setting {line}; the closest known is {closest}"
     )
 
 
-def test_setting_like_none_is_refused_with_all(path: Path) -> None:
-    """Where nothing is close, everything known is listed."""
+def test_unknown_setting_without_a_close_name_is_refused_with_all_names(
+    path: Path,
+) -> None:
+    """If no known name is close, all are listed."""
     path.write_text("zzz = 1")
     assert refused(path) == (
         "volcache.toml: unknown setting zzz = 1; known are "
@@ -181,18 +180,18 @@ def test_setting_like_none_is_refused_with_all(path: Path) -> None:
     )
 
 
-def test_settings_in_a_table_are_refused_with_where_they_belong(path: Path) -> None:
-    """Other programs have tables in their files; whoever writes one here is told."""
+def test_settings_in_a_table_are_refused_with_the_remedy(path: Path) -> None:
+    """Other programs have tables in their files; this one has none."""
     path.write_text("[volcache]\nport = 1")
     assert refused(path) == (
-        "volcache.toml: unknown setting volcache = {'port': 1}; a setting is a line of"
-        " its own, in no [table]"
+        "volcache.toml: unknown setting volcache = {'port': 1}; settings are not in a"
+        " [table]: write each on a line of its own"
     )
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "True", "0x10", "9" * 5000])
-def test_wrong_variable_is_refused_by_name(text: str) -> None:
-    """The line says variable, setting, value and what is allowed, and is not long."""
+def test_error_names_the_environment_variable(text: str) -> None:
+    """With setting, value and what is allowed; a long value is cut off."""
     line = refused(None, {"VOLCACHE_PORT": text})
     assert line.startswith(f'environment variable VOLCACHE_PORT: port = "{text[:70]}')
     assert line.endswith(f"is not allowed; allowed is {PORTS}")
@@ -207,8 +206,10 @@ def test_wrong_variable_is_refused_by_name(text: str) -> None:
         ("VOLCACHE_VOLUMESIZE", "the closest known is VOLCACHE_VOLUME_SIZE"),
     ],
 )
-def test_unknown_variable_is_refused_with_the_closest(variable: str, hint: str) -> None:
-    """A slip in a variable's name is not taken for a default."""
+def test_unknown_variable_is_refused_with_the_closest_known_name(
+    variable: str, hint: str
+) -> None:
+    """A typing error in a variable's name is an error, not ignored."""
     line = refused(None, {variable: "1"})
     assert line == f'environment: unknown variable {variable} = "1"; {hint}'
 
@@ -217,7 +218,7 @@ def test_unknown_variable_is_refused_with_the_closest(variable: str, hint: str) 
 def test_volume_must_hold_the_largest_record(
     path: Path, environ: dict[str, str]
 ) -> None:
-    """A volume that no largest file fits is refused, with all three numbers."""
+    """A smaller volume is refused, with all three numbers and their sources."""
     path.write_text(f"volume_size = {MIB}\n")
     key = 2048 if environ else 1024
     source = "environment variable VOLCACHE_MAX_KEY_SIZE" if environ else "default"
@@ -228,8 +229,8 @@ def test_volume_must_hold_the_largest_record(
     )
 
 
-def test_volume_that_just_holds_the_largest_record_is_allowed() -> None:
-    """The bound is inclusive, and one byte less is not enough."""
+def test_volume_that_exactly_holds_the_largest_record_is_allowed() -> None:
+    """One byte less is refused."""
     needed = MIB + 1024 + 4096
     assert load_config(None, {"VOLCACHE_VOLUME_SIZE": str(needed)}).volume_num
     refused(None, {"VOLCACHE_VOLUME_SIZE": str(needed - 1)})
@@ -239,12 +240,12 @@ def test_volume_that_just_holds_the_largest_record_is_allowed() -> None:
 
 
 def test_missing_file_is_one_line(path: Path) -> None:
-    """A file that was named must be there."""
+    """A file given as an argument must exist."""
     assert refused(path) == "volcache.toml: cannot be read: No such file or directory"
 
 
 def test_directory_is_one_line(path: Path) -> None:
-    """A directory is no settings file."""
+    """As for any file that cannot be read."""
     path.mkdir()
     assert refused(path) == "volcache.toml: cannot be read: Is a directory"
 
@@ -260,7 +261,7 @@ def test_directory_is_one_line(path: Path) -> None:
     ],
 )
 def test_syntax_error_is_one_line(path: Path, content: bytes) -> None:
-    """Whatever the TOML reader stumbles over ends as one line."""
+    """Every error of the TOML reader, also for extreme input."""
     path.write_bytes(content)
     assert refused(path).startswith("volcache.toml: not valid TOML: ")
 
@@ -269,3 +270,51 @@ def test_other_encoding_is_one_line(path: Path) -> None:
     """TOML is UTF-8."""
     path.write_bytes(b'mount_point = "\xe9"')
     assert refused(path).startswith("volcache.toml: not UTF-8 text: ")
+
+
+# --- The sample file -------------------------------------------------------------
+
+
+def test_sample_file_is_current() -> None:
+    """`tools/sample_config.py` writes it again after a change of the table."""
+    assert SAMPLE.read_text() == sample()
+
+
+def test_sample_shows_every_setting_at_its_default(tmp_path: Path) -> None:
+    """In the order of the table; loading it is the same as loading no file."""
+    assert list(tomllib.loads(sample())) == [setting.name for setting in SETTINGS]
+    path = tmp_path / "sample.toml"
+    path.write_text(sample())
+    assert load_config(path, {}) == load_config(None, {})
+
+
+def test_sample_explains_every_setting() -> None:
+    """What it does, what is allowed and what it costs, in lines that fit a terminal."""
+    lines = sample().splitlines()
+    assert max(map(len, lines)) <= 88
+    for setting in SETTINGS:
+        end = lines.index(f"{setting.name} = {setting.default_toml}")
+        start = end
+        while lines[start - 1].startswith("# "):
+            start -= 1
+        comment = " ".join(line.removeprefix("# ") for line in lines[start:end])
+        assert comment == (
+            f"{setting.text} Allowed: {setting.allowed}. Cost: {setting.cost}"
+        )
+
+
+@pytest.mark.parametrize("existing", [{"volume_num": 3}, {"volume_size": 2 * MIB}])
+def test_values_of_an_existing_store_replace_defaults_only(
+    path: Path, existing: dict[str, int]
+) -> None:
+    """The file and the environment override them."""
+    ((name, value),) = existing.items()
+    assert getattr(load_config(None, {}, existing), name) == value
+    path.write_text(f"{name} = {4 * MIB if name == 'volume_size' else 4}\n")
+    assert load_config(path, {}, existing) == load_config(path, {})
+
+
+def test_error_names_values_of_an_existing_store() -> None:
+    """They are in no file and in no variable."""
+    with pytest.raises(ConfigError, match=r"= 4096 \(of the existing volumes\) is too"):
+        load_config(None, {}, {"volume_size": 4096})

@@ -1,20 +1,41 @@
-"""The settings, each for itself: what it takes, read from text and from TOML."""
+"""The table of settings: kinds of values, defaults, and reading from TOML and text."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from volcache.config import load_config
 from volcache.errors import ConfigError
-from volcache.setting import ChoiceSetting, IntegerSetting, NumberSetting
-from volcache.settings import GIB, MIB, SETTINGS
+from volcache.settings import (
+    GIB,
+    MIB,
+    SETTINGS,
+    UNITS,
+    Choice,
+    Config,
+    Integer,
+    Number,
+    Size,
+    format_size,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from volcache.setting import Setting
+    from volcache.settings import Setting
+
+
+def test_table_and_config_have_the_same_names_and_types() -> None:
+    """The annotation of each field is the type that its kind returns."""
+    fields = {field.name: field.type for field in dataclasses.fields(Config)}
+    assert fields == {
+        s.name: type(s.default).__name__.replace("tuple", "tuple[str, ...]")
+        for s in SETTINGS
+    }
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
@@ -24,11 +45,27 @@ def test_every_default_is_allowed(setting: Setting) -> None:
     as_toml = list(default) if isinstance(default, tuple) else default
     as_text = ",".join(default) if isinstance(default, tuple) else str(default)
     as_text = as_text.lower() if isinstance(default, bool) else as_text
-    assert setting.from_toml(as_toml) == default
-    assert setting.from_text(as_text) == default
+    assert setting.kind.from_toml(as_toml) == default
+    assert setting.kind.from_text(as_text) == default
 
 
-def test_whole_number_is_taken_where_a_fraction_may_be(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_every_setting_has_text_cost_and_section(setting: Setting) -> None:
+    """The text is one sentence on one line."""
+    assert setting.text.endswith(".")
+    assert "\n" not in setting.text
+    assert setting.cost.endswith(".")
+    assert setting.section
+
+
+def test_unit_is_that_of_the_kind() -> None:
+    """Bytes, seconds, or none."""
+    units = {setting.name: setting.unit for setting in SETTINGS}
+    names = ("volume_size", "memc_timeout", "max_ttl", "port", "memc_on")
+    assert [units[name] for name in names] == ["bytes", "seconds", "seconds", "", ""]
+
+
+def test_integer_is_accepted_where_a_fraction_is_allowed(tmp_path: Path) -> None:
     """`sync_interval = 2` means 2.0."""
     path = tmp_path / "volcache.toml"
     path.write_text("sync_interval = 2\n")
@@ -36,8 +73,103 @@ def test_whole_number_is_taken_where_a_fraction_may_be(tmp_path: Path) -> None:
     assert (value, type(value)) == (2.0, float)
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("160MiB", 160 * MIB),
+        ("160 MiB", 160 * MIB),
+        ("1GB", 10**9),
+        ("1GiB", GIB),
+        ("2TB", 2 * 10**12),
+        ("1TiB", 1024 * GIB),
+        ("1500kB", 1_500_000),
+        ("5000KiB", 5000 * 1024),
+        ("30MB", 30_000_000),
+    ],
+)
+def test_size_may_have_a_unit(text: str, size: int) -> None:
+    """kB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB are powers of 1024."""
+    kind = Size(0, 1 << 41)
+    assert kind.from_toml(text) == kind.from_text(text) == size
+
+
+def test_size_with_a_unit_is_read_from_both_sources(tmp_path: Path) -> None:
+    """From a TOML file and from the environment."""
+    path = tmp_path / "volcache.toml"
+    path.write_text('volume_size = "160MiB"\n')
+    config = load_config(path, {"VOLCACHE_MAX_VALUE_SIZE": "1MB"})
+    assert (config.volume_size, config.max_value_size) == (160 * MIB, 1_000_000)
+
+
+def test_size_is_a_number_of_bytes_without_a_unit() -> None:
+    """An integer in TOML, decimal digits in the environment."""
+    assert Size(0, MIB).from_toml(1000) == Size(0, MIB).from_text("1000") == 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1048576", "1.5GiB", "-1MiB", "1mib", "1KB", "1M", "MiB", "1  MiB", "1MiB "],
+)
+def test_other_text_is_no_size(tmp_path: Path, text: str) -> None:
+    """Unknown units, fractions and, in TOML, numbers in quotes are refused."""
+    path = tmp_path / "volcache.toml"
+    path.write_text(f'max_value_size = "{text}"\n')
+    message = (
+        f'max_value_size = "{text}" is not allowed; allowed is a size from 0 to 1GiB'
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(path, {})
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.5GiB", "-1MiB", "1KB", "1M", "1B"])
+def test_other_text_in_the_environment_is_no_size(text: str) -> None:
+    """The same units as in TOML."""
+    message = (
+        f'max_value_size = "{text}" is not allowed; allowed is a size from 0 to 1GiB'
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(None, {"VOLCACHE_MAX_VALUE_SIZE": text})
+
+
+def test_size_with_a_unit_is_checked_against_the_range() -> None:
+    """Both ends are included."""
+    kind = Size(1024, 2048)
+    assert [kind.from_toml("1KiB"), kind.from_toml("2KiB")] == [1024, 2048]
+    for text in ("1kB", "3KiB"):
+        with pytest.raises(ValueError, match=text[0]):
+            kind.from_toml(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0"),
+        (1, "1"),
+        (1024, "1KiB"),
+        (1500, "1500"),
+        (1_000_000, "1MB"),
+        (GIB, "1GiB"),
+        (10 * GIB, "10GiB"),
+    ],
+)
+def test_size_is_written_in_the_largest_unit_without_a_fraction(
+    size: int, text: str
+) -> None:
+    """What is written can be read."""
+    assert format_size(size) == text
+    assert Size(0, 1 << 40).from_text(text) == size
+
+
+def test_units_are_the_decimal_and_the_binary_ones() -> None:
+    """Four each."""
+    assert UNITS == {
+        "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+        "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("ip", ["0.0.0.0", "::1", "::", "192.0.2.7"])  # noqa: S104
-def test_addresses_of_both_families_are_taken(ip: str) -> None:
+def test_addresses_of_both_families_are_accepted(ip: str) -> None:
     """IPv4 and IPv6, as written."""
     assert load_config(None, {"VOLCACHE_IP": ip}).ip == ip
 
@@ -47,9 +179,9 @@ def test_addresses_of_both_families_are_taken(ip: str) -> None:
     [
         (setting.name, value)
         for setting in SETTINGS
-        if isinstance(setting, IntegerSetting | NumberSetting)
-        for value in (setting.low, setting.high)
-        # Only possible together with another volume_size or max_value_size.
+        if isinstance(setting.kind, Integer | Number)
+        for value in (setting.kind.low, setting.kind.high)
+        # Allowed only together with another volume_size or max_value_size.
         if (setting.name, value) not in {("volume_size", MIB), ("max_value_size", GIB)}
     ],
 )
@@ -61,10 +193,15 @@ def test_both_ends_of_a_range_are_allowed(name: str, value: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "choice"),
-    [(s.name, c) for s in SETTINGS if isinstance(s, ChoiceSetting) for c in s.choices],
+    [
+        (setting.name, choice)
+        for setting in SETTINGS
+        if isinstance(setting.kind, Choice)
+        for choice in setting.kind.choices
+    ],
 )
 def test_every_choice_is_allowed(name: str, choice: str) -> None:
-    """A word of the list is taken as it is."""
+    """Exactly as it is listed."""
     environ = {f"VOLCACHE_{name.upper()}": choice}
     assert getattr(load_config(None, environ), name) == choice
 
@@ -90,14 +227,14 @@ def test_servers_are_separated_by_commas_in_the_environment(
 @pytest.mark.parametrize(
     "text", ["host", "host:", "host:0x1", "::1:11211", "a:1,a:1", "a b:1"]
 )
-def test_a_server_that_is_none_is_refused(text: str) -> None:
+def test_wrong_server_address_is_refused(text: str) -> None:
     """A missing port, an address without brackets, the same server twice."""
     with pytest.raises(ConfigError, match=r"memc_servers .* allowed is a list"):
         load_config(None, {"VOLCACHE_MEMC_SERVERS": text})
 
 
 @pytest.mark.parametrize("text", ["yes", "1", "True", ""])
-def test_a_flag_is_true_or_false(text: str) -> None:
-    """Nothing else is taken for one of them."""
+def test_flag_is_true_or_false(text: str) -> None:
+    """No other word and no number."""
     with pytest.raises(ConfigError, match=r"memc_on .* allowed is true or false"):
         load_config(None, {"VOLCACHE_MEMC_ON": text})

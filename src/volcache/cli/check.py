@@ -1,11 +1,20 @@
-"""`volcache check`: look for damage, and say where it is."""
+"""`volcache check`: verify a mount point and report where it is damaged."""
 
 from __future__ import annotations
 
 import time
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from volcache.cli.command import (
+    COMPLETES,
+    EXIT_FAILED,
+    EXIT_OK,
+    Command,
+    add_directory,
+    output,
+    silence_log,
+)
 from volcache.cli.progress import above, in_words, progress
 from volcache.hot.versions import first_damage
 from volcache.store.directory import HOT, read_whole
@@ -15,43 +24,49 @@ from volcache.store.verify import Counts, Finding, verify
 from volcache.text import counted
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator
 
-_LABELS = {"record": "damaged", "file": "damaged", "torn": "torn", "note": "note"}
+_LABELS: Final = {
+    "record": "damaged",
+    "file": "damaged",
+    "torn": "torn",
+    "note": "note",
+}
 
 
-def check(directory: str, say: Callable[[str], None]) -> bool:
+def check(directory: str, report: Callable[[str], None]) -> bool:
     """
-    Look at everything in a mount point, and change nothing.
+    Verify everything in a mount point; nothing is changed.
 
     Args:
-        directory: That nobody serves.
-        say: Takes one line for each finding, and a last one with all figures.
+        directory: The mount point.
+        report: Called with one line for each finding, and with a summary at the end.
 
     Returns:
-        Whether there is no damage.
+        Whether there is no damage. Torn tails and notes are not damage.
 
     Raises:
-        StoreError: The directory cannot be looked at, is in use, or no store's.
+        StoreError: The directory cannot be read, is in use, or is not a store.
     """
     store = OfflineStore.inspect(ReadOnlyFileSystem(), directory)
-    counts = dict.fromkeys(("record", "file", "torn", "note"), 0)
-    seen = Counts()
+    counts = dict.fromkeys(_LABELS, 0)
+    checked = Counts()
     started = time.monotonic()
     try:
         with progress(store.length, "check") as bar:
-            findings = verify(store, seen, bar.update)
+            findings = verify(store, checked, bar.update)
             for finding in chain(_check_hot(store), findings):
                 counts[finding.kind] += 1
-                above(bar, say)(_line(finding))
+                above(bar, report)(_line(finding))
     finally:
         store.close()
-    say(_summary(directory, seen, counts, time.monotonic() - started))
+    report(_summary(directory, checked, counts, time.monotonic() - started))
     return not (counts["record"] or counts["file"])
 
 
 def _check_hot(store: OfflineStore) -> Iterator[Finding]:
-    """Look at HOT.txt, which is the hot tier's."""
+    """Verify HOT.txt, whose format belongs to the hot tier."""
     data = read_whole(store.directory, store.directory.hot)
     found = first_damage(data, store.inventory.manifest.store_id)
     if found is not None:
@@ -64,14 +79,39 @@ def _line(finding: Finding) -> str:
 
 
 def _summary(
-    directory: str, seen: Counts, counts: dict[str, int], seconds: float
+    directory: str, checked: Counts, counts: dict[str, int], seconds: float
 ) -> str:
-    speed = seen.bytes / max(seconds, 1e-6) / 1e9
+    speed = checked.bytes / max(seconds, 1e-6) / 1e9
     return (
-        f"{directory}: {counted(seen.volumes, 'volume')},"
-        f" {counted(seen.records, 'record')}, {counted(seen.keys, 'live key')},"
-        f" {in_words(seen.bytes)}; damaged:"
+        f"{directory}: {counted(checked.volumes, 'volume')},"
+        f" {counted(checked.records, 'record')}, {counted(checked.keys, 'live key')},"
+        f" {in_words(checked.bytes)}; damaged:"
         f" {counts['record']} in volumes, {counts['file']} elsewhere;"
         f" torn tails: {counts['torn']}; notes: {counts['note']};"
         f" {seconds:.1f} s, {speed:.2f} GB/s"
     )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    silence_log()
+    with output() as report:
+        return EXIT_OK if check(arguments.directory, report) else EXIT_FAILED
+
+
+_EPILOG: Final = f"""\
+Each line is one finding: "damaged" (a record or file that fails its check), "torn" (a
+record that was being written when the process died) or "note" (what else a killed process
+leaves). The last line is a summary.
+{COMPLETES}
+
+exit code: 0 no damage; 1 damage, or DIR cannot be read
+example: volcache check /srv/volcache/1234
+"""
+
+COMMAND: Final = Command(
+    name="check",
+    text="Verify a mount point and report damage; nothing is changed.",
+    epilog=_EPILOG,
+    add_arguments=add_directory,
+    run=_run,
+)

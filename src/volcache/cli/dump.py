@@ -1,42 +1,44 @@
-"""`volcache dump`: every record in the order of the disk, one line each."""
+"""`volcache dump`: list every record in the order of the disk, one per line."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from volcache.cli.command import Command, add_directory, print_line, silence_log
+from volcache.cli.records import LiveRecords, Place
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
-    from volcache.store.format import RecordHeader
-    from volcache.store.index import Index
     from volcache.store.scan import Found
     from volcache.store.volume import Volume
 
 
 class Row(NamedTuple):
-    """What is said of a record, in this order; times in milliseconds since 1970."""
+    """A record; the fields are the columns."""
 
     volume: int
     generation: int
     offset: int
     size: int
-    stored: int
-    expires: int
+    stored: int  # Milliseconds since 1970.
+    expires: int  # Milliseconds since 1970; 0: never.
     type: str
     state: str
     key: str
 
     def text(self) -> str:
-        """Return it as one line; what is empty is a dash."""
+        """Return the columns as one line; an empty column is a dash."""
         return " ".join(str(field) or "-" for field in self)
 
     def json(self) -> str:
-        """Return it as one line of JSON."""
+        """Return the columns as one line of JSON."""
         return json.dumps(self._asdict())
 
 
@@ -45,22 +47,22 @@ def dump(directory: str, now_ms: int) -> Iterator[Row]:
     Yield a row for each record, from the oldest volume to the newest.
 
     Args:
-        directory: That nobody serves.
-        now_ms: The time, which tells what has expired.
+        directory: The mount point.
+        now_ms: The time at which records count as expired, milliseconds since 1970.
 
     Raises:
-        StoreError: The directory cannot be looked at, is in use, or no store's.
+        StoreError: The directory cannot be read, is in use, or is not a store.
     """
     store = OfflineStore.inspect(ReadOnlyFileSystem(), directory)
     try:
-        index = store.replay()
-        for volume, _reader, found in store.records():
-            yield _row(volume, found, index, now_ms)
+        live = LiveRecords(store)
+        for volume, found in store.records():
+            yield _row(volume, found, live, now_ms)
     finally:
         store.close()
 
 
-def _row(volume: Volume, found: Found, index: Index, now_ms: int) -> Row:
+def _row(volume: Volume, found: Found, live: LiveRecords, now_ms: int) -> Row:
     header = found.header
     return Row(
         volume.id,
@@ -70,14 +72,58 @@ def _row(volume: Volume, found: Found, index: Index, now_ms: int) -> Row:
         header.stored_ms,
         header.expires_ms,
         encode_key(header.content_type),
-        _state(volume, header, index, now_ms) if found.intact else "damaged",
+        _state(volume, found, live, now_ms),
         encode_key(header.key),
     )
 
 
-def _state(volume: Volume, header: RecordHeader, index: Index, now_ms: int) -> str:
+def _state(volume: Volume, found: Found, live: LiveRecords, now_ms: int) -> str:
+    header = found.header
+    if not found.intact:
+        return "damaged"
     if header.tombstone:
         return "tombstone"
-    if index.find(header.key) != (volume.seq, header.offset, header.size):
+    if Place(volume, header.offset, header.size, header.key) not in live:
         return "superseded"
     return "expired" if 0 < header.expires_ms <= now_ms else "live"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_directory(parser)
+    parser.add_argument(
+        "--keys", action="store_true", help="print only the keys of live records"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per line"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    silence_log()
+    for row in dump(arguments.directory, time.time_ns() // 1_000_000):
+        if arguments.keys:
+            if row.state == "live":
+                print_line(json.dumps({"key": row.key}) if arguments.json else row.key)
+        else:
+            print_line(row.json() if arguments.json else row.text())
+
+
+_EPILOG: Final = """\
+columns: volume, generation, offset, size, stored, expires (milliseconds since 1970, 0 =
+  never), content type, state (live, superseded, expired, damaged, tombstone), key
+  (percent-encoded); an empty column is a dash. A record with a damaged header is not
+  listed: "volcache check" reports it.
+
+exit code: 0 done, also if the reader of the output goes away; 1 DIR cannot be read
+examples:
+  volcache dump /srv/volcache/1234 | head
+  volcache dump --keys /srv/volcache/1234
+"""
+
+COMMAND: Final = Command(
+    name="dump",
+    text="List the records of a mount point, oldest volume first.",
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,63 +1,89 @@
-"""`volcache export`: the live values of a mount point as files of a folder."""
+"""`volcache export`: write the live values of a mount point to files of a folder."""
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from volcache.cli.command import (
+    COMPLETES,
+    EXIT_FAILED,
+    EXIT_OK,
+    Command,
+    add_directory,
+    output,
+    silence_log,
+)
 from volcache.cli.progress import above, in_words, progress
-from volcache.errors import MountPointError
+from volcache.cli.records import LiveRecords, Place
+from volcache.errors import DamagedRecordError, MountPointError
 from volcache.store.files import ReadOnlyFileSystem
+from volcache.store.format import decode_record
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
 from volcache.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import argparse
+    from collections.abc import Callable
 
-    from volcache.store.index import Index
+    from volcache.store.files import FileSystem
+    from volcache.store.format import Record
 
-_NO_NAMES: Final = {b"", b".", b".."}
+# Parts of a path that are not a file name: they would lead outside of the folder.
+_RESERVED: Final = {b"", b".", b".."}
+
+
+class _LeftOutError(Exception):
+    """A value cannot be exported; the message is the reason."""
 
 
 def export(
-    directory: str, target: str, now_ms: int, say: Callable[[str], None]
+    directory: str, target: str, now_ms: int, report: Callable[[str], None]
 ) -> bool:
     """
-    Write each live value to the file its key names below `target`.
+    Write each live value to the file below `target` that its key names.
 
     Args:
-        directory: That nobody serves; nothing in it is changed.
-        target: A folder that is empty or not there yet, so that nothing in it can lead
-            outside or be written over.
-        now_ms: The time, which tells what has expired.
-        say: Takes one line for each key without a file, and a last one.
+        directory: The mount point; nothing in it is changed.
+        target: A folder that is empty or does not exist, so that no link in it leads
+            outside and no file is overwritten.
+        now_ms: The time at which records count as expired, milliseconds since 1970.
+        report: Called with one line for each key without a file, and with a summary.
 
     Returns:
         Whether every live value has its file.
 
     Raises:
-        StoreError: The directory cannot be looked at, or `target` cannot be used.
+        StoreError: The directory cannot be read, or `target` cannot be used.
     """
     store = OfflineStore.inspect(ReadOnlyFileSystem(), directory)
     files = size = left_out = 0
     try:
         _make_target(target)
-        index = store.replay()
-        with progress(index.count, "export", "files") as bar:
-            for key, value in _values(store, index, now_ms):
+        live = LiveRecords(store)
+        with progress(live.count, "export", "files") as bar:
+            for place in live.take():
                 bar.update()
-                why = value if isinstance(value, str) else _write(target, key, value)
-                if why:
+                try:
+                    record = _read(store.directory.fs, place)
+                    if 0 < record.expires_ms <= now_ms:
+                        continue
+                    _write(target, place.key, record.value)
+                except _LeftOutError as error:
                     left_out += 1
-                    above(bar, say)(f"left out {encode_key(key)}: {why}")
+                    line = f"left out {encode_key(place.key)}: {error}"
+                    above(bar, report)(line)
                 else:
                     files += 1
-                    size += len(value)
+                    size += len(record.value)
     finally:
         store.close()
-    say(f"{target}: {counted(files, 'file')}, {in_words(size)}; left out: {left_out}")
+    report(
+        f"{target}: {counted(files, 'file')}, {in_words(size)}; left out: {left_out}"
+    )
     return not left_out
 
 
@@ -72,30 +98,61 @@ def _make_target(target: str) -> None:
         raise MountPointError(f"{target!r} is not empty; give a new or an empty folder")
 
 
-def _values(
-    store: OfflineStore, index: Index, now_ms: int
-) -> Iterator[tuple[bytes, bytes | str]]:
-    """Yield key and value in the order of the disk, or why there is no value."""
-    for volume, reader, found in store.records():
-        header = found.header
-        if index.find(header.key) != (volume.seq, header.offset, header.size):
-            continue
-        if not found.intact:
-            yield header.key, f"value checksum mismatch at {volume.id}/{header.offset}"
-        elif not 0 < header.expires_ms <= now_ms:
-            start = header.offset + header.value_start
-            yield header.key, reader.read(start, header.length)
+def _read(fs: FileSystem, place: Place) -> Record:
+    volume, offset, size, key = place
+    try:
+        data = fs.pread(volume.fd, size, offset)
+        record = decode_record(data, volume.identity, offset, key)
+    except DamagedRecordError as error:
+        raise _LeftOutError(str(error)) from error
+    except OSError as error:
+        raise _LeftOutError(f"cannot be read: {error.strerror}") from error
+    if record is None:
+        raise _LeftOutError("the index entry names the record of another key")
+    return record
 
 
-def _write(target: str, key: bytes, value: bytes) -> str:
-    """Write a file; return why it cannot be, or nothing."""
-    if b"\0" in key or _NO_NAMES & set(key.split(b"/")):
-        return "is no path of a file"
+def _write(target: str, key: bytes, value: bytes) -> None:
+    if b"\0" in key or _RESERVED & set(key.split(b"/")):
+        raise _LeftOutError("is not the path of a file")
     path = Path(target, os.fsdecode(key))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             file.write(value)
     except OSError as error:
-        return f"{error.strerror}"
-    return ""
+        raise _LeftOutError(f"cannot be written: {error.strerror}") from error
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_directory(parser)
+    parser.add_argument(
+        "target", metavar="TARGET", help="an empty folder; created if it does not exist"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    silence_log()
+    now_ms = time.time_ns() // 1_000_000
+    with output() as report:
+        is_complete = export(arguments.directory, arguments.target, now_ms, report)
+        return EXIT_OK if is_complete else EXIT_FAILED
+
+
+_EPILOG: Final = f"""\
+The file of a key is the key as a path below TARGET. A key that is not a valid path (".."
+or an empty part, too long, a file that is also a folder) and a damaged value are left out
+and listed. The last line is a summary.
+{COMPLETES}
+
+exit code: 0 every value has its file; 1 some were left out, or DIR or TARGET cannot be used
+example: volcache export /srv/volcache/1234 /tmp/values
+"""
+
+COMMAND: Final = Command(
+    name="export",
+    text="Write the live values of a mount point to files.",
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,12 +1,8 @@
 """
-`volcache import`: the files of a folder as keys and values of a mount point.
+`volcache import`: store the files of a folder in a mount point.
 
-What `export` has written comes back under the same keys. The store does the work, as it
-does for a PUT, and with the same limits.
-
-Ctrl-C for a tool that writes: noted, and acted upon where nothing is half done.
-
-The volumes of a mount point as they are, for a tool that is to leave them so.
+The keys are the paths below the folder, so that the files of an `export` get their keys
+back. Files are stored as by a PUT, with the same limits.
 """
 
 from __future__ import annotations
@@ -16,10 +12,21 @@ import signal
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from volcache.cli.command import (
+    COMPLETES,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    Command,
+    output,
+    silence_log,
+)
 from volcache.cli.progress import above, in_words, progress
-from volcache.cli.tree import read_value, unreadable, walk
+from volcache.cli.tree import cannot_be_read, read_regular_file, walk
+from volcache.config import ENVIRONMENT_PREFIX, load_config
 from volcache.errors import (
     ClientError,
     ForeignDirectoryError,
@@ -27,6 +34,7 @@ from volcache.errors import (
     ValueTooLargeError,
 )
 from volcache.hot.versions import KeyVersions
+from volcache.http.ttl import TtlPolicy
 from volcache.keys import parse_key
 from volcache.store import PeriodicSync, Store
 from volcache.store.directory import HOT
@@ -38,19 +46,20 @@ from volcache.store.volume import NO_FILE
 from volcache.text import counted
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator
 
     from volcache.cli.tree import Entry
     from volcache.store.files import FileSystem
 
-# A line each for so many that are left out; the rest is counted.
-LISTED_MAX: Final = 100
+LISTED_MAX: Final = 100  # Lines for files that are left out; the others are counted.
 _SYNC_SECONDS: Final = 1.0
+_VOLUMES_MIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the settings of those names say."""
+    """The settings of the same names; sizes in bytes."""
 
     volume_size: int
     volume_num: int
@@ -60,12 +69,12 @@ class Limits:
 
 @dataclass(slots=True)
 class Outcome:
-    """What has become of the files of a folder."""
+    """The result of an import."""
 
-    files: int = 0  # imported
-    bytes: int = 0
+    files: int = 0  # Imported.
+    bytes: int = 0  # Of their values.
     left_out: int = 0
-    overflows: bool = False  # The cycle has come round to what was imported first.
+    overflows: bool = False  # The volumes cannot hold all files.
     interrupted: bool = False
 
 
@@ -75,37 +84,37 @@ def import_folder(
     *,
     limits: Limits,
     expires_ms: int,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     fs: FileSystem | None = None,
 ) -> Outcome:
     """
-    Store each file of a folder under its path below it.
+    Store each file of a folder under its path relative to the folder.
 
-    SIGINT ends it between two files, a second one at once; main thread only.
+    SIGINT ends it between two files, a second SIGINT at once; main thread only.
 
     Args:
-        directory: The mount point, that nobody serves; made where there is none.
-        source: The folder. Neither lies in the other.
-        limits: Those of a PUT, and the volumes.
-        expires_ms: When the values expire, in milliseconds since the epoch; 0 = never.
-        say: Takes one line for each of the first `LISTED_MAX` files that are left out,
-            for what else is to be known, and a last one with all figures.
-        fs: The disk of the mount point.
+        directory: The mount point; created if it does not exist.
+        source: The folder. Neither contains the other.
+        limits: The volumes, and the limits of a PUT.
+        expires_ms: When the values expire, milliseconds since 1970; 0: never.
+        report: Called with one line for each of the first `LISTED_MAX` files that are
+            left out, with warnings, and with a summary at the end.
+        fs: The disk of the mount point; None: the real one.
 
     Raises:
         StoreError: The folder cannot be read; the mount point cannot be used, is in
-            use, or has no more room. Files before that are in it.
+            use, or its disk is full. Files imported before stay stored.
     """
-    folder = _folder(directory, source)
+    folder = _check_folder(directory, source)
     started = time.monotonic()
-    with interrupts_noted() as is_interrupted:
+    with interrupt_flag() as is_interrupted:
         store = Store.open(
             directory,
             volume_size=limits.volume_size,
             volume_num=limits.volume_num,
             fs=fs or OsFileSystem(),
         )
-        work = _Import(store, folder, limits, say, is_interrupted)
+        work = _Import(store, folder, limits, report, is_interrupted)
         try:
             with ExitStack() as parts:
                 parts.callback(store.close)
@@ -113,56 +122,54 @@ def import_folder(
                 work.run(expires_ms)
         finally:
             seconds = time.monotonic() - started
-            say(_summary(directory, work.outcome, store, seconds))
+            report(_summary(directory, work.outcome, store, seconds))
     return work.outcome
 
 
 def _summary(directory: str, outcome: Outcome, store: Store, seconds: float) -> str:
     evicted = store.stats.evicted_records
-    lost = counted(evicted, "record")
+    overwritten = f" overwritten: {counted(evicted, 'record')};" if evicted else ""
     return (
         f"{directory}: {counted(outcome.files, 'file')}, {in_words(outcome.bytes)};"
-        f" left out: {outcome.left_out};"
-        f"{f' overwritten by the cycle: {lost};' if evicted else ''}"
+        f" left out: {outcome.left_out};{overwritten}"
         f" {seconds:.1f} s{'; interrupted' if outcome.interrupted else ''}"
     )
 
 
-def _folder(directory: str, source: str) -> bytes:
-    """Return the path of the folder; look at it before a mount point is made."""
+def _check_folder(directory: str, source: str) -> bytes:
+    """Return the path of the folder; refuse it before a mount point is created."""
     try:
         os.scandir(source).close()
     except OSError as error:
         message = f"{source!r} cannot be used: {error.strerror}"
         raise MountPointError(message) from error
-    # Or volumes would be imported into themselves.
+    # Otherwise volumes would be imported into themselves.
     inner, outer = os.path.realpath(directory), os.path.realpath(source)
     if os.path.commonpath([inner, outer]) in {inner, outer}:
-        message = f"one of {directory!r} and {source!r} lies in the other"
+        message = f"one of {directory!r} and {source!r} contains the other"
         raise MountPointError(message)
     return os.fsencode(source)
 
 
 class _LeftOutError(Exception):
-    """A file cannot be read, or is none; says why."""
+    """A file cannot be imported; the message is the reason."""
 
 
 class _Import:
-    """One folder on its way into an open store."""
+    """The import of one folder into an open store."""
 
     def __init__(
         self,
         store: Store,
         folder: bytes,
         limits: Limits,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         is_interrupted: Callable[[], bool],
     ) -> None:
-        """Take what `import_folder` was given."""
         self._store = store
         self._folder = folder
         self._limits = limits
-        self._say = say
+        self._report = report
         self._is_interrupted = is_interrupted
         self.outcome = Outcome()
 
@@ -170,7 +177,7 @@ class _Import:
         """Store all files, or those before an interrupt."""
         total = self._measure()
         if not self._is_interrupted():
-            self._give_up_copies()
+            self._invalidate_copies()
         with progress(total, "import", "files") as bar:
             for entry in walk(self._folder):
                 if self._is_interrupted():
@@ -179,19 +186,19 @@ class _Import:
                 try:
                     self._store_file(entry, expires_ms)
                 except (_LeftOutError, ClientError) as error:
-                    self._leave_out(entry, error, above(bar, self._say))
+                    self._leave_out(entry, error, above(bar, self._report))
                 bar.update()
         hidden = self.outcome.left_out - LISTED_MAX
         if hidden > 0:
-            self._say(f"left out {hidden} more")
+            self._report(f"left out {hidden} more")
         if self.outcome.interrupted:
-            self._say("interrupted: what was imported is kept, the rest is not in it")
+            self._report("interrupted: the files before are imported, the rest is not")
 
     def _measure(self) -> int:
-        """Count what is there, and say it if the cycle will overwrite the first of it."""
+        """Count the files, and warn if the volumes cannot hold all of them."""
         usage = self._store.usage()
         total, end, rotations, needed = 0, usage.active_end, 0, 0
-        with progress(None, "look", "files") as bar:
+        with progress(None, "count", "files") as bar:
             for entry in walk(self._folder):
                 if self._is_interrupted():
                     break
@@ -205,31 +212,33 @@ class _Import:
                 end += size
         if rotations >= usage.volume_num:
             self.outcome.overflows = True
-            self._say(
+            self._report(
                 f"does not fit: {in_words(needed)} into {usage.volume_num} volumes of"
-                f" {in_words(usage.volume_size)}; the cycle overwrites the first files"
+                f" {in_words(usage.volume_size)}; the first files will be overwritten"
             )
         return total
 
     def _record_size(self, entry: Entry) -> int:
-        """Return the bytes a file will take in a volume; 0: it is left out."""
+        """Return the size of a file's record in a volume; 0: it is left out."""
         try:
             return RECORD_OVERHEAD_BYTES + len(self._key(entry)) + entry.size
         except (_LeftOutError, ClientError):
             return 0
 
-    def _give_up_copies(self) -> None:
+    def _invalidate_copies(self) -> None:
         """
-        See to it that no copy in memcached is believed any more.
+        Invalidate all copies in memcached, before the first record is written.
 
-        One of a key that is imported would come back when the cycle has overwritten
-        the value. So this comes before the first record is written.
+        Otherwise an old copy of an imported key would be valid again after its record
+        was overwritten.
         """
         journal = self._store.journal()
         try:
             if journal.read():
-                names = KeyVersions(journal, store_id=self._store.store_id, boot_id="")
-                names.begin()
+                versions = KeyVersions(
+                    journal, store_id=self._store.store_id, boot_id=""
+                )
+                versions.begin()
         except OSError as error:
             message = f"{HOT} of the mount point cannot be used"
             raise MountPointError(f"{message}: {error.strerror or error}") from error
@@ -238,11 +247,11 @@ class _Import:
 
     def _key(self, entry: Entry) -> bytes:
         """
-        Return the key a GET finds the file by.
+        Return the key of a file.
 
         Raises:
-            ClientError: There is none, or the file is too large.
-            _LeftOutError: It is no file.
+            ClientError: Its path is not a key, or it is too large.
+            _LeftOutError: It is not a regular file.
         """
         if entry.why:
             raise _LeftOutError(entry.why)
@@ -254,53 +263,50 @@ class _Import:
     def _store_file(self, entry: Entry, expires_ms: int) -> None:
         key = self._key(entry)
         try:
-            value = read_value(entry.file, self._limits.max_value_size)
+            value = read_regular_file(entry.file, self._limits.max_value_size)
         except OSError as error:
-            raise _LeftOutError(unreadable(error)) from error
+            raise _LeftOutError(cannot_be_read(error)) from error
         self._store.put(key, value, expires_ms=expires_ms)
         self.outcome.files += 1
         self.outcome.bytes += len(value)
 
     def _leave_out(
-        self, entry: Entry, error: Exception, say: Callable[[str], None]
+        self, entry: Entry, error: Exception, report: Callable[[str], None]
     ) -> None:
         self.outcome.left_out += 1
         if self.outcome.left_out <= LISTED_MAX:
-            say(f"left out {encode_key(entry.path)}: {error}")
+            report(f"left out {encode_key(entry.path)}: {error}")
 
 
 @contextmanager
-def interrupts_noted() -> Iterator[Callable[[], bool]]:
+def interrupt_flag() -> Iterator[Callable[[], bool]]:
     """
-    Let SIGINT only be noted, and give what tells whether it came; main thread only.
+    Let SIGINT set a flag; yield a function that returns it. Main thread only.
 
-    A second one ends the process at once, as SIGKILL would: the disk may hang.
+    A second SIGINT ends the process at once, in case the disk hangs.
     """
-    noted: list[int] = []
+    received: list[int] = []
 
-    def note(number: int, _: object) -> None:
-        noted.append(number)
+    def on_interrupt(number: int, _: object) -> None:
+        received.append(number)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     before = signal.getsignal(signal.SIGINT)
-    # Ignored, as for a background job of a script, it stays ignored.
+    # A background job of a script ignores SIGINT, and must continue to.
     if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, note)
+        signal.signal(signal.SIGINT, on_interrupt)
     try:
-        yield lambda: bool(noted)
+        yield lambda: bool(received)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-_VOLUMES_MIN: Final = 2
-
-
-def present_volumes(directory: str) -> dict[str, int]:
+def existing_volumes(directory: str) -> dict[str, int]:
     """
-    Return `volume_size` and `volume_num` of a mount point as it is.
+    Return `volume_size` and `volume_num` of a mount point as its volumes have them.
 
-    Empty where there is none, and where they cannot be told: opening it says what is
-    wrong. The size is that of the volume being written.
+    A value is missing if it cannot be determined, as for a directory that does not exist;
+    opening the store reports the error. The size is that of the active volume.
 
     Raises:
         StoreError: The directory is in use, or was written by a newer volcache.
@@ -319,7 +325,69 @@ def present_volumes(directory: str) -> dict[str, int]:
         if number >= _VOLUMES_MIN:
             found["volume_num"] = number
     except OSError:
-        pass  # Without `data`, as after somebody has removed it.
+        pass  # There is no folder `data`.
     finally:
         store.close()
     return found
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        help="a mount point that no server is using; created if it does not exist",
+    )
+    parser.add_argument("source", metavar="SOURCE", help="a folder of files")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="CONFIG",
+        help="the server's TOML file of settings (default: none)",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    silence_log()
+    existing = existing_volumes(arguments.directory)
+    config = load_config(arguments.config, os.environ, existing)
+    ttl = TtlPolicy(default_ttl=config.default_ttl, max_ttl=config.max_ttl)
+    with output() as report:
+        outcome = import_folder(
+            arguments.directory,
+            arguments.source,
+            limits=Limits(
+                volume_size=config.volume_size,
+                volume_num=config.volume_num,
+                max_value_size=config.max_value_size,
+                max_key_size=config.max_key_size,
+            ),
+            expires_ms=ttl.expires_ms({}, time.time_ns() // 1_000_000),
+            report=report,
+        )
+    if outcome.interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if outcome.left_out or outcome.overflows else EXIT_OK
+
+
+_EPILOG: Final = f"""\
+Each file is stored under its path relative to SOURCE, as by a PUT; the value of a key that
+exists is replaced. Files that a PUT would refuse, links and special files are left out and
+listed. The limits are settings: give the command those of the server, in CONFIG or in the
+environment. An existing mount point keeps its volumes unless volume_size or volume_num is
+set. Ctrl-C ends the command between two files.
+{COMPLETES}
+
+exit code: 0 every file is stored; 1 some were left out or overwritten, or DIR or SOURCE
+  cannot be used; 2 a wrong argument or setting; 130 interrupted
+examples:
+  volcache import /srv/volcache/1234 /tmp/values
+  {ENVIRONMENT_PREFIX}VOLUME_NUM=40 volcache import --config my.toml data /tmp/values
+"""
+
+COMMAND: Final = Command(
+    name="import",
+    text="Store the files of a folder in a mount point.",
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)

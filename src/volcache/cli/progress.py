@@ -1,4 +1,4 @@
-"""A bar on standard error, only where somebody sees it; and figures in words."""
+"""Progress of a tool: a bar on standard error, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tqdm import tqdm
 
-# With fewer columns there is no room for a bar.
+# A narrower terminal has no room for a bar.
 _COLUMNS_MIN: Final = 60
 _WIDE: Final = "{l_bar}{bar}| {n_fmt}/{total_fmt}{unit}, {remaining} left"
 _NARROW: Final = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt}, {remaining} left"
@@ -22,17 +22,17 @@ _ENDLESS: Final = "{desc}: {n_fmt}{unit}"
 
 def progress(total: int | None, what: str, unit: str = "B") -> tqdm[NoReturn]:
     """
-    Return a bar to be used in a `with`; nothing is shown without a terminal.
+    Return a bar, to be used in a `with`.
 
     Args:
-        total: How many there are; None: that is not known.
-        what: Is being done.
-        unit: Of the total; bytes are shown in larger ones.
+        total: The number at the end; None: unknown.
+        what: The name of the task.
+        unit: Of the total; bytes are shown in larger units.
     """
-    # Here, so that a server that shows no bar does not load it.
+    # Imported late: --help and a pipe need no bar, and loading it takes time.
     from tqdm import tqdm  # noqa: PLC0415
 
-    # Its thread would outlive the bar, and take signals that others have held back.
+    # Its monitor thread would outlive the bar and receive signals that are blocked here.
     tqdm.monitor_interval = 0
     is_bytes = unit == "B"
     return tqdm(
@@ -41,31 +41,31 @@ def progress(total: int | None, what: str, unit: str = "B") -> tqdm[NoReturn]:
         unit=unit if is_bytes else f" {unit}",
         unit_scale=is_bytes,
         leave=False,
-        disable=None,  # Unless standard error is a terminal.
+        disable=None,  # Disabled unless standard error is a terminal.
         dynamic_ncols=True,
         bar_format=_format(total),
     )
 
 
 def _format(total: int | None) -> str:
-    """Return what is shown on the terminal there is, if any."""
+    """Return the format that fits the terminal."""
     if total is None:
         return _ENDLESS
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):  # ValueError: a stand-in that is no file.
+    except (OSError, ValueError):  # ValueError: standard error was replaced by a test.
         return _WIDE
     return _NARROW if 0 < columns < _COLUMNS_MIN else _WIDE
 
 
-def above(bar: tqdm[NoReturn], say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what says a line in the place of the bar, which goes on below it."""
+def above(bar: tqdm[NoReturn], report: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that prints a line in place of the bar; the bar moves down."""
 
-    def say_above(line: str) -> None:
+    def report_above(line: str) -> None:
         bar.clear()
-        say(line)
+        report(line)
 
-    return say_above
+    return report_above
 
 
 def in_words(count: float) -> str:

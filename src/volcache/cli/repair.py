@@ -1,9 +1,9 @@
 """
-`volcache repair`: make index files and META.txt anew from the volumes.
+`volcache repair`: rewrite index files and META.txt from the volumes.
 
-Good lines of an index file stay, for they know keys of records whose headers are damaged;
-what is behind them is found as a start finds it. Lines are good if a check has nothing to
-say of them. Volumes are only read.
+Lines of an index file that pass a check are kept: they list the keys of records whose
+headers are damaged. Records that follow are found as at the start of a server. Volumes
+are only read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,15 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from volcache.cli.command import (
+    COMPLETES,
+    EXIT_FAILED,
+    EXIT_OK,
+    Command,
+    add_directory,
+    output,
+    silence_log,
+)
 from volcache.cli.progress import above, progress
 from volcache.hot.versions import first_damage
 from volcache.store.cross_check import (
@@ -29,7 +38,7 @@ from volcache.store.directory import (
     read_whole,
     unusable,
 )
-from volcache.store.files import replace_file
+from volcache.store.files import OsFileSystem, replace_file
 from volcache.store.index import Index
 from volcache.store.index_format import encode_block, encode_index_header
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
@@ -40,6 +49,7 @@ from volcache.store.volume import NO_FILE
 from volcache.text import counted
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator
 
     from tqdm import tqdm
@@ -48,42 +58,43 @@ if TYPE_CHECKING:
     from volcache.store.index_file import IndexContents
     from volcache.store.volume import Volume
 
-_LEFT_OVER: Final = ".new"
+_TEMPORARY: Final = ".new"  # The suffix of a file that replaces another one.
 
 
-def repair(directory: str, fs: FileSystem, say: Callable[[str], None]) -> bool:
+def repair(directory: str, fs: FileSystem, report: Callable[[str], None]) -> bool:
     """
-    Complete or replace what is wrong with index files, META.txt and HOT.txt.
+    Correct index files, META.txt and HOT.txt.
 
-    Each file is replaced in one step, so that a repair that is cut short leaves nothing
-    worse, and can be begun again.
+    Each file is replaced atomically: an interrupted repair leaves the directory no worse
+    than before, and can be run again.
 
     Args:
-        directory: That nobody serves.
+        directory: The mount point.
         fs: The disk.
-        say: Takes one line for each file that was written or cannot be, and a last one.
+        report: Called with one line for each file that was or could not be written, and
+            with a summary at the end.
 
     Returns:
         Whether every file could be written.
 
     Raises:
-        StoreError: The directory cannot be written, is in use, or no store's.
+        StoreError: The directory cannot be written, is in use, or is not a store.
     """
-    # First without making anything: an empty directory is not to become a store.
+    # `inspect` creates nothing: an empty directory is refused before `open` changes it.
     StoreDirectory.inspect(fs, directory).close()
-    mount = StoreDirectory.open(fs, directory)
+    opened = StoreDirectory.open(fs, directory)
     try:
-        store = OfflineStore(mount)
+        store = OfflineStore(opened)
         try:
             with progress(store.length, "repair") as bar:
-                work = _Repair(store, bar, above(bar, say))
+                work = _Repair(store, bar, above(bar, report))
                 work.run()
         finally:
             store.close()
     except OSError as error:
         raise unusable(directory, error) from error
-    failed = f", {work.failed} not" if work.failed else ""
-    say(
+    failed = f", {work.failed} failed" if work.failed else ""
+    report(
         f"{directory}: {counted(len(store.volumes), 'volume')},"
         f" {counted(work.written, 'file')} written{failed}"
     )
@@ -94,80 +105,73 @@ class _Repair:
     """One repair of a mount point."""
 
     def __init__(
-        self, store: OfflineStore, bar: tqdm[NoReturn], say: Callable[[str], None]
+        self, store: OfflineStore, bar: tqdm[NoReturn], report: Callable[[str], None]
     ) -> None:
         self._store = store
         self._bar = bar
-        self._mount = store.directory
-        self._say = say
+        self._directory = store.directory
+        self._report = report
         self._replay = Replay(store.directory, Index(), RecoveryStats())
         self.written = 0
         self.failed = 0
 
     def run(self) -> None:
         """Repair the files, one after the other."""
-        mount, store = self._mount, self._store
-        for name in mount.fs.names(mount.index):
-            if name.endswith(_LEFT_OVER):
+        directory, store = self._directory, self._store
+        for name in directory.fs.names(directory.index):
+            if name.endswith(_TEMPORARY):
                 with self._excused(f"{INDEX}/{name}"):
-                    mount.fs.unlink(f"{mount.index}/{name}")
+                    directory.fs.unlink(f"{directory.index}/{name}")
         folders = {f.file for f in store.problems if f.what == IS_DIRECTORY}
         for name in sorted(folders):
-            self._fail(name, "is a directory; move it away and repair again")
-        present = mount.volume_ids()
+            self._fail(name, "is a directory; move it away and run repair again")
+        present = directory.volume_ids()
         for volume in store.volumes:
             name = f"{INDEX}/{volume.id}"
             if volume.fd == NO_FILE and volume.id in present:
-                # Its last records may have no line yet: nobody must take it for whole.
-                self._fail(
-                    name, f"left as it is, for {DATA}/{volume.id} cannot be opened"
-                )
+                # Its last records may have no line yet, so the file must not be sealed.
+                self._fail(name, f"not changed: {DATA}/{volume.id} cannot be opened")
             elif name not in folders:
                 with self._excused(name):
                     self._repair_index(volume)
         self._repair_root()
 
     def _repair_root(self) -> None:
-        """See to META.txt and HOT.txt."""
-        mount, store = self._mount, self._store
-        active = store.volumes[-1]
-        if (
-            store.inventory.is_manifest_lost
-            or store.inventory.manifest.active_seq != active.seq
-        ):
-            manifest = store.inventory.manifest._replace(
-                active=active.id, generation=active.generation
+        """Correct META.txt and HOT.txt."""
+        directory, store = self._directory, self._store
+        inventory, active = store.inventory, store.active
+        manifest = inventory.manifest
+        if inventory.is_manifest_lost or manifest.active_seq != active.seq:
+            directory.write_manifest(
+                manifest._replace(active=active.id, generation=active.generation)
             )
-            mount.write_manifest(manifest)
-            self._note(f"{META}: written from the headers of the volumes")
-        if first_damage(
-            read_whole(mount, mount.hot), store.inventory.manifest.store_id
-        ):
-            mount.fs.unlink(mount.hot)
-            mount.fs.sync_directory(mount.root)
-            self._note(f"{HOT}: removed, copies in memcached are not believed any more")
+            self._done(f"{META}: rebuilt from the volume headers")
+        if first_damage(read_whole(directory, directory.hot), manifest.store_id):
+            directory.fs.unlink(directory.hot)
+            directory.fs.sync_directory(directory.root)
+            self._done(f"{HOT}: removed; all copies in memcached are discarded")
 
-    def _note(self, line: str) -> None:
+    def _done(self, line: str) -> None:
         self.written += 1
-        self._say(line)
+        self._report(line)
 
     def _fail(self, name: str, why: str) -> None:
         self.failed += 1
-        self._say(f"{name}: {why}")
+        self._report(f"{name}: {why}")
 
     @contextmanager
     def _excused(self, name: str) -> Iterator[None]:
-        """Let a file that cannot be written not keep us from the others."""
+        """Count a file that cannot be written, and continue with the others."""
         try:
             yield
         except OSError as error:
             self._fail(name, f"cannot be written: {error.strerror or error}")
 
     def _repair_index(self, volume: Volume) -> None:
-        """Write an index file if it lacks something, or says something wrong."""
-        path = self._mount.index_path(volume.id)
-        is_active = volume is self._store.volumes[-1]
-        before = read_whole(self._mount, path)
+        """Rewrite an index file that is incomplete or has wrong lines."""
+        path = self._directory.index_path(volume.id)
+        is_active = volume is self._store.active
+        before = read_whole(self._directory, path)
         contents = self._replay.replay(volume, is_active=is_active)
         entries, kept = list(volume.pending), contents.file_end
         lines, mistakes = self._compare(volume, contents)
@@ -180,24 +184,22 @@ class _Repair:
         if data == before:
             return
         try:
-            replace_file(self._mount.fs, path, data)
+            replace_file(self._directory.fs, path, data)
         except OSError:
-            self._mount.fs.unlink(path + _LEFT_OVER)
+            self._directory.fs.unlink(path + _TEMPORARY)
             raise
-        were = "was" if mistakes == 1 else "were"
-        wrong = f", {counted(mistakes, 'line')} {were} wrong or missing"
-        self._note(
-            f"{INDEX}/{volume.id}: written, {counted(kept, 'byte')} of it as before,"
-            f" {counted(len(entries), 'record')} found in the volume"
-            f"{wrong if mistakes else ''}"
+        wrong = f", {counted(mistakes, 'line')} wrong or missing" if mistakes else ""
+        self._done(
+            f"{INDEX}/{volume.id}: rewritten, {counted(kept, 'byte')} kept,"
+            f" {counted(len(entries), 'record')} added from the volume{wrong}"
         )
 
     def _compare(
         self, volume: Volume, contents: IndexContents
     ) -> tuple[list[tuple[bytes, int, int]], int]:
-        """Return the lines there should be, and how many are wrong or not there."""
+        """Return the correct lines, and how many lines are wrong or missing."""
         walk = EntryWalk(contents)
-        reader = VolumeReader(self._mount.fs, volume, walk.end)
+        reader = VolumeReader(self._directory.fs, volume, walk.end)
         lines: list[tuple[bytes, int, int]] = []
         mistakes = seen = 0
         for found in cross_check(walk, reader):
@@ -208,9 +210,35 @@ class _Repair:
                 self._bar.update(found.end - seen)
                 seen = found.end
             elif not isinstance(found, Gap):
-                # One that is damaged still has its line: its key must stay a miss.
+                # A damaged record keeps its line, so that its key stays a miss.
                 record = found if isinstance(found, Missing) else found.header
                 place = (0, 0) if record.tombstone else (record.offset, record.size)
                 lines.append((record.key, *place))
         self._bar.update(max(0, reader.file_length - seen))
         return lines, mistakes
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    silence_log()
+    with output() as report:
+        is_complete = repair(arguments.directory, OsFileSystem(), report)
+        return EXIT_OK if is_complete else EXIT_FAILED
+
+
+_EPILOG: Final = f"""\
+Each line is one file that was rewritten, or could not be. The last line is a summary.
+Damaged records stay damaged: "volcache check" reports them. An interrupted repair can be
+run again.
+{COMPLETES}
+
+exit code: 0 done; 1 a file cannot be written, or DIR cannot be used
+example: volcache repair /srv/volcache/1234
+"""
+
+COMMAND: Final = Command(
+    name="repair",
+    text="Rewrite index files and META.txt from the volumes, which are not changed.",
+    epilog=_EPILOG,
+    add_arguments=add_directory,
+    run=_run,
+)

@@ -1,8 +1,7 @@
-"""`volcache serve`: the settings in, a running instance until a signal ends it."""
+"""`volcache serve`: read the settings and run an instance until a signal stops it."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger("volcache")
 
 
-def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take one settings file, or none."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config",
         nargs="?",
@@ -31,7 +29,7 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _serve(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> None:
     """
     Serve until a signal ends it.
 
@@ -40,28 +38,30 @@ def _serve(arguments: argparse.Namespace) -> None:
     """
     config = load_config(arguments.config, os.environ)
     setup_logging(config.log_level, config.log_file, config.log_format)
-    # Here, so that --help and the offline tools do without a web server's parts.
+    # Imported late: --help and a wrong setting need none of the server's packages.
     from volcache import wiring  # noqa: PLC0415
 
     try:
         wiring.run(config)
     except VolcacheError as error:
-        # Who reads the file does not see standard error, where `main` says it.
+        # `main` prints it on standard error, which a reader of the file does not see.
         if config.log_file:
             _logger.error("serving.failed error=%r", str(error))
         raise
 
 
-def _serve_epilog() -> str:
-    """List the settings, so that none has to be looked up elsewhere."""
+def _epilog() -> str:
+    """List all settings with their defaults."""
     lines = [
         f"settings (in CONFIG, or as {ENVIRONMENT_PREFIX}<SETTING> in the environment):"
     ]
-    rows = [(s.name, _as_toml(s.default), s.text) for s in SETTINGS]
+    rows = [(s.name, s.default_toml, s.text) for s in SETTINGS]
     names, defaults = (max(len(row[i]) for row in rows) for i in (0, 1))
     lines += [f"  {row[0]:<{names}} {row[1]:<{defaults}} {row[2]}" for row in rows]
     lines += [
         "",
+        "exit code: 0 stopped by SIGTERM or SIGINT; 1 the mount point or the",
+        "  address cannot be used; 2 a wrong argument or setting",
         "examples:",
         "  volcache serve conf/volcache.toml",
         f"  {ENVIRONMENT_PREFIX}PORT=8000 volcache serve",
@@ -69,18 +69,10 @@ def _serve_epilog() -> str:
     return "\n".join(lines)
 
 
-def _as_toml(value: float | str | tuple[str, ...]) -> str:
-    """Return a default as it would stand in CONFIG."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    # For what settings are, JSON is TOML.
-    return json.dumps(value)
-
-
-SERVE: Final = Command(
+COMMAND: Final = Command(
     name="serve",
     text="Serve one mount point over HTTP until SIGTERM or SIGINT.",
-    epilog=_serve_epilog(),
-    add_arguments=_add_serve_arguments,
-    run=_serve,
+    epilog=_epilog(),
+    add_arguments=_add_arguments,
+    run=_run,
 )

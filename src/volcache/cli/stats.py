@@ -58,7 +58,7 @@ examples:
   volcache stats http://10.0.0.7:1234 --json
 """
 
-STATS: Final = Command(
+COMMAND: Final = Command(
     name="stats",
     text="Show the numbers of a running instance, each second until Ctrl-C.",
     epilog=_STATS_EPILOG,

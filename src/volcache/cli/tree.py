@@ -1,8 +1,9 @@
 """
-The files of a folder, one after the other, by their paths as bytes.
+The files of a folder and of the folders in it, with their paths as bytes.
 
-Follows no link and opens nothing but regular files, so that nothing outside of the folder
-is read and nothing is waited for. What cannot be had is told, never raised.
+Links are not followed and only regular files are opened, so that nothing outside of the
+folder is read and no read blocks. What cannot be read is yielded with the reason; no
+error is raised.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_STEP_BYTES: Final = 64 * 1024  # at a time, of a file that grows while it is read
+_STEP_BYTES: Final = 64 * 1024  # Per read, of a file that grows while it is read.
+_NOT_REGULAR: Final = "is not a regular file"
 
 
 class Entry(NamedTuple):
-    """A file of a folder, or why something in it is none."""
+    """A regular file, or something else with the reason why it is not one."""
 
-    path: bytes  # below the folder, without a slash before it
-    file: bytes  # the same with the folder before it
+    path: bytes  # Relative to the folder, without a leading slash.
+    file: bytes  # The same with the folder in front.
     size: int
-    why: str  # Empty: it is a file.
+    why: str  # Empty: a regular file.
 
 
 def walk(folder: bytes) -> Iterator[Entry]:
     """
-    Yield what is in a folder and below it, folders themselves only if unreadable.
+    Yield every entry below a folder that is not a folder, and unreadable folders.
 
-    In the order of the names, the files of a folder before those of folders in it.
+    In the order of their names; the files of a folder come before its folders.
     """
     root = folder.rstrip(b"/") + b"/"
     waiting = [root]
@@ -44,14 +46,14 @@ def walk(folder: bytes) -> Iterator[Entry]:
             with os.scandir(path) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError as error:
-            yield Entry(path[len(root) :], path, 0, unreadable(error))
+            yield Entry(path[len(root) :], path, 0, cannot_be_read(error))
             continue
         folders = []
         for entry in entries:
             if _is_folder(entry):
                 folders.append(entry.path)
             else:
-                size, why = _look_at(entry)
+                size, why = _size(entry)
                 yield Entry(entry.path[len(root) :], entry.path, size, why)
         waiting += reversed(folders)
 
@@ -60,39 +62,39 @@ def _is_folder(entry: os.DirEntry[bytes]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=False)
     except OSError:
-        return False  # `_look_at` meets the error again, and says it.
+        return False  # `_size` gets the same error and reports it.
 
 
-def _look_at(entry: os.DirEntry[bytes]) -> tuple[int, str]:
-    """Return the length of a file, or why it is none."""
+def _size(entry: os.DirEntry[bytes]) -> tuple[int, str]:
+    """Return the size of a regular file, or why it is not one."""
     try:
         status = entry.stat(follow_symlinks=False)
     except OSError as error:
-        return 0, unreadable(error)
+        return 0, cannot_be_read(error)
     if stat.S_ISLNK(status.st_mode):
         return 0, "is a symbolic link"
     if not stat.S_ISREG(status.st_mode):
-        return 0, "is no regular file"
+        return 0, _NOT_REGULAR
     return status.st_size, ""
 
 
-def read_value(path: bytes, size_max: int) -> bytes:
+def read_regular_file(path: bytes, size_max: int) -> bytes:
     """
-    Return all of a file.
+    Return the content of a file.
 
     Args:
         path: Of a regular file.
-        size_max: The most that is read, also of a file that grows meanwhile.
+        size_max: Most bytes that are read, also of a file that grows meanwhile.
 
     Raises:
-        OSError: It cannot be read, or is something else by now.
+        OSError: It cannot be read, or is not a regular file.
         ValueTooLargeError: It has more than `size_max` bytes.
     """
     fd = os.open(path, _FLAGS)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "is no regular file")
+            raise OSError(errno.EINVAL, _NOT_REGULAR)
         parts: list[bytes] = []
         length, step = status.st_size, status.st_size + 1
         if length <= size_max:
@@ -108,6 +110,6 @@ def read_value(path: bytes, size_max: int) -> bytes:
     return b"".join(parts)
 
 
-def unreadable(error: OSError) -> str:
-    """Return in words why something cannot be read."""
+def cannot_be_read(error: OSError) -> str:
+    """Return the reason why something cannot be read."""
     return f"cannot be read: {error.strerror or error}"

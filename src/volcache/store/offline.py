@@ -135,13 +135,13 @@ class OfflineStore:
             replay.replay(volume, is_active=volume is self.active)
         return index
 
-    def records(self) -> Iterator[tuple[Volume, VolumeReader, Found]]:
+    def records(self) -> Iterator[tuple[Volume, Found]]:
         """Yield every record in the order of the disk, oldest volume first."""
         for volume in self.volumes:
             reader = VolumeReader(self.directory.fs, volume, volume.end)
             for event in scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME):
                 if isinstance(event, Found):
-                    yield volume, reader, event
+                    yield volume, event
 
     def _check_root(self) -> None:
         for name in self.directory.fs.names(self.directory.root):

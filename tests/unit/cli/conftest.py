@@ -1,4 +1,4 @@
-"""What tests of the command line begin with."""
+"""Fixtures for the tests of the command line."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def wiring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wiring]:
-    """Put the stand-in where `serve` finds it; leave logging alone."""
+    """Replace `volcache.wiring`; `serve` does not change the logging."""
     wiring = Wiring()
     monkeypatch.setitem(sys.modules, "volcache.wiring", wiring)
     monkeypatch.setattr(volcache, "wiring", wiring, raising=False)
     monkeypatch.setattr(serving, "setup_logging", lambda *_: None)
     return wiring
+
+
+@pytest.fixture(params=[False, True], ids=["buffered", "unbuffered"])
+def unbuffered(request: pytest.FixtureRequest) -> bool:
+    """Whether a command writes each line by itself, or all lines at its end."""
+    return bool(request.param)

@@ -1,4 +1,4 @@
-"""`volcache check`: every damage is found, none invented, nothing changed."""
+"""`volcache check`: reports all damage and nothing else, and changes nothing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, Extent, extents, fill, flip
-from support.stores import abandon, keys_of, open_store
+from support.full_output import run_with_full_output
+from support.process import SOURCE
+from support.stores import abandon, open_store
+from support.unheard import VOLCACHE, run_unheard
 from volcache.cli import main as cli
 
 if TYPE_CHECKING:
@@ -23,7 +29,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a healthy directory; tests take copies."""
+    """Return a healthy directory; tests work on copies."""
     directory = tmp_path_factory.mktemp("filled") / "store"
     fill(directory)
     return directory
@@ -37,7 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str],
 
 
 def snapshot(directory: Path) -> dict[Path, tuple[int, bytes]]:
-    """Return every file with its time of change and its bytes."""
+    """Return the modification time and the content of every file."""
     return {
         path: (path.stat().st_mtime_ns, path.read_bytes())
         for path in directory.rglob("*")
@@ -46,13 +52,13 @@ def snapshot(directory: Path) -> dict[Path, tuple[int, bytes]]:
 
 
 def damaged_at(lines: list[str]) -> set[tuple[int, int]]:
-    """Return volume and offset of each damaged record that was reported."""
+    """Return volume and offset of each damaged record in the report."""
     found = (re.match(r"damaged data/(\d+) offset (\d+): ", line) for line in lines)
     return {(int(match[1]), int(match[2])) for match in found if match}
 
 
 def flip_a_thousand(directory: Path) -> tuple[list[Extent], set[tuple[int, int]]]:
-    """Flip bytes of records; return all records, and the places of those hit."""
+    """Flip bytes of records; return all records, and the places of the damaged ones."""
     records = extents(directory)
     dice = random.Random(7)  # noqa: S311 - Seeded, to be repeated.
     hit = set()
@@ -69,10 +75,10 @@ def flip_a_thousand(directory: Path) -> tuple[list[Extent], set[tuple[int, int]]
     }
 
 
-def test_a_thousand_flipped_bytes_are_exactly_the_damage_reported(
+def test_a_thousand_flipped_bytes_are_reported_exactly(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each record hit is named by its place, no other one is, and a store agrees."""
+    """Each damaged record with its place, no other one; a store reads the rest."""
     directory = tmp_path / "store"
     shutil.copytree(filled, directory)
     records, expected = flip_a_thousand(directory)
@@ -86,17 +92,14 @@ def test_a_thousand_flipped_bytes_are_exactly_the_damage_reported(
     assert len(lines) == len(expected) + 1
     assert f" {len(records) - len(expected)} records," in lines[-1]
     assert snapshot(directory) == before
-    store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
-    keys = keys_of(store, directory)
-    readable = sum(store.get(key) is not None for key in keys)
-    assert f" {readable} live keys," in lines[-1]
-    store.close()
+    readable = values(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
+    assert f" {len(readable)} live keys," in lines[-1]
 
 
-def test_a_repair_leaves_exactly_the_damaged_records_to_report(
+def test_after_a_repair_only_damaged_records_are_reported(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A thousand flipped bytes, whole index files or spoiled ones: none complains."""
+    """After a thousand flipped bytes, with intact and with damaged index files."""
     directory = tmp_path / "store"
     shutil.copytree(filled, directory)
     records, expected = flip_a_thousand(directory)
@@ -113,7 +116,7 @@ def test_a_repair_leaves_exactly_the_damaged_records_to_report(
     assert run(capsys, "repair", str(directory))[0] == 0
     code, lines, _ = run(capsys, "check", str(directory))
 
-    # Without its line, a record whose header is damaged is one with what lies beside it.
+    # Without its line, a record with a damaged header is part of a larger gap.
     assert code == 1
     assert all(line.split()[1].startswith("data/") for line in lines[:-1])
     whole = {(r.volume, r.start) for r in records} - expected
@@ -122,10 +125,10 @@ def test_a_repair_leaves_exactly_the_damaged_records_to_report(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_damage_to_any_file_ends_the_check(
+def test_any_damage_to_any_file_gets_a_verdict(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
-    """Flipped, cut, random, missing and directories: a verdict, never a traceback."""
+    """Flipped, cut, random, missing, directories and pipes: never a traceback."""
     directory = tmp_path / "store"
     shutil.copytree(filled, directory)
     dice = random.Random(seed)  # noqa: S311 - Seeded, to be repeated.
@@ -138,14 +141,14 @@ def test_no_damage_to_any_file_ends_the_check(
     code, lines, err = run(capsys, "check", str(directory))
 
     assert (code, bool(lines), bool(err)) in {(1, True, False), (1, False, True)}
-    code, said, err = run(capsys, "repair", str(directory))
+    code, repaired, err = run(capsys, "repair", str(directory))
     folders = {f"index/{path.name}" for path in (directory / "index").glob("*/")}
     if not err:
         closed = {f"index/{path.name}" for path in (directory / "data").glob("*/")}
-        left = {line.split(":")[0] for line in said if ": left" in line}
+        left = {line.split(":")[0] for line in repaired if ": not changed" in line}
         assert left <= closed
         assert code == bool(folders | left)
-        assert {line.split(":")[0] for line in said if "move" in line} == folders
+        assert {line.split(":")[0] for line in repaired if "move" in line} == folders
         found = {
             line.split()[1] for line in run(capsys, "check", str(directory))[1][:-1]
         }
@@ -155,34 +158,34 @@ def test_no_damage_to_any_file_ends_the_check(
 
 
 def flip_many(path: Path, dice: random.Random) -> None:
-    """Flip bytes all over the file."""
+    """Flip bytes in the whole file."""
     for _ in range(50):
         flip(path, dice.randrange(path.stat().st_size), dice)
 
 
 def cut(path: Path, dice: random.Random) -> None:
-    """Take away the end."""
+    """Cut off the end."""
     os.truncate(path, dice.randrange(path.stat().st_size))
 
 
 def scramble(path: Path, dice: random.Random) -> None:
-    """Put noise in its place."""
+    """Replace the content by random bytes."""
     path.write_bytes(dice.randbytes(path.stat().st_size))
 
 
 def remove(path: Path, _: random.Random) -> None:
-    """Take it away."""
+    """Remove it."""
     path.unlink()
 
 
 def make_directory(path: Path, _: random.Random) -> None:
-    """Put a directory in its place."""
+    """Replace it by a directory."""
     path.unlink()
     path.mkdir()
 
 
 def make_pipe(path: Path, _: random.Random) -> None:
-    """Put a pipe in its place, from which nothing ever comes."""
+    """Replace it by a pipe without a writer."""
     path.unlink()
     os.mkfifo(path)
 
@@ -197,13 +200,13 @@ def make_pipe(path: Path, _: random.Random) -> None:
         ("bit_rot", 1, (1, 0, 0, 0)),
     ],
 )
-def test_golden_directories_get_their_verdict(
+def test_golden_directories_have_their_verdicts(
     capsys: pytest.CaptureFixture[str],
     name: str,
     code: int,
     counts: tuple[int, int, int, int],
 ) -> None:
-    """A healthy one is clean; a torn tail is no damage; the rest is."""
+    """A torn tail is not damage."""
     found, lines, _ = run(capsys, "check", str(GOLDEN / name))
 
     assert found == code
@@ -212,10 +215,10 @@ def test_golden_directories_get_their_verdict(
     assert len(lines) == sum(counts) + 1
 
 
-def test_what_a_kill_leaves_is_no_damage(
+def test_unindexed_records_after_a_kill_are_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lines that were still buffered are a note."""
+    """Index lines that were still buffered are not damage."""
     store = open_store(tmp_path)
     store.put(b"key", b"value")
     abandon(store)
@@ -228,10 +231,10 @@ def test_what_a_kill_leaves_is_no_damage(
     assert lines[1].startswith(f"{tmp_path}: 1 volume, 1 record, 1 live key, ")
 
 
-def test_a_directory_in_use_is_refused(
+def test_directory_in_use_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A running store keeps us out, and is not disturbed."""
+    """The running store is not disturbed."""
     store = open_store(tmp_path)
     code, lines, err = run(capsys, "check", str(tmp_path))
     assert (code, lines) == (1, [])
@@ -244,12 +247,12 @@ def test_a_directory_in_use_is_refused(
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda _: None])
-def test_what_is_no_mount_point_is_said_in_one_line(
+def test_directory_that_is_not_a_store_is_one_error_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     make: Callable[[Path], None],
 ) -> None:
-    """An empty directory, a file, nothing at all; and nothing is made."""
+    """An empty directory, a file, a missing path; nothing is created."""
     path = tmp_path / "other"
     make(path)
     before = list(tmp_path.rglob("*"))
@@ -262,7 +265,7 @@ def test_what_is_no_mount_point_is_said_in_one_line(
 @pytest.mark.parametrize(
     ("file", "offset"), [("META.txt", 4), ("index/1", 300), ("data/1", 60)]
 )
-def test_a_flipped_byte_outside_of_records_is_told_by_its_file(
+def test_flipped_byte_outside_of_records_is_reported_with_its_file(
     filled: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -281,10 +284,10 @@ def test_a_flipped_byte_outside_of_records_is_told_by_its_file(
     assert [line.split(" ")[:2] for line in lines[:-1]] == [["damaged", file]]
 
 
-def test_a_damaged_line_of_hot_txt_is_found(
+def test_damaged_line_of_hot_txt_is_reported(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The hot tier's file is looked at by its own rules."""
+    """A first line without a newline is torn, which is not damage."""
     directory = tmp_path / "store"
     shutil.copytree(filled, directory)
     hot = directory / "HOT.txt"
@@ -294,3 +297,35 @@ def test_a_damaged_line_of_hot_txt_is_found(
     assert lines[0] == "damaged HOT.txt offset 0: the first line does not check out"
     hot.write_bytes(b"# volcache hot 1 sto")
     assert run(capsys, "check", str(directory))[0] == 0
+
+
+@pytest.mark.parametrize(("name", "code"), [("bit_rot", 1), ("torn_tail", 0)])
+def test_exit_code_is_the_verdict_if_the_reader_goes_away(
+    name: str, code: int, *, unbuffered: bool
+) -> None:
+    """0 means "no damage" and nothing else."""
+    assert run_unheard(GOLDEN, "check", name, unbuffered=unbuffered) == (code, "")
+
+
+@pytest.mark.parametrize("name", ["bit_rot", "healthy"])
+def test_full_disk_under_the_output_is_one_line(name: str, *, unbuffered: bool) -> None:
+    """Exit code 1, with and without damage."""
+    assert run_with_full_output(GOLDEN, "check", name, unbuffered=unbuffered) == (
+        1,
+        "volcache: standard output cannot be written: No space left on device\n",
+    )
+
+
+def test_closed_output_is_not_an_error() -> None:
+    """As `>&-` leaves it."""
+    command = f"exec {sys.executable} -c '{VOLCACHE}' check healthy >&-"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=GOLDEN,
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

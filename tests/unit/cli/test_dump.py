@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from support.damage import extents, fill
+from support.full_output import run_with_full_output
+from support.unheard import run_unheard
 from volcache.cli import main as cli
 from volcache.cli.dump import dump
 
@@ -15,11 +17,10 @@ if TYPE_CHECKING:
     import pytest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
-SOURCE = Path(cli.__file__).parents[2]
 
 
 def lines_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
-    """Run a dump that succeeds and return its lines."""
+    """Run a dump that succeeds; return its lines."""
     assert cli.main(["dump", *argv]) == 0
     return capsys.readouterr().out.splitlines()
 
@@ -37,8 +38,8 @@ def test_each_record_is_one_line_in_the_order_of_the_disk(
     assert places == sorted(places, key=lambda place: (place[1], place[0], place[2]))
 
 
-def test_states_of_time_and_damage_are_told(tmp_path: Path) -> None:
-    """Live until the millisecond it expires; a value that rots is damaged."""
+def test_expired_and_damaged_records_have_their_states(tmp_path: Path) -> None:
+    """A record is live up to the millisecond it expires; a changed value is damaged."""
     directory = tmp_path / "store"
     shutil.copytree(GOLDEN / "healthy", directory)
     volume = directory / "data" / "1"
@@ -51,7 +52,7 @@ def test_states_of_time_and_damage_are_told(tmp_path: Path) -> None:
 
 
 def test_json_names_each_column(capsys: pytest.CaptureFixture[str]) -> None:
-    """One object a line, numbers as numbers."""
+    """One object per line; numbers are numbers."""
     rows = [
         json.loads(line) for line in lines_of(capsys, "--json", str(GOLDEN / "healthy"))
     ]
@@ -69,13 +70,26 @@ def test_json_names_each_column(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_keys_are_those_that_are_live(
+def test_keys_are_those_of_live_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without superseded ones; each once; and the whole dump has every record."""
+    """Each key once, without superseded records; the whole dump has every record."""
     fill(tmp_path / "store")
     keys = lines_of(capsys, "--keys", str(tmp_path / "store"))
     assert len(keys) == len(set(keys)) > 500
     lines = lines_of(capsys, str(tmp_path / "store"))
     assert len(lines) == len(extents(tmp_path / "store"))
     assert sum(" live " in line for line in lines) == len(keys)
+
+
+def test_dump_ends_if_its_reader_goes_away(*, unbuffered: bool) -> None:
+    """There is nothing else to do; exit code 0."""
+    assert run_unheard(GOLDEN, "dump", "healthy", unbuffered=unbuffered) == (0, "")
+
+
+def test_full_disk_under_the_output_is_one_line(*, unbuffered: bool) -> None:
+    """Exit code 1."""
+    assert run_with_full_output(GOLDEN, "dump", "healthy", unbuffered=unbuffered) == (
+        1,
+        "volcache: standard output cannot be written: No space left on device\n",
+    )

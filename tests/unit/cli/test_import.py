@@ -1,4 +1,4 @@
-"""`volcache import`: files of a folder become keys, and nothing else is touched."""
+"""`volcache import`: files of a folder become values; other keys do not change."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.stores import (
-    UnsyncedFileSystem,
-    disk_bytes,
-    keys_of,
-    open_store,
-    value_of,
-)
+from support.contents import values
+from support.full_output import run_with_full_output
+from support.stores import UnsyncedFileSystem, disk_bytes, open_store
+from support.unheard import run_unheard
 from volcache.cli import main as cli
 from volcache.cli.export import export
 from volcache.cli.import_ import LISTED_MAX, Limits, import_folder
@@ -41,25 +38,17 @@ NAME = st.binary(min_size=1, max_size=20).map(
 
 @pytest.fixture(autouse=True)
 def _limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let values fit the small volumes of the tests."""
+    """Limit values to the small volumes of the tests."""
     for name, value in ENVIRON.items():
         monkeypatch.setenv(name, value)
 
 
 def put_files(folder: Path, files: dict[bytes, bytes]) -> None:
-    """Write files under their names as bytes."""
+    """Write files; names are bytes."""
     for name, value in files.items():
         path = folder / os.fsdecode(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(value)
-
-
-def values(directory: Path | str, **options: int) -> dict[bytes, bytes | None]:
-    """Return what a store answers for every key it has."""
-    store = open_store(directory, **options)
-    found = {key: value_of(store.get(key)) for key in keys_of(store, directory)}
-    store.close()
-    return found
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str], str]:
@@ -72,7 +61,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str],
 @settings(max_examples=40, deadline=None)
 @given(
     st.dictionaries(
-        # A folder and a file must not have one name; so they differ in the first byte.
+        # The first byte differs, so that no folder and file have the same name.
         st.tuples(st.lists(NAME, max_size=3), NAME).map(
             lambda key: b"/".join([*(b"d" + part for part in key[0]), b".f" + key[1]])
         ),
@@ -80,24 +69,24 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str],
         max_size=12,
     )
 )
-def test_an_import_brings_back_what_an_export_wrote(
+def test_import_restores_what_an_export_wrote(
     stored: dict[bytes, bytes],
 ) -> None:
-    """Every key that a PUT can have and that is a path, byte for byte."""
+    """Every key that is allowed in a PUT and is a path, byte for byte."""
     with tempfile.TemporaryDirectory() as root:
         store = open_store(f"{root}/before")
         for key, value in stored.items():
             store.put(key, value)
         store.close()
-        said: list[str] = []
-        assert export(f"{root}/before", f"{root}/files", 0, said.append)
+        lines: list[str] = []
+        assert export(f"{root}/before", f"{root}/files", 0, lines.append)
 
         outcome = import_folder(
             f"{root}/after",
             f"{root}/files",
             limits=LIMITS,
             expires_ms=0,
-            say=said.append,
+            report=lines.append,
             fs=UnsyncedFileSystem(),
         )
 
@@ -105,10 +94,10 @@ def test_an_import_brings_back_what_an_export_wrote(
         assert values(f"{root}/after") == stored
 
 
-def test_names_are_the_keys_whatever_bytes_they_have(
+def test_file_names_become_keys_whatever_bytes_they_have(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spaces, signs, bytes that are no UTF-8, dots, an empty value; and a summary."""
+    """Spaces, punctuation, invalid UTF-8, dots, an empty value; and a summary."""
     files = {
         b"a/b/c.txt": b"text",
         b"with space & 100%#": b"",
@@ -131,10 +120,10 @@ def test_names_are_the_keys_whatever_bytes_they_have(
     assert values(target, volume_size=1 << 30, volume_num=10) == files
 
 
-def test_what_is_there_stays_and_a_key_that_is_imported_has_its_new_value(
+def test_imported_keys_get_new_values_and_others_stay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As by a PUT; twice does the same, and a check finds nothing to say."""
+    """As by a PUT; a second import changes nothing, and a check has no findings."""
     store = open_store(tmp_path / "store")
     store.put(b"old", b"kept")
     store.put(b"both", b"before")
@@ -148,12 +137,12 @@ def test_what_is_there_stays_and_a_key_that_is_imported_has_its_new_value(
         assert values(tmp_path / "store") == expected
 
 
-def test_volumes_stay_as_they_are_unless_settings_say_otherwise(
+def test_existing_volumes_stay_unless_the_settings_give_others(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No oldest volume is given up, and none takes a gigabyte, by a default."""
+    """No default drops the oldest volume or allocates a gigabyte."""
     directory = tmp_path / "store"
     store = open_store(directory, volume_size=16_384, volume_num=12)
     for number in range(11 * 16):
@@ -177,7 +166,7 @@ def test_volumes_stay_as_they_are_unless_settings_say_otherwise(
 def test_settings_are_those_of_the_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file of them gives volumes and times to live; a wrong one is exit code 2."""
+    """A settings file sets volumes and expiry; a wrong setting is exit code 2."""
     config = tmp_path / "conf.toml"
     config.write_text("volume_size = 1048576\nvolume_num = 3\nmax_ttl = 60\n")
     put_files(tmp_path / "files", {b"key": b"value"})
@@ -198,12 +187,12 @@ def test_settings_are_those_of_the_server(
     assert err.startswith(f"volcache: {config}: volume_num = 1 is not allowed; ")
 
 
-def test_what_is_no_key_or_no_file_is_listed(
+def test_files_that_cannot_be_imported_are_listed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One line each with the reason; the rest is imported; nothing outside is read."""
+    """One line each, with the reason; the rest is imported; no link is followed."""
     files = tmp_path / "files"
     outside = tmp_path / "outside"
     put_files(outside, {b"secret": b"s"})
@@ -242,7 +231,7 @@ def test_what_is_no_key_or_no_file_is_listed(
     assert lines[:-1] == [
         "left out large: value is 8001 bytes long; allowed are 0 to 8000",
         f"left out line%0Aend: bad key: it holds the control byte 0x0A; {rule}",
-        "left out pipe: is no regular file",
+        "left out pipe: is not a regular file",
         "left out shy: cannot be read: Permission denied",
         "left out to%20file: is a symbolic link",
         "left out to%20folder: is a symbolic link",
@@ -255,12 +244,12 @@ def test_what_is_no_key_or_no_file_is_listed(
     }
 
 
-def test_a_file_that_grows_is_left_out_and_an_unreadable_folder_named(
+def test_growing_file_is_left_out_and_unreadable_folder_is_listed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No more than the limit is read of a file that had less when it was looked at."""
+    """At most the limit is read of a file that was smaller when it was listed."""
     files = tmp_path / "files"
     put_files(files, {b"growing": b"1", b"closed/in": b"", b"good": b""})
     plain_open, plain_scan = os.open, os.scandir
@@ -279,26 +268,26 @@ def test_a_file_that_grows_is_left_out_and_an_unreadable_folder_named(
     put_files(files, {b"growing": b"1"})
     monkeypatch.setattr("volcache.cli.tree.os.scandir", refuse)
     monkeypatch.setattr("volcache.cli.tree.os.open", grow)
-    said: list[str] = []
+    lines: list[str] = []
     outcome = import_folder(
         str(tmp_path / "store"),
         str(files),
         limits=LIMITS,
         expires_ms=0,
-        say=said.append,
+        report=lines.append,
     )
     assert capsys.readouterr() == ("", "")
     assert (outcome.files, outcome.left_out) == (1, 2)
-    assert said[:2] == [
+    assert lines[:2] == [
         "left out growing: value is 10000 bytes long; allowed are 0 to 8000",
         "left out closed: cannot be read: Permission denied",
     ]
 
 
-def test_a_long_list_of_what_is_left_out_comes_to_an_end(
+def test_list_of_files_left_out_is_limited(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first hundred have a line, the others a number."""
+    """The first hundred have a line each; the others are counted."""
     (tmp_path / "files").mkdir()
     for number in range(LISTED_MAX + 7):
         (tmp_path / "files" / str(number)).symlink_to("nowhere")
@@ -309,10 +298,10 @@ def test_a_long_list_of_what_is_left_out_comes_to_an_end(
     assert f" left out: {LISTED_MAX + 7};" in lines[-1]
 
 
-def test_a_folder_that_does_not_fit_is_said_before_and_the_last_files_stay(
+def test_folder_that_does_not_fit_is_reported_and_the_last_files_stay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Said exactly when the cycle comes round to what was imported first."""
+    """Reported exactly if the first imported files will be overwritten."""
     record = 64 + 3 + 1000
     fit = (LIMITS.volume_size - 64) // record * LIMITS.volume_num
     for number in (fit, fit + 1):
@@ -331,16 +320,16 @@ def test_a_folder_that_does_not_fit_is_said_before_and_the_last_files_stay(
             assert code == 1
             assert lines[0] == (
                 f"does not fit: {number * record / 1000:.1f} kB into 4 volumes of 16.4 kB;"
-                " the cycle overwrites the first files"
+                " the first files will be overwritten"
             )
-            assert "overwritten by the cycle: 15 records;" in lines[1]
+            assert " overwritten: 15 records;" in lines[1]
             assert sorted(found) == sorted(files)[15:]
 
 
 def interrupt_at(
     monkeypatch: pytest.MonkeyPatch, number: int, raise_: Callable[[], object]
 ) -> None:
-    """Do something in the middle of the n-th put."""
+    """Call a function during the n-th put."""
     plain, puts = Store.put, []
 
     def put(self: Store, key: bytes, value: bytes, *, expires_ms: int) -> object:
@@ -352,12 +341,12 @@ def interrupt_at(
     monkeypatch.setattr(Store, "put", put)
 
 
-def test_ctrl_c_ends_between_two_files(
+def test_ctrl_c_ends_the_import_between_two_files(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The file under way is stored, the store is closed, the handler is as before."""
+    """The current file is stored, the store closed and the handler restored."""
     put_files(tmp_path / "files", {b"%d" % n: b"value" for n in range(9)})
     open_store(tmp_path / "store").close()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -368,7 +357,7 @@ def test_ctrl_c_ends_between_two_files(
     finally:
         signal.signal(signal.SIGINT, before)
     assert (code, err) == (130, "")
-    assert lines[0] == "interrupted: what was imported is kept, the rest is not in it"
+    assert lines[0] == "interrupted: the files before are imported, the rest is not"
     assert ": 4 files, 20 bytes; left out: 0; " in lines[1]
     assert lines[1].endswith(" s; interrupted")
     assert cli.main(["check", str(tmp_path / "store")]) == 0
@@ -377,33 +366,33 @@ def test_ctrl_c_ends_between_two_files(
 
 
 class WatchedFileSystem(UnsyncedFileSystem):
-    """Tells which files are changed, in order."""
+    """Records which files are changed, in order."""
 
     def __init__(self) -> None:
-        """Have seen nothing."""
+        """Start with no changes."""
         self.changes: list[str] = []
         self._names: dict[int, str] = {}
 
     def open(self, path: str, *, create: bool) -> int:
-        """Remember whose descriptor it is."""
+        """Remember the file of the descriptor."""
         fd = super().open(path, create=create)
         self._names[fd] = Path(path).name
         return fd
 
     def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:  # type: ignore[override]
-        """Note a write of a record."""
+        """Record the write of a record."""
         if any(b"VLR" in buffer[:3] for buffer in buffers):
             self.changes.append(f"record in {self._names[fd]}")
         return os.pwritev(fd, buffers, offset)
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
-        """Note the file that is replaced."""
+        """Record the file that is replaced."""
         Path(source).replace(target)
         self.changes.append(Path(target).name)
 
 
-def test_no_copy_in_memcached_is_believed_after_an_import(tmp_path: Path) -> None:
-    """A new epoch is on the disk before the first record is; without one, none is made."""
+def test_import_invalidates_all_copies_in_memcached(tmp_path: Path) -> None:
+    """HOT.txt, if there is one, gets a new epoch before the first record is written."""
     put_files(tmp_path / "files", {b"key": b"after"})
     directory = tmp_path / "store"
 
@@ -414,7 +403,7 @@ def test_no_copy_in_memcached_is_believed_after_an_import(tmp_path: Path) -> Non
             str(tmp_path / "files"),
             limits=LIMITS,
             expires_ms=0,
-            say=lambda _: None,
+            report=lambda _: None,
             fs=fs,
         )
         return fs.changes
@@ -441,12 +430,12 @@ def test_no_copy_in_memcached_is_believed_after_an_import(tmp_path: Path) -> Non
     store.close()
 
 
-def test_a_disk_that_refuses_ends_the_import_with_what_is_in_it(
+def test_write_error_ends_the_import_with_a_summary(
     tmp_path: Path,
 ) -> None:
-    """The error is raised, a line says what there is, and the store is closed."""
+    """The error is raised, the imported files are counted, and the store is closed."""
     put_files(tmp_path / "files", {b"%d" % n: b"value" for n in range(9)})
-    said: list[str] = []
+    lines: list[str] = []
 
     class FailingFileSystem(WatchedFileSystem):
         def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:  # type: ignore[override]
@@ -460,18 +449,18 @@ def test_a_disk_that_refuses_ends_the_import_with_what_is_in_it(
             str(tmp_path / "files"),
             limits=LIMITS,
             expires_ms=0,
-            say=said.append,
+            report=lines.append,
             fs=FailingFileSystem(),
         )
-    assert len(said) == 1
-    assert ": 2 files, 10 bytes; left out: 0; " in said[0]
+    assert len(lines) == 1
+    assert ": 2 files, 10 bytes; left out: 0; " in lines[0]
     assert sorted(values(tmp_path / "store")) == [b"0", b"1"]
 
 
-def test_a_hot_txt_that_cannot_be_replaced_stops_the_import_before_any_record(
+def test_hot_txt_that_cannot_be_replaced_stops_the_import_before_any_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rather none than one that memcached may later contradict."""
+    """Otherwise an old copy in memcached could be returned later."""
     open_store(tmp_path / "store").close()
     (tmp_path / "store" / "HOT.txt").mkdir()
     put_files(tmp_path / "files", {b"key": b"value"})
@@ -485,10 +474,10 @@ def test_a_hot_txt_that_cannot_be_replaced_stops_the_import_before_any_record(
     assert values(tmp_path / "store") == {}
 
 
-def test_a_directory_in_use_is_refused(
+def test_directory_in_use_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A running store keeps us out, and is not disturbed."""
+    """The running store is not disturbed."""
     (tmp_path / "files").mkdir()
     store = open_store(tmp_path / "store")
     code, lines, err = run(capsys, str(tmp_path / "store"), str(tmp_path / "files"))
@@ -509,9 +498,9 @@ def test_a_directory_in_use_is_refused(
         (
             "folder/store",
             "folder",
-            "one of 'folder/store' and 'folder' lies in the other",
+            "one of 'folder/store' and 'folder' contains the other",
         ),
-        ("folder", ".", "one of 'folder' and '.' lies in the other"),
+        ("folder", ".", "one of 'folder' and '.' contains the other"),
         (
             "other",
             "folder",
@@ -519,7 +508,7 @@ def test_a_directory_in_use_is_refused(
         ),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line_and_makes_nothing(
+def test_wrong_folders_are_one_error_line_and_create_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -527,7 +516,7 @@ def test_what_cannot_be_is_said_in_one_line_and_makes_nothing(
     source: str,
     message: str,
 ) -> None:
-    """A source that is none, one in the other, a directory of somebody else."""
+    """A source that is not a folder, one inside the other, a directory of other files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
@@ -537,3 +526,33 @@ def test_what_cannot_be_is_said_in_one_line_and_makes_nothing(
     assert (code, lines, err.count("\n")) == (1, [], 1)
     assert err.startswith(f"volcache: {message}")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def folder_with_a_link(root: Path) -> None:
+    """Make a store, and a folder with a link and a file."""
+    open_store(root / "store").close()
+    put_files(root / "files", {b"b": b"value"})
+    (root / "files" / "a").symlink_to("b")
+
+
+def test_import_completes_if_its_reader_goes_away(
+    tmp_path: Path, *, unbuffered: bool
+) -> None:
+    """Files after one that is left out are stored; the exit code is 1."""
+    folder_with_a_link(tmp_path)
+    assert run_unheard(tmp_path, "import", "store", "files", unbuffered=unbuffered) == (
+        1,
+        "",
+    )
+    assert values(tmp_path / "store") == {b"b": b"value"}
+
+
+def test_import_completes_if_the_disk_under_its_output_is_full(
+    tmp_path: Path, *, unbuffered: bool
+) -> None:
+    """One line on standard error, exit code 1, and every file is stored."""
+    folder_with_a_link(tmp_path)
+    assert run_with_full_output(
+        tmp_path, "import", "store", "files", unbuffered=unbuffered
+    ) == (1, "volcache: standard output cannot be written: No space left on device\n")
+    assert values(tmp_path / "store") == {b"b": b"value"}

@@ -1,4 +1,4 @@
-"""The command line: what every command has in common."""
+"""The command line: errors, exit codes and help of all commands."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import volcache
+from support.full_output import run_with_full_output
 from support.process import SOURCE
 from support.unheard import run_unheard
 from volcache.cli import main as cli
@@ -34,23 +35,23 @@ def test_error_is_one_line_and_an_exit_code(
     error: Exception,
     code: int,
 ) -> None:
-    """What the package raises on purpose ends without a traceback."""
+    """An error of the package has no traceback."""
     wiring.error = error
     assert cli.main(["serve"]) == code
     assert capsys.readouterr() == ("", f"volcache: {error}\n")
 
 
-def test_interrupt_during_the_start_is_quiet(
+def test_interrupt_during_the_start_prints_nothing(
     wiring: Wiring, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C before the server handles it itself ends like any program."""
+    """Ctrl-C before the server has installed its handler: exit code 130."""
     wiring.error = KeyboardInterrupt()
     assert cli.main(["serve"]) == 130
     assert capsys.readouterr() == ("", "")
 
 
-def test_bug_is_not_hidden(wiring: Wiring) -> None:
-    """What nobody raised on purpose keeps its traceback."""
+def test_unexpected_error_keeps_its_traceback(wiring: Wiring) -> None:
+    """It is a defect, and must be visible."""
     wiring.error = RuntimeError("a bug")
     with pytest.raises(RuntimeError):
         cli.main(["serve"])
@@ -67,7 +68,7 @@ def test_bug_is_not_hidden(wiring: Wiring) -> None:
 def test_wrong_usage_is_one_line(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Wrong arguments are exit code 2 and say where help is."""
+    """Wrong arguments: exit code 2 and where to find help."""
     assert cli.main(argv) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -79,21 +80,21 @@ def test_wrong_usage_is_one_line(
 def test_version_is_printed(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Name and version, as other programs do."""
+    """Name and version."""
     assert cli.main(argv) == 0
     assert capsys.readouterr() == (f"volcache {volcache.__version__}\n", "")
 
 
 def test_help_shows_commands_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody who knows nothing can go on from here."""
+    """All commands, in one list."""
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
     assert "example: volcache serve conf/volcache.toml" in out
-    assert all(f"    {command.name} " in out for command in cli.COMMANDS)
+    assert all(f"    {module.removesuffix('_')} " in out for module in cli.MODULES)
 
 
-def test_directory_runs_without_installation(tmp_path: Path) -> None:
-    """`python src/` is `volcache serve`, from any directory and without packages."""
+def test_source_directory_runs_without_installation(tmp_path: Path) -> None:
+    """`python src/` is `volcache serve`, in any directory and without packages."""
     command = [sys.executable, "-S", str(SOURCE), "missing.toml"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False
@@ -112,12 +113,13 @@ def test_directory_runs_without_installation(tmp_path: Path) -> None:
         ("raise KeyboardInterrupt", 130, ""),
     ],
 )
-def test_lines_that_nobody_reads_change_no_exit_code(
+def test_closed_output_does_not_change_the_exit_code(
     tmp_path: Path, end: str, code: int, err: str
 ) -> None:
-    """They meet the pipe when the command is over."""
+    """The pipe is closed when the output is written at the end."""
     program = f"""
 import sys
+import types
 from volcache.cli import main as cli
 from volcache.cli import command
 from volcache import errors
@@ -126,9 +128,60 @@ def run(_):
     print("line")
     {end}
 
-cli.COMMANDS = [command.Command(
+sys.modules["volcache.cli.say"] = types.SimpleNamespace(COMMAND=command.Command(
     name="say", text="", epilog="", add_arguments=lambda _: None, run=run
-)]
+))
+cli.MODULES = ("say",)
 sys.exit(cli.main(["say"]))
 """
     assert run_unheard(tmp_path, program=program) == (code, err)
+
+
+@pytest.mark.parametrize("module", cli.MODULES)
+def test_help_of_each_command_has_an_example(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its lines fit a terminal."""
+    name = module.removesuffix("_")
+    assert cli.main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "example" in out
+    assert f"  volcache {name} " in out or f": volcache {name} " in out
+    if name != "serve":  # Its table of settings is wider.
+        assert max(map(len, out.splitlines())) <= 92
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["check", "--help"]])
+def test_full_disk_under_the_output_is_one_line(
+    tmp_path: Path, argv: list[str], *, unbuffered: bool
+) -> None:
+    """Exit code 1."""
+    assert run_with_full_output(tmp_path, *argv, unbuffered=unbuffered) == (
+        1,
+        "volcache: standard output cannot be written: No space left on device\n",
+    )
+
+
+@pytest.mark.parametrize("argv", [["serve", "--help"], ["--version"]])
+def test_server_does_not_load_the_tools(tmp_path: Path, argv: list[str]) -> None:
+    """`serve` loads neither a tool nor the store before it has its settings."""
+    program = f"""
+import sys
+from volcache.cli.main import main
+main({argv!r})
+loaded = [name for name in sys.modules if name.startswith("volcache.")]
+print(sorted(loaded), file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    is_tool_loaded = "volcache.cli.check" in done.stderr
+    assert is_tool_loaded == (argv[0] != "serve")
+    assert ("volcache.store" in done.stderr) == is_tool_loaded
+    assert "volcache.wiring" not in done.stderr

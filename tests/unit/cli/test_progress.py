@@ -1,4 +1,4 @@
-"""The progress bar, as terminals of different widths see it."""
+"""The progress bar on terminals of different widths."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ COLUMNS = pytest.mark.parametrize("columns", [80, 40])
 def terminal(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], str]]:
-    """Let standard error be a terminal; give what reads it."""
+    """Make standard error a terminal; yield a function that reads it."""
     ours, theirs = pty.openpty()
     size = struct.pack("HHHH", 24, columns, 0, 0)
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
     os.set_blocking(ours, False)
     with os.fdopen(theirs, "w", encoding="utf-8") as stream, monkeypatch.context() as m:
         m.setattr(sys, "stderr", stream)
-        m.setenv("COLUMNS", "200")  # The terminal knows better.
+        m.setenv("COLUMNS", "200")  # Ignored: the terminal has its own width.
         yield partial(_read, ours)
     os.close(ours)
 
 
 def _read(fd: int, awaited: str) -> str:
-    """Return what the terminal is sent, up to something awaited."""
+    """Return the output on the terminal, up to the awaited text."""
     shown: list[str] = []
 
     def is_there() -> bool:
@@ -63,10 +63,10 @@ def _read(fd: int, awaited: str) -> str:
         ("files", 999_999_999, "499999999/999999999"),
     ],
 )
-def test_a_bar_fits_and_has_all_figures(
+def test_bar_fits_the_terminal_and_has_all_numbers(
     monkeypatch: pytest.MonkeyPatch, columns: int, unit: str, total: int, figures: str
 ) -> None:
-    """Only the longest are cut off; there is a bar where there is room for one."""
+    """Only the longest are cut off; a narrow terminal has no bar."""
     with terminal(columns, monkeypatch) as read:
         with progress(total, "import", unit) as bar:
             bar.update(total // 2)
@@ -77,25 +77,26 @@ def test_a_bar_fits_and_has_all_figures(
         assert figures in shown
         assert shown.endswith(" left") or (columns == 40 and total > 10**8)
         assert ("\u2588" in shown) == (f"{unit}, " in shown) == (columns == 80)
-        assert read(" " * 20 + "\r")[-columns:].strip() == ""  # At the end it is gone.
+        assert read(" " * 20 + "\r")[-columns:].strip() == ""  # Cleared at the end.
 
 
 @COLUMNS
 def test_without_a_total_the_number_so_far_is_shown(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    """Such as of files that are still being looked for."""
-    with terminal(columns, monkeypatch) as read, progress(None, "look", "files") as bar:
+    """As while files are counted."""
+    with (
+        terminal(columns, monkeypatch) as read,
+        progress(None, "count", "files") as bar,
+    ):
         bar.update(1234)
         bar.refresh()
-        assert read("1234").rstrip().endswith("\rlook: 1234 files")
+        assert read("1234").rstrip().endswith("\rcount: 1234 files")
 
 
 @COLUMNS
-def test_a_line_takes_the_place_of_the_bar(
-    monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    """Nothing of the bar is left behind it."""
+def test_line_replaces_the_bar(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """The whole bar is cleared."""
 
     def write(line: str) -> None:
         sys.stderr.write(line)
@@ -109,7 +110,7 @@ def test_a_line_takes_the_place_of_the_bar(
 
 
 def test_without_a_terminal_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log holds lines, not bars."""
+    """A log has no bars in it."""
     log = io.StringIO()
     monkeypatch.setattr(sys, "stderr", log)
     with progress(10, "check") as bar:

@@ -1,15 +1,20 @@
-"""`volcache repair`: lines that are wrong although their checksums are right."""
+"""`volcache repair`: wrong lines with valid checksums, and files it cannot write."""
 
 from __future__ import annotations
 
 import random
 import re
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
-from support.stores import abandon, keys_of, open_store, value_of
+from support.full_output import run_with_full_output
+from support.stores import abandon, open_store
+from support.unheard import run_unheard
 from volcache.cli import main as cli
 from volcache.store.index_format import (
     decode_blocks,
@@ -21,13 +26,13 @@ from volcache.store.index_format import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
 Lines = list[tuple[bytes, int, int]]
 
 
 def forge(path: Path, change: Callable[[Lines], Lines]) -> None:
-    """Write the lines of an index file again, changed, under right checksums."""
+    """Rewrite an index file with changed lines and valid checksums."""
     data = path.read_bytes()
     blocks = list(decode_blocks(data))
     named = decode_index_header(data)
@@ -39,22 +44,19 @@ def forge(path: Path, change: Callable[[Lines], Lines]) -> None:
     )
 
 
-def values(directory: Path) -> dict[bytes, bytes]:
+def stored(directory: Path) -> dict[bytes, bytes]:
     """Return what a store can read."""
-    store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
-    found = {key: value_of(store.get(key)) for key in keys_of(store, directory)}
-    store.close()
-    return {key: value for key, value in found.items() if value is not None}
+    return values(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
 
 
 def check(directory: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Return what a check says, without its summary."""
+    """Return the findings of a check, without its summary."""
     cli.main(["check", str(directory)])
     return capsys.readouterr().out.splitlines()[:-1]
 
 
 def swap_keys(lines: Lines) -> Lines:
-    """Let two lines name each other's places."""
+    """Swap the keys of two lines."""
     (one, *_), (other, *_) = puts = [line for line in lines if line[2]][20:22]
     at = [lines.index(line) for line in puts]
     lines[at[0]], lines[at[1]] = (other, *puts[0][1:]), (one, *puts[1][1:])
@@ -62,41 +64,41 @@ def swap_keys(lines: Lines) -> Lines:
 
 
 def name_a_place_far_ahead(lines: Lines) -> Lines:
-    """Let an early line name a place near the end."""
+    """Let an early line have an offset near the end."""
     at = next(at for at, line in enumerate(lines) if at > 10 and line[2])
     ahead = [offset for _, offset, size in lines if size][-5] + 1
     return [*lines[:at], (lines[at][0], ahead, 65), *lines[at + 1 :]]
 
 
 def name_a_place_between(lines: Lines) -> Lines:
-    """Let a line name the middle of a record."""
+    """Let a line have an offset inside a record."""
     at, (key, offset, size) = next((n, e) for n, e in enumerate(lines) if e[2] > 200)
     lines[at] = key, offset + 1, size - 1
     return lines
 
 
 def delete_what_was_not_deleted(lines: Lines) -> Lines:
-    """Say of a key that it is gone."""
+    """Add the line of a deletion that did not happen."""
     return [*lines[:30], (lines[29][0], 0, 0), *lines[30:]]
 
 
 def leave_out(lines: Lines) -> Lines:
-    """Have no line for some records."""
+    """Remove the lines of some records."""
     return lines[:40] + lines[60:]
 
 
-def say_twice(lines: Lines) -> Lines:
-    """Have all lines twice."""
+def repeat_lines(lines: Lines) -> Lines:
+    """Repeat all lines."""
     return lines + lines
 
 
-def say_nothing(_: Lines) -> Lines:
-    """Have no line at all."""
+def remove_lines(_: Lines) -> Lines:
+    """Remove all lines."""
     return []
 
 
 def shuffle(lines: Lines) -> Lines:
-    """Have the lines in another order."""
+    """Change the order of the lines."""
     random.Random(3).shuffle(lines)  # noqa: S311 - Seeded, to be repeated.
     return lines
 
@@ -109,47 +111,47 @@ def shuffle(lines: Lines) -> Lines:
         name_a_place_between,
         delete_what_was_not_deleted,
         leave_out,
-        say_twice,
-        say_nothing,
+        repeat_lines,
+        remove_lines,
         shuffle,
     ],
 )
-@pytest.mark.parametrize("volume", ["0", "head"])
-def test_wrong_lines_under_right_checksums_are_made_right(
+@pytest.mark.parametrize("volume", ["0", "active"])
+def test_wrong_lines_with_valid_checksums_are_corrected(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     change: Callable[[Lines], Lines],
     volume: str,
 ) -> None:
-    """The check names them, the repair writes what a writer would have, once."""
+    """The check reports them; the repair writes what the server would have, once."""
     directory = tmp_path / "store"
     fill(directory)
     number = (
-        (directory / "META.txt").read_text().split()[0] if volume == "head" else "0"
+        (directory / "META.txt").read_text().split()[0] if volume == "active" else "0"
     )
     path = directory / "index" / number
     forge(path, lambda lines: lines)
-    right, expected = path.read_bytes(), values(directory)
+    right, expected = path.read_bytes(), stored(directory)
     forge(path, change)
-    complaints = check(directory, capsys)
-    assert {line.split()[1] for line in complaints} == {f"index/{number}"}
+    findings = check(directory, capsys)
+    assert {line.split()[1] for line in findings} == {f"index/{number}"}
 
     assert cli.main(["repair", str(directory)]) == 0
 
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith(f"index/{number}: written, 0 bytes of it as before, ")
-    assert re.search(r", (1 line was|\d+ lines were) wrong or missing$", out[0])
+    assert out[0].startswith(f"index/{number}: rewritten, 0 bytes kept, ")
+    assert re.search(r", (1 line|\d+ lines) wrong or missing$", out[0])
     assert path.read_bytes() == right
     assert check(directory, capsys) == []
-    assert values(directory) == expected
+    assert stored(directory) == expected
     assert cli.main(["repair", str(directory)]) == 0
     assert capsys.readouterr().out.endswith(": 5 volumes, 0 files written\n")
 
 
-def test_one_line_far_ahead_is_one_complaint_and_hides_no_other_line(
+def test_one_line_with_a_far_offset_hides_no_other_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lines behind it still name the records that are damaged, also after a repair."""
+    """Damaged records behind it are still reported, also after a repair."""
     directory = tmp_path / "store"
     fill(directory)
     dice = random.Random(1)  # noqa: S311 - Seeded, to be repeated.
@@ -174,27 +176,27 @@ def place(line: str) -> tuple[int, ...]:
     return int(file.removeprefix("data/")), int(offset.rstrip(":"))
 
 
-def test_a_directory_in_the_place_of_an_index_file_is_named_and_the_rest_repaired(
+def test_directory_in_place_of_an_index_file_is_reported_and_the_rest_repaired(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may hold what somebody wants: nothing of it is moved or removed."""
+    """It is neither moved nor removed, as it may contain files of a user."""
     directory = tmp_path / "store"
     fill(directory)
     whole = {path.name: path.read_bytes() for path in (directory / "index").iterdir()}
     for name in ("1", "2"):
         (directory / "index" / name).unlink()
-    (directory / "index" / "1" / "of somebody").mkdir(parents=True)
+    (directory / "index" / "1" / "user file").mkdir(parents=True)
 
     assert cli.main(["repair", str(directory)]) == 1
 
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "index/1: is a directory; move it away and repair again"
-    assert out[1].startswith("index/2: written, ")
-    assert out[2] == f"{directory}: 5 volumes, 1 file written, 1 not"
+    assert out[0] == "index/1: is a directory; move it away and run repair again"
+    assert out[1].startswith("index/2: rewritten, ")
+    assert out[2] == f"{directory}: 5 volumes, 1 file written, 1 failed"
     assert check(directory, capsys) == [
         "damaged index/1 offset 0: is a directory in the place of a file"
     ]
-    (directory / "index" / "1" / "of somebody").rmdir()
+    (directory / "index" / "1" / "user file").rmdir()
     (directory / "index" / "1").rmdir()
     assert cli.main(["repair", str(directory)]) == 0
     for name, data in whole.items():
@@ -206,10 +208,10 @@ def test_a_directory_in_the_place_of_an_index_file_is_named_and_the_rest_repaire
         ).read_bytes()
 
 
-def test_a_volume_that_cannot_be_opened_is_not_declared_whole(
+def test_index_file_of_an_unreadable_volume_is_not_sealed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Records of it that have no line yet would be lost when it can be again."""
+    """Records without a line would be lost when the volume can be opened again."""
     directory = tmp_path / "store"
     store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
     store.put(b"key", b"value")
@@ -221,22 +223,45 @@ def test_a_volume_that_cannot_be_opened_is_not_declared_whole(
     assert cli.main(["repair", str(directory)]) == 1
 
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "index/0: left as it is, for data/0 cannot be opened"
+    assert out[0] == "index/0: not changed: data/0 cannot be opened"
     assert (directory / "index" / "0").read_bytes() == before
     (directory / "data" / "0").rmdir()
     (tmp_path / "aside").rename(directory / "data" / "0")
     assert cli.main(["repair", str(directory)]) == 0
-    assert values(directory) == {b"key": b"value"}
+    assert stored(directory) == {b"key": b"value"}
 
 
-def test_a_damaged_hot_txt_is_removed(
+def test_damaged_hot_txt_is_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """So that a check has nothing to say; a start begins a new epoch either way."""
+    """The next start begins a new epoch with and without it."""
     directory = tmp_path / "store"
     fill(directory, records=10)
     (directory / "HOT.txt").write_bytes(b"# volcache hot 1 store 0123456789abcdef\n")
     assert len(check(directory, capsys)) == 1
     assert cli.main(["repair", str(directory)]) == 0
-    assert capsys.readouterr().out.startswith("HOT.txt: removed, copies in memcached")
+    assert capsys.readouterr().out.startswith(
+        "HOT.txt: removed; all copies in memcached"
+    )
     assert check(directory, capsys) == []
+
+
+def test_repair_completes_if_its_reader_goes_away(
+    tmp_path: Path, *, unbuffered: bool
+) -> None:
+    """Every file is written."""
+    shutil.copytree(GOLDEN / "no_index", tmp_path / "store")
+    assert run_unheard(tmp_path, "repair", "store", unbuffered=unbuffered) == (0, "")
+    assert cli.main(["check", str(tmp_path / "store")]) == 0
+
+
+def test_repair_completes_if_the_disk_under_its_output_is_full(
+    tmp_path: Path, *, unbuffered: bool
+) -> None:
+    """One line on standard error, exit code 1, and every file is written."""
+    shutil.copytree(GOLDEN / "no_index", tmp_path / "store")
+    assert run_with_full_output(tmp_path, "repair", "store", unbuffered=unbuffered) == (
+        1,
+        "volcache: standard output cannot be written: No space left on device\n",
+    )
+    assert cli.main(["check", str(tmp_path / "store")]) == 0

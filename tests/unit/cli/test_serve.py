@@ -1,4 +1,4 @@
-"""`volcache serve`: which settings it takes, and what ends its start."""
+"""`volcache serve`: its settings, its help and a start that fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_serve_runs_with_the_settings_of_its_file(
     wiring: Wiring, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`volcache serve FILE` hands the file's settings on and prints nothing."""
+    """`volcache serve FILE` prints nothing."""
     path = tmp_path / "conf.toml"
     path.write_text("port = 8000\n")
     assert cli.main(["serve", str(path)]) == 0
@@ -28,21 +28,21 @@ def test_serve_runs_with_the_settings_of_its_file(
     assert capsys.readouterr() == ("", "")
 
 
-def test_serve_without_a_file_takes_the_environment(
+def test_serve_without_a_file_uses_the_environment(
     wiring: Wiring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No argument means defaults and environment."""
+    """Without an argument: defaults and environment."""
     monkeypatch.setenv("VOLCACHE_PORT", "9000")
     assert cli.main(["serve"]) == 0
     assert [config.port for config in wiring.configs] == [9000]
 
 
-def test_wrong_setting_starts_nothing(
+def test_wrong_setting_stops_the_start(
     wiring: Wiring,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A wrong setting is exit code 2 before anything is opened."""
+    """Exit code 2 before anything is opened."""
     monkeypatch.setenv("VOLCACHE_PORT", "x")
     assert cli.main(["serve"]) == 2
     assert wiring.configs == []
@@ -52,24 +52,24 @@ def test_wrong_setting_starts_nothing(
 def test_defaults_in_the_help_can_be_copied_into_a_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each stands there as TOML has it, and means the default."""
+    """Each is written as TOML and is the default."""
     assert cli.main(["serve", "--help"]) == 0
     words = [line.split() for line in capsys.readouterr().out.splitlines()]
     shown = {line[0]: line[1] for line in words if len(line) > 2}
     for setting in SETTINGS:
         value = tomllib.loads(f"value = {shown[setting.name]}")["value"]
-        assert setting.from_toml(value) == setting.default
+        assert setting.kind.from_toml(value) == setting.default
 
 
 def test_help_of_serve_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names, defaults and meanings, without opening a file."""
+    """Name, default and text."""
     assert cli.main(["serve", "--help"]) == 0
     out = capsys.readouterr().out
     assert all(f"  {s.name} " in out and s.text in out for s in SETTINGS)
 
 
 def test_unusable_log_file_ends_the_start(tmp_path: Path) -> None:
-    """A log that cannot be written is said before anything is served."""
+    """A log file that cannot be opened is reported before anything is served."""
     log_file = tmp_path / "missing" / "log"
     done = run_to_its_end(tmp_path, {"log_file": log_file, "port": 0})
     assert (done.returncode, done.stdout) == (2, "")

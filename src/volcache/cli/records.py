@@ -1,0 +1,67 @@
+"""
+Which records of a mount point are live: those that a GET would find.
+
+A record is live if the index, built as at the start of a server, has its position for its
+key. Used by `dump` and `export`; the only place in this package that reads the index.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+from volcache.store.directory import read_whole
+from volcache.store.recovery import open_contents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from volcache.store.offline import OfflineStore
+    from volcache.store.volume import Volume
+
+
+class Place(NamedTuple):
+    """Where the record of a key is."""
+
+    volume: Volume
+    offset: int
+    size: int  # Of the whole record.
+    key: bytes
+
+
+class LiveRecords:
+    """The live records of an offline store."""
+
+    def __init__(self, store: OfflineStore) -> None:
+        """Build the index in memory; nothing is written."""
+        self._directory = store.directory
+        self._volumes = store.volumes
+        self._index = store.replay()
+
+    @property
+    def count(self) -> int:
+        """The number of live records, expired and damaged ones included."""
+        return self._index.count
+
+    def __contains__(self, place: Place) -> bool:
+        """Return whether the record at this place is the live one of its key."""
+        position = (place.volume.seq, place.offset, place.size)
+        return self._index.find(place.key) == position
+
+    def take(self) -> Iterator[Place]:
+        """
+        Yield each live record once, in the order of the disk; none is left afterwards.
+
+        Records whose headers are damaged are included: the index files list them.
+        """
+        for volume in self._volumes:
+            data = read_whole(self._directory, self._directory.index_path(volume.id))
+            indexed = chain.from_iterable(
+                open_contents(self._directory, volume, data).read()
+            )
+            # `pending` are the records behind the last one that the index file lists.
+            for key, offset, size in chain(indexed, volume.pending):
+                place = Place(volume, offset, size, key)
+                if place in self:
+                    self._index.delete(key)  # An index file may list a key twice.
+                    yield place

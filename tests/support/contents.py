@@ -1,0 +1,25 @@
+"""What a store holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+from support.stores import open_store, value_of
+from volcache.cli.dump import dump
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def values(directory: Path | str, **options: Any) -> dict[bytes, bytes]:
+    """
+    Return every value a closed store can read; options as for `Store.open`.
+
+    The keys are those of all records, as `dump` lists them.
+    """
+    keys = {unquote_to_bytes(row.key) for row in dump(str(directory), 0)}
+    store = open_store(directory, **options)
+    found = {key: value_of(store.get(key)) for key in keys}
+    store.close()
+    return {key: value for key, value in found.items() if value is not None}
