@@ -22,8 +22,8 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster check test crash mutations soak screenshot bench lint format \
-	setup clean unit $(LINT)
+.PHONY: help run cluster check test crash mutations soak screenshot bench reference lint \
+	format setup clean unit $(LINT)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,11 @@ soak: ## mixed load with kills, every answer checked: 1 minute (MINUTES=1 SEED=1
 screenshot: ## take docs/page.png again, of an instance under load: 1 minute
 	@tools/setup.sh test
 	@$(PYTHON) tests/screenshot.py
+
+reference: ## write docs/REFERENCE.md and conf/volcache.toml from the tables in the code
+	@tools/setup.sh run
+	@$(PYTHON) tools/sample_config.py
+	@$(PYTHON) tools/reference.py
 
 bench: ## everything measured beside what one would use instead (QUICK=1 ONLY=NAMES BASE=REV)
 	@tools/setup.sh bench

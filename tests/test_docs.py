@@ -1,13 +1,13 @@
-"""What is written for users says what the code does."""
+"""The documents agree with the code."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from support.instances import watch_tiered
-from support.stores import open_store
-from volcache.monitoring.metrics import families
+import reference
+from volcache.monitoring.events import EVENTS
+from volcache.monitoring.metrics import METRICS
 from volcache.settings import SETTINGS
 
 ROOT = Path(__file__).parents[1]
@@ -17,58 +17,32 @@ SOURCE = ROOT / "src" / "volcache"
 ALERTS = ROOT / "conf" / "prometheus" / "alerts.yml"
 
 
-def as_shown(default: object) -> str:
-    """Give a default as the table of settings has it."""
-    if isinstance(default, bool):
-        return str(default).lower()
-    if isinstance(default, float):
-        return f"{default:g}"
-    return "empty" if default in {"", ()} else str(default)
+def test_reference_page_is_current() -> None:
+    """`make reference` writes what is committed."""
+    assert reference.PAGE.read_text() == reference.render()
 
 
-def test_operations_has_every_setting_at_its_default() -> None:
-    """In the order of the code; a row of the table may hold several."""
-    section = OPERATIONS.read_text().split("\n## Settings\n")[1].split("\n## ")[0]
-    shown: list[tuple[str, str]] = []
-    for line in section.splitlines():
-        if line.startswith("| `"):
-            names, defaults, _ = line.strip("| ").split(" | ", 2)
-            words = defaults.replace("`", "").split(", ")
-            shown += zip(re.findall(r"`(\w+)`", names), words, strict=True)
-    assert shown == [(s.name, as_shown(s.default)) for s in SETTINGS]
+def test_reference_page_has_every_setting_metric_and_event() -> None:
+    """A row each, in the order of the tables."""
+    sections = reference.PAGE.read_text().split("\n## ")[1:]
+    rows = {
+        section.splitlines()[0]: re.findall(
+            r"^\| (?:`(\w[^`]*)`|\u2013)", section, re.MULTILINE
+        )
+        for section in sections
+    }
+    assert rows["Settings"] == [setting.name for setting in SETTINGS]
+    assert rows["Metrics"] == [metric.name for metric in METRICS]
+    assert rows["Log events"] == list(EVENTS)
+    assert min(map(len, (SETTINGS, METRICS, EVENTS))) > 20
 
 
-def test_operations_has_every_metric_in_the_words_of_the_code(tmp_path: Path) -> None:
-    """Name, type, labels and meaning, in the order of a scrape, and no other."""
-    store = open_store(tmp_path)
-    expected = [
-        [
-            f"`{family.name}_total`"
-            if family.kind == "counter"
-            else f"`{family.name}`",
-            family.kind,
-            ", ".join(f"`{label}`" for label in family.labels),
-            family.text,
-        ]
-        for family in families(watch_tiered(store).snapshot())
-    ]
-    store.close()
-    section = OPERATIONS.read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in section.splitlines()
-        if line.startswith("| `")
-    ]
-    assert len(expected) > 40
-    assert rows == expected
-
-
-def test_operations_has_a_line_for_every_alarm() -> None:
-    """By name and severity, in their order, with meaning, what to look at and to do."""
+def test_runbook_has_a_row_for_every_alarm() -> None:
+    """By name and severity, in order, with meaning, what to look at and what to do."""
     alarms = re.findall(
         r"- alert: (\w+)\n.*?severity: (\w+)", ALERTS.read_text(), re.DOTALL
     )
-    section = OPERATIONS.read_text().split("\n## Alarms\n")[1].split("\n## ")[0]
+    section = re.split(r"\n#+ Alarms\n", OPERATIONS.read_text())[1].split("\n#")[0]
     rows = [
         re.split(r" (?<!\\)\| ", line.strip("| "))
         for line in section.splitlines()
@@ -82,7 +56,7 @@ def test_operations_has_a_line_for_every_alarm() -> None:
 
 
 def test_architecture_has_every_module_in_its_table() -> None:
-    """By its path, or by its name behind one of the same folder; or by its folder."""
+    """By its path, by its name after one of the same folder, or by its folder."""
     table = ARCHITECTURE.read_text().split("\n| file |")[1].split("\n\n")[0]
     named: list[str] = []
     for line in table.splitlines():

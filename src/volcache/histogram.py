@@ -1,8 +1,8 @@
 """
-How durations are counted: plain integers on the hot path, read when somebody asks.
+Histograms of durations: plain integers that the request path increments.
 
-A bucket is a power of two of nanoseconds, so that finding it is one `int.bit_length`; it
-tells a duration to within a factor of two, and costs a tenth of a microsecond.
+A bucket is a power of two of nanoseconds: `int.bit_length` finds it, and a duration is
+recorded to within a factor of two, at the cost of a tenth of a microsecond.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-_NS_PER_SECOND: Final = 1_000_000_000
-# What takes longer, a millisecond, is remembered for a while: a request that took long
-# can so tell what it has waited for, and one that did not pays nothing.
+NS_PER_SECOND: Final = 1_000_000_000
+# Durations above one millisecond are kept for a while, with the time they started: a
+# slow request can sum up what it waited for, and a fast one pays nothing.
 LONG_NS: Final = 1_000_000
 _LONG_KEPT_MAX: Final = 64
-# Whatever a clock of 64 bits can tell has its bucket: the hot path need not look.
+# Every duration that fits 64 bits has a bucket, so `observe` needs no range check.
 BUCKETS: Final = 64
 
 
 @dataclass(slots=True)
 class Histogram:
     """
-    Durations, counted by their order of magnitude.
+    Durations, counted by order of magnitude.
 
     `counts[i]` is the number of durations from 2^(i-1) up to but not including 2^i
-    nanoseconds; `counts[0]` is that of durations of 0. Where a call is too dear, the hot
-    path writes `counts` and `total_ns` itself.
+    nanoseconds; `counts[0]` that of durations of 0. Where a call is too expensive, the
+    request path may increment `counts[ns.bit_length()]` and add to `total_ns` itself.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * BUCKETS)
     total_ns: int = 0
-    # When the last long ones began, and how long they took.
+    # Start and length of the last long durations.
     long: deque[tuple[int, int]] = field(
         default_factory=lambda: deque(maxlen=_LONG_KEPT_MAX)
     )
@@ -42,8 +42,8 @@ class Histogram:
         Count one duration.
 
         Args:
-            started_ns: When, by `time.perf_counter_ns`.
-            ns: How long it took, 0 to 2^63 nanoseconds.
+            started_ns: Its start, by `time.perf_counter_ns`.
+            ns: Its length, 0 to 2^63 nanoseconds.
         """
         self.counts[ns.bit_length()] += 1
         self.total_ns += ns
@@ -51,7 +51,7 @@ class Histogram:
             self.long.append((started_ns, ns))
 
     def since(self, since_ns: int) -> int:
-        """Return how many nanoseconds went into long ones begun since a moment."""
+        """Return the sum, in nanoseconds, of the long durations started since a time."""
         return sum(ns for started_ns, ns in self.long if started_ns >= since_ns)
 
     @property
@@ -60,32 +60,44 @@ class Histogram:
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """Return for each bucket its upper bound in seconds and how many lie below."""
+        """Return the upper bound of each bucket in seconds, and the count below it."""
         found, below = [], 0
         for bits, count in enumerate(self.counts):
             below += count
-            found.append(((1 << bits) / _NS_PER_SECOND, below))
+            found.append(((1 << bits) / NS_PER_SECOND, below))
         return found
 
     def merged(self, other: Histogram) -> Histogram:
-        """Return both as one, and change neither."""
+        """Return the sum of two histograms; neither is changed."""
         counts = [
             mine + its for mine, its in zip(self.counts, other.counts, strict=True)
         ]
         return Histogram(counts, self.total_ns + other.total_ns)
 
+    def without(self, earlier: Histogram) -> Histogram:
+        """
+        Return what was counted after an earlier state of this histogram.
+
+        Counts that are smaller than before, as after a restart, become 0.
+        """
+        counts = [
+            max(0, now - before)
+            for now, before in zip(self.counts, earlier.counts, strict=True)
+        ]
+        return Histogram(counts, max(0, self.total_ns - earlier.total_ns))
+
     def quantile(self, share: float) -> float:
         """
         Return the duration, in seconds, that a share (0 to 1) of all stay below.
 
-        To within its bucket, in which durations are taken to lie evenly on a logarithmic
-        scale; 0.0 when nothing was counted.
+        It is interpolated within its bucket, on a logarithmic scale; 0.0 when nothing
+        was counted.
         """
         wanted = share * self.count
         below = 0
         for bits, count in enumerate(self.counts):
             if count and below + count >= wanted:
                 within = (wanted - below) / count
-                return float(2.0 ** (bits - 1 + within)) / _NS_PER_SECOND
+                return float(2.0 ** (bits - 1 + within)) / NS_PER_SECOND
             below += count
         return 0.0

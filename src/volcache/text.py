@@ -1,10 +1,9 @@
 """
-Numbers in the sentences that people read.
+Text for people: counts, sizes, durations, and client input made safe for a log line.
 
-What a client sent, as a log line can hold it: printable ASCII that ends no field.
-
-So nobody can forge a line, a field or a colour of the terminal, whatever is in a path or
-a header; and all of it can be told back.
+Client input is escaped to printable ASCII that cannot end its field, so that a path or a
+header cannot forge a log line, a field or a terminal colour. Nothing is lost: the
+original bytes can be decoded from the escaped form.
 """
 
 from __future__ import annotations
@@ -13,32 +12,65 @@ import re
 from typing import Final
 from urllib.parse import quote
 
-
-def counted(count: int, noun: str, form: str = "d") -> str:
-    """
-    Return how many there are of something: "1 file", "2 files".
-
-    Args:
-        count: How many.
-        noun: What, for one of them; its plural is made by an `s`.
-        form: Of the number, as `format` takes it.
-    """
-    return f"{count:{form}} {noun}{'' if count == 1 else 's'}"
-
-
-# What a path may hold as it is (RFC 3986): no space, no quote, no control character.
+_SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+# The characters that a path holds unescaped (RFC 3986): no space, no quote, no control.
 _PATH_SAFE: Final = "/~!$&'()*+,;=:@"
 _UNSAFE: Final = re.compile(r"[^ !#-\[\]-~]")
 _CUT: Final = "..."
 
 
-def escape_path(path: str, size_max: int) -> str:
+def counted(count: int, noun: str, form: str = "d") -> str:
     """
-    Write a path percent-encoded, as it would stand in a request line.
+    Return a number with its noun: "1 file", "2 files".
 
     Args:
-        path: Decoded, a character for each byte, as WSGI has it.
-        size_max: Characters after which it is cut off, with `...` behind.
+        count: The number.
+        noun: In the singular; the plural is formed with an `s`.
+        form: Of the number, as `format` takes it.
+    """
+    return f"{count:{form}} {noun}{'' if count == 1 else 's'}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in the largest fitting unit: "512 B", "1.5 MiB"."""
+    power = 0
+    while count >= 1023.5 and power < len(_SIZE_UNITS) - 1:  # noqa: PLR2004 - 1024 rounded.
+        count /= 1024
+        power += 1
+    return f"{count:.{1 if power else 0}f} {_SIZE_UNITS[power]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a short time with two digits: "93 µs", "1.2 ms"."""
+    for unit, factor in (("ns", 1e9), ("µs", 1e6), ("ms", 1e3)):
+        value = seconds * factor
+        if value < 999.5:  # noqa: PLR2004 - 1000 when rounded.
+            return f"{value:.{0 if value >= 10 else 1}f} {unit}"  # noqa: PLR2004
+    return f"{seconds:.1f} s"
+
+
+def span(seconds: float) -> str:
+    """Return a long time in its two largest units: "1 d 1 h", "2 min 5 s"."""
+    whole = max(0, int(seconds))
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+    if whole < _DAY:
+        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+    return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
+
+
+def escape_path(path: str, size_max: int) -> str:
+    """
+    Return a path percent-encoded, as it would stand in a request line.
+
+    Args:
+        path: Decoded, one character per byte, as WSGI passes it.
+        size_max: Characters after which it is cut, with `...` appended.
     """
     text = quote(path, safe=_PATH_SAFE, encoding="latin-1", errors="replace")
     return text if len(text) <= size_max else text[:size_max] + _CUT
@@ -46,10 +78,10 @@ def escape_path(path: str, size_max: int) -> str:
 
 def escape_header(text: str, size_max: int) -> str:
     r"""
-    Write a header for a field in double quotes.
+    Return a header for a field in double quotes.
 
-    Quotes, backslashes and what is not printable ASCII become `\xHH`, a byte each, as in
-    nginx's logs; `size_max` is where it is cut off before that, with `...` behind.
+    Quotes, backslashes and everything but printable ASCII become `\xHH`, one per byte, as
+    in nginx's logs. Text longer than `size_max` is cut before, with `...` appended.
     """
     if len(text) > size_max:
         text = text[:size_max] + _CUT
@@ -57,10 +89,8 @@ def escape_header(text: str, size_max: int) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    """Write one character as its bytes; WSGI has no others than those of latin-1."""
-    return "".join(f"\\x{byte:02X}" for byte in _bytes_of(match.group()))
-
-
-def _bytes_of(character: str) -> bytes:
+    """Escape one character; WSGI has latin-1 only, other callers may have any."""
+    character = match.group()
     encoding = "latin-1" if character <= "\xff" else "utf-8"
-    return character.encode(encoding, "surrogatepass")
+    found = character.encode(encoding, "surrogatepass")
+    return "".join(f"\\x{byte:02X}" for byte in found)

@@ -30,7 +30,7 @@ from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
 from volcache.monitoring.requests import RequestStats
-from volcache.monitoring.snapshot import Status
+from volcache.monitoring.snapshot import Monitor
 from volcache.server.bjoern import activated_listener, listen, serve
 from volcache.server.connections import IdleReaper
 from volcache.server.drain import hold_hangups, stop_signals_held
@@ -69,7 +69,7 @@ def run(config: Config) -> None:
             syncer = PeriodicSync(store, config.sync_interval)
             parts.callback(syncer.stop)
         draining = threading.Event()
-        status = Status(
+        status = Monitor(
             _make_cache(config, store, parts),
             RequestStats(),
             mount_point=config.mount_point,
@@ -99,7 +99,7 @@ def run(config: Config) -> None:
         _logger.info("serving.ended")
 
 
-def _make_app(config: Config, status: Status) -> App:
+def _make_app(config: Config, status: Monitor) -> App:
     """Put the web layer before the cache that `status` watches."""
     cache = status.cache
     return App(

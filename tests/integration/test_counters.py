@@ -1,4 +1,4 @@
-"""What a real instance counts is what was asked of it, to the last request and byte."""
+"""Counters of a real instance agree with its requests, to the last request and byte."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 VOLUME_SIZE: Final = 1 << 20
 VALUE: Final = b"x" * 1000
-SMALL_KEYS: Final = 40  # More than one PUT sweeps of a volume that made room.
+SMALL_KEYS: Final = 40  # More than one PUT sweeps of a reclaimed volume.
 HEADER_BYTES: Final = 64  # Of a record, without its key.
 READS: Final = {"GET", "HEAD"}
 FOUND_OR_NOT: Final = {200, 206, 304, 404, 416}
@@ -90,10 +90,10 @@ CASES: Final = (
 
 
 class Ledger:
-    """Asks one instance, and keeps account by what it answers."""
+    """Sends requests to one instance and keeps the expected counts."""
 
     def __init__(self, server: ServerProcess) -> None:
-        """Begin with what the instance has counted while it was waited for."""
+        """Start from what the instance has counted since it started."""
         self._port = server.port
         self._before = self.scrape()
         # A scrape is counted when it is answered: in the next one.
@@ -106,7 +106,7 @@ class Ledger:
         return samples_of(exchange(self._port, "GET", "/-/metrics").body.decode())
 
     def counted(self) -> dict[str, float]:
-        """Return what the instance has counted since; for the end."""
+        """Return what the instance has counted since; call it last."""
         return {
             name: value - self._before.get(name, 0)
             for name, value in self.scrape().items()
@@ -135,12 +135,12 @@ class Ledger:
         return [int(number) for number in reply.headers["X-Position"].split(",")]
 
     def read(self, key: str, status: int = 200) -> str:
-        """Read a key; return where it came from."""
+        """Read a key; return its `X-Cache`."""
         return self.ask(Case("GET", f"/{key}", status)).headers["X-Cache"]
 
 
 def assert_sums(ledger: Ledger, found: dict[str, float]) -> None:
-    """Check what holds whatever was asked."""
+    """Check the counts that hold for any requests."""
     name = "volcache_requests_total"
     requests = {k: v for k, v in found.items() if k.startswith(f"{name}{{") and v}
     assert requests == {
@@ -169,7 +169,7 @@ def memcached() -> Iterator[MemcachedProcess]:
 
 @pytest.fixture
 def server(tmp_path: Path, memcached: MemcachedProcess) -> Iterator[ServerProcess]:
-    """An instance of two small volumes before it, which waits on a busy machine."""
+    """An instance with two small volumes, patient with memcached on a busy machine."""
     settings = {
         "volume_size": VOLUME_SIZE,
         "volume_num": 2,
@@ -184,7 +184,7 @@ def server(tmp_path: Path, memcached: MemcachedProcess) -> Iterator[ServerProces
 
 
 def store_misses(found: dict[str, float]) -> dict[str, float]:
-    """Return the reads of the store that found nothing, by why."""
+    """Return the store misses by reason."""
     name = "volcache_store_misses_total{reason="
     return {k[len(name) : -1]: v for k, v in found.items() if k.startswith(name) and v}
 
@@ -206,12 +206,12 @@ def test_every_kind_of_request_is_counted_once(server: ServerProcess) -> None:
     assert found["volcache_disk_write_duration_seconds_count"] == stored
     misses = store_misses(found)
     assert misses.pop("expired") == 2
-    # Besides: a PUT with a condition, a PROPFIND, two GETs whose keys were none.
+    # Besides: a PUT with a condition, a PROPFIND, two GETs with invalid keys.
     assert misses == {"absent": ledger.sources["MISS"] - 2 + 4}
 
 
-def test_both_ways_to_read_the_counts_agree(server: ServerProcess) -> None:
-    """What `/-/stats` says is what `/-/metrics` says, one request later."""
+def test_json_and_prometheus_output_agree(server: ServerProcess) -> None:
+    """`/-/stats` has the numbers of `/-/metrics`, one request later."""
     ledger = Ledger(server)
     ledger.put("a")
     for case in CASES:
@@ -241,8 +241,8 @@ def test_both_ways_to_read_the_counts_agree(server: ServerProcess) -> None:
         assert sum(stats["latency"][verb]["counts"]) == metrics[name] + is_scrape
 
 
-def test_reads_from_memcached_are_counted_as_such(server: ServerProcess) -> None:
-    """With each promotion, and each change of what was promoted."""
+def test_reads_from_memcached_are_counted(server: ServerProcess) -> None:
+    """With promotions and invalidations."""
     ledger = Ledger(server)
     for key in ("put", "deleted", "kept", "cold"):
         ledger.put(key)
@@ -270,10 +270,10 @@ def test_reads_from_memcached_are_counted_as_such(server: ServerProcess) -> None
         assert total(found, f"volcache_hot_{name}_total") == 0
 
 
-def test_memcached_that_dies_is_counted(
+def test_failure_of_memcached_is_counted(
     server: ServerProcess, memcached: MemcachedProcess
 ) -> None:
-    """As a failure and a change of state; the read is one of the disk."""
+    """As a failure and a change of state; the read is a disk hit."""
     ledger = Ledger(server)
     ledger.put("a")
     assert [ledger.read("a") for _ in range(4)] == ["DISK", "DISK", "DISK", "MEMC"]
@@ -288,10 +288,8 @@ def test_memcached_that_dies_is_counted(
     assert found["volcache_hot_gets_total"] == found["volcache_hot_hits_total"] + 1 == 2
 
 
-def test_what_the_cycle_and_the_disk_take_is_counted(
-    server: ServerProcess, tmp_path: Path
-) -> None:
-    """Records that made room, reads of what is gone, a copy that outlived its record."""
+def test_eviction_and_damage_are_counted(server: ServerProcess, tmp_path: Path) -> None:
+    """Evicted records, reads of these, a copy that outlives its record."""
     ledger = Ledger(server)
     sizes = [ledger.put(f"small/{number}")[2] for number in range(SMALL_KEYS)]
     assert [ledger.read("small/0") for _ in range(4)][3] == "MEMC"

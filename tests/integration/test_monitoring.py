@@ -1,4 +1,4 @@
-"""The metrics, alarms and the dashboard, as Prometheus' own tool judges them."""
+"""Metrics, alarms and the dashboard, checked with promtool."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DASHBOARD: Final = ROOT / "conf" / "grafana" / "volcache.json"
 
 @pytest.fixture(scope="module")
 def promtool() -> Callable[..., str]:
-    """Return a call of promtool that must succeed, and gives what it says."""
+    """Return a call of promtool that must succeed and returns its output."""
     found = fetched_program("promtool")
 
     def call(*arguments: str | Path, text: str = "") -> str:
@@ -48,24 +48,24 @@ def promtool() -> Callable[..., str]:
     return call
 
 
-def test_promtool_finds_no_fault_with_the_metrics(
+def test_promtool_accepts_the_metrics(
     promtool: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Neither in the format, nor in names, units and help texts."""
+    """Format, names, units and help texts."""
     store = open_store(tmp_path)
     fill_volume(store)
     status = watch_tiered(store)
-    status.requests.note("GET", "200 OK", 0, 1000)
+    status.requests.count("GET", "200 OK", 0, 1000)
     text = operator_of(status).ask("GET", "/-/metrics").body.decode()
     store.close()
     assert "volcache_hot_server_up" in text
     assert promtool("check", "metrics", text=text) == ""
 
 
-def test_a_serving_process_gives_metrics(
+def test_serving_process_has_metrics(
     promtool: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Over the wire, about what was put there; the last line is whole."""
+    """Over HTTP, about what was stored; the output is complete."""
     settings = {"volume_size": 2 << 20, "volume_num": 3, "sync_mode": "none"}
     with ServerProcess(tmp_path, settings=settings) as server:
         requests.put(f"{server.url}/key", data=b"value", timeout=5)
@@ -76,11 +76,11 @@ def test_a_serving_process_gives_metrics(
     assert promtool("check", "metrics", text=answer.text) == ""
 
 
-# --- What is in conf/ --------------------------------------------------------------
+# --- Files in conf/ ----------------------------------------------------------------
 
 
 def expressions() -> list[str]:
-    """Return what the dashboard asks for, as Prometheus gets it."""
+    """Return the queries of the dashboard, as Prometheus receives them."""
     found: list[str] = [
         target["expr"]
         for panel in json.loads(DASHBOARD.read_text())["panels"]
@@ -94,13 +94,11 @@ def expressions() -> list[str]:
 
 
 @pytest.mark.parametrize("path", [ALERTS, DASHBOARD], ids=lambda path: path.name)
-def test_every_metric_and_label_that_is_asked_for_exists(
-    path: Path, tmp_path: Path
-) -> None:
-    """A name that nothing gives would never alarm anybody, and leave a panel empty."""
+def test_every_metric_and_label_in_use_exists(path: Path, tmp_path: Path) -> None:
+    """With a name that does not exist an alarm never fires, and a panel stays empty."""
     store = open_store(tmp_path)
     status = watch_tiered(store)
-    status.requests.note("GET", "200 OK", 0, 1000)
+    status.requests.count("GET", "200 OK", 0, 1000)
     text = operator_of(status).ask("GET", "/-/metrics").body.decode()
     store.close()
     given = set(re.findall(r"^\w+", text, re.MULTILINE))
@@ -118,18 +116,18 @@ def test_every_metric_and_label_that_is_asked_for_exists(
     assert used <= labels
 
 
-def test_alarms_are_given_when_they_should_be(promtool: Callable[..., str]) -> None:
-    """Rules and the example are well-formed, and do what alerts_test.yml says."""
+def test_alarms_fire_when_they_should(promtool: Callable[..., str]) -> None:
+    """Rules and example are well-formed, and pass the cases of alerts_test.yml."""
     assert "SUCCESS" in promtool("check", "rules", ALERTS)
     assert "is valid prometheus config" in promtool("check", "config", SCRAPE)
     tests = Path(__file__).with_name("alerts_test.yml")
     assert "SUCCESS" in promtool("test", "rules", tests)
 
 
-def test_prometheus_understands_the_dashboard(
+def test_promtool_accepts_the_queries_of_the_dashboard(
     promtool: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Each expression, as the rule of a recording."""
+    """Each one, as a recording rule."""
     rules = [
         {"record": f"panel:{number}", "expr": expression}
         for number, expression in enumerate(expressions())

@@ -1,4 +1,4 @@
-"""The operator's page in a browser, over numbers that the test sets."""
+"""The page `/-/` in a browser, with numbers that the test sets."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ODD = ("NaN", "undefined", "null", "Infinity", "[object")
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests here."""
+    """One browser for all tests of this module."""
     with a_browser() as running:
         yield running
 
 
 @pytest.fixture
 def server() -> Iterator[StatsServer]:
-    """An instance that was started a moment ago."""
+    """An instance that was just started."""
     with StatsServer(empty_stats()) as running:
         yield running
 
@@ -47,7 +47,7 @@ def look(
     width: int = 1280,
     scheme: Literal["light", "dark"] = "light",
 ) -> Tab:
-    """Open the page and wait for its first numbers."""
+    """Open the page and wait for the first numbers."""
     tab = Tab(browser, width=width, scheme=scheme)
     tab.page.goto(f"{server.url}/-/")
     tab.wait_for("link", "Live")
@@ -55,15 +55,15 @@ def look(
 
 
 def busy_stats() -> dict[str, Any]:
-    """Return what an instance says that came round the ring and has trouble."""
+    """Return the stats of an instance that has reclaimed volumes and has problems."""
     stats = empty_stats(volumes=8)
     store = stats["store"]
     store["volumes"] = [
         volume(i, used=VOLUME_SIZE, dead=VOLUME_SIZE // (i + 2), state="sealed")
         for i in range(8)
     ]
-    store["volumes"][3] = volume(3, used=VOLUME_SIZE // 2, state="head")
-    store["head"] = {"id": 3, "generation": 1, "write_position": VOLUME_SIZE // 2}
+    store["volumes"][3] = volume(3, used=VOLUME_SIZE // 2, state="active")
+    store["active"] = {"id": 3, "generation": 1, "write_position": VOLUME_SIZE // 2}
     store["damaged_records"] = 3
     stats["hot"] = hot_tier(is_up=False)
     stats["hottest"] = [{"key": "long/" + "x" * 900, "reads": 640}]
@@ -71,13 +71,13 @@ def busy_stats() -> dict[str, Any]:
     return stats
 
 
-def test_empty_instance_is_shown_in_words(
+def test_empty_instance_is_shown_without_odd_numbers(
     browser: Browser, server: StatsServer
 ) -> None:
-    """No share of nothing, no complaint of the browser, no policy broken."""
+    """No division by zero, no error in the browser, no policy violation."""
     tab = look(browser, server)
-    tab.wait_for("hit-sub", "nothing has been read yet")
-    assert tab.text("verdict").startswith("All is well.")
+    tab.wait_for("hit-sub", "no reads yet")
+    assert tab.text("verdict").startswith("OK.")
     assert tab.text("hot").startswith("Off.")
     assert tab.page.locator("#volumes-table tbody tr").count() == 4
     everything = tab.page.content().partition("<script>")[0]
@@ -86,12 +86,12 @@ def test_empty_instance_is_shown_in_words(
 
 
 def test_numbers_follow_the_load(browser: Browser, server: StatsServer) -> None:
-    """Ratio, rate, times and the charts' legends change while the page stands open."""
+    """Ratio, rate, times and the charts change while the page is open."""
     tab = look(browser, server)
     add_reads(server.stats, 750, 250)
     tab.wait_for("hit-big", "75.0 %", is_hasty=False)
-    tab.wait_for("requests-sub", "99 of 100 GETs within 130 µs")
-    tab.wait_for("disk-sub", "half within 46 µs")
+    tab.wait_for("requests-sub", "GET p99 130 µs")
+    tab.wait_for("disk-sub", "p50 46 µs")
     chart = tab.page.get_attribute("#chart-hits", "aria-label") or ""
     assert "75.0 % to 75.0 %" in chart
     add_reads(server.stats, 9000, 0)
@@ -100,7 +100,7 @@ def test_numbers_follow_the_load(browser: Browser, server: StatsServer) -> None:
 
 
 def test_key_with_markup_stays_text(browser: Browser, server: StatsServer) -> None:
-    """It stands there letter by letter, and makes no element."""
+    """It is shown literally and creates no element."""
     key = "x/<script>document.title='taken'</script><img src=x onerror=alert(1)>"
     server.stats["hottest"] = [{"key": key, "reads": 64}]
     tab = look(browser, server)
@@ -112,69 +112,66 @@ def test_key_with_markup_stays_text(browser: Browser, server: StatsServer) -> No
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 800])
-def test_narrow_window_needs_no_scrolling_sideways(
+def test_narrow_window_has_no_horizontal_scrolling(
     browser: Browser, server: StatsServer, width: int, scheme: Literal["light", "dark"]
 ) -> None:
-    """Also with a long key, errors and a hot tier that is down."""
+    """Even with a long key, errors and a hot tier that is down."""
     server.stats = busy_stats()
     tab = look(browser, server, width=width, scheme=scheme)
     tab.page.evaluate("document.getElementById('volumes').open = true")
     assert not tab.is_scrolled_sideways()
 
 
-def test_figures_stay_in_their_tiles(browser: Browser, server: StatsServer) -> None:
-    """Also on a phone, and with as many volumes as make a number long."""
+def test_figures_fit_their_tiles(browser: Browser, server: StatsServer) -> None:
+    """On a phone, and with a long number of volumes."""
     server.stats = empty_stats(volumes=1000)
     tab = look(browser, server, width=360)
-    assert tab.text("cycle-big") == "volume 0 of 1,000"
+    assert tab.text("active-big") == "volume 0 of 1,000"
     tiles = tab.page.locator(".tiles > div")
     assert tiles.count() == 5
     for tile in tiles.all():
         assert tile.evaluate("tile => tile.scrollWidth <= tile.clientWidth")
 
 
-def test_hot_tier_that_is_down_is_named_in_words(
+def test_memcached_that_is_down_is_reported(
     browser: Browser, server: StatsServer
 ) -> None:
-    """At the top and in its own part; and its coming back is."""
+    """At the top and in its card, until it is up again."""
     server.stats["hot"] = hot_tier(is_up=True)
     tab = look(browser, server)
     assert tab.text("hot").startswith("Up: 127.0.0.1:11211")
     server.stats["hot"] = hot_tier(is_up=False)
     tab.wait_for("hot", "Down: 127.0.0.1:11211")
     assert tab.text("verdict") == (
-        "Look here: memcached is down at 127.0.0.1:11211: its files come from the disk"
-        " meanwhile."
+        "Problems: memcached is down at 127.0.0.1:11211: its keys are read from the disk."
     )
     server.stats["hot"]["servers"][0]["up"] = True
     tab.wait_for("hot", "Up: 127.0.0.1:11211")
     assert "is down" not in tab.text("verdict")
 
 
-def test_errors_that_grow_are_told_from_old_ones(
+def test_new_errors_are_problems_and_old_ones_notes(
     browser: Browser, server: StatsServer
 ) -> None:
-    """What was there before the page was opened is a remark; what comes is a warning."""
+    """Errors before the page was opened are notes; later ones are problems."""
     server.stats["store"]["damaged_records"] = 3
     tab = look(browser, server)
-    assert tab.text("verdict").startswith("Good now, but: damaged records: 3 since")
+    assert tab.text("verdict").startswith("Notes: damaged records: 3 since start")
     server.stats["store"]["read_errors"] = 2
-    tab.wait_for("verdict", "Look here: reads that failed: 2 more since")
+    tab.wait_for("verdict", "Problems: read errors: 2 more since")
 
 
-def test_page_survives_that_the_instance_is_gone_and_restarted(
+def test_page_survives_a_restart_of_the_instance(
     browser: Browser, server: StatsServer
 ) -> None:
-    """It says so, keeps what it knew, and counts anew when the counters do."""
+    """It reports it, keeps the last numbers, and starts from 0 with the counters."""
     add_reads(server.stats, 500, 500)
     tab = look(browser, server)
     tab.wait_for("hit-big", "50.0 %")
     server.stop()
     tab.wait_for("link", "Not reachable since")
-    assert tab.text("verdict").startswith(
-        "Look here: the instance has given no numbers"
-    )
-    assert "; all below is as it was at " in tab.text("verdict")
+    assert tab.text("verdict").startswith("Problems: no numbers since")
+    assert "; the numbers below are those of " in tab.text("verdict")
     assert tab.text("hit-big") == "50.0 %"
     tab.page.wait_for_function(
         "() => [...document.querySelectorAll('main > *')]"
@@ -186,22 +183,22 @@ def test_page_survives_that_the_instance_is_gone_and_restarted(
     server.start()
     tab.wait_for("link", "Live")
     assert tab.text("hit-big") == "75.0 %"
-    assert "the instance was started again" in tab.text("verdict")
+    assert "the instance was restarted" in tab.text("verdict")
     assert "-" not in tab.text("requests-big")
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ((503, b"busy"), "it answers 503"),
-        ((200, b'{"now": 17'), "its answer is cut off or not JSON"),
-        ((200, b'{"now": 17}'), "its answer is not understood"),
+        ((503, b"busy"), "status 503"),
+        ((200, b'{"now": 17'), "the response is incomplete or not JSON"),
+        ((200, b'{"now": 17}'), "the response is not understood"),
     ],
 )
-def test_answer_that_cannot_be_shown_is_said(
+def test_bad_response_is_reported(
     browser: Browser, server: StatsServer, answer: tuple[int, bytes], words: str
 ) -> None:
-    """And the page goes on asking."""
+    """And the page keeps polling."""
     tab = look(browser, server)
     server.answer = answer
     tab.wait_for("as-of", words)
@@ -210,7 +207,7 @@ def test_answer_that_cannot_be_shown_is_said(
 
 
 def test_many_volumes_share_arcs(browser: Browser, server: StatsServer) -> None:
-    """A thousand volumes are a ring of at most 72 arcs, and folded rows of a table."""
+    """A thousand volumes are shown as at most 72 arcs."""
     server.stats = empty_stats(volumes=1000)
     tab = look(browser, server)
     assert 0 < tab.page.locator("#ring .slot").count() <= 72

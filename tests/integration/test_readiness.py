@@ -33,7 +33,7 @@ def test_a_process_that_ends_is_not_ready(tmp_path: Path) -> None:
             connection.sendall(b"\r\n")
             answer = connection.recv(4096)
         assert answer.startswith(b"HTTP/1.1 503 "), answer
-        assert b"not ready: the process was told to end" in answer
+        assert b"not ready: the process is stopping" in answer
         assert server.wait() == 0
 
 

@@ -9,7 +9,7 @@ from support.wsgi_client import Client
 from volcache.cache import FileCache, TieredCache
 from volcache.hot.tier import HotStats
 from volcache.monitoring.requests import RequestStats
-from volcache.monitoring.snapshot import Status
+from volcache.monitoring.snapshot import Monitor
 
 if TYPE_CHECKING:
     from volcache.store import Store
@@ -29,9 +29,9 @@ class FakeTier:
         self.up = {"127.0.0.1:11211": True, "/run/memcached": False}
 
 
-def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> Status:
-    """Return the status of an instance without a hot tier."""
-    return Status(
+def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> Monitor:
+    """Return a monitor of an instance without a hot tier."""
+    return Monitor(
         more.pop("cache", None) or FileCache(store),
         requests or RequestStats(),
         mount_point="data",
@@ -41,13 +41,13 @@ def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> St
     )
 
 
-def watch_tiered(store: Store, requests: RequestStats | None = None) -> Status:
-    """Return the status of an instance with a `FakeTier`."""
+def watch_tiered(store: Store, requests: RequestStats | None = None) -> Monitor:
+    """Return a monitor of an instance with a `FakeTier`."""
     tier: Any = FakeTier()
     counters: Any = None
     return watch(store, requests, cache=TieredCache(store, tier, counters))
 
 
-def operator_of(status: Status) -> Client:
-    """Return a client for the operator paths of an instance."""
-    return Client(FakeCache(), status=status)
+def operator_of(monitor: Monitor) -> Client:
+    """Return a client of the instance, for requests under `/-/`."""
+    return Client(FakeCache(), status=monitor)

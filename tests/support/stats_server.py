@@ -34,9 +34,10 @@ _TIMED: Final = (
     *("GET", "HEAD", "PUT", "DELETE", "OTHER"),
     *("disk_read", "disk_write", "rotation", "sync", "memcached"),
 )
+_FAILURES: Final = ("closed", "journal", "other", "protocol", "refused", "timeout")
 _HOT_COUNTERS: Final = (
     *("promoted_keys", "gets", "hits", "stale", "promotions", "refused"),
-    *("invalidations", "flushes", "states"),
+    *("invalidations", "flushes", "state_changes"),
 )
 
 
@@ -63,7 +64,7 @@ def volume(number: int, *, used: int = 0, dead: int = 0, state: str) -> dict[str
 def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
     """Return the numbers of an instance that was started a moment ago."""
     now = now_seconds()
-    states = ["head"] + ["empty"] * (volumes - 1)
+    states = ["active"] + ["empty"] * (volumes - 1)
     return {
         "version": "0.1.0",
         "now": now,
@@ -78,7 +79,7 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "volume_num": volumes,
             **dict.fromkeys(("keys", "live_bytes", "dead_bytes"), 0),
             "free_bytes": volumes * VOLUME_SIZE,
-            "head": {"id": 0, "generation": 1, "write_position": 0},
+            "active": {"id": 0, "generation": 1, "write_position": 0},
             **dict.fromkeys(_STORE_COUNTERS, 0),
             "recovery": {**dict.fromkeys(_RECOVERY, 0), "meta_lost": False},
             "volumes": [volume(i, state=state) for i, state in enumerate(states)],
@@ -104,6 +105,7 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "rss_bytes": 50 << 20,
             "cpu_seconds": 0.1,
             "open_fds": 20,
+            "max_fds": 1024,
             "threads": 3,
         },
     }
@@ -114,7 +116,7 @@ def hot_tier(*, is_up: bool) -> dict[str, Any]:
     return {
         "servers": [{"address": "127.0.0.1:11211", "up": is_up}],
         **dict.fromkeys(_HOT_COUNTERS, 0),
-        "failures": {} if is_up else {"refused": 3},
+        "failures": {**dict.fromkeys(_FAILURES, 0), "refused": 0 if is_up else 3},
     }
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from support.fake_cache import FakeCache
     from volcache.cache import FileCache
     from volcache.http.ttl import TtlPolicy
-    from volcache.monitoring.snapshot import Status
+    from volcache.monitoring.snapshot import Monitor
 
 KEY_SIZE_MAX: Final = 20
 VALUE_SIZE_MAX: Final = 100
@@ -37,7 +37,7 @@ class Client:
         *,
         admin_token: str = "",
         is_ready: bool = True,
-        status: Status | None = None,
+        status: Monitor | None = None,
     ) -> None:
         """Make an application for a cache; its clock shows the time of the records."""
         self.cache = cache

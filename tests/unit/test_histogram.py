@@ -1,4 +1,4 @@
-"""Durations are counted by their order of magnitude."""
+"""Histograms of durations."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from volcache.histogram import BUCKETS, LONG_NS, Histogram
     ("ns", "bucket"),
     [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (1023, 10), (1024, 11), (2**62, 63)],
 )
-def test_a_duration_lies_in_the_bucket_of_its_bit_length(ns: int, bucket: int) -> None:
-    """And what is longer than the last bucket begins, in the last."""
+def test_bucket_of_a_duration_is_its_bit_length(ns: int, bucket: int) -> None:
+    """Up to the last bucket."""
     histogram = Histogram()
     histogram.observe(0, ns)
     assert histogram.counts[bucket] == 1
@@ -18,8 +18,8 @@ def test_a_duration_lies_in_the_bucket_of_its_bit_length(ns: int, bucket: int) -
     assert histogram.total_ns == ns
 
 
-def test_long_ones_are_remembered_and_short_ones_are_not() -> None:
-    """So that a slow request can tell what it has waited for."""
+def test_only_long_durations_are_kept() -> None:
+    """A slow request sums up what it waited for."""
     histogram = Histogram()
     histogram.observe(100, 5_000_000)
     histogram.observe(200, LONG_NS)
@@ -29,16 +29,16 @@ def test_long_ones_are_remembered_and_short_ones_are_not() -> None:
     assert histogram.since(301) == 0
 
 
-def test_memory_of_long_ones_is_bounded() -> None:
-    """A disk that hangs makes every one of them long."""
+def test_number_of_kept_durations_is_bounded() -> None:
+    """A disk that hangs makes every duration long."""
     histogram = Histogram()
-    for moment in range(1000):
-        histogram.observe(moment, LONG_NS + 1)
+    for started_ns in range(1000):
+        histogram.observe(started_ns, LONG_NS + 1)
     assert len(histogram.long) == 64
 
 
-def test_cumulative_ends_with_all_and_bounds_are_seconds() -> None:
-    """As Prometheus wants them."""
+def test_cumulative_counts_end_with_the_total() -> None:
+    """With bounds in seconds, as Prometheus requires."""
     histogram = Histogram()
     for ns in (1, 1000, 10**6):
         histogram.observe(0, ns)
@@ -49,8 +49,8 @@ def test_cumulative_ends_with_all_and_bounds_are_seconds() -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99, 0.999])
-def test_a_quantile_lies_within_the_bucket_of_the_true_one(share: float) -> None:
-    """A power of two is the precision that was paid for."""
+def test_quantile_is_within_a_factor_of_two(share: float) -> None:
+    """A bucket is a power of two."""
     histogram = Histogram()
     durations = sorted(1000 + 37 * i for i in range(10_000))
     for ns in durations:
@@ -59,16 +59,28 @@ def test_a_quantile_lies_within_the_bucket_of_the_true_one(share: float) -> None
     assert true / 2 <= histogram.quantile(share) * 10**9 <= true * 2
 
 
-def test_the_quantile_of_nothing_is_nothing() -> None:
-    """A page that has just been opened divides by no count."""
+def test_quantile_of_an_empty_histogram_is_zero() -> None:
+    """There is no division by a count of 0."""
     assert Histogram().quantile(0.99) == 0.0
 
 
-def test_merging_adds_and_leaves_both_as_they_were() -> None:
-    """The fast path keeps a histogram of its own."""
+def test_merging_changes_neither_histogram() -> None:
+    """The result is their sum."""
     one, other = Histogram(), Histogram()
     one.observe(0, 5)
     other.observe(0, 7)
     both = one.merged(other)
     assert (both.count, both.total_ns) == (2, 12)
     assert (one.count, other.count) == (1, 1)
+
+
+def test_earlier_counts_can_be_subtracted() -> None:
+    """What is smaller than before, as after a restart, becomes 0."""
+    earlier = Histogram()
+    earlier.observe(0, 5)
+    earlier.observe(0, 2000)
+    now = Histogram(list(earlier.counts), earlier.total_ns)
+    now.observe(0, 7)
+    growth = now.without(earlier)
+    assert (growth.count, growth.counts[3], growth.total_ns) == (1, 1, 7)
+    assert Histogram().without(earlier) == Histogram()

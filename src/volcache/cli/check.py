@@ -15,13 +15,13 @@ from volcache.cli.command import (
     output,
     silence_log,
 )
-from volcache.cli.progress import above, in_words, progress
+from volcache.cli.progress import above, progress
 from volcache.hot.versions import first_damage
 from volcache.store.directory import HOT, read_whole
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
 from volcache.store.verify import Counts, Finding, verify
-from volcache.text import counted
+from volcache.text import counted, size
 
 if TYPE_CHECKING:
     import argparse
@@ -85,7 +85,7 @@ def _summary(
     return (
         f"{directory}: {counted(checked.volumes, 'volume')},"
         f" {counted(checked.records, 'record')}, {counted(checked.keys, 'live key')},"
-        f" {in_words(checked.bytes)}; damaged:"
+        f" {size(checked.bytes)}; damaged:"
         f" {counts['record']} in volumes, {counts['file']} elsewhere;"
         f" torn tails: {counts['torn']}; notes: {counts['note']};"
         f" {seconds:.1f} s, {speed:.2f} GB/s"

@@ -16,14 +16,14 @@ from volcache.cli.command import (
     output,
     silence_log,
 )
-from volcache.cli.progress import above, in_words, progress
+from volcache.cli.progress import above, progress
 from volcache.cli.records import LiveRecords, Place
 from volcache.errors import DamagedRecordError, MountPointError
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.format import decode_record
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
-from volcache.text import counted
+from volcache.text import counted, size
 
 if TYPE_CHECKING:
     import argparse
@@ -60,7 +60,7 @@ def export(
         StoreError: The directory cannot be read, or `target` cannot be used.
     """
     store = OfflineStore.inspect(ReadOnlyFileSystem(), directory)
-    files = size = left_out = 0
+    files = total = left_out = 0
     try:
         _make_target(target)
         live = LiveRecords(store)
@@ -78,12 +78,10 @@ def export(
                     above(bar, report)(line)
                 else:
                     files += 1
-                    size += len(record.value)
+                    total += len(record.value)
     finally:
         store.close()
-    report(
-        f"{target}: {counted(files, 'file')}, {in_words(size)}; left out: {left_out}"
-    )
+    report(f"{target}: {counted(files, 'file')}, {size(total)}; left out: {left_out}")
     return not left_out
 
 

@@ -24,7 +24,7 @@ from volcache.cli.command import (
     output,
     silence_log,
 )
-from volcache.cli.progress import above, in_words, progress
+from volcache.cli.progress import above, progress
 from volcache.cli.tree import cannot_be_read, read_regular_file, walk
 from volcache.config import ENVIRONMENT_PREFIX, load_config
 from volcache.errors import (
@@ -43,7 +43,7 @@ from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
 from volcache.store.volume import NO_FILE
-from volcache.text import counted
+from volcache.text import counted, size
 
 if TYPE_CHECKING:
     import argparse
@@ -130,7 +130,7 @@ def _summary(directory: str, outcome: Outcome, store: Store, seconds: float) -> 
     evicted = store.stats.evicted_records
     overwritten = f" overwritten: {counted(evicted, 'record')};" if evicted else ""
     return (
-        f"{directory}: {counted(outcome.files, 'file')}, {in_words(outcome.bytes)};"
+        f"{directory}: {counted(outcome.files, 'file')}, {size(outcome.bytes)};"
         f" left out: {outcome.left_out};{overwritten}"
         f" {seconds:.1f} s{'; interrupted' if outcome.interrupted else ''}"
     )
@@ -204,17 +204,17 @@ class _Import:
                     break
                 bar.update()
                 total += 1
-                size = self._record_size(entry)
-                needed += size
-                if end + size > usage.volume_size:
+                record_size = self._record_size(entry)
+                needed += record_size
+                if end + record_size > usage.volume_size:
                     end = VOLUME_HEADER_BYTES
                     rotations += 1
-                end += size
+                end += record_size
         if rotations >= usage.volume_num:
             self.outcome.overflows = True
             self._report(
-                f"does not fit: {in_words(needed)} into {usage.volume_num} volumes of"
-                f" {in_words(usage.volume_size)}; the first files will be overwritten"
+                f"does not fit: {size(needed)} into {usage.volume_num} volumes of"
+                f" {size(usage.volume_size)}; the first files will be overwritten"
             )
         return total
 

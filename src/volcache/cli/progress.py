@@ -6,8 +6,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from volcache.text import counted
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -66,11 +64,3 @@ def above(bar: tqdm[NoReturn], report: Callable[[str], None]) -> Callable[[str],
         report(line)
 
     return report_above
-
-
-def in_words(count: float) -> str:
-    """Return a number of bytes for people."""
-    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return counted(round(count), "byte")

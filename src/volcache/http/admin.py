@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-    from volcache.monitoring.snapshot import Status
+    from volcache.monitoring.snapshot import Monitor
 
 ALLOW: Final = ("Allow", "GET, HEAD, OPTIONS")
 _ALLOW_FLUSH: Final = ("Allow", "POST, OPTIONS")
@@ -54,7 +54,7 @@ class Admin:
         flush: Callable[[], None],
         token: str,
         is_ready: Callable[[], bool],
-        status: Status | None = None,
+        status: Monitor | None = None,
     ) -> None:
         """
         Serve the operator.

@@ -41,13 +41,13 @@ from volcache.http.upload import (
     refuse_part,
 )
 from volcache.keys import RESERVED_PREFIX, parse_key
-from volcache.monitoring.requests import SAMPLE_ONE_IN, RequestStats
+from volcache.monitoring.requests import RequestStats
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
     from volcache.cache import FileCache
-    from volcache.monitoring.snapshot import Status
+    from volcache.monitoring.snapshot import Monitor
     from volcache.store import Record
 
 _logger: Final = logging.getLogger(__name__)
@@ -57,8 +57,6 @@ ALLOW: Final = ("Allow", "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL")
 OnSlow = Callable[[str, str, int, int, int, int], None]
 
 _NEVER_NS: Final = 1 << 63
-# The low bits of a duration in nanoseconds are as good as chance.
-_SAMPLE_MASK: Final = SAMPLE_ONE_IN - 1
 
 # Misses are as frequent as hits, so their answer is made once.
 _MISS_TEXT: Final = b"no value is stored under this key\n"
@@ -85,7 +83,7 @@ class App:
         stats: RequestStats | None = None,
         slow_seconds: float = 0,
         on_slow: OnSlow = lambda *_: None,
-        status: Status | None = None,
+        status: Monitor | None = None,
     ) -> None:
         """
         Answer from a cache.
@@ -119,8 +117,6 @@ class App:
         self._make_headers = headers.make
         self._dates = headers
         self.stats = stats or RequestStats()
-        self._fast = self.stats.fast
-        self._fast_counts = self.stats.fast.counts
         self._slow_ns = round(slow_seconds * 1e9) or _NEVER_NS
         self._on_slow = on_slow
         self._verbs: dict[
@@ -164,15 +160,9 @@ class App:
                 record = self._get_record(key)
                 if record is not None:
                     start_response(OK, self._make_headers(key, record))
-                    # What `RequestStats.note` does, without the calls.
                     took = perf_counter_ns() - started_ns
-                    self._fast_counts[took.bit_length()] += 1
-                    self._fast.total_ns += took
-                    self.stats.bytes_out += record[9]
-                    if record[11] != "DISK":
-                        self.stats.fast_memc += 1
-                    if not took & _SAMPLE_MASK:
-                        self.stats.sample(key)
+                    self.stats.count("GET", OK, started_ns, took)
+                    self.stats.count_hit(key, record.source, record.length)
                     if took > self._slow_ns:
                         self._log_slow_request("GET", path, OK, started_ns, took)
                     return [record[0]]
@@ -211,7 +201,7 @@ class App:
         except BaseException as failure:  # noqa: BLE001 - Nothing may reach bjoern.
             body = _fail(failure, environ, answer)
         took = perf_counter_ns() - started_ns
-        self.stats.note(method, answer.status, started_ns, took)
+        self.stats.count(method, answer.status, started_ns, took)
         if took > self._slow_ns:
             self._log_slow_request(method, path, answer.status, started_ns, took)
         return body

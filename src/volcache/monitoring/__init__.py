@@ -1,1 +1,1 @@
-"""What an operator sees: counters, metrics, `/-/stats` and the terminal."""
+"""Counters of an instance, and how they are shown: Prometheus, JSON, a terminal."""

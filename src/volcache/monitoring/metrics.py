@@ -1,291 +1,691 @@
 """
-Every metric of an instance: its name, what it means, and its values in a snapshot.
+The table of metrics: each number that an instance shows is declared here, once.
+
+A row has the name, type and labels for Prometheus, the path in the JSON of `/-/stats`,
+the place in the output of `volcache stats`, the help text, and how the value is read from
+a snapshot. `prometheus.py`, `stats_json.py`, `terminal.py` and docs/REFERENCE.md are
+generated from the table. A new number needs the place where it is counted, a row here and
+a test.
 
 Names, base units and help texts follow the conventions of Prometheus.
-
-One metric, whatever it is of: its name, what it means, and its values.
-
-Prometheus' own library is known to `prometheus.py` alone, which writes families as it
-wants them. A counter gets `_total` behind its name there.
 """
 
 from __future__ import annotations
 
-import resource
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from volcache import __version__
+from volcache.histogram import Histogram
+from volcache.monitoring.requests import VERBS
+from volcache.store.index_format import encode_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from volcache.cache import HotState
-    from volcache.histogram import Histogram
-    from volcache.monitoring.requests import RequestStats
     from volcache.monitoring.snapshot import Snapshot
-    from volcache.store.stats import StoreStats, VolumeUsage
+    from volcache.store.stats import VolumeUsage
 
-# Shown as 0 before the first of a kind: a rate needs a beginning.
+Kind = Literal["counter", "gauge", "histogram", "info"]
+Unit = Literal["", "bytes", "seconds"]
+Value = int | float | str | Histogram | None
+# The values of a metric by the values of its labels; one row with () without labels.
+Series = Mapping[tuple[str | int, ...], Value]
+Read = Callable[["Snapshot"], Series]
+
+HOTTEST_MAX: Final = 10
+
+
+class Label(NamedTuple):
+    """A label; the names of its values if they are known, empty if they are open."""
+
+    name: str
+    values: tuple[str, ...] = ()
+
+
+class Cell(NamedTuple):
+    """
+    The place of a metric in the terminal.
+
+    `line` may hold a label in braces, for one line per label value; `text` is what is
+    shown, with the value in place of `{}`. The styles are those of `terminal.py`.
+    """
+
+    line: str
+    text: str = "{}"
+    style: Literal["value", "rate", "share", "nonzero", "quantiles", "state"] = "value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """
+    One row of the table.
+
+    A row of kind `info`, or without a name, is not shown to Prometheus. A path is made of
+    keys joined by dots. A key may hold a label in braces: `hits.{source}`. A key with
+    names in brackets, `volumes[id].size`, is a list of objects, one per series, which
+    have the values of the labels under these names. A value of None is null in JSON and
+    absent for Prometheus.
+    """
+
+    kind: Kind
+    text: str
+    read: Read
+    name: str = ""
+    unit: Unit = ""
+    labels: tuple[Label, ...] = ()
+    path: str = ""
+    cells: tuple[Cell, ...] = ()
+
+
+class Section(NamedTuple):
+    """Rows about one part of an instance."""
+
+    title: str
+    metrics: tuple[Metric, ...]
+    note: str = ""  # for the reference page: how the numbers relate
+    needs_hot_tier: bool = False  # left out of Prometheus' output without one
+
+
+def _row(
+    kind: Kind,
+    name: str,
+    path: str,
+    text: str,
+    read: Callable[[Snapshot], Value],
+    *cells: Cell,
+    unit: Unit = "",
+) -> Metric:
+    """Declare a metric without labels."""
+    return Metric(
+        kind=kind,
+        name=name,
+        path=path,
+        text=text,
+        read=lambda snapshot: {(): read(snapshot)},
+        cells=cells,
+        unit=unit or _unit_of(name or path),
+    )
+
+
+def _labelled(
+    kind: Kind,
+    labels: tuple[Label, ...],
+    name: str,
+    path: str,
+    text: str,
+    read: Read,
+    *cells: Cell,
+) -> Metric:
+    """Declare a metric with labels."""
+    return Metric(
+        kind=kind,
+        name=name,
+        path=path,
+        text=text,
+        read=read,
+        cells=cells,
+        labels=labels,
+        unit=_unit_of(name or path),
+    )
+
+
+def _unit_of(name: str) -> Unit:
+    """Return the unit that ends a name, as Prometheus' conventions demand."""
+    base = name.removesuffix("_total")
+    if base.endswith("_bytes"):
+        return "bytes"
+    return "seconds" if base.endswith("_seconds") else ""
+
+
+_gauge = partial(_row, "gauge")
+_counter = partial(_row, "counter")
+_histogram = partial(_row, "histogram")
+_info = partial(_row, "info")
+
+
+def _label(name: str, *values: str) -> tuple[Label, ...]:
+    return (Label(name, values),)
+
+
+def _by_one(values: Mapping[str, Value]) -> Series:
+    """Return a series by its only label."""
+    return {(name,): value for name, value in values.items()}
+
+
+def _volumes(
+    kind: Kind,
+    name: str,
+    key: str,
+    text: str,
+    read: Callable[[VolumeUsage], Value],
+) -> Metric:
+    """Declare a metric of each volume."""
+    return _labelled(
+        kind,
+        _label("volume"),
+        name,
+        f"store.volumes[id].{key}",
+        text,
+        lambda s: {(volume.id,): read(volume) for volume in s.usage.volumes},
+    )
+
+
+def _hot(
+    kind: Kind,
+    name: str,
+    path: str,
+    text: str,
+    read: Callable[[HotState], Value],
+    *cells: Cell,
+) -> Metric:
+    """Declare a metric of the hot tier; without one it has no value."""
+    return _labelled(
+        kind,
+        (),
+        name,
+        path,
+        text,
+        lambda s: {} if s.hot is None else {(): read(s.hot)},
+        *cells,
+    )
+
+
+_hot_counter = partial(_hot, "counter")
+_METHOD: Final = Label("method", VERBS)
+_FINDINGS: Final = (
+    *("entries", "scanned", "torn", "damaged", "rebuilt", "dropped", "stale"),
+    "meta_lost",
+)
 _FAILURES: Final = ("closed", "journal", "other", "protocol", "refused", "timeout")
 
-
-def families(snapshot: Snapshot) -> Iterator[Family]:
-    """Yield all metrics; those of the hot tier only if there is one."""
-    yield from _instance(snapshot)
-    yield from _requests(snapshot.requests)
-    yield Family(
-        "histogram",
-        "volcache_request_duration_seconds",
-        "Time the application took for a request, without the network.",
-        ("method",),
-        {(verb,): found for verb, found in snapshot.request_durations.items()},
-    )
-    yield from _disk(snapshot.counts, snapshot.durations)
-    yield from _sizes(snapshot)
-    yield from _volumes(snapshot.usage.volumes)
-    if snapshot.hot is not None:
-        yield from _hot(snapshot.hot, snapshot.durations["memcached"])
-    yield from _process(snapshot)
-
-
-def _instance(snapshot: Snapshot) -> Iterator[Family]:
-    yield gauges(
-        "volcache_build_info", "1, with the version.", "version", {__version__: 1}
-    )
-    yield gauge(
-        "volcache_ready",
-        "Whether requests should be sent here, as /-/ready says: 1 or 0.",
-        not snapshot.problem,
-    )
-    yield gauge(
-        "volcache_boot_seconds",
-        "How long the store took to open.",
-        snapshot.boot_seconds,
-    )
-    yield gauges(
-        "volcache_boot_findings",
-        "What the start found in index files and volumes, in numbers.",
-        "kind",
-        asdict(snapshot.recovery),
-    )
-
-
-def _requests(requests: RequestStats) -> Iterator[Family]:
-    yield Family(
-        "counter",
-        "volcache_requests",
-        "Requests answered.",
-        ("method", "status"),
-        {
-            (method, str(status)): count
-            for (method, status), count in sorted(requests.requests().items())
-        },
-    )
-    yield counters(
-        "volcache_hits",
-        "GETs and HEADs that found a file: DISK on the disk, MEMC in memcached.",
-        "source",
-        requests.hits(),
-    )
-    yield counter("volcache_misses", "GETs and HEADs that found none.", requests.misses)
-    yield counter(
-        "volcache_received_bytes", "Of files that were stored.", requests.bytes_in
-    )
-    yield counter(
-        "volcache_sent_bytes",
-        "Of files, or parts of them, that were given back.",
-        requests.bytes_out,
-    )
-
-
-def _disk(counts: StoreStats, durations: Mapping[str, Histogram]) -> Iterator[Family]:
-    yield counters(
-        "volcache_store_misses",
-        "Reads of the store that found nothing, by why.",
-        "reason",
-        counts.misses(),
-    )
-    for name, text in (
-        ("disk_read", "Time to read a record."),
-        ("disk_write", "Time to write a record."),
-        ("rotation", "Time to begin a new volume."),
-        ("sync", "Time to sync what was written."),
-    ):
-        yield histogram(f"volcache_{name}_duration_seconds", text, durations[name])
-    yield counter(
-        "volcache_rotations", "Times a new volume was begun.", counts.rotations
-    )
-    yield counter(
-        "volcache_evicted_records",
-        "Files lost because their volume was the oldest.",
-        counts.evicted_records,
-    )
-    yield counter(
-        "volcache_evicted_bytes", "Bytes of their records.", counts.evicted_bytes
-    )
-    yield counter(
-        "volcache_damaged_records",
-        "Records that did not check out when they were read.",
-        counts.damaged_records,
-    )
-    yield counters(
-        "volcache_disk_errors",
-        "Times the disk refused.",
-        "operation",
-        {
-            "read": counts.read_errors,
-            "write": counts.write_errors,
-            "sync": counts.sync_errors,
-            "index": counts.index_errors,
-        },
-    )
-
-
-def _sizes(snapshot: Snapshot) -> Iterator[Family]:
-    usage = snapshot.usage
-    for name, text, value in (
-        ("keys", "Files that can be read, expired ones included.", usage.keys),
-        ("live_bytes", "Bytes of records that can be read.", usage.live),
-        ("dead_bytes", "Bytes written that are of no use any more.", usage.dead),
-        ("free_bytes", "Bytes not written yet.", usage.free),
-        (
-            "capacity_bytes",
-            "What the settings allow: volume_num * volume_size.",
-            usage.volume_num * usage.volume_size,
-        ),
-        ("head_volume", "Id of the volume that is being written.", usage.active_id),
-        ("head_generation", "Turn of the cycle.", usage.active_generation),
-        (
-            "head_write_position_bytes",
-            "Where in the volume the next record goes.",
-            usage.active_end,
-        ),
-    ):
-        yield gauge(f"volcache_{name}", text, value)
-
-
-def _volumes(volumes: Iterable[VolumeUsage]) -> Iterator[Family]:
-    by_id = {str(volume.id): volume for volume in volumes}
-    started = {i: v.started_ms / 1000 for i, v in by_id.items() if v.started_ms}
-    columns: tuple[tuple[str, str, Mapping[str, float]], ...] = (
-        ("size_bytes", "Length of a volume.", {i: v.size for i, v in by_id.items()}),
-        (
-            "live_bytes",
-            "Bytes of its records that can be read.",
-            {i: v.live for i, v in by_id.items()},
-        ),
-        (
-            "dead_bytes",
-            "Bytes written in it that are of no use any more.",
-            {i: v.dead for i, v in by_id.items()},
-        ),
-        (
-            "live_records",
-            "Its records that can be read.",
-            {i: v.live_records for i, v in by_id.items()},
-        ),
-        (
-            "generation",
-            "Turn of the cycle in which it was begun.",
-            {i: v.generation for i, v in by_id.items()},
-        ),
-        ("began_timestamp_seconds", "When it was begun, if that is known.", started),
-    )
-    for name, text, values in columns:
-        yield gauges(f"volcache_volume_{name}", text, "volume", values)
-
-
-def _hot(hot: HotState, calls: Histogram) -> Iterator[Family]:
-    stats = hot.stats
-    yield gauges(
-        "volcache_hot_server_up",
-        "Whether a memcached is asked at present: 1 or 0.",
-        "server",
-        hot.up,
-    )
-    yield gauge(
-        "volcache_hot_promoted_keys", "Files asked for there first.", hot.promoted
-    )
-    for name, text, value in (
-        ("gets", "Copies asked for.", stats.gets),
-        ("hits", "Copies found, stale ones included.", stats.hits),
-        ("stale", "Copies found that do not count any more.", stats.stale),
-        ("promotions", "Files copied there.", stats.promotions),
-        ("refused", "Copies it would not take.", stats.refused),
-        (
-            "invalidations",
-            "Files with a copy that were put or deleted.",
-            stats.invalidations,
-        ),
-        ("flushes", "Times all copies were given up.", stats.flushes),
-        ("state_changes", "Times a server went up or down.", stats.states),
-    ):
-        yield counter(f"volcache_hot_{name}", text, value)
-    yield counters(
-        "volcache_hot_failures",
-        "Calls that failed, by kind.",
-        "kind",
-        dict.fromkeys(_FAILURES, 0) | stats.failures,
-    )
-    yield histogram(
-        "volcache_hot_call_duration_seconds",
-        "Time of a call, failed ones included.",
-        calls,
-    )
-
-
-def _process(snapshot: Snapshot) -> Iterator[Family]:
-    """Yield what every Prometheus client calls by these names."""
-    process = snapshot.process
-    yield gauge(
+_INSTANCE: Final = (
+    _info(
+        "",
+        "version",
+        "Version of volcache.",
+        lambda _: __version__,
+        Cell("instance", "volcache {}"),
+    ),
+    _labelled(
+        "gauge",
+        _label("version"),
+        "volcache_build_info",
+        "",
+        "Always 1; the label is the version of volcache.",
+        lambda _: {(__version__,): 1},
+    ),
+    _info(
+        "",
+        "store.mount_point",
+        "Directory of the store, as in the settings.",
+        lambda s: s.mount_point,
+        Cell("instance", "mount point {}"),
+    ),
+    _info("", "now", "Time of this snapshot, in seconds since 1970.", lambda s: s.now),
+    _gauge(
         "process_start_time_seconds",
-        "When the process began, since the epoch.",
-        snapshot.started,
-    )
-    yield counter(
-        "process_cpu_seconds", "CPU time, of user and system.", process.cpu_seconds
-    )
-    yield gauge("process_resident_memory_bytes", "Memory it has.", process.rss_bytes)
-    yield gauge("process_open_fds", "Descriptors it has open.", process.open_fds)
-    yield gauge(
+        "started",
+        "Start time of the process, in seconds since 1970.",
+        lambda s: s.started,
+    ),
+    _info(
+        "",
+        "uptime_seconds",
+        "Seconds since the process started.",
+        lambda s: s.uptime,
+        Cell("instance", "up {}"),
+    ),
+    _gauge(
+        "volcache_ready",
+        "ready",
+        "Whether the instance is ready for requests, as /-/ready answers.",
+        lambda s: not s.problem,
+        Cell("instance", "ready|NOT READY", "state"),
+    ),
+    _gauge(
+        "volcache_boot_seconds",
+        "boot_seconds",
+        "Time it took to open the store at startup.",
+        lambda s: s.boot_seconds,
+    ),
+    _labelled(
+        "gauge",
+        _label("kind", *_FINDINGS),
+        "volcache_boot_findings",
+        "store.recovery.{kind}",
+        "Findings of the last startup in index files and volumes, by kind.",
+        lambda s: {(kind,): getattr(s.recovery, kind) for kind in _FINDINGS},
+    ),
+)
+
+_REQUESTS: Final = (
+    _info(
+        "",
+        "requests.total",
+        "Requests answered.",
+        lambda s: sum(s.requests.requests().values()),
+        Cell("requests", "{}", "rate"),
+        Cell("requests", "{} since start"),
+    ),
+    _labelled(
+        "counter",
+        (_METHOD, Label("status")),
+        "volcache_requests_total",
+        "requests.by[method,status].count",
+        "Requests answered, by method and status.",
+        lambda s: dict(sorted(s.requests.requests().items())),
+    ),
+    _labelled(
+        "counter",
+        _label("source", "MEMC", "DISK"),
+        "volcache_hits_total",
+        "requests.hits.{source}",
+        "GET and HEAD requests that found a value, by source: disk or memcached.",
+        lambda s: _by_one(s.requests.hits()),
+        Cell("reads", "{} hits", "share"),
+    ),
+    _counter(
+        "volcache_misses_total",
+        "requests.missed",
+        "GET and HEAD requests that found no value.",
+        lambda s: s.requests.misses,
+        Cell("reads", "{} misses", "share"),
+    ),
+    _counter(
+        "volcache_sent_bytes_total",
+        "requests.bytes_out",
+        "Bytes of values sent.",
+        lambda s: s.requests.bytes_out,
+        Cell("requests", "sent {}", "rate"),
+    ),
+    _counter(
+        "volcache_received_bytes_total",
+        "requests.bytes_in",
+        "Bytes of values stored.",
+        lambda s: s.requests.bytes_in,
+        Cell("requests", "received {}", "rate"),
+    ),
+    _labelled(
+        "histogram",
+        (_METHOD,),
+        "volcache_request_duration_seconds",
+        "latency.{method}",
+        "Time to process a request, without network time.",
+        lambda s: _by_one(s.request_durations),
+        Cell("{method}", "{}", "quantiles"),
+    ),
+    _labelled(
+        "info",
+        _label("key"),
+        "",
+        "hottest[key].reads",
+        f"The {HOTTEST_MAX} keys read most in recent time, with their estimated reads.",
+        lambda s: {
+            (encode_key(key),): reads for key, reads in s.requests.hottest(HOTTEST_MAX)
+        },
+        Cell("hot keys", "(about {})"),
+    ),
+)
+
+_STORE: Final = (
+    _info(
+        "",
+        "store.sync_mode",
+        "When stored values are synced to the disk, as in the settings.",
+        lambda s: s.sync_mode,
+    ),
+    _labelled(
+        "counter",
+        _label("reason", "absent", "expired", "evicted", "damaged", "unreadable"),
+        "volcache_store_misses_total",
+        "requests.misses.{reason}",
+        "Store reads that found no value, by reason.",
+        lambda s: _by_one(s.counts.misses()),
+    ),
+    _histogram(
+        "volcache_disk_read_duration_seconds",
+        "latency.disk_read",
+        "Time to read a record from the disk.",
+        lambda s: s.counts.reads,
+        Cell("disk read", "{}", "quantiles"),
+    ),
+    _histogram(
+        "volcache_disk_write_duration_seconds",
+        "latency.disk_write",
+        "Time to write a record to the disk.",
+        lambda s: s.counts.writes,
+        Cell("disk write", "{}", "quantiles"),
+    ),
+    _histogram(
+        "volcache_rotation_duration_seconds",
+        "latency.rotation",
+        "Time of a rotation to the next volume.",
+        lambda s: s.counts.rotating,
+    ),
+    _histogram(
+        "volcache_sync_duration_seconds",
+        "latency.sync",
+        "Time of a sync to the disk.",
+        lambda s: s.sync_durations,
+    ),
+    _counter(
+        "volcache_rotations_total",
+        "store.rotations",
+        "Rotations to the next volume.",
+        lambda s: s.counts.rotations,
+    ),
+    _counter(
+        "volcache_evicted_records_total",
+        "store.evicted_records",
+        "Live records lost when their volume was reclaimed.",
+        lambda s: s.counts.evicted_records,
+    ),
+    _counter(
+        "volcache_evicted_bytes_total",
+        "store.evicted_bytes",
+        "Bytes of live records lost when their volume was reclaimed.",
+        lambda s: s.counts.evicted_bytes,
+    ),
+    _counter(
+        "volcache_damaged_records_total",
+        "store.damaged_records",
+        "Records that failed a check when they were read.",
+        lambda s: s.counts.damaged_records,
+        Cell("errors", "damaged records {}", "nonzero"),
+    ),
+    _labelled(
+        "counter",
+        _label("operation", "read", "write", "sync", "index"),
+        "volcache_disk_errors_total",
+        "store.{operation}_errors",
+        "Failed disk operations.",
+        lambda s: {
+            ("read",): s.counts.read_errors,
+            ("write",): s.counts.write_errors,
+            ("sync",): s.counts.sync_errors,
+            ("index",): s.counts.index_errors,
+        },
+        Cell("errors", "disk errors {}", "nonzero"),
+    ),
+    _info(
+        "",
+        "store.volume_num",
+        "Number of volumes, as in the settings.",
+        lambda s: s.usage.volume_num,
+        Cell("volumes", "{}"),
+    ),
+    _info(
+        "",
+        "store.volume_size",
+        "Size of a new volume, in bytes.",
+        lambda s: s.usage.volume_size,
+        Cell("volumes", "{} each"),
+        unit="bytes",
+    ),
+    _gauge(
+        "volcache_capacity_bytes",
+        "",
+        "Capacity by the settings: volume_num times volume_size.",
+        lambda s: s.usage.volume_num * s.usage.volume_size,
+    ),
+    _gauge(
+        "volcache_active_volume",
+        "store.active.id",
+        "Id of the active volume, to which records are appended.",
+        lambda s: s.usage.active_id,
+        Cell("volumes", "active {}"),
+    ),
+    _gauge(
+        "volcache_active_generation",
+        "store.active.generation",
+        "Generation of the active volume.",
+        lambda s: s.usage.active_generation,
+        Cell("volumes", "generation {}"),
+    ),
+    _gauge(
+        "volcache_active_write_position_bytes",
+        "store.active.write_position",
+        "Offset of the next record in the active volume.",
+        lambda s: s.usage.active_end,
+        Cell("volumes", "written {}"),
+    ),
+    _gauge(
+        "volcache_live_bytes",
+        "store.live_bytes",
+        "Bytes of records that can be read.",
+        lambda s: s.usage.live,
+        Cell("space", "live {}"),
+    ),
+    _gauge(
+        "volcache_dead_bytes",
+        "store.dead_bytes",
+        "Bytes of overwritten, deleted and damaged records, and of volume headers.",
+        lambda s: s.usage.dead,
+        Cell("space", "dead {}"),
+    ),
+    _gauge(
+        "volcache_free_bytes",
+        "store.free_bytes",
+        "Bytes not written yet.",
+        lambda s: s.usage.free,
+        Cell("space", "free {}"),
+    ),
+    _gauge(
+        "volcache_keys",
+        "store.keys",
+        "Keys in the index, including expired ones.",
+        lambda s: s.usage.keys,
+        Cell("space", "keys {}"),
+    ),
+)
+
+_VOLUMES: Final = (
+    _volumes(
+        "gauge",
+        "volcache_volume_generation",
+        "generation",
+        "Generation of a volume.",
+        lambda v: v.generation,
+    ),
+    _volumes("info", "", "state", "State: active, sealed or empty.", lambda v: v.state),
+    _volumes(
+        "gauge",
+        "volcache_volume_size_bytes",
+        "size",
+        "File size of a volume.",
+        lambda v: v.size,
+    ),
+    _volumes(
+        "info",
+        "",
+        "used_bytes",
+        "Bytes written, including the volume header.",
+        lambda v: v.used,
+    ),
+    _volumes(
+        "gauge",
+        "volcache_volume_live_records",
+        "live_records",
+        "Records of a volume that can be read.",
+        lambda v: v.live_records,
+    ),
+    _volumes(
+        "gauge",
+        "volcache_volume_live_bytes",
+        "live_bytes",
+        "Bytes of a volume's records that can be read.",
+        lambda v: v.live,
+    ),
+    _volumes(
+        "gauge",
+        "volcache_volume_dead_bytes",
+        "dead_bytes",
+        "Bytes of a volume's overwritten, deleted and damaged records and its header.",
+        lambda v: v.dead,
+    ),
+    _volumes(
+        "gauge",
+        "volcache_volume_began_timestamp_seconds",
+        "began",
+        "When a volume became active, in seconds since 1970; not set if unknown.",
+        lambda v: v.started_ms / 1000 if v.started_ms else None,
+    ),
+)
+
+_HOT: Final = (
+    _labelled(
+        "gauge",
+        _label("server"),
+        "volcache_hot_server_up",
+        "hot.servers[address].up",
+        "Whether a memcached server is in use.",
+        lambda s: {} if s.hot is None else _by_one(s.hot.up),
+        Cell("hot tier", "up|DOWN", "state"),
+    ),
+    _hot(
+        "gauge",
+        "volcache_hot_promoted_keys",
+        "hot.promoted_keys",
+        "Keys that are read from memcached first.",
+        lambda hot: hot.promoted,
+        Cell("hot tier", "promoted keys {}"),
+    ),
+    _hot_counter(
+        "volcache_hot_gets_total",
+        "hot.gets",
+        "Reads from memcached.",
+        lambda hot: hot.stats.gets,
+    ),
+    _hot_counter(
+        "volcache_hot_hits_total",
+        "hot.hits",
+        "Reads from memcached that found a copy, including stale copies.",
+        lambda hot: hot.stats.hits,
+    ),
+    _hot_counter(
+        "volcache_hot_stale_total",
+        "hot.stale",
+        "Stale copies rejected.",
+        lambda hot: hot.stats.stale,
+    ),
+    _hot_counter(
+        "volcache_hot_promotions_total",
+        "hot.promotions",
+        "Records copied to memcached.",
+        lambda hot: hot.stats.promotions,
+    ),
+    _hot_counter(
+        "volcache_hot_refused_total",
+        "hot.refused",
+        "Copies that memcached refused to store.",
+        lambda hot: hot.stats.refused,
+    ),
+    _hot_counter(
+        "volcache_hot_invalidations_total",
+        "hot.invalidations",
+        "Copies invalidated by a PUT or DELETE of their key.",
+        lambda hot: hot.stats.invalidations,
+    ),
+    _hot_counter(
+        "volcache_hot_flushes_total",
+        "hot.flushes",
+        "Times that all copies were invalidated at once.",
+        lambda hot: hot.stats.flushes,
+    ),
+    _hot_counter(
+        "volcache_hot_state_changes_total",
+        "hot.state_changes",
+        "Changes of memcached servers between up and down.",
+        lambda hot: hot.stats.states,
+    ),
+    _labelled(
+        "counter",
+        _label("kind", *_FAILURES),
+        "volcache_hot_failures_total",
+        "hot.failures.{kind}",
+        "Failed calls to memcached, by kind.",
+        lambda s: (
+            {}
+            if s.hot is None
+            else _by_one(dict.fromkeys(_FAILURES, 0) | s.hot.stats.failures)
+        ),
+        Cell("hot tier", "failures {}", "nonzero"),
+    ),
+    _histogram(
+        "volcache_hot_call_duration_seconds",
+        "latency.memcached",
+        "Time of a call to memcached, including failed calls.",
+        lambda s: Histogram() if s.hot is None else s.hot.stats.calls,
+    ),
+)
+
+_PROCESS: Final = (
+    _info("", "process.pid", "Process id.", lambda s: s.process.pid),
+    _counter(
+        "process_cpu_seconds_total",
+        "process.cpu_seconds",
+        "CPU time used, user and system.",
+        lambda s: s.process.cpu_seconds,
+    ),
+    _gauge(
+        "process_resident_memory_bytes",
+        "process.rss_bytes",
+        "Resident memory.",
+        lambda s: s.process.rss_bytes,
+    ),
+    _gauge(
+        "process_open_fds",
+        "process.open_fds",
+        "Open file descriptors.",
+        lambda s: s.process.open_fds,
+    ),
+    _gauge(
         "process_max_fds",
-        "Descriptors it may have.",
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-    )
-    yield gauge("process_threads", "Its threads of Python.", process.threads)
+        "process.max_fds",
+        "Limit of open file descriptors.",
+        lambda s: s.process.max_fds,
+    ),
+    _gauge(
+        "process_threads",
+        "process.threads",
+        "Python threads.",
+        lambda s: s.process.threads,
+    ),
+)
 
+_REQUESTS_NOTE: Final = (
+    "Each request is counted once by method and status, and once in the histogram of its"
+    " method, including those under `/-/`; requests that bjoern refuses itself are not"
+    " counted. A GET or HEAD of a key is either a hit or a miss, except with an invalid"
+    " key (400) or a failed condition (412). The hit ratio is hits / (hits + misses)."
+)
+_STORE_NOTE: Final = (
+    "Live, dead and free bytes add up to the capacity. Store misses are those of reads of"
+    " the store, also for a PUT or DELETE with a condition, a PROPFIND, an invalid key,"
+    " and for values that memcached then had: their sum can exceed"
+    " `volcache_misses_total`."
+)
+_VOLUMES_NOTE: Final = (
+    "The age of the oldest value is about `time() -"
+    " min(volcache_volume_began_timestamp_seconds)`."
+)
+_HOT_NOTE: Final = (
+    "Only with `memc_on`: otherwise `hot` is null in JSON, and these metrics are absent"
+    " from Prometheus' output."
+)
+_PROCESS_NOTE: Final = (
+    "If no descriptor is free, memory is the peak and the number of open descriptors is"
+    " the limit."
+)
 
-class Family(NamedTuple):
-    """A metric, with a value for each combination of its labels' values."""
-
-    kind: Literal["counter", "gauge", "histogram"]
-    name: str
-    text: str
-    labels: tuple[str, ...]
-    values: Mapping[tuple[str, ...], float | Histogram]
-
-
-def gauge(name: str, text: str, value: float) -> Family:
-    """Make a gauge without labels."""
-    return Family("gauge", name, text, (), {(): value})
-
-
-def counter(name: str, text: str, value: float) -> Family:
-    """Make a counter without labels."""
-    return Family("counter", name, text, (), {(): value})
-
-
-def histogram(name: str, text: str, value: Histogram) -> Family:
-    """Make a histogram without labels."""
-    return Family("histogram", name, text, (), {(): value})
-
-
-def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Family:
-    """Make a gauge with one label."""
-    return Family("gauge", name, text, (label,), {(k,): v for k, v in values.items()})
-
-
-def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Family:
-    """Make a counter with one label."""
-    return Family("counter", name, text, (label,), {(k,): v for k, v in values.items()})
+SECTIONS: Final = (
+    Section("Instance", _INSTANCE),
+    Section("Requests", _REQUESTS, _REQUESTS_NOTE),
+    Section("Store", _STORE, _STORE_NOTE),
+    Section("Volumes", _VOLUMES, _VOLUMES_NOTE),
+    Section("Hot tier", _HOT, _HOT_NOTE, needs_hot_tier=True),
+    Section("Process", _PROCESS, _PROCESS_NOTE),
+)
+METRICS: Final = tuple(metric for section in SECTIONS for metric in section.metrics)

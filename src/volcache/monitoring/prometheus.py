@@ -1,8 +1,8 @@
 """
-The metrics as Prometheus reads them. The only import of prometheus_client.
+The metrics in Prometheus' text formats. The only import of prometheus_client.
 
-Its own counters and histograms are not used: each costs a lock with every request. Here a
-scrape makes the metrics anew, from the integers that are counted anyway.
+The library's own counters and histograms are not used, since each takes a lock at every
+request. A scrape builds the output from the integers that are counted anyway.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from volcache.histogram import Histogram
-from volcache.monitoring.metrics import families
+from volcache.histogram import NS_PER_SECOND, Histogram
+from volcache.monitoring.metrics import SECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from prometheus_client.metrics_core import Metric
+    from prometheus_client.metrics_core import Metric as Family
 
-    from volcache.monitoring.metrics import Family
+    from volcache.monitoring.metrics import Metric, Series
     from volcache.monitoring.snapshot import Snapshot
 
-# Every other power of two from 4 microseconds to 17 seconds: half the series, and enough
-# to tell memory, flash and a disk that seeks from one another.
+# Every other power of two from 4 microseconds to 17 seconds: half the number of series,
+# and enough to distinguish memory, flash and a disk that seeks.
 BOUND_BITS: Final = range(12, 35, 2)
-_NS_PER_SECOND: Final = 1_000_000_000
-_KINDS: Final[dict[str, Callable[..., Any]]] = {
+_FAMILIES: Final[dict[str, Callable[..., Any]]] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
@@ -43,7 +42,7 @@ class Metrics(Collector):
     """All metrics of one instance."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Make them from a new snapshot with each scrape."""
+        """Call `snapshot` at each scrape."""
         self._snapshot = snapshot
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -52,26 +51,33 @@ class Metrics(Collector):
         """Return content type and text, in the format that `Accept` asks for."""
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # The version it asks for is none.
+        except (TypeError, ValueError):  # It asks for a version that is not a number.
             encode, content_type = choose_encoder("")
         return content_type, encode(self._registry)
 
-    def collect(self) -> Iterator[Metric]:
-        """Look at everything once, and yield it."""
-        for family in families(self._snapshot()):
-            yield _metric(family)
+    def collect(self) -> Iterator[Family]:
+        """Yield every metric of one snapshot."""
+        snapshot = self._snapshot()
+        for section in SECTIONS:
+            if section.needs_hot_tier and snapshot.hot is None:
+                continue
+            for metric in section.metrics:
+                if metric.name:
+                    yield _family(metric, metric.read(snapshot))
 
 
-def _metric(family: Family) -> Metric:
-    made: Any = _KINDS[family.kind](family.name, family.text, labels=family.labels)
-    for labels, value in family.values.items():
+def _family(metric: Metric, series: Series) -> Family:
+    labels = [label.name for label in metric.labels]
+    made: Any = _FAMILIES[metric.kind](metric.name, metric.text, labels=labels)
+    for values, value in series.items():
+        texts = [str(text) for text in values]
         if isinstance(value, Histogram):
-            seconds = value.total_ns / _NS_PER_SECOND
-            made.add_metric(labels, _buckets(value), sum_value=seconds)
-        else:
-            made.add_metric(labels, value)
-    found: Metric = made
-    return found
+            seconds = value.total_ns / NS_PER_SECOND
+            made.add_metric(texts, _buckets(value), sum_value=seconds)
+        elif value is not None:
+            made.add_metric(texts, value)
+    family: Family = made
+    return family
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, int]]:

@@ -1,62 +1,82 @@
-"""What the web layer has counted since the start: requests, bytes, durations."""
+"""Counters of the HTTP layer: requests, bytes, durations, the keys read most."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from random import getrandbits
 from typing import Final
 
 from volcache.histogram import Histogram
 
 VERBS: Final = ("GET", "HEAD", "PUT", "DELETE", "OTHER")
-# One GET in so many is looked at to find the hottest keys.
+# One hit in 64 is sampled to find the hottest keys. The choice is random, because every
+# 64th request would show the same few keys of a client that asks for them in turn.
 SAMPLE_ONE_IN: Final = 64
+_SAMPLE_BITS: Final = SAMPLE_ONE_IN.bit_length() - 1
 _SAMPLED_KEYS_MAX: Final = 2048
+
+
+class _Answers(dict[tuple[str, str], Histogram]):
+    """The durations of requests, by verb and status line."""
+
+    def __missing__(self, answer: tuple[str, str]) -> Histogram:
+        """Add a histogram; methods outside `VERBS` share one, so clients add few."""
+        method, status = answer
+        if method not in VERBS:
+            return self["OTHER", status]
+        histogram = self[answer] = Histogram()
+        return histogram
 
 
 @dataclass(slots=True)
 class RequestStats:
-    """
-    Counts since the start.
+    """Counts since the start. Every request is counted once, by `count`."""
 
-    The plain GET that finds its value is counted in `fast` alone; everything
-    else in `answers` and `durations`. The methods put both together.
-    """
+    answers: _Answers = field(default_factory=_Answers)
+    memc_hits: int = 0  # GETs and HEADs that found a value in the hot tier
+    disk_hits: int = 0  # GETs and HEADs that found a value on the disk
+    misses: int = 0  # GETs and HEADs that found no value
+    bytes_in: int = 0  # of values stored
+    bytes_out: int = 0  # of values, or parts of values, sent
+    sampled: Counter[bytes] = field(default_factory=Counter)  # keys of hits
 
-    fast: Histogram = field(default_factory=Histogram)  # one for each such GET
-    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
-    durations: dict[str, Histogram] = field(
-        default_factory=lambda: {verb: Histogram() for verb in VERBS}
-    )
-    fast_memc: int = 0  # how many of `fast` the hot tier answered
-    memc_hits: int = 0  # other GETs and HEADs that found a value in the hot tier
-    disk_hits: int = 0  # likewise on the disk
-    misses: int = 0  # GETs and HEADs of keys under which there was nothing
-    bytes_in: int = 0  # of values that were stored
-    bytes_out: int = 0  # of values, or parts of them, that were given back
-    sampled: Counter[bytes] = field(default_factory=Counter)  # keys of GETs that hit
-
-    def note(self, method: str, status: str, started_ns: int, ns: int) -> None:
+    def count(self, method: str, status: str, started_ns: int, ns: int) -> None:
         """
-        Count an answer that is not one of `fast`.
+        Count a request.
 
         Args:
-            method: Of the request; those nobody knows are one.
+            method: Of the request; all methods outside `VERBS` share one count.
             status: The status line, such as `404 Not Found`.
-            started_ns: When, by `time.perf_counter_ns`.
-            ns: How many nanoseconds it took.
+            started_ns: Its start, by `time.perf_counter_ns`.
+            ns: How long it took, in nanoseconds.
         """
-        verb = method if method in self.durations else "OTHER"
-        self.answers[verb, status] += 1
-        self.durations[verb].observe(started_ns, ns)
+        self.answers[method, status].observe(started_ns, ns)
+
+    def count_hit(self, key: bytes, source: str, size: int) -> None:
+        """
+        Count a GET or HEAD that found a value.
+
+        Args:
+            key: Of the value; sampled to find the hottest keys.
+            source: `DISK`, or `MEMC` for the hot tier.
+            size: Bytes of the value that are sent.
+        """
+        if source == "DISK":
+            self.disk_hits += 1
+        else:
+            self.memc_hits += 1
+        self.bytes_out += size
+        if not getrandbits(_SAMPLE_BITS):
+            self.sample(key)
 
     def sample(self, key: bytes) -> None:
         """
-        Take note of one GET in `SAMPLE_ONE_IN`, to find out which keys are hot.
+        Count a sampled key.
 
-        When the table is full, every count is halved and what comes to nothing forgotten:
-        what was hot long ago makes room for what is now.
+        When the table is full every count is halved and keys that reach 0 are removed,
+        so that keys read recently replace keys read long ago.
         """
         self.sampled[key] += 1
         if len(self.sampled) > _SAMPLED_KEYS_MAX:
@@ -69,7 +89,7 @@ class RequestStats:
             self.sampled = Counter(halved)
 
     def hottest(self, number: int) -> list[tuple[bytes, int]]:
-        """Return the keys read most of late, with about how many reads they stand for."""
+        """Return the keys read most in recent time, with their estimated reads."""
         return [
             (key, count * SAMPLE_ONE_IN)
             for key, count in self.sampled.most_common(number)
@@ -77,21 +97,19 @@ class RequestStats:
 
     def requests(self) -> dict[tuple[str, int], int]:
         """Return the number of requests by verb and status."""
+        # Status lines may differ in their reason alone, so counts are added.
         found: Counter[tuple[str, int]] = Counter()
-        for (verb, status), count in self.answers.items():
-            found[verb, int(status[:3])] += count
-        plain = self.fast.count
-        if plain:
-            found["GET", 200] += plain
+        for (verb, status), histogram in self.answers.items():
+            found[verb, int(status[:3])] += histogram.count
         return dict(found)
 
     def hits(self) -> dict[str, int]:
-        """Return the number of GETs and HEADs that found a value, by where."""
-        return {
-            "MEMC": self.memc_hits + self.fast_memc,
-            "DISK": self.disk_hits + self.fast.count - self.fast_memc,
-        }
+        """Return the number of GETs and HEADs that found a value, by source."""
+        return {"MEMC": self.memc_hits, "DISK": self.disk_hits}
 
     def latencies(self) -> dict[str, Histogram]:
-        """Return how long requests took, by verb."""
-        return {**self.durations, "GET": self.durations["GET"].merged(self.fast)}
+        """Return the durations of requests by verb."""
+        merged = {verb: Histogram() for verb in VERBS}
+        for (verb, _), histogram in self.answers.items():
+            merged[verb] = merged[verb].merged(histogram)
+        return merged

@@ -1,132 +1,136 @@
-"""A snapshot as the JSON of `/-/stats`: times in seconds, sizes in bytes."""
+"""
+The metrics as the JSON of `/-/stats`: written for an instance, read for a report.
+
+Times are in seconds, sizes in bytes. A histogram is an object with the `counts` of its
+buckets, powers of two of nanoseconds, and `sum_seconds`.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from volcache import __version__
-from volcache.store.index_format import encode_key
+from volcache.histogram import NS_PER_SECOND, Histogram
+from volcache.monitoring.metrics import METRICS
 
 if TYPE_CHECKING:
-    from volcache.cache import HotState
-    from volcache.histogram import Histogram
-    from volcache.monitoring.requests import RequestStats
+    from volcache.monitoring.metrics import Metric, Series, Value
     from volcache.monitoring.snapshot import Snapshot
-    from volcache.store.stats import StoreStats, StoreUsage, VolumeUsage
 
-_NS_PER_SECOND: Final = 1_000_000_000
-_HOTTEST_MAX: Final = 10
-_STORE_COUNTERS: Final = (
-    *("rotations", "evicted_records", "evicted_bytes", "damaged_records"),
-    *("read_errors", "write_errors", "sync_errors", "index_errors"),
-)
-_HOT_COUNTERS: Final = (
-    *("gets", "hits", "stale", "promotions", "refused", "invalidations"),
-    *("flushes", "states"),
-)
+Stats = dict[str, Any]
 
 
 def encode_stats(snapshot: Snapshot) -> bytes:
     """Return a snapshot as one JSON object, in ASCII."""
-    requests = snapshot.requests
-    shown = {
-        "version": __version__,
-        "now": snapshot.now,
-        "started": snapshot.started,
-        "uptime_seconds": snapshot.uptime,
-        "boot_seconds": snapshot.boot_seconds,
-        "ready": not snapshot.problem,
-        "store": _store(snapshot),
-        "requests": _requests(requests, snapshot.counts),
-        "latency": {
-            name: _durations(histogram)
-            for name, histogram in (
-                snapshot.request_durations | snapshot.durations
-            ).items()
-        },
-        "hot": None if snapshot.hot is None else _hot(snapshot.hot),
-        "hottest": [
-            {"key": encode_key(key), "reads": reads}
-            for key, reads in requests.hottest(_HOTTEST_MAX)
-        ],
-        "process": snapshot.process._asdict(),
-    }
-    return json.dumps(shown).encode()
+    stats: Stats = {}
+    for metric in METRICS:
+        if metric.path:
+            _write(stats, metric, metric.read(snapshot))
+    if snapshot.hot is None:
+        stats["hot"] = None
+    return json.dumps(stats, default=_encode_histogram).encode()
 
 
-def _store(snapshot: Snapshot) -> dict[str, Any]:
-    usage, counts = snapshot.usage, snapshot.counts
-    return {
-        "mount_point": snapshot.mount_point,
-        "sync_mode": snapshot.sync_mode,
-        **_sizes(usage),
-        **{name: getattr(counts, name) for name in _STORE_COUNTERS},
-        "recovery": asdict(snapshot.recovery),
-        "volumes": [_volume(volume) for volume in usage.volumes],
-    }
+def read_series(stats: Stats, metric: Metric) -> Series:
+    """
+    Return the values of a metric from decoded JSON.
+
+    Only label values that the table names are read from keys with a label. A metric of a
+    part that is null, as `hot` without a hot tier, has no values.
+
+    Raises:
+        LookupError, TypeError: It is missing, or of another form.
+    """
+    path = _parse(metric.path)
+    if path.identities:
+        rows = _object(stats, path.parents)
+        return {
+            tuple(row[name] for name in path.identities): row[path.key]
+            for row in ([] if rows is None else rows[path.list_key])
+        }
+    labels = metric.labels
+    choices: list[tuple[str | int, ...]] = [()]
+    if labels:
+        choices = [(value,) for value in labels[0].values]
+    found: dict[tuple[str | int, ...], Value] = {}
+    for choice in choices:
+        *parents, key = _keys(path, metric, choice)
+        row = _object(stats, parents)
+        if row is not None:
+            found[choice] = _decoded(row[key])
+    return found
 
 
-def _sizes(usage: StoreUsage) -> dict[str, Any]:
-    return {
-        "volume_size": usage.volume_size,
-        "volume_num": usage.volume_num,
-        "keys": usage.keys,
-        "live_bytes": usage.live,
-        "dead_bytes": usage.dead,
-        "free_bytes": usage.free,
-        "head": {
-            "id": usage.active_id,
-            "generation": usage.active_generation,
-            "write_position": usage.active_end,
-        },
-    }
+class _Path(NamedTuple):
+    """The path of a metric; see `Metric`."""
+
+    parents: tuple[str, ...]
+    list_key: str  # of a list of objects, one per series; else empty
+    identities: tuple[str, ...]  # what the labels are called in these objects
+    key: str
 
 
-def _volume(volume: VolumeUsage) -> dict[str, Any]:
-    return {
-        "id": volume.id,
-        "generation": volume.generation,
-        "state": volume.state,
-        "size": volume.size,
-        "used_bytes": volume.used,
-        "live_records": volume.live_records,
-        "live_bytes": volume.live,
-        "dead_bytes": volume.dead,
-        "began": volume.started_ms / 1000 if volume.started_ms else None,
-    }
+@cache
+def _parse(path: str) -> _Path:
+    front, is_list, behind = path.partition("[")
+    if not is_list:
+        *parents, key = path.split(".")
+        return _Path(tuple(parents), "", (), key)
+    *parents, list_key = front.split(".")
+    identities, _, key = behind.partition("].")
+    return _Path(tuple(parents), list_key, tuple(identities.split(",")), key)
 
 
-def _requests(requests: RequestStats, counts: StoreStats) -> dict[str, Any]:
-    by = requests.requests()
-    return {
-        "total": sum(by.values()),
-        "by": [
-            {"method": method, "status": status, "count": count}
-            for (method, status), count in sorted(by.items())
-        ],
-        "bytes_in": requests.bytes_in,
-        "bytes_out": requests.bytes_out,
-        "hits": requests.hits(),
-        "missed": requests.misses,
-        "misses": counts.misses(),
-    }
+def _keys(path: _Path, metric: Metric, values: tuple[str | int, ...]) -> list[str]:
+    """Return the keys of one value, with the values of its labels put in."""
+    keys = [*path.parents, path.key]
+    if not metric.labels:
+        return keys
+    names = {label.name: v for label, v in zip(metric.labels, values, strict=True)}
+    return [key.format(**names) for key in keys]
 
 
-def _durations(histogram: Histogram) -> dict[str, Any]:
-    return {
-        "counts": histogram.counts,
-        "sum_seconds": histogram.total_ns / _NS_PER_SECOND,
-    }
+def _write(stats: Stats, metric: Metric, series: Series) -> None:
+    path = _parse(metric.path)
+    if not path.identities:
+        for labels, value in series.items():
+            *parents, key = _keys(path, metric, labels)
+            _made(stats, parents)[key] = value
+        return
+    # The metrics of a list have the same series, in the same order.
+    rows = _made(stats, path.parents).setdefault(path.list_key, [])
+    if not rows:
+        rows += (dict(zip(path.identities, labels, strict=True)) for labels in series)
+    for row, value in zip(rows, series.values(), strict=True):
+        row[path.key] = value
 
 
-def _hot(hot: HotState) -> dict[str, Any]:
-    return {
-        "servers": [
-            {"address": address, "up": is_up} for address, is_up in hot.up.items()
-        ],
-        "promoted_keys": hot.promoted,
-        **{name: getattr(hot.stats, name) for name in _HOT_COUNTERS},
-        "failures": dict(hot.stats.failures),
-    }
+def _made(stats: Stats, parents: tuple[str, ...] | list[str]) -> Stats:
+    """Return the object at a path, created as far as it is missing."""
+    for key in parents:
+        stats = stats.setdefault(key, {})
+    return stats
+
+
+def _object(stats: Stats, parents: tuple[str, ...] | list[str]) -> Stats | None:
+    """Return the object at a path; None if it or one above it is null."""
+    found: Stats | None = stats
+    for key in parents:
+        if found is None:
+            break
+        found = found[key]
+    return found
+
+
+def _encode_histogram(value: object) -> Stats:
+    if not isinstance(value, Histogram):
+        raise TypeError(value)
+    return {"counts": value.counts, "sum_seconds": value.total_ns / NS_PER_SECOND}
+
+
+def _decoded(value: Any) -> Any:  # noqa: ANN401 - As JSON has it.
+    if not isinstance(value, dict):
+        return value
+    total_ns = round(value["sum_seconds"] * NS_PER_SECOND)
+    return Histogram(list(value["counts"]), total_ns)

@@ -40,7 +40,7 @@ def test_live_values_become_files(
         "grün & 100%": b"",
         "packed": b"\x1f\x8b",
     }
-    assert capsys.readouterr().out == f"{target}: 8 files, 3.6 kB; left out: 0\n"
+    assert capsys.readouterr().out == f"{target}: 8 files, 3.5 KiB; left out: 0\n"
 
 
 def test_keys_that_are_not_paths_are_listed_and_nothing_leaves_the_target(
@@ -59,7 +59,7 @@ def test_keys_that_are_not_paths_are_listed_and_nothing_leaves_the_target(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "left out ../out: is not the path of a file"
     assert len(lines) == len(bad) + 2
-    assert lines[-1].startswith(f"{target}: 1 file, 5 bytes; left out: ")
+    assert lines[-1].startswith(f"{target}: 1 file, 5 B; left out: ")
     assert files(target) == {"good": b"value"}
     assert {path.name for path in tmp_path.iterdir()} == {"store", "target"}
 

@@ -115,7 +115,7 @@ def test_file_names_become_keys_whatever_bytes_they_have(
     assert (code, err) == (0, "")
     size = sum(map(len, files.values()))
     (summary,) = lines
-    assert summary.startswith(f"{target}: 7 files, {size} bytes; left out: 0; ")
+    assert summary.startswith(f"{target}: 7 files, {size} B; left out: 0; ")
     assert summary.endswith(" s")
     assert values(target, volume_size=1 << 30, volume_num=10) == files
 
@@ -238,7 +238,7 @@ def test_files_that_cannot_be_imported_are_listed(
         f'left out -/healthy: bad key: the prefix "-/" is reserved; {rule}',
         f"left out {deep.decode()}: key is 1205 bytes long; allowed are 1 to 1024",
     ]
-    assert ": 1 file, 1 byte; left out: 8; " in lines[-1]
+    assert ": 1 file, 1 B; left out: 8; " in lines[-1]
     assert values(tmp_path / "store", volume_size=1 << 30, volume_num=10) == {
         b"good": b"g"
     }
@@ -319,8 +319,8 @@ def test_folder_that_does_not_fit_is_reported_and_the_last_files_stay(
         else:
             assert code == 1
             assert lines[0] == (
-                f"does not fit: {number * record / 1000:.1f} kB into 4 volumes of 16.4 kB;"
-                " the first files will be overwritten"
+                f"does not fit: {number * record / 1024:.1f} KiB into 4 volumes of"
+                " 16.0 KiB; the first files will be overwritten"
             )
             assert " overwritten: 15 records;" in lines[1]
             assert sorted(found) == sorted(files)[15:]
@@ -358,7 +358,7 @@ def test_ctrl_c_ends_the_import_between_two_files(
         signal.signal(signal.SIGINT, before)
     assert (code, err) == (130, "")
     assert lines[0] == "interrupted: the files before are imported, the rest is not"
-    assert ": 4 files, 20 bytes; left out: 0; " in lines[1]
+    assert ": 4 files, 20 B; left out: 0; " in lines[1]
     assert lines[1].endswith(" s; interrupted")
     assert cli.main(["check", str(tmp_path / "store")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1  # Closed: no line is missing.
@@ -453,7 +453,7 @@ def test_write_error_ends_the_import_with_a_summary(
             fs=FailingFileSystem(),
         )
     assert len(lines) == 1
-    assert ": 2 files, 10 bytes; left out: 0; " in lines[0]
+    assert ": 2 files, 10 B; left out: 0; " in lines[0]
     assert sorted(values(tmp_path / "store")) == [b"0", b"1"]
 
 

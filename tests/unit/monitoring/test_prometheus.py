@@ -1,4 +1,4 @@
-"""What an instance says of itself under /-/metrics."""
+"""The metrics in the formats of Prometheus, at `/-/metrics`."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from volcache import __version__
 from volcache.monitoring.requests import RequestStats
 
 if TYPE_CHECKING:
-    from volcache.monitoring.snapshot import Status
+    from volcache.monitoring.snapshot import Monitor
     from volcache.store import Store
 
 PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def scrape(status: Status) -> dict[str, float]:
+def scrape(monitor: Monitor) -> dict[str, float]:
     """Return all samples, named as Prometheus shows them."""
-    answer = operator_of(status).ask("GET", "/-/metrics")
+    answer = operator_of(monitor).ask("GET", "/-/metrics")
     assert (answer.status, answer.headers["Content-Type"]) == ("200 OK", PLAIN)
     return samples_of(answer.body.decode())
 
 
 def test_requests_hits_and_misses_add_up(store: Store) -> None:
-    """Every request is in one status, one histogram; every read in a hit or a miss."""
-    requests = RequestStats(memc_hits=2, disk_hits=1, misses=2)
+    """Each request has one status and one duration; each read is a hit or a miss."""
+    requests = RequestStats(memc_hits=2, disk_hits=4, misses=2)
     requests.bytes_in, requests.bytes_out = 10, 20
     for ns in (3_000, 100_000, 2_000_000_000):
-        requests.fast.observe(0, ns)
+        requests.count("GET", "200 OK", 0, ns)
     for method, status in (("GET", 200), ("GET", 206), ("HEAD", 200), ("GET", 404)):
-        requests.note(method, f"{status} X", 0, 3_000)
-    requests.note("HEAD", "404 Not Found", 0, 3_000)
-    requests.note("PUT", "507 Insufficient Storage", 0, 9_000)
-    requests.note("BREW", "405 Method Not Allowed", 0, 3_000)
+        requests.count(method, f"{status} X", 0, 3_000)
+    requests.count("HEAD", "404 Not Found", 0, 3_000)
+    requests.count("PUT", "507 Insufficient Storage", 0, 9_000)
+    requests.count("BREW", "405 Method Not Allowed", 0, 3_000)
     found = scrape(watch(store, requests))
 
     assert found["volcache_requests_total{method=GET,status=200}"] == 4
@@ -59,8 +59,8 @@ def test_requests_hits_and_misses_add_up(store: Store) -> None:
     assert found["volcache_sent_bytes_total"] == 20
 
 
-def test_buckets_are_cumulative_and_end_with_all(store: Store) -> None:
-    """What is longer than the last bound is in the count alone."""
+def test_buckets_are_cumulative(store: Store) -> None:
+    """A duration above the last bound is in `+Inf` and in the count."""
     durations = [0, 5_000, 5_000, 1_000_000, 10**9, 100 * 10**9]
     for ns in durations:
         store.stats.reads.observe(0, ns)
@@ -80,8 +80,8 @@ def test_buckets_are_cumulative_and_end_with_all(store: Store) -> None:
     assert found[f"{name}_sum"] == pytest.approx(sum(durations) / 1e9)
 
 
-def test_the_store_is_shown_as_it_is(store: Store) -> None:
-    """Volumes add up to the store; live, dead and free to what it may have."""
+def test_metrics_of_the_store_agree_with_the_store(store: Store) -> None:
+    """Volumes add up to the store; live, dead and free bytes to the capacity."""
     for turn in range(VOLUME_NUM):
         fill_volume(store, b"%d" % turn)
     store.stats.read_errors, store.stats.write_errors = 1, 2
@@ -96,9 +96,9 @@ def test_the_store_is_shown_as_it_is(store: Store) -> None:
     sizes = [found[f"volcache_{kind}_bytes"] for kind in ("live", "dead", "free")]
     assert sum(sizes) == found["volcache_capacity_bytes"] == VOLUME_NUM * VOLUME_SIZE
     usage = store.usage()
-    assert found["volcache_head_volume"] == usage.active_id
-    assert found["volcache_head_generation"] == 1 == usage.active_generation
-    assert found["volcache_head_write_position_bytes"] == usage.active_end
+    assert found["volcache_active_volume"] == usage.active_id
+    assert found["volcache_active_generation"] == 1 == usage.active_generation
+    assert found["volcache_active_write_position_bytes"] == usage.active_end
     assert found["volcache_volume_generation{volume=0}"] == 1
     began = "volcache_volume_began_timestamp_seconds{volume=1}"
     assert found[began] == FakeClock().now_ms / 1000
@@ -115,15 +115,15 @@ def test_the_store_is_shown_as_it_is(store: Store) -> None:
     assert found["volcache_boot_findings{kind=torn}"] == 5
 
 
-def test_an_empty_slot_has_no_beginning(store: Store) -> None:
-    """Rather than one in the year 1970."""
+def test_empty_volume_has_no_start_time(store: Store) -> None:
+    """It has no series, rather than one of the year 1970."""
     found = scrape(watch(store))
     assert "volcache_volume_began_timestamp_seconds{volume=0}" in found
     assert "volcache_volume_began_timestamp_seconds{volume=1}" not in found
 
 
-def test_misses_of_the_store_are_shown_by_their_reasons(store: Store) -> None:
-    """Each counter of the store has its place."""
+def test_store_misses_are_shown_by_reason(store: Store) -> None:
+    """Each reason has the counter of the store."""
     stats = store.stats
     stats.absent_reads, stats.expired_reads, stats.evicted_reads = 1, 2, 3
     stats.damaged_records, stats.read_errors = 4, 5
@@ -135,8 +135,8 @@ def test_misses_of_the_store_are_shown_by_their_reasons(store: Store) -> None:
     assert found["volcache_damaged_records_total"] == 4
 
 
-def test_the_hot_tier_is_shown_if_there_is_one(store: Store) -> None:
-    """Each counter under its name, and failures that have not happened as 0."""
+def test_hot_tier_has_metrics_if_it_is_on(store: Store) -> None:
+    """Each counter under its name, failures that have not occurred as 0."""
     assert not any("hot" in name for name in scrape(watch(store)))
 
     found = scrape(watch_tiered(store))
@@ -160,8 +160,8 @@ def test_the_hot_tier_is_shown_if_there_is_one(store: Store) -> None:
     assert found["volcache_hot_promoted_keys"] == 0
 
 
-def test_the_instance_and_its_process_are_shown(store: Store) -> None:
-    """Version, readiness, times, and what every Prometheus client shows."""
+def test_instance_and_process_have_metrics(store: Store) -> None:
+    """Version, readiness, times, and the `process_` metrics of Prometheus."""
     now = 1_795_270_826
     found = scrape(watch(store, clock=lambda: now * 10**9))
     assert found[f"volcache_build_info{{version={__version__}}}"] == 1
@@ -185,16 +185,16 @@ def test_the_instance_and_its_process_are_shown(store: Store) -> None:
         ";;,=,",
     ],
 )
-def test_plain_text_is_for_everybody_else(store: Store, accept: str) -> None:
-    """Also for who asks for a version that is none."""
+def test_plain_text_is_the_default_format(store: Store, accept: str) -> None:
+    """Also when `Accept` asks for an invalid version."""
     answer = operator_of(watch(store)).ask("GET", "/-/metrics", HTTP_ACCEPT=accept)
     assert (answer.status, answer.headers["Content-Type"]) == ("200 OK", PLAIN)
     assert answer.headers["Vary"] == "Accept"
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_openmetrics_is_for_who_asks_for_it(store: Store) -> None:
-    """As Prometheus does; its own parser takes it."""
+def test_openmetrics_is_sent_on_request(store: Store) -> None:
+    """With the `Accept` header of Prometheus; its own parser accepts the output."""
     accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1"
     client = operator_of(watch_tiered(store))
     answer = client.ask("GET", "/-/metrics", HTTP_ACCEPT=accept)
@@ -206,8 +206,8 @@ def test_openmetrics_is_for_who_asks_for_it(store: Store) -> None:
     assert "volcache_requests" in names
 
 
-def test_metrics_are_for_reading(store: Store) -> None:
-    """HEAD has the headers of a GET and no body."""
+def test_head_has_the_headers_of_a_get(store: Store) -> None:
+    """And no body."""
     head = operator_of(watch(store)).ask("HEAD", "/-/metrics")
     assert (head.status, head.body) == ("200 OK", b"")
     assert head.headers["Content-Type"] == PLAIN

@@ -1,4 +1,4 @@
-"""What the web layer counts adds up, alone and under the application."""
+"""Counters of requests, alone and in the application."""
 
 from __future__ import annotations
 
@@ -8,40 +8,52 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.stores import UnsyncedFileSystem, open_store
 from volcache.cache import FileCache
 from volcache.http.app import App
 from volcache.monitoring.requests import SAMPLE_ONE_IN, RequestStats
-from volcache.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from volcache.store import Store
 
-def test_fast_hits_are_part_of_requests_hits_and_latencies() -> None:
-    """The hot path writes one histogram; readers see everything."""
+
+def test_requests_are_counted_by_method_and_status() -> None:
+    """With their durations, by method."""
     stats = RequestStats()
-    stats.fast.observe(0, 2000)
-    stats.note("GET", "200 OK", 0, 3000)
-    stats.disk_hits += 1
-    stats.note("GET", "404 Not Found", 0, 3000)
-    stats.note("PUT", "200 OK", 0, 9000)
+    stats.count("GET", "200 OK", 0, 2000)
+    stats.count("GET", "200 OK", 0, 3000)
+    stats.count("GET", "404 Not Found", 0, 3000)
+    stats.count("PUT", "200 OK", 0, 9000)
     assert stats.requests() == {("GET", 200): 2, ("GET", 404): 1, ("PUT", 200): 1}
-    assert stats.hits() == {"MEMC": 0, "DISK": 2}
-    assert stats.latencies()["GET"].count == 3
-    assert stats.latencies()["PUT"].total_ns == 9000
+    latencies = stats.latencies()
+    assert (latencies["GET"].count, latencies["GET"].total_ns) == (3, 8000)
+    assert latencies["PUT"].total_ns == 9000
+    assert latencies["HEAD"].count == 0
 
 
-def test_methods_nobody_knows_share_one_name() -> None:
-    """A client that invents methods must not fill the memory."""
+def test_hits_are_counted_by_source() -> None:
+    """With the bytes that were sent."""
+    stats = RequestStats()
+    stats.count_hit(b"key", "DISK", 10)
+    stats.count_hit(b"key", "DISK", 0)
+    stats.count_hit(b"key", "MEMC", 5)
+    assert stats.hits() == {"MEMC": 1, "DISK": 2}
+    assert stats.bytes_out == 15
+
+
+def test_unknown_methods_share_one_count() -> None:
+    """A client that invents methods does not use up memory."""
     stats = RequestStats()
     for number in range(100):
-        stats.note(f"X{number}", "405 Method Not Allowed", 0, 10)
+        stats.count(f"X{number}", "405 Method Not Allowed", 0, 10)
     assert stats.requests() == {("OTHER", 405): 100}
 
 
-def test_a_hot_key_stays_among_the_hottest_while_the_table_overflows() -> None:
-    """And the table stays bounded."""
+def test_hot_key_is_found_when_the_table_overflows() -> None:
+    """The table has a limit."""
     stats = RequestStats()
     for number in range(50_000):
         stats.sample(b"key-%d" % number)
@@ -52,8 +64,8 @@ def test_a_hot_key_stays_among_the_hottest_while_the_table_overflows() -> None:
     assert len(stats.sampled) <= 2048
 
 
-def test_a_table_of_keys_all_as_hot_is_cut_as_well() -> None:
-    """Halving alone would keep them all."""
+def test_table_of_equally_hot_keys_keeps_its_limit() -> None:
+    """Halving the counts alone would keep them all."""
     stats = RequestStats()
     for _ in range(4):
         for number in range(2048):
@@ -63,13 +75,30 @@ def test_a_table_of_keys_all_as_hot_is_cut_as_well() -> None:
     assert len(stats.sampled) <= 2048
 
 
-# --- Under the application ---------------------------------------------------------
+# --- In the application ------------------------------------------------------------
+
+
+class SlowFileSystem(UnsyncedFileSystem):
+    """A disk whose reads take as long as a test says."""
+
+    read_seconds = 0.0
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """Wait, then read."""
+        time.sleep(self.read_seconds)
+        return super().pread(fd, length, offset)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def disk() -> SlowFileSystem:
+    """Return a disk that is not slow yet."""
+    return SlowFileSystem()
+
+
+@pytest.fixture
+def store(tmp_path: Path, disk: SlowFileSystem) -> Iterator[Store]:
     """Open a store of two small volumes."""
-    store = Store.open(str(tmp_path / "mp"), volume_size=65_536, volume_num=2)
+    store = open_store(tmp_path, volume_size=65_536, volume_num=2, fs=disk)
     yield store
     store.close()
 
@@ -91,8 +120,8 @@ def ask(app: App, method: str, path: str, body: bytes = b"", **headers: str) -> 
     return status[:3]
 
 
-def test_sums_agree_with_what_was_asked(app: App, store: Store) -> None:
-    """Requests, durations, hits and misses tell the same story."""
+def test_counters_agree_with_the_requests(app: App, store: Store) -> None:
+    """Requests, durations, hits, misses and bytes."""
     for number in range(5):
         ask(app, "PUT", f"/k{number}", b"x" * 100)
     for _ in range(3):
@@ -123,13 +152,13 @@ def test_sums_agree_with_what_was_asked(app: App, store: Store) -> None:
     assert stats.misses == 2
     assert stats.bytes_in == 500
     assert stats.bytes_out == 310
-    assert store.stats.absent_reads == 3  # The key that was no key is one of them.
+    assert store.stats.absent_reads == 3  # The invalid key included.
     assert store.stats.writes.count == 6
     assert store.stats.reads.count >= 5
 
 
 def test_key_of_a_reclaimed_volume_counts_as_evicted(app: App, store: Store) -> None:
-    """While the index still has it."""
+    """If the index still has it; else as absent."""
     ask(app, "PUT", "/old", b"x")
     before = store.stats.evicted_records
     while store.stats.evicted_records == before:
@@ -138,39 +167,35 @@ def test_key_of_a_reclaimed_volume_counts_as_evicted(app: App, store: Store) -> 
     assert store.stats.evicted_reads + store.stats.absent_reads == 1
 
 
-def test_hot_keys_are_found_by_samples(app: App) -> None:
-    """One in 64 is enough for what is hot."""
+def test_sampling_finds_a_hot_key(app: App) -> None:
+    """One request in 64 is enough."""
     ask(app, "PUT", "/hot", b"x")
     for _ in range(3000):
         ask(app, "GET", "/hot")
     assert app.stats.hottest(1)[0][0] == b"hot"
 
 
-def test_slow_request_tells_where_its_time_went(store: Store) -> None:
-    """A disk that takes its time is named as what was waited for."""
-    told: list[tuple[str, str, int, int, int, int]] = []
+def test_slow_request_is_reported_with_the_time_of_the_disk(
+    store: Store, disk: SlowFileSystem
+) -> None:
+    """Whatever kind of read it is."""
+    reported: list[tuple[str, str, int, int, int, int]] = []
     app = App(
         FileCache(store),
         key_size_max=100,
         value_size_max=60_000,
         slow_seconds=0.02,
-        on_slow=lambda *slow: told.append(slow),
+        on_slow=lambda *slow: reported.append(slow),
     )
     ask(app, "PUT", "/k", b"x")
     ask(app, "GET", "/k")
-    told.clear()  # Of a machine that is busy.
-    pread = store._pread
-
-    def slow_pread(fd: int, length: int, offset: int) -> bytes:
-        time.sleep(0.03)
-        return pread(fd, length, offset)
-
-    store._pread = slow_pread
+    reported.clear()  # A busy machine is slow, too.
+    disk.read_seconds = 0.03
     ask(app, "GET", "/k")
     ask(app, "HEAD", "/k")
     ask(app, "GET", "/k", HTTP_RANGE="0")
-    assert len(told) == 3
-    for method, path, status, total, disk, memcached in told:
+    assert len(reported) == 3
+    for method, path, status, total, waited, memcached in reported:
         assert (path, status, memcached) == ("/k", 200, 0)
         assert method in {"GET", "HEAD"}
-        assert 30_000_000 <= disk <= total
+        assert 30_000_000 <= waited <= total

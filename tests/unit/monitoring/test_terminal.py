@@ -1,142 +1,121 @@
-"""The numbers of an instance in words, and what is said of a bad one."""
+"""The report of `volcache stats`."""
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
 
 import pytest
 
-from support.stats_server import StatsServer, add_reads, empty_stats, hot_tier
+from support.stats_server import add_reads, empty_stats, hot_tier
 from volcache.errors import InstanceError
-from volcache.monitoring import terminal as live
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from volcache.monitoring.terminal import report
 
 
-@pytest.fixture
-def server() -> Iterator[StatsServer]:
-    """An instance that was started a moment ago."""
-    with StatsServer(empty_stats()) as running:
-        yield running
+def line_of(lines: list[str], name: str) -> str:
+    """Return what a line shows."""
+    (found,) = [line for line in lines if line.startswith(f"{name} ")]
+    return found.removeprefix(name).strip()
 
 
 def test_empty_instance_has_a_report() -> None:
-    """Nothing is divided by nothing."""
-    text = "\n".join(live.report(empty_stats()))
-    assert "reads     none yet" in text
-    assert "; volume 0 is written up to 0 B; " in text
-    assert "hot tier  off" in text
-    assert "errors    none" in text
+    """There is no division by zero, and no line of durations."""
+    lines = report(empty_stats())
+    assert line_of(lines, "instance") == (
+        "volcache 0.1.0, mount point data, up 1 s, ready"
+    )
+    assert line_of(lines, "reads") == "none"
+    assert line_of(lines, "requests") == (
+        "0.0/s, 0 since start, sent 0 B/s, received 0 B/s"
+    )
+    assert line_of(lines, "volumes") == (
+        "4, 1.0 GiB each, active 0, generation 1, written 0 B"
+    )
+    assert line_of(lines, "space") == "live 0 B, dead 0 B, free 4.0 GiB, keys 0"
+    assert line_of(lines, "hot tier") == "off"
+    assert line_of(lines, "errors") == "none"
+    assert line_of(lines, "hot keys") == "not enough reads yet"
+    assert not any(line.startswith(("GET", "disk")) for line in lines)
 
 
-def test_rates_are_those_since_the_report_before() -> None:
-    """Also times; after a restart, when counters are smaller, those since the start."""
+def test_rates_and_times_are_those_since_the_previous_report() -> None:
+    """After a restart, when counters are smaller, they are those since the start."""
     before = empty_stats()
     add_reads(before, 1000, 1000, bucket=30)
     now = copy.deepcopy(before)
     now["now"] += 2
     add_reads(now, 90, 10, bucket=17)
-    text = "\n".join(live.report(now, before))
-    assert "90.0% hits" in text
-    assert "requests  50.0/s" in text
-    assert "GET       half within 93 µs, 99 of 100 within 130 µs" in text
+    lines = report(now, before)
+    assert line_of(lines, "reads") == (
+        "90.0% hits (MEMC 0.0%, DISK 90.0%), 10.0% misses"
+    )
+    assert line_of(lines, "requests").startswith("50.0/s, 2,100 since start, sent 2.8")
+    assert line_of(lines, "GET") == "p50 93 µs, p99 130 µs"
     again = empty_stats()
     again["started"] = before["started"] + 1
     add_reads(again, 5, 5)
-    assert "50.0% hits" in "\n".join(live.report(again, now))
+    assert line_of(report(again, now), "reads").startswith("50.0% hits")
 
 
-def test_trouble_is_said_in_words() -> None:
-    """A disk that cannot be read, errors, memcached down."""
+def test_durations_of_an_idle_instance_are_none() -> None:
+    """A line that was shown before stays."""
+    before = empty_stats()
+    add_reads(before, 10, 0)
+    now = copy.deepcopy(before)
+    now["now"] += 1
+    lines = report(now, before)
+    assert line_of(lines, "GET") == line_of(lines, "disk read") == "none"
+
+
+def test_problems_are_shown() -> None:
+    """A disk that cannot be read, errors by kind, a memcached that is down."""
     stats = empty_stats()
     stats["ready"] = False
     stats["store"]["damaged_records"] = 3
+    stats["store"]["read_errors"] = 4
+    stats["store"]["sync_errors"] = 1
     stats["hot"] = hot_tier(is_up=False)
-    text = "\n".join(live.report(stats))
-    assert text.splitlines()[0].endswith("NOT READY")
-    assert "errors    damaged records 3" in text
-    assert "127.0.0.1:11211 DOWN; 0 keys promoted; failures: refused 3" in text
-
-
-@pytest.mark.parametrize(
-    ("count", "words"), [(0, "0 keys"), (1, "1 key"), (1234, "1,234 keys")]
-)
-def test_one_key_is_not_several(count: int, words: str) -> None:
-    """Of the store as of the hot tier."""
-    stats = empty_stats()
-    stats["store"]["keys"] = count
-    stats["hot"] = hot_tier(is_up=True)
-    stats["hot"]["promoted_keys"] = count
-    lines = live.report(stats)
-    assert any(line.endswith(f" free; {words}") for line in lines)
-    assert any(line.endswith(f"up; {words} promoted") for line in lines)
-
-
-def test_text_of_the_instance_cannot_steer_the_terminal() -> None:
-    """Whoever sends the numbers may be anybody."""
-    stats = empty_stats()
-    stats["hottest"] = [{"key": "a\x1b[2J\x9b\u202eb", "reads": 1}]
-    text = "\n".join(live.report(stats))
-    assert "a?[2J??b (about 1)" in text
-
-
-def test_terminal_is_written_over_until_interrupted(server: StatsServer) -> None:
-    """Each report stands where the last one did; an instance gone is said and asked."""
-    written: list[str] = []
-    steps = iter(
-        [
-            lambda: add_reads(server.stats, 10, 0),
-            server.stop,
-            server.start,
-        ]
+    lines = report(stats)
+    assert line_of(lines, "instance").endswith(", NOT READY")
+    assert line_of(lines, "errors") == (
+        "damaged records 3, disk errors 5 (read 4, sync 1)"
+    )
+    assert line_of(lines, "hot tier") == (
+        "127.0.0.1:11211 DOWN, promoted keys 0, failures 3 (refused 3)"
     )
 
-    def pause(_seconds: float) -> None:
-        step = next(steps, None)
-        if step is None:
-            raise KeyboardInterrupt
-        step()
 
-    with pytest.raises(KeyboardInterrupt):
-        live.refresh(server.url, written.append, pause=pause)
-    first, second, third, fourth = written
-    assert all(w.startswith("\x1b[H") and w.endswith("\x1b[J") for w in written)
-    assert "none yet" in first
-    assert "100.0% hits" in second
-    assert f"{server.url}: Connection refused" in third
-    assert "volcache 0.1.0" in fourth
+def test_large_numbers_have_commas() -> None:
+    """Of the store as of the hot tier."""
+    stats = empty_stats()
+    stats["store"]["keys"] = 1234
+    stats["hot"] = hot_tier(is_up=True)
+    stats["hot"]["promoted_keys"] = 5678
+    lines = report(stats)
+    assert line_of(lines, "space").endswith(", keys 1,234")
+    assert line_of(lines, "hot tier") == "127.0.0.1:11211 up, promoted keys 5,678"
 
 
-def test_numbers_that_are_missing_are_no_traceback() -> None:
+def test_hottest_keys_are_five() -> None:
+    """The JSON has more."""
+    stats = empty_stats()
+    stats["hottest"] = [{"key": f"k{n}", "reads": 6400 - n} for n in range(10)]
+    assert line_of(report(stats), "hot keys") == (
+        "k0 (about 6,400), k1 (about 6,399), k2 (about 6,398), k3 (about 6,397),"
+        " k4 (about 6,396)"
+    )
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    """The JSON may come from anywhere."""
+    stats = empty_stats()
+    stats["hottest"] = [{"key": "a\x1b[2J\x9b\u202eb", "reads": 1}]
+    assert line_of(report(stats), "hot keys") == "a?[2J??b (about 1)"
+
+
+@pytest.mark.parametrize("missing", ["latency", "store", "started", "hot"])
+def test_missing_numbers_are_an_error(missing: str) -> None:
     """As of an instance of another version."""
     stats = empty_stats()
-    del stats["latency"]
+    del stats[missing]
     with pytest.raises(InstanceError, match="numbers are missing"):
-        live.report(stats)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(5e-8, "50 ns"), (9.3e-5, "93 µs"), (0.0012, "1.2 ms"), (0.9999, "1.0 s")],
-)
-def test_durations_have_two_digits(seconds: float, text: str) -> None:
-    """In the unit that suits them."""
-    assert live.duration(seconds) == text
-
-
-def test_sizes_and_spans_round_into_the_next_unit() -> None:
-    """1023.9 KiB is 1.0 MiB."""
-    assert [live.size(n) for n in (0, 1023, 1024, (1 << 20) - 50)] == [
-        "0 B",
-        "1023 B",
-        "1.0 KiB",
-        "1.0 MiB",
-    ]
-    assert [live.span(n) for n in (59.9, 61, 3600, 90000)] == [
-        "59 s",
-        "1 min 1 s",
-        "1 h 0 min",
-        "1 d 1 h",
-    ]
+        report(stats, empty_stats())

@@ -1,0 +1,163 @@
+"""
+The table of log events: what each means and what the operator should do.
+
+Names, levels and fields are those of the log calls; a test compares the names. The events
+are listed with these texts in docs/REFERENCE.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Event(NamedTuple):
+    """The description of an event; both texts may use Markdown."""
+
+    meaning: str
+    action: str = ""  # empty if there is nothing to do
+
+
+_KERNEL_LOG: Final = "Look at the kernel log."
+_DISK_SPACE: Final = "Look at the free space on the disk."
+_BUG: Final = "Report it, with the traceback."
+
+EVENTS: Final[dict[str, Event]] = {
+    "serving.started": Event("The instance accepts requests."),
+    "serving.ended": Event("The last connection is closed."),
+    "serving.failed": Event(
+        "The start failed. Logged only with `log_file`; standard error has the same line.",
+        "Correct what the line names.",
+    ),
+    "recovery.started": Event("The store is being opened."),
+    "recovery.completed": Event(
+        "The store is open. `keys`: keys that can be read; `entries`: read from index"
+        " files; `scanned`: records found by reading volumes; `torn`: incomplete records"
+        " at the end of a volume, normal after a crash; `damaged`: places in volumes that"
+        " failed a check; `rebuilt`: index files that were missing or damaged and were"
+        " written again."
+    ),
+    "recovery.torn_tail": Event(
+        "A record was being written when the process stopped; it was removed."
+    ),
+    "recovery.damaged": Event(
+        "Bytes `offset` to `end` of a volume failed a check. Logged for the first 20"
+        " places of a start.",
+        "Check the disk.",
+    ),
+    "recovery.index_rebuilt": Event(
+        "An index file was missing or damaged and was rebuilt from its volume."
+    ),
+    "recovery.meta_lost": Event(
+        "META.txt was missing or damaged and was rebuilt from the volumes."
+    ),
+    "recovery.volume_dropped": Event(
+        "A volume was dropped because `volume_num` was decreased."
+    ),
+    "recovery.stale_volume": Event(
+        "After a power loss the header of a volume is that of an earlier use, which was"
+        " already reclaimed. Its newer content had not been synced."
+    ),
+    "recovery.foreign_volume": Event(
+        "A volume in `data` belongs to another store; it is not read.",
+        "Remove it, or let the store overwrite it.",
+    ),
+    "recovery.header_unreadable": Event(
+        "The header of a volume cannot be read.", _KERNEL_LOG
+    ),
+    "recovery.file_unreadable": Event(
+        "META.txt or an index file cannot be read; it is treated as missing.",
+        _KERNEL_LOG,
+    ),
+    "recovery.sectors_unreadable": Event(
+        "This number of sectors of a volume cannot be read.", _KERNEL_LOG
+    ),
+    "rotation.started": Event("The active volume is full; `volume` is the next one."),
+    "rotation.reclaimed": Event(
+        "The oldest volume was reclaimed; `evicted` live records were lost.",
+        "If values are evicted too early, use more or larger volumes.",
+    ),
+    "rotation.completed": Event("`volume` is the active volume."),
+    "rotation.failed": Event(
+        "The disk refused the next volume, often because it is full. PUTs that need it"
+        " are answered 507; reads continue.",
+        "Free disk space, or lower `volume_size` and permanently `volume_num` as well."
+        " Look at the kernel log.",
+    ),
+    "rotation.take_back_failed": Event(
+        "Disk space of a failed allocation could not be released.", _KERNEL_LOG
+    ),
+    "read.damaged": Event(
+        "A record failed a check; its key is a miss.",
+        "Check the disk if there are many.",
+    ),
+    "read.failed": Event("The disk refused a read; it is a miss.", _KERNEL_LOG),
+    "write.failed": Event(
+        "The disk refused a PUT or DELETE, which is answered 507; at startup, the space"
+        " for the active volume.",
+        "Free disk space, or lower `volume_size`. Look at the kernel log.",
+    ),
+    "sync.failed": Event(
+        "The disk refused a sync; nothing more is appended to the volume.", _KERNEL_LOG
+    ),
+    "disk.not_ready": Event(
+        "This number of consecutive reads failed: `/-/ready` answers 503 from now on.",
+        _KERNEL_LOG,
+    ),
+    "disk.ready": Event("Reads work again; `/-/ready` answers 200."),
+    "index.failed": Event(
+        "An index file could not be written, or is missing or incomplete. Nothing is lost;"
+        " the next start reads the volume instead.",
+        _DISK_SPACE,
+    ),
+    "store.flushed": Event("`POST /-/flush` removed everything."),
+    "store.closed": Event("Everything is written and synced."),
+    "hot.down": Event(
+        "A memcached server failed and is not used until it responds again; `kind` is the"
+        " kind of failure.",
+    ),
+    "hot.up": Event("The memcached server is used again."),
+    "hot.journal_failed": Event(
+        "HOT.txt could not be written: nothing is promoted, and a PUT of a promoted key is"
+        " answered 507.",
+        _DISK_SPACE,
+    ),
+    "request.slow": Event(
+        "A request took longer than `log_slow`. `seconds` is the total; `memcached`,"
+        " `disk` and `rest` are its parts. The key is percent-encoded. At most ten lines"
+        " per second; `left_out` is the number of lines suppressed before this one."
+    ),
+    "request.refused": Event(
+        "The disk refused; the request was answered 507.", _DISK_SPACE
+    ),
+    "request.failed": Event(
+        "A bug in volcache; the request was answered 500. A traceback follows.", _BUG
+    ),
+    "log.reopened": Event("After SIGHUP, log files that were moved are created again."),
+    "access.failed": Event(
+        "`log_access` cannot be written; its lines are buffered. Logged for the 1st, 2nd,"
+        " 4th, 8th, ... failure.",
+        _DISK_SPACE,
+    ),
+    "access.left_out": Event(
+        "This number of lines of `log_access` were dropped because 16 MiB were already"
+        " buffered.",
+        _KERNEL_LOG,
+    ),
+    "access.line_failed": Event(
+        "A bug in volcache; a traceback follows. The response is not affected.", _BUG
+    ),
+    "reaper.closed": Event(
+        "This number of connections were idle for `idle_timeout` and were closed."
+    ),
+    "reaper.failed": Event(
+        "Connections could not be inspected, often because no descriptor is free.",
+        "Raise `LimitNOFILE`.",
+    ),
+    "stop.started": Event(
+        "A stop signal arrived; requests in progress may complete within `drain_seconds`."
+    ),
+    "stop.completed": Event(
+        "All connections are closed, `cut` of them at the deadline."
+    ),
+    "stop.failed": Event("A bug in volcache; a traceback follows.", _BUG),
+}

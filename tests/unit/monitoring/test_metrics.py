@@ -1,0 +1,112 @@
+"""The table of metrics: conventions, and that no counter is left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.instances import watch_tiered
+from volcache.histogram import Histogram
+from volcache.hot.tier import HotStats
+from volcache.monitoring.metrics import METRICS, SECTIONS, Metric
+from volcache.monitoring.stats_json import encode_stats
+from volcache.store.stats import RecoveryStats, StoreStats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from volcache.store import Store
+
+
+def identity(metric: Metric) -> str:
+    """Name a row in the output of a test."""
+    return metric.name or metric.path
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=identity)
+def test_row_follows_the_conventions_of_prometheus(metric: Metric) -> None:
+    """Counters end with `_total`, the unit stands before, help is one sentence."""
+    assert metric.name or metric.path
+    if metric.name:
+        assert re.fullmatch(r"(volcache|process)_[a-z_]+", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert re.fullmatch(r"[A-Z][^.]*([.]\S[^.]*)*\.", metric.text)
+    assert len(metric.text) < 80
+    assert all(re.fullmatch(r"[a-z]+", label.name) for label in metric.labels)
+
+
+def test_names_and_paths_are_unique() -> None:
+    """Two rows never write the same series or the same key."""
+    names = Counter(metric.name for metric in METRICS if metric.name)
+    paths = Counter(metric.path for metric in METRICS if metric.path)
+    assert names.most_common(1)[0][1] == paths.most_common(1)[0][1] == 1
+    assert len(names) > 50
+    assert sum(len(section.metrics) for section in SECTIONS) == len(METRICS)
+
+
+def test_label_values_of_a_snapshot_are_those_of_the_table(store: Store) -> None:
+    """A reader of the JSON finds every series by the names in the table."""
+    snapshot = watch_tiered(store).snapshot()
+    for metric in METRICS:
+        if "{" in metric.path:
+            (label,) = metric.labels
+            found = metric.read(snapshot)
+            assert sorted(found) == sorted((value,) for value in label.values)
+
+
+def counters_of(kind: type) -> list[str]:
+    """Return the names of the integers that a dataclass counts."""
+    assert is_dataclass(kind)
+    return [field.name for field in fields(kind) if field.type in {"int", "bool"}]
+
+
+def integers_in(value: Any) -> Iterator[int]:
+    """Yield every integer in decoded JSON."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from integers_in(part)
+    elif isinstance(value, int):
+        yield value
+
+
+# What only decides whether the disk is good, and is 0 again after a good read.
+NOT_SHOWN = {"read_errors_in_row"}
+
+
+def test_every_counter_has_a_row(store: Store) -> None:
+    """A counter that is not in the table would be counted and never seen."""
+    snapshot = watch_tiered(store).snapshot()
+    assert snapshot.hot is not None
+    counted: list[tuple[Any, type]] = [
+        (snapshot.counts, StoreStats),
+        (snapshot.recovery, RecoveryStats),
+        (snapshot.hot.stats, HotStats),
+    ]
+    expected: set[int] = set()
+    for stats, kind in counted:
+        for name in counters_of(kind):
+            if name not in NOT_SHOWN:
+                number = 7_000_001 + len(expected)
+                setattr(stats, name, number)
+                expected.add(number)
+    assert len(expected) > 20
+    assert expected <= set(integers_in(json.loads(encode_stats(snapshot))))
+
+
+def test_every_histogram_has_a_row(store: Store) -> None:
+    """Those of the store, of each verb and of memcached."""
+    snapshot = watch_tiered(store).snapshot()
+    shown = [
+        value
+        for metric in METRICS
+        for value in metric.read(snapshot).values()
+        if isinstance(value, Histogram)
+    ]
+    assert len(shown) == len(json.loads(encode_stats(snapshot))["latency"]) == 10

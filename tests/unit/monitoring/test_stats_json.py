@@ -1,0 +1,254 @@
+"""The JSON of `/-/stats`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.instances import operator_of, watch, watch_tiered
+from support.stats_server import empty_stats, hot_tier
+from support.stores import VOLUME_NUM, VOLUME_SIZE, FakeClock, fill_volume
+from support.wsgi_client import assert_error
+from volcache import __version__
+from volcache.cache import HotState
+from volcache.histogram import Histogram
+from volcache.monitoring.metrics import METRICS
+from volcache.monitoring.requests import SAMPLE_ONE_IN, RequestStats
+from volcache.monitoring.stats_json import encode_stats, read_series
+
+if TYPE_CHECKING:
+    from volcache.monitoring.snapshot import Monitor
+    from volcache.store import Store
+
+
+def ask(monitor: Monitor) -> dict[str, Any]:
+    """Return what /-/stats answers."""
+    answer = operator_of(monitor).ask("GET", "/-/stats")
+    assert answer.status == "200 OK"
+    assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.body.isascii()
+    found: dict[str, Any] = json.loads(answer.body)
+    return found
+
+
+def test_uptime_includes_the_time_to_open_the_store(store: Store) -> None:
+    """The process started before the store was opened."""
+    now = 1_795_270_826
+    found = ask(watch(store, clock=lambda: now * 10**9))
+    assert found["version"] == __version__
+    assert (found["now"], found["started"]) == (now, now - 1.5)
+    assert found["boot_seconds"] == 1.5 <= found["uptime_seconds"]
+    assert found["ready"] is True
+
+
+def test_numbers_of_the_store_agree_with_the_store(store: Store) -> None:
+    """Sizes add up, volumes are in order, counters are the store's."""
+    for turn in range(VOLUME_NUM):
+        fill_volume(store, b"%d" % turn)
+    store.get(b"never stored")
+    store.stats.sync_errors = 7
+    found = ask(watch(store))["store"]
+
+    assert (found["mount_point"], found["sync_mode"]) == ("data", "none")
+    assert found["keys"] == store.count
+    sizes = [found[f"{kind}_bytes"] for kind in ("live", "dead", "free")]
+    assert sum(sizes) == VOLUME_NUM * VOLUME_SIZE
+    assert found["volume_num"] * found["volume_size"] == VOLUME_NUM * VOLUME_SIZE
+    usage = store.usage()
+    assert found["active"] == {
+        "id": 0,
+        "generation": 1,
+        "write_position": usage.active_end,
+    }
+    assert found["rotations"] == VOLUME_NUM
+    assert found["evicted_records"] == store.stats.evicted_records > 0
+    assert found["evicted_bytes"] == store.stats.evicted_bytes > 0
+    assert found["sync_errors"] == 7
+    assert found["recovery"] == {
+        **dict.fromkeys(("entries", "scanned", "torn", "damaged"), 0),
+        **dict.fromkeys(("rebuilt", "dropped", "stale"), 0),
+        "meta_lost": False,
+    }
+    assert [volume["id"] for volume in found["volumes"]] == [0, 1, 2, 3]
+    assert found["volumes"][1] == {
+        "id": 1,
+        "generation": 0,
+        "state": "sealed",
+        "size": VOLUME_SIZE,
+        "used_bytes": usage.volumes[1].used,
+        "live_records": usage.volumes[1].live_records,
+        "live_bytes": usage.volumes[1].live,
+        "dead_bytes": usage.volumes[1].dead,
+        "began": FakeClock().now_ms / 1000,
+    }
+
+
+def test_empty_volume_has_no_start_time(store: Store) -> None:
+    """It is null, not the year 1970."""
+    volumes = ask(watch(store))["store"]["volumes"]
+    assert volumes[0]["state"] == "active"
+    assert (volumes[1]["state"], volumes[1]["began"]) == ("empty", None)
+
+
+def test_requests_are_shown_by_method_and_status(store: Store) -> None:
+    """With bytes, durations and the hottest keys."""
+    requests = RequestStats(
+        memc_hits=2, disk_hits=2, misses=1, bytes_in=10, bytes_out=20
+    )
+    requests.count("GET", "200 OK", 0, 100_000)
+    requests.count("GET", "200 OK", 0, 3_000)
+    requests.count("GET", "404 Not Found", 0, 3_000)
+    requests.count("BREW", "405 Method Not Allowed", 0, 3_000)
+    requests.sample(b"a b/\xc3\xa9<script>\n")
+    found = ask(watch(store, requests))
+
+    assert found["requests"]["by"] == [
+        {"method": "GET", "status": 200, "count": 2},
+        {"method": "GET", "status": 404, "count": 1},
+        {"method": "OTHER", "status": 405, "count": 1},
+    ]
+    assert found["requests"]["total"] == 4
+    assert found["requests"]["hits"] == {"MEMC": 2, "DISK": 2}
+    assert found["requests"]["missed"] == 1
+    assert (found["requests"]["bytes_in"], found["requests"]["bytes_out"]) == (10, 20)
+    latency = found["latency"]
+    verbs = ("GET", "HEAD", "PUT", "DELETE", "OTHER")
+    assert sum(sum(latency[verb]["counts"]) for verb in verbs) == 4
+    assert latency["GET"]["counts"][17] == 1
+    assert latency["GET"]["sum_seconds"] == pytest.approx(106e-6)
+    [hottest] = found["hottest"]
+    assert hottest["reads"] == SAMPLE_ONE_IN
+    assert " " not in hottest["key"]
+    assert "\n" not in hottest["key"]
+
+
+def test_instance_without_requests_has_empty_lists(store: Store) -> None:
+    """The keys are there before the first request."""
+    found = ask(watch(store))
+    assert found["requests"]["by"] == found["hottest"] == []
+    assert found["requests"]["total"] == 0
+
+
+def test_store_misses_are_shown_by_reason(store: Store) -> None:
+    """Each reason has the counter of the store."""
+    stats = store.stats
+    stats.absent_reads, stats.expired_reads, stats.evicted_reads = 1, 2, 3
+    stats.damaged_records, stats.read_errors = 4, 5
+    assert ask(watch(store))["requests"]["misses"] == {
+        "absent": 1,
+        "expired": 2,
+        "evicted": 3,
+        "damaged": 4,
+        "unreadable": 5,
+    }
+
+
+def test_latencies_are_the_histograms_of_store_and_hot_tier(store: Store) -> None:
+    """Each by its name."""
+    store.stats.reads.observe(0, 1)
+    store.stats.writes.observe(0, 2)
+    fill_volume(store)
+    store.sync()
+    monitor = watch_tiered(store)
+    latency = ask(monitor)["latency"]
+    stats, hot = store.stats, monitor.cache.hot_state()
+    assert hot is not None
+    expected = {
+        "disk_read": stats.reads,
+        "disk_write": stats.writes,
+        "rotation": stats.rotating,
+        "sync": stats.syncs,
+        "memcached": hot.stats.calls,
+    }
+    for name, histogram in expected.items():
+        assert latency[name]["counts"] == histogram.counts
+        assert sum(histogram.counts) > 0
+
+
+def test_hot_tier_is_null_or_has_each_server_and_counter(store: Store) -> None:
+    """Servers by address, failures that have not occurred as 0."""
+    found = ask(watch(store))
+    assert found["hot"] is None
+    assert sum(found["latency"]["memcached"]["counts"]) == 0
+
+    monitor = watch_tiered(store)
+    hot = monitor.cache.hot_state()
+    assert isinstance(hot, HotState)
+    assert ask(monitor)["hot"] == {
+        "servers": [
+            {"address": "127.0.0.1:11211", "up": True},
+            {"address": "/run/memcached", "up": False},
+        ],
+        "promoted_keys": 0,
+        "gets": 5,
+        "hits": 3,
+        "stale": 1,
+        "promotions": 2,
+        "refused": 6,
+        "invalidations": 7,
+        "flushes": 8,
+        "state_changes": 9,
+        "failures": {
+            **dict.fromkeys(("closed", "journal", "other", "protocol", "refused"), 0),
+            "timeout": 1,
+        },
+    }
+
+
+@pytest.mark.parametrize("make", [watch, watch_tiered])
+def test_what_is_written_is_read_back(store: Store, make: Any) -> None:
+    """Each metric, with all its series; histograms as such."""
+    monitor = make(store)
+    for status in ("200 OK", "404 Not Found"):
+        monitor.requests.count("GET", status, 0, 3_000)
+    monitor.requests.sample(b"key")
+    fill_volume(store)
+    snapshot = monitor.snapshot()
+    stats = json.loads(encode_stats(snapshot))
+    for metric in METRICS:
+        if not metric.path:
+            continue
+        expected = {
+            labels: Histogram(value.counts, value.total_ns)  # without `long`
+            if isinstance(value, Histogram)
+            else value
+            for labels, value in metric.read(snapshot).items()
+        }
+        assert read_series(stats, metric) == expected, metric.path
+
+
+def test_metric_that_is_missing_is_an_error() -> None:
+    """As in the JSON of another version."""
+    for metric in METRICS:
+        if metric.path:
+            with pytest.raises(LookupError):
+                read_series({}, metric)
+
+
+def keys_of(value: Any) -> Any:
+    """Return an object with its keys alone, lists with those of their first object."""
+    if isinstance(value, dict):
+        return {key: keys_of(found) for key, found in value.items()}
+    return [keys_of(found) for found in value[:1]] if isinstance(value, list) else None
+
+
+def test_sample_of_other_tests_has_the_keys_of_an_instance(store: Store) -> None:
+    """Tests of the page and of the terminal use it in place of a real one."""
+    sample = empty_stats()
+    assert keys_of(sample) == keys_of(ask(watch(store)))
+    real = ask(watch_tiered(store))["hot"]
+    assert keys_of(hot_tier(is_up=True)) == keys_of(real)
+
+
+def test_stats_can_be_read_and_not_written(store: Store) -> None:
+    """HEAD has the length, OPTIONS what is allowed, a PUT is refused."""
+    client = operator_of(watch(store))
+    head = client.ask("HEAD", "/-/stats")
+    assert (head.status, head.body) == ("200 OK", b"")
+    assert int(head.headers["Content-Length"]) > 1000
+    assert client.ask("OPTIONS", "/-/stats").headers["Allow"] == "GET, HEAD, OPTIONS"
+    assert_error(client.put("/-/stats", b"x"), 405, "GET, HEAD")
+    assert_error(client.ask("GET", "/-/x"), 404, "/-/stats")
