@@ -71,9 +71,9 @@ reference: ## write docs/REFERENCE.md and conf/volcache.toml from the tables in 
 	@$(PYTHON) tools/sample_config.py
 	@$(PYTHON) tools/reference.py
 
-bench: ## everything measured beside what one would use instead (QUICK=1 ONLY=NAMES BASE=REV)
+bench: ## measure volcache and its alternatives: 7 minutes (QUICK=1 ONLY=NAMES BASE=REVISION)
 	@tools/setup.sh bench
-	@$(PYTHON) bench/run.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
+	@$(PYTHON) -m bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
 		$(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
 lint: ## format check, lint, import rules and types: 2 seconds, 20 without caches

@@ -1,18 +1,62 @@
-"""Figures as Markdown: medians with their range."""
+"""Medians, ranges and ratios of what was measured, as Markdown, JSON and a plot."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from statistics import median
-from typing import TYPE_CHECKING
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from statistics import median, quantiles
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.machine import ROOT
+from bench.servers import FLOOR, ONE_FILE_PER_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from bench.load import Rounds
+
+DOCS: Final = ROOT / "docs"
+REPORT: Final = "BENCHMARKS.md"
+BEGIN: Final = "<!-- made by make bench: begin -->"
+END: Final = "<!-- made by make bench: end -->"
+
+# The heads of columns and the digits after the point.
+MEASURES: Final[dict[str, tuple[str, int]]] = {
+    "rate": ("requests/s", 0),
+    "cpu": ("CPU µs", 1),
+    "user": ("user µs", 1),
+    "system": ("system µs", 1),
+    "p50": ("p50 ms", 2),
+    "p99": ("p99 ms", 2),
+    "p999": ("p99.9 ms", 2),
+    "max": ("max ms", 1),
+    "written": ("bytes written per byte", 2),
+    "rotations": ("volumes filled", 1),
+    "resident": ("memory MiB", 0),
+    "key_memory": ("memory per key", 0),
+}
+WITH_RANGE: Final = {"rate", "cpu", "p999"}  # The others are given as medians.
+WITHOUT_COLUMN: Final = {"user", "system"}  # In the plot and in results.json.
+
+MEANING: Final = """\
+Each figure is the median of {rounds} rounds of {seconds:g} s; the lowest and the highest
+are in parentheses. The contenders of a table take turns in each round. CPU is user plus
+system time of all processes of a contender, in microseconds per request; a ratio of CPU
+is taken within each round. Latencies are in milliseconds, memory is of all processes in
+MiB, and in bytes for each key. The run took {took} s."""
+# The rows of the small table; the other workloads are in docs/BENCHMARKS.md only.
+SUMMARY: Final = ("write-1k", "read-1k", "read-1k-cold", "read-64k", "misses")
+SUMMARY_HEAD: Final = (
+    *("`make bench ONLY=...`", "requests/s", "CPU µs"),
+    *("÷ floor", "÷ nginx", "÷ one file per key"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A figure taken several times."""
+    """The median, the lowest and the highest of a figure's rounds."""
 
     median: float
     low: float
@@ -24,19 +68,280 @@ class Spread:
         return cls(median=median(figures), low=min(figures), high=max(figures))
 
     def text(self, digits: int) -> str:
-        """Write median and range with so many digits after the point."""
+        """Format the median and the range with some digits after the point."""
         low, high = f"{self.low:.{digits}f}", f"{self.high:.{digits}f}"
         return f"{self.median:.{digits}f} ({low} to {high})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """
+    The figures of one workload.
+
+    Attributes:
+        name: Of the workload.
+        text: What was done, in one line.
+        rounds: The figures of each round; the first contender is compared with the
+            others.
+        error: Why there are no figures; empty if there are.
+    """
+
+    name: str
+    text: str
+    rounds: Rounds = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The contender that is compared with the others."""
+        return next(iter(self.rounds))
+
+    def measures(self) -> list[str]:
+        """Return the measures that any contender has, in the order of columns."""
+        found = {name for rows in self.rounds.values() for row in rows for name in row}
+        return [name for name in MEASURES if name in found]
+
+    def spread(self, contender: str, measure: str) -> Spread | None:
+        """Return the median and range of a measure; None if it was not taken."""
+        rows = self.rounds.get(contender, [])
+        figures = [row[measure] for row in rows if measure in row]
+        return Spread.of(figures) if figures else None
+
+    def ratios(self, contender: str, measure: str) -> list[float]:
+        """Divide the subject's figure by a contender's, round by round."""
+        pairs = zip(
+            self.rounds[self.subject], self.rounds.get(contender, []), strict=False
+        )
+        return [
+            ours[measure] / theirs[measure]
+            for ours, theirs in pairs
+            if measure in ours and theirs.get(measure)
+        ]
+
+    def ratio(self, contender: str, measure: str) -> Spread | None:
+        """Return the median and range of the ratios; None if there are none."""
+        ratios = self.ratios(contender, measure)
+        return Spread.of(ratios) if ratios else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return every figure of every round, and their medians and ranges."""
+        summary = {
+            contender: {
+                measure: asdict(spread)
+                for measure in self.measures()
+                if (spread := self.spread(contender, measure))
+            }
+            for contender in self.rounds
+        }
+        return {**asdict(self), "summary": summary}
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a Markdown table; the first column is text, the others are figures."""
+    """Format a Markdown table: text in the first column, figures in the others."""
     align = ["---", *("---:" for _ in head[1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, align, *rows))
 
 
 def bullets(facts: Mapping[str, str], warnings: Iterable[str]) -> str:
-    """Write facts and warnings as a Markdown list."""
+    """Format facts and warnings as a Markdown list."""
     lines = [f"- {name}: {fact}" for name, fact in facts.items()]
     lines += [f"- **warning**: {warning}" for warning in warnings]
     return "\n".join(lines)
+
+
+def section(result: Result) -> str:
+    """Format the table of one workload."""
+    head = f"### {result.name}\n\n{result.text}.\n\n"
+    if result.error:
+        return f"{head}No figures: {result.error.splitlines()[0]}"
+    measures = [name for name in result.measures() if name not in WITHOUT_COLUMN]
+    columns = ["", *(MEASURES[name][0] for name in measures)]
+    columns.append(f"CPU: {result.subject} ÷ this")
+    rows = []
+    for contender in result.rounds:
+        ratio = result.ratio(contender, "cpu")
+        is_other = ratio is not None and contender != result.subject
+        rows.append(
+            [
+                contender,
+                *(_figure(result, contender, name) for name in measures),
+                ratio.text(2) if ratio and is_other else "",
+            ]
+        )
+    return f"{head}{table(columns, rows)}"
+
+
+def _figure(result: Result, contender: str, measure: str) -> str:
+    spread = result.spread(contender, measure)
+    if spread is None:
+        return "-"
+    digits = MEASURES[measure][1]
+    if measure in WITH_RANGE and spread.low < spread.high:
+        return spread.text(digits)
+    return f"{spread.median:.{digits}f}"
+
+
+def report_text(content: Mapping[str, Any], results: Sequence[Result]) -> str:
+    """Format the machine, the meaning of the figures and the tables."""
+    parts = [
+        bullets(content["machine"], content["warnings"]),
+        MEANING.format(**content),
+        "![CPU per request of each workload and contender](bench/cpu.svg)",
+        *(section(result) for result in results),
+    ]
+    return "\n\n".join(parts)
+
+
+def summary(results: Iterable[Result]) -> str:
+    """Format the small table: volcache, and its CPU divided by that of others."""
+    found = {result.name: result for result in results if not result.error}
+    rows = []
+    for result in (found[name] for name in SUMMARY if name in found):
+        row = [f"{result.name}: {result.text}"]
+        row += [_median(result.spread(result.subject, "rate"), 0)]
+        row += [_median(result.spread(result.subject, "cpu"), 1)]
+        floor = FLOOR if FLOOR in result.rounds else "floor 404"
+        for name in (floor, "nginx", ONE_FILE_PER_KEY):
+            row.append(_median(result.ratio(name, "cpu"), 2))
+        rows.append(row)
+    return table(SUMMARY_HEAD, rows)
+
+
+def _median(spread: Spread | None, digits: int) -> str:
+    return f"{spread.median:.{digits}f}" if spread else "-"
+
+
+def comparison(results: Iterable[Result], revision: str) -> str:
+    """Format the ratios of this tree to another revision, the contender `base`."""
+    head = [
+        "",
+        "CPU µs",
+        f"CPU µs of {revision}",
+        "CPU, new ÷ old",
+        "middle half of the rounds",
+        "requests/s, new ÷ old",
+    ]
+    rows = []
+    for result in results:
+        ratios = result.ratios("base", "cpu") if not result.error else []
+        rate = result.ratio("base", "rate") if ratios else None
+        if not ratios or rate is None:
+            continue
+        low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        rows.append(
+            [
+                result.name,
+                _figure(result, result.subject, "cpu"),
+                _figure(result, "base", "cpu"),
+                Spread.of(ratios).text(3),
+                f"{low:.3f} to {high:.3f}",
+                rate.text(3),
+            ]
+        )
+    return f"Medians, the lowest and the highest round:\n\n{table(head, rows)}"
+
+
+def has_markers(path: Path) -> bool:
+    """Whether a file has both markers, in order and each once."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return re.findall(f"{BEGIN}|{END}", text) == [BEGIN, END]
+
+
+def fill_markers(path: Path, text: str) -> None:
+    """Replace what is between the markers of a file; see `has_markers`."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def summary_files() -> list[Path]:
+    """Return the documents that have the markers for the small table."""
+    pages = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+    return [path for path in pages if path.name != REPORT and has_markers(path)]
+
+
+def write_report(
+    content: Mapping[str, Any], results: Sequence[Result], output: Path
+) -> None:
+    """
+    Write `BENCHMARKS.md`, `bench/results.json` and `bench/cpu.svg` to a folder.
+
+    Args:
+        content: `machine`, `warnings`, `rounds`, `seconds` and `took`.
+        results: Of the workloads.
+        output: The folder. A `BENCHMARKS.md` with markers keeps its other text.
+    """
+    (output / "bench").mkdir(parents=True, exist_ok=True)
+    everything = {**content, "workloads": [result.as_json() for result in results]}
+    data = json.dumps(everything, indent=1, ensure_ascii=False)
+    (output / "bench" / "results.json").write_text(f"{data}\n", encoding="utf-8")
+    plot = "\n".join(plot_lines(results))
+    (output / "bench" / "cpu.svg").write_text(f"{plot}\n", encoding="utf-8")
+    path = output / REPORT
+    if not has_markers(path):
+        path.write_text(f"# Benchmarks\n\n{BEGIN}\n{END}\n", encoding="utf-8")
+    fill_markers(path, f"\n{report_text(content, results)}\n")
+
+
+# --- the plot, in pixels -------------------------------------------------------------
+
+WIDTH: Final = 760
+LABELS: Final = 170  # Room for the names of contenders.
+BAR: Final = 16  # A bar and the space below it.
+TITLE: Final = 34
+FIGURES: Final = 60  # Room for the figure behind a bar.
+SUBJECT_COLORS: Final = ("#1f6fb4", "#8fbce0")
+OTHER_COLORS: Final = ("#8a949b", "#ccd2d6")
+
+
+def plot_lines(results: Iterable[Result]) -> list[str]:
+    """Draw CPU per request as SVG: bars of user and system time, lines for the range."""
+    body: list[str] = []
+    y = 0
+    for result in results:
+        if "cpu" not in result.measures():
+            continue
+        title = f"{result.name}: {result.text}"
+        body.append(f'<text x="0" y="{y + 24}" font-weight="bold">{title}</text>')
+        y += TITLE
+        spreads = [result.spread(contender, "cpu") for contender in result.rounds]
+        highest = max(spread.high for spread in spreads if spread)
+        scale = (WIDTH - LABELS - FIGURES) / max(highest, 1e-9)
+        for contender in result.rounds:
+            body += _bar_lines(result, contender, scale, y)
+            y += BAR
+    y += TITLE
+    body.append(
+        f'<text x="0" y="{y - 10}">CPU µs per request, median: user (dark) and system'
+        " (light) time; the line spans the rounds</text>"
+    )
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}"'
+        ' font-family="sans-serif" font-size="11">'
+    )
+    background = f'<rect width="{WIDTH}" height="{y}" fill="white"/>'
+    return [head, background, *body, "</svg>"]
+
+
+def _bar_lines(result: Result, contender: str, scale: float, y: int) -> Iterator[str]:
+    total, user = (result.spread(contender, name) for name in ("cpu", "user"))
+    yield f'<text x="{LABELS - 6}" y="{y + 10}" text-anchor="end">{contender}</text>'
+    if total is None or user is None:
+        return
+    dark, light = SUBJECT_COLORS if contender == result.subject else OTHER_COLORS
+    end = LABELS + total.median * scale
+    for length, color in (
+        (total.median, light),
+        (min(user.median, total.median), dark),
+    ):
+        yield (
+            f'<rect x="{LABELS}" y="{y}" width="{length * scale:.1f}" height="{BAR - 4}"'
+            f' fill="{color}"/>'
+        )
+    low, high = (LABELS + one * scale for one in (total.low, total.high))
+    middle = y + (BAR - 4) / 2
+    yield (
+        f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle:g}" y2="{middle:g}"'
+        ' stroke="black"/>'
+    )
+    yield f'<text x="{max(high, end) + 4:.1f}" y="{y + 10}">{total.median:.1f}</text>'

@@ -1,45 +1,61 @@
 """
-All that is measured, side by side, in one run: `make bench`.
+Measures volcache next to what could be used instead: `make bench`.
 
-The contenders of a workload take turns, so that what the machine does besides falls on
-all of them alike, and a ratio is taken within one round. A whole run writes the report
-and its plots to docs/ and the small table to README.md; a part of one, a quick one, or
-one beside another revision writes to build/bench/.
+First prints what will be measured and how long it takes. The contenders of a workload
+take turns, so that disturbances affect all of them alike, and ratios are taken within
+one round. A whole run writes its report to docs/BENCHMARKS.md and docs/bench/, and a small
+table where another document has the markers for it. A run of some workloads, a quick one,
+or a comparison of two revisions writes to build/bench/ instead.
 
-    .venv/bin/python bench/run.py [--quick] [--only NAMES] [--base REVISION]
+    .venv/bin/python -m bench.run [--quick] [--only NAMES] [--base REVISION]
 """
 
 from __future__ import annotations
 
 import argparse
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from os import sync
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import page_cache
-from base import base_tree
-from boot import WorkerError
-from document import write_report
-from load import LoadError
-from machine import ROOT, describe, warnings
-from results import Result, Rows
-from runner import Bench, SkippedError, Workload
-from scale import FULL, QUICK, Scale
+from bench.client import LoadError
+from bench.load import measure_rounds
+from bench.machine import ROOT, describe, drop_pages, warnings
+from bench.report import (
+    DOCS,
+    Result,
+    comparison,
+    fill_markers,
+    section,
+    summary,
+    summary_files,
+    write_report,
+)
+from bench.servers import Contenders
+from bench.workloads import (
+    COMPARISON_ROUNDS,
+    FULL,
+    QUICK,
+    Scale,
+    Workload,
+    select,
+    setup_seconds,
+)
 from support.program import ProgramError
-from workloads import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
-PARTIAL_OUTPUT: Final = ROOT / "build" / "bench"
-WHOLE_OUTPUT: Final = ROOT / "docs"
-WORK: Final = ROOT / "build"
+    from bench.load import Rounds
+
+BUILD: Final = ROOT / "build"
 
 
 class Options(argparse.Namespace):
@@ -52,132 +68,197 @@ class Options(argparse.Namespace):
     rounds: int | None
     directory: Path
     output: Path | None
-    drop_caches: bool
-    no_plots: bool
 
-
-def progress(text: str) -> None:
-    """Tell a waiting person what happens, apart from the report."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def chosen(names: str) -> list[Workload]:
-    """
-    Return the workloads with these names, separated by commas; without, the usual ones.
-
-    Raises:
-        SystemExit: There is no such workload; the text names those there are.
-
-    """
-    if not names:
-        return [workload for workload in WORKLOADS if not workload.is_extra]
-    known = {workload.name: workload for workload in WORKLOADS}
-    wanted = names.split(",")
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise SystemExit(
-            f"no workload is called {', '.join(unknown)}; there are: {', '.join(known)}"
-        )
-    # In the order of the table, in which those that share their keys are together.
-    return [workload for name, workload in known.items() if name in wanted]
-
-
-def measure_all(workloads: Sequence[Workload], bench: Bench) -> list[Result]:
-    """Measure one after the other; what went wrong stands in its result."""
-    results = []
-    for workload in workloads:
-        rounds: Rows = {}
-        error = ""
-        began = time.monotonic()
-        try:
-            rounds = workload.measure(bench, workload)
-        except (LoadError, ProgramError, SkippedError, WorkerError) as failure:
-            error = str(failure)
-            progress(f"{workload.name}: no figures: {error}")
-            bench.close()
-        results.append(
-            Result(name=workload.name, title=workload.text, rounds=rounds, error=error)
-        )
-        progress(f"{workload.name} took {time.monotonic() - began:.0f} s")
-    return results
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is the run whose figures are kept in docs/."""
+        return not (self.quick or self.only or self.base or self.output)
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").strip().splitlines()[0]
-    )
+    """
+    Read the command line.
+
+    Raises:
+        SystemExit: An option is wrong, or the help was asked for.
+    """
+    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().split("\n")[0])
     add = parser.add_argument
     add("--quick", action="store_true", help="fewer keys, one round of one second")
     add("--only", default="", help="workloads to measure, separated by commas (all)")
-    add("--base", default="", help="measure this revision of volcache as well")
+    add("--base", default="", help="compare with this revision, and nothing else")
     add("--seconds", type=float, help="of load in each turn, whole ones (1)")
-    add("--rounds", type=int, help="in which the contenders take turns (3)")
-    add("--directory", type=Path, default=WORK, help="where files are kept (build)")
+    add("--rounds", type=int, help="how many (5; 15 with --base; 1 with --quick)")
+    add("--directory", type=Path, default=BUILD, help="where files are kept (build)")
     add("--output", type=Path, help="where the report goes (docs or build/bench)")
-    add("--drop-caches", action="store_true", help="cold: drop all caches, as root")
-    add("--no-plots", action="store_true", help="make no plots")
-    options = parser.parse_args(arguments, namespace=Options())
-    if options.drop_caches and not page_cache.can_drop_everything():
-        parser.error("only root may drop the caches of the machine")
-    return options
+    return parser.parse_args(arguments, namespace=Options())
 
 
 def scale_of(options: Options) -> Scale:
-    """Return the amounts that the command line asks for."""
+    """Return how much the command line asks for."""
     scale = QUICK if options.quick else FULL
+    rounds = COMPARISON_ROUNDS if options.base and not options.quick else scale.rounds
     return replace(
         scale,
         seconds=options.seconds or scale.seconds,
-        rounds=options.rounds or scale.rounds,
+        rounds=options.rounds or rounds,
     )
 
 
+def plan(workloads: Sequence[Workload], scale: Scale) -> Iterator[str]:
+    """Yield the lines that state what will be measured and for how long."""
+    total = setup_seconds(workloads, scale)
+    total += sum(workload.seconds(scale) for workload in workloads)
+    yield (
+        f"{_count(len(workloads), 'workload')}, {_count(scale.rounds, 'round')} of"
+        f" {scale.seconds:g} s for each contender: about {_duration(total)}"
+    )
+    width = max(len(workload.name) for workload in workloads)
+    for workload in workloads:
+        yield (
+            f"  {workload.name:{width}}  {_duration(workload.seconds(scale)):>8}"
+            f"  {workload.text}: {'; '.join(workload.contenders)}"
+        )
+    setup = _duration(setup_seconds(workloads, scale))
+    yield f"  {'':{width}}  {setup:>8}  to start the contenders and to store the keys"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
+
+
+def check_out(folder: Path, revision: str) -> Path:
+    """
+    Extract the sources of a revision into a folder, which is made.
+
+    Raises:
+        SystemExit: There is no such revision; the text is git's.
+    """
+    folder.mkdir()
+    archive = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", revision, "src"],
+        capture_output=True,
+        check=False,
+    )
+    if archive.returncode:
+        raise SystemExit(f"--base {revision}: {archive.stderr.decode().strip()}")
+    subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    return folder
+
+
+def measure_all(
+    workloads: Sequence[Workload], scale: Scale, folder: Path, base: Path = ROOT
+) -> list[Result]:
+    """
+    Measure one after the other; a failure is in the result, and the others are measured.
+
+    Args:
+        workloads: Those with the same dataset one after the other.
+        scale: How much.
+        folder: For the files of the servers, on the disk that is measured.
+        base: The tree of the contender `base`.
+    """
+    results = []
+    contenders = None
+    with ExitStack() as servers:
+        for number, workload in enumerate(workloads, start=1):
+            progress(f"[{number}/{len(workloads)}] {workload.name}")
+            dataset = workload.dataset(scale)
+            if contenders is None or contenders.dataset != dataset:
+                servers.close()
+                place = folder / workload.name
+                contenders = Contenders(servers, place, dataset, base)
+            rounds: Rounds = {}
+            error = ""
+            try:
+                rounds = measure(workload, scale, contenders)
+            except (LoadError, ProgramError) as failure:
+                error = str(failure)
+                progress(f"  no figures: {error}")
+                servers.close()
+                contenders = None
+            name, text = workload.name, workload.text
+            results.append(Result(name=name, text=text, rounds=rounds, error=error))
+    return results
+
+
+def measure(workload: Workload, scale: Scale, contenders: Contenders) -> Rounds:
+    """
+    Measure one workload.
+
+    Raises:
+        LoadError: An answer is wrong.
+        ProgramError: A server does not start, or has ended.
+    """
+    load = workload.load(scale)
+    running = {name: contenders.get(name) for name in workload.contenders}
+
+    def prepare() -> None:
+        if workload.is_cold:
+            drop_pages(contenders.folder)
+        elif load.puts_share:
+            sync()  # A contender does not wait for what another has written.
+
+    if scale.warms_up and not workload.is_cold:
+        measure_rounds(running, load, rounds=1)
+    return measure_rounds(
+        running,
+        load,
+        rounds=scale.rounds,
+        prepare=prepare,
+        report=lambda line: progress(f"  {line}"),
+    )
+
+
+def progress(line: str) -> None:
+    """Print what happens to stderr, apart from the figures."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def end(number: int, _frame: FrameType | None) -> None:
-    """End like at Ctrl-C: servers and folders are cleaned away on the way out."""
+    """End as at Ctrl-C: servers are stopped and folders removed."""
     raise SystemExit(128 + number)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and report; 1 if anything went wrong."""
+    """Measure and report; 1 if a workload failed."""
     options = parse_options(arguments)
-    workloads = chosen(options.only)
+    try:
+        workloads = select(options.only, compares=bool(options.base))
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
     scale = scale_of(options)
+    for line in plan(workloads, scale):
+        progress(line)
     signal.signal(signal.SIGTERM, end)
     options.directory.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    with ExitStack() as stack:
-        folder = tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory)
-        work = Path(stack.enter_context(folder))
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as folder:
+        work = Path(folder)
+        machine = describe(work)
         content = {
-            "machine": describe(work)
-            | ({"base": options.base} if options.base else {}),
+            "machine": machine | ({"base": options.base} if options.base else {}),
             "warnings": list(warnings(work)),
-            "seconds": scale.seconds,
             "rounds": scale.rounds,
+            "seconds": scale.seconds,
         }
-        bench = Bench(
-            work,
-            scale,
-            base=base_tree(stack, work / "base", options.base)
-            if options.base
-            else None,
-            drops_everything=options.drop_caches,
-            progress=progress,
-        )
-        stack.callback(bench.close)
-        results = measure_all(workloads, bench)
+        base = check_out(work / "base", options.base) if options.base else ROOT
+        results = measure_all(workloads, scale, work, base)
     content["took"] = round(time.monotonic() - began)
-    is_whole = not (options.quick or options.only or options.base)
-    output = options.output or (WHOLE_OUTPUT if is_whole else PARTIAL_OUTPUT)
-    report = write_report(
-        content,
-        results,
-        output,
-        with_readme=output == WHOLE_OUTPUT,
-        with_plots=not options.no_plots,
-    )
-    print(report)
+    output = options.output or (DOCS if options.is_whole else BUILD / "bench")
+    write_report(content, results, output)
+    if options.is_whole:
+        for path in summary_files():
+            fill_markers(path, summary(results))
+    print("\n\n".join(section(result) for result in results))
+    if options.base:
+        print(f"\n{comparison(results, options.base)}")
+    print(f"\nIt took {content['took']} s. The report is {output}/BENCHMARKS.md")
     return 1 if any(result.error for result in results) else 0
 
 

@@ -1,120 +1,407 @@
 """
-What is measured, each as it is started: `Server`s that do not run yet.
+The servers that are compared: how each is started on a free port and given its keys.
 
-Those in Python that are no volcache take the web part, and nothing else, from `src`.
+`Contenders` starts what a workload names and fills it with the keys of its dataset.
 """
 
 from __future__ import annotations
 
 import getpass
 import os
+import random
+import resource
+import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import nginx_static
-from machine import ROOT
-from processes import IP, Server
+from bench import client
+from bench.client import IP
+from bench.machine import MIB, ROOT, family, resident_bytes
+
+# Processes are started and ended as in the tests.
+sys.path.append(str(ROOT / "tests"))
+
 from support.nginx import copy_configuration, instances_text, start_command
+from support.ports import listens, pick_port
 from support.process import settings_environment
+from support.program import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import ExitStack
 
-BENCH: Final = ROOT / "bench"
-# What is done to the files of a configuration, given their folder.
-Change = Callable[[Path], None]
+FLOOR: Final = "floor"
+ONE_FILE_PER_KEY: Final = "one file per key"
+FILL_CONNECTIONS: Final = 4
+PROMOTING_READS: Final = 4  # One more than promotes a key to the hot tier.
+MEMCACHED_SLACK_MIB: Final = 256
+PYTHON_PATH: Final = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+SPARE_DESCRIPTORS: Final = 2000  # Left for connections when nginx keeps files open.
+# One worker, as volcache is one process; connections are kept as long as wrk wants, as
+# by bjoern. The DAV module writes a PUT to a temporary file, which it then renames.
+NGINX_CONFIGURATION: Final = """
+daemon off;
+worker_processes 1;
+worker_rlimit_nofile {open_files};
+pid {folder}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    sendfile on;
+    tcp_nopush on;
+    keepalive_requests 100000000;
+    default_type application/octet-stream;
+    client_max_body_size 2m;
+    client_body_buffer_size 128k;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    {extra}
+    server {{
+        listen {ip}:{port} backlog=1024;
+        root {root};
+        location / {{ dav_methods PUT; }}
+    }}
+}}
+"""
 
-PYTHON_PATH: Final = {"PYTHONPATH": str(ROOT / "src")}
+
+class Server(Program):
+    """One server process on a free port of the loopback interface."""
+
+    def __init__(
+        self,
+        command: Callable[[int], Sequence[str | Path]],
+        environment: Callable[[int], Mapping[str, str]] = lambda _: {},
+    ) -> None:
+        """
+        Choose a port; nothing is started yet.
+
+        Args:
+            command: Returns the command line for a port.
+            environment: Returns environment variables to add, for a port.
+        """
+        super().__init__()
+        self.port = pick_port(IP)
+        self._command = command(self.port)
+        self._environment = environment(self.port)
+
+    @property
+    def url(self) -> str:
+        """The address of a server that speaks HTTP."""
+        return f"http://{IP}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """
+        The process id while it runs.
+
+        Raises:
+            ProgramError: It has ended.
+        """
+        if not self.is_running:
+            raise self.failure()
+        return super().pid
+
+    def command(self) -> Sequence[str | Path]:
+        """Return the command line."""
+        return self._command
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the environment."""
+        return {**super().environment(), **self._environment}
+
+    def answers(self) -> bool:
+        """Whether it accepts connections."""
+        return listens(self.port, IP)
 
 
-def volcache(settings: Mapping[str, object], tree: Path | None = None) -> Server:
-    """Make volcache as `python src/`, of this tree or of another one."""
+def volcache(settings: Mapping[str, object], tree: Path = ROOT) -> Server:
+    """Return `python src/` of this tree, or of another revision's."""
     return Server(
-        lambda _: (sys.executable, (tree or ROOT) / "src"),
-        environment=lambda port: settings_environment(
-            {"ip": IP, **settings, "port": port}
-        ),
+        lambda _: (sys.executable, tree / "src"),
+        lambda port: settings_environment({"ip": IP, **settings, "port": port}),
     )
 
 
-def floor(value_bytes: int, status: str) -> Server:
-    """Make what answers a constant of a length."""
-    script = BENCH / "floor.py"
+def app(name: str, *arguments: str) -> Server:
+    """Return an application of `apps.py`."""
     return Server(
-        lambda port: (sys.executable, script, str(port), str(value_bytes), status),
-        environment=lambda _: PYTHON_PATH,
+        lambda port: (sys.executable, "-m", "bench.apps", name, str(port), *arguments),
+        lambda _: PYTHON_PATH,
     )
 
 
-def step(name: str, count: int, value_bytes: int, folder: Path) -> Server:
-    """Make one of the steps between the floor and volcache; `folder` is for its files."""
-    script, sizes = BENCH / "ladder.py", (str(count), str(value_bytes))
-    return Server(
-        lambda port: (sys.executable, script, str(port), name, *sizes, folder),
-        environment=lambda _: PYTHON_PATH,
-    )
+def memcached(memory_mib: int) -> Server:
+    """Return memcached with one thread, as bjoern has one."""
+    user = ("-u", getpass.getuser()) if os.geteuid() == 0 else ()
+    options = ("-U", "0", "-t", "1", "-m", str(memory_mib), "-I", "2m", *user)
+    return Server(lambda port: ("memcached", "-l", IP, "-p", str(port), *options))
 
 
-def one_file_per_key(root: Path) -> Server:
-    """Make what serves a folder in Python."""
-    script = BENCH / "one_file_per_key.py"
-    return Server(
-        lambda port: (sys.executable, script, str(port), root),
-        environment=lambda _: PYTHON_PATH,
-    )
+def nginx(folder: Path, root: Path, *, keeps_open: bool) -> Server:
+    """
+    Return nginx that serves the files of a folder.
+
+    Args:
+        folder: For nginx's own files; made.
+        root: The files.
+        keeps_open: Whether `open_file_cache` is on.
+    """
+    open_files = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    count = open_files - SPARE_DESCRIPTORS
+    cache = f"open_file_cache max={count} inactive=60s; open_file_cache_valid 60s;"
+
+    def command(port: int) -> Sequence[str]:
+        folder.mkdir()
+        text = NGINX_CONFIGURATION.format(
+            folder=folder,
+            extra=cache if keeps_open else "",
+            open_files=open_files,
+            ip=IP,
+            port=port,
+            root=root,
+        )
+        (folder / "nginx.conf").write_text(text, encoding="utf-8")
+        return start_command(folder, "nginx.conf")
+
+    return Server(command)
 
 
-def nginx(folder: Path, root: Path, *, cached: bool) -> Server:
-    """Make nginx that serves `root`; the rest is as `nginx_static.command` has it."""
-    return Server(lambda port: nginx_static.command(folder, root, port, cached=cached))
-
-
-def unchanged(_folder: Path) -> None:
-    """Leave the configuration as it is."""
+Change = Callable[[Path], None]  # Edits the files of a configuration, given its folder.
 
 
 def replaced(name: str, old: str, new: str) -> Change:
-    """Make a change of one piece of a file of the configuration."""
+    """Return a change that replaces `old` in one file; ValueError if it is not there."""
 
     def change(folder: Path) -> None:
         text = (folder / name).read_text(encoding="utf-8")
         if old not in text:
-            raise ValueError(f"{name} does not hold {old!r}")
+            raise ValueError(f"{name} does not contain {old!r}")
         (folder / name).write_text(text.replace(old, new), encoding="utf-8")
 
     return change
 
 
-def nginx_before(
-    instances: Sequence[Server], folder: Path, change: Change = unchanged
+def nginx_in_front(
+    instances: Sequence[Server], folder: Path, changes: Sequence[Change] = ()
 ) -> Server:
     """
-    Make nginx with the configuration of this repository.
+    Return nginx with the configuration in `nginx/`.
 
     Args:
-        instances: What it passes requests on to.
+        instances: Its upstream servers.
         folder: For the configuration and nginx's own files; made.
-        change: What is changed of the configuration.
-
+        changes: Edits of the configuration.
     """
 
     def command(port: int) -> Sequence[str]:
         copy_configuration(folder)
-        replaced("volcache/listen.conf", "127.0.0.1:8080", f"{IP}:{port}")(folder)
-        replaced("volcache/log.conf", "/var/log/nginx/", f"{folder}/")(folder)
         names = [f"{IP}:{server.port}" for server in instances]
         lines = instances_text(names)
         (folder / "volcache/instances.conf").write_text(lines, encoding="utf-8")
-        change(folder)
+        for change in (
+            replaced("volcache/listen.conf", "127.0.0.1:8080", f"{IP}:{port}"),
+            replaced("volcache/log.conf", "/var/log/nginx/", f"{folder}/"),
+            *changes,
+        ):
+            change(folder)
         return start_command(folder, "cluster.conf")
 
     return Server(command)
 
 
-def memcached(memory_mib: int) -> Server:
-    """Make memcached with one thread, as bjoern has one."""
-    user = ("-u", getpass.getuser()) if os.geteuid() == 0 else ()
-    options = ("-U", "0", "-t", "1", "-m", str(memory_mib), "-I", "2m", *user)
-    return Server(lambda port: ("memcached", "-l", IP, "-p", str(port), *options))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """
+    What the contenders of a workload store: one value under `k0` to `k<count-1>`.
+
+    Attributes:
+        count: How many keys.
+        value_bytes: Size of each value.
+        is_stored: Whether the contenders have the keys from the start.
+        volume_size: Of volcache, in bytes.
+        volume_num: Of volcache.
+    """
+
+    count: int
+    value_bytes: int
+    is_stored: bool = True
+    volume_size: int = 1024 * MIB
+    volume_num: int = 4
+
+    @property
+    def value(self) -> bytes:
+        """The value: incompressible, and the same in each run."""
+        return random.Random(1).randbytes(self.value_bytes)  # noqa: S311
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys in the order in which they are stored."""
+        return [f"k{number}" for number in range(self.count)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """
+    A running server and the servers it depends on.
+
+    Attributes:
+        server: Receives the requests.
+        behind: Their CPU and memory count with the server's.
+        is_memcached: Whether it speaks memcached's protocol instead of HTTP.
+        bytes_per_key: The growth of its memory per stored key; None if not filled.
+    """
+
+    server: Server
+    behind: tuple[Server, ...] = ()
+    is_memcached: bool = False
+    bytes_per_key: float | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        """All its processes."""
+        both = (self.server, *self.behind)
+        return [pid for server in both for pid in family(server.pid)]
+
+
+class Contenders:
+    """Starts servers in a folder, each filled with the dataset, and keeps them running."""
+
+    def __init__(
+        self, stack: ExitStack, folder: Path, dataset: Dataset, base: Path = ROOT
+    ) -> None:
+        """
+        Make the folder; nothing is started yet.
+
+        Args:
+            stack: Its end stops the servers and removes the folder.
+            folder: Does not exist yet.
+            dataset: What the servers store.
+            base: The tree that the contender `base` runs.
+        """
+        folder.mkdir()
+        stack.callback(shutil.rmtree, folder)
+        self.folder = folder
+        self.dataset = dataset
+        self._stack = stack
+        self._running: dict[str, Contender] = {}
+        self._starts: dict[str, Callable[[str], Contender]] = {
+            "volcache": self._volcache,
+            "base": partial(self._volcache, tree=base),
+            FLOOR: partial(self._floor, status="200 OK"),
+            "floor 404": partial(self._floor, status="404 Not Found"),
+            "nginx": partial(self._nginx, keeps_open=False),
+            "nginx, open_file_cache": partial(self._nginx, keeps_open=True),
+            "memcached": self._memcached,
+            ONE_FILE_PER_KEY: self._one_file_per_key,
+            "through nginx": self._through_nginx,
+            "hot tier": self._hot_tier,
+        }
+
+    def get(self, name: str) -> Contender:
+        """Return a contender, started and filled at its first use."""
+        if name not in self._running:
+            self._running[name] = self._starts[name](name)
+        return self._running[name]
+
+    def started(self, server: Server) -> Server:
+        """Start a server that runs as long as the contenders."""
+        return self._stack.enter_context(server)
+
+    def path(self, name: str) -> Path:
+        """Return a path for a contender's files, without spaces and commas."""
+        return self.folder / "-".join(name.replace(",", "").split())
+
+    def _volcache(self, name: str, tree: Path = ROOT, **more: object) -> Contender:
+        settings = {
+            "mount_point": self.path(name),
+            "volume_size": self.dataset.volume_size,
+            "volume_num": self.dataset.volume_num,
+            **more,
+        }
+        server = self.started(volcache(settings, tree))
+        return self._filled(server, client.http_put, client.is_complete_http)
+
+    def _floor(self, _name: str, status: str) -> Contender:
+        server = app("floor", str(self.dataset.value_bytes), status)
+        return Contender(server=self.started(server))
+
+    def _nginx(self, name: str, *, keeps_open: bool) -> Contender:
+        server = nginx(self.path(name), self._files(), keeps_open=keeps_open)
+        return Contender(server=self.started(server))
+
+    def _one_file_per_key(self, _name: str) -> Contender:
+        return Contender(server=self.started(app("files", str(self._files()))))
+
+    def _through_nginx(self, name: str) -> Contender:
+        instance = self.get("volcache").server
+        front = nginx_in_front([instance], self.path(name))
+        return Contender(server=self.started(front), behind=(instance,))
+
+    def _hot_tier(self, name: str) -> Contender:
+        """Start volcache with memcached, and read each key until it is promoted."""
+        tier = self.started(memcached(self._memcached_mib()))
+        found = self._volcache(name, memc_on=True, memc_servers=f"{IP}:{tier.port}")
+        reads = [client.http_get(key) for key in self.dataset.keys]
+        fill(found.server, reads * PROMOTING_READS, client.is_complete_http)
+        return replace(found, behind=(tier,))
+
+    def _memcached(self, _name: str) -> Contender:
+        server = self.started(memcached(self._memcached_mib()))
+        put, is_complete = client.memcached_set, client.is_complete_stored
+        return replace(self._filled(server, put, is_complete), is_memcached=True)
+
+    def _memcached_mib(self) -> int:
+        """Return the memory that holds all keys."""
+        values = self.dataset.count * self.dataset.value_bytes
+        return values * 5 // 4 // MIB + MEMCACHED_SLACK_MIB
+
+    def _files(self) -> Path:
+        """Return the folder of files, one for each key, that two contenders share."""
+        folder = self.folder / "files"
+        if not folder.exists():
+            folder.mkdir()
+            value = self.dataset.value
+            for key in self.dataset.keys if self.dataset.is_stored else ():
+                (folder / key).write_bytes(value)
+        return folder
+
+    def _filled(
+        self,
+        server: Server,
+        put: Callable[[str, bytes], bytes],
+        is_complete: client.IsComplete,
+    ) -> Contender:
+        """Store the dataset, and measure how much memory it takes."""
+        if not self.dataset.is_stored:
+            return Contender(server=server)
+        keys, value = self.dataset.keys, self.dataset.value
+        # Buffers that the first requests allocate do not count for the keys.
+        fill(server, (put(key, value) for key in keys[:100]), is_complete)
+        pids = family(server.pid)
+        before = resident_bytes(pids)
+        fill(server, (put(key, value) for key in keys), is_complete)
+        grown = resident_bytes(pids) - before
+        return Contender(server=server, bytes_per_key=grown / len(keys))
+
+
+def fill(
+    server: Server, requests: Iterable[bytes], is_complete: client.IsComplete
+) -> None:
+    """
+    Send requests in order, without measuring.
+
+    Raises:
+        LoadError: One of them failed.
+    """
+    client.closed_loop(
+        {server.port: requests}, is_complete, connections=FILL_CONNECTIONS
+    )

@@ -1,180 +1,275 @@
 """
-The workloads by name: what is stored, what is asked for, and who takes part.
+The workloads by name: what is stored, what is requested, and which servers take part.
 
-The first row of a workload is what is measured; the others are what it is held against.
-Those that share their keys stand together, so that servers are filled once.
+The first contender of a workload is compared with the others. Workloads with the same
+dataset stand together, so that its servers are filled once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
 
-from contenders import MIB, Keys
-from instances import measure_instances
-from ladder import STEPS
-from restart import restarting
-from rotation import BARE, measure_rotation
-from runner import Workload, under_traffic
-from traffic import Traffic
+from bench.load import Load
+from bench.machine import MIB
+from bench.servers import FLOOR, ONE_FILE_PER_KEY, Dataset
 
 if TYPE_CHECKING:
-    from scale import Scale
+    from collections.abc import Callable, Iterable, Sequence
 
 KIB: Final = 1024
-FLOOR: Final = "floor"
-NAIVE: Final = "one file per key"
-OTHERS: Final = (FLOOR, "nginx", "memcached", NAIVE)
-LADDER: Final = ("volcache", *reversed(STEPS), FLOOR)
-ON_DISK: Final = ("volcache", "nginx", NAIVE)
-GET: Final = Traffic(kind="get")
-PUT: Final = Traffic(kind="put")
+# Seconds apart from those under load, measured on two cores and rounded up.
+TURN_SECONDS: Final = 0.3  # Start of wrk, sync.
+START_SECONDS: Final = 0.7  # Start and end of a server.
+STORED_SECONDS: Final = 1 / 5_000  # To store one key in one server.
+STORED_BYTE_SECONDS: Final = 1 / (250 * MIB)
+READ_SECONDS: Final = 1 / 8_000  # To read one key from the disk by the own client.
+DROP_SECONDS: Final = 1 / 40_000  # To drop the pages of one key's file.
 
 
-def small(scale: Scale) -> Keys:
-    """Return what is read: 1 KiB under each key."""
-    return Keys(count=scale.keys, value_bytes=KIB)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """
+    How much is measured.
+
+    Attributes:
+        rounds: In each of which every contender has one turn.
+        seconds: Of load in each turn.
+        keys: Of 1 KiB.
+        large_keys: Of 64 KiB.
+        sample: Keys that are read from a cold disk in random order.
+        sequence: Keys that are read from a cold disk in the order they were stored.
+        warms_up: Whether each contender has a turn that does not count first.
+        connections: With a request under way.
+    """
+
+    rounds: int
+    seconds: float
+    keys: int
+    large_keys: int
+    sample: int
+    sequence: int
+    warms_up: bool
+    connections: int = 20
 
 
-def large(scale: Scale) -> Keys:
-    """Return what is read: 64 KiB under each key."""
-    return Keys(
-        count=scale.keys, value_bytes=64 * KIB, volume_size=896 * MIB, volume_num=3
+FULL: Final = Scale(
+    rounds=5,
+    seconds=1,
+    keys=40_000,
+    large_keys=8_000,
+    sample=4_000,
+    sequence=12_000,
+    warms_up=True,
+)
+QUICK: Final = Scale(
+    rounds=1,
+    seconds=1,
+    keys=4_000,
+    large_keys=1_000,
+    sample=1_000,
+    sequence=3_000,
+    warms_up=False,
+)
+COMPARISON_ROUNDS: Final = 15  # Two revisions differ by little.
+
+
+def _small(scale: Scale) -> Dataset:
+    return Dataset(count=scale.keys, value_bytes=KIB)
+
+
+def _large(scale: Scale) -> Dataset:
+    return Dataset(count=scale.large_keys, value_bytes=64 * KIB)
+
+
+# Writing to memory that the machine has not used before costs more than writing to it
+# again, above all in a virtual machine: volumes that are written to are small, so that
+# they are soon overwritten.
+def _small_written(scale: Scale) -> Dataset:
+    return Dataset(
+        count=scale.keys, value_bytes=KIB, is_stored=False, volume_size=64 * MIB
     )
 
 
-def small_empty(scale: Scale) -> Keys:
-    """
-    Return what is written: 1 KiB, into volumes that are soon overwritten.
-
-    Writing to memory that the machine has not used before costs more than writing to
-    it again, above all in a virtual machine.
-    """
-    return Keys(count=scale.keys, value_bytes=KIB, stored=False, volume_size=64 * MIB)
-
-
-def large_empty(scale: Scale) -> Keys:
-    """Return what is written: 64 KiB, into volumes that are soon overwritten."""
-    return Keys(
-        count=scale.write_keys,
+def _large_written(scale: Scale) -> Dataset:
+    return Dataset(
+        count=scale.large_keys,
         value_bytes=64 * KIB,
-        stored=False,
+        is_stored=False,
         volume_size=256 * MIB,
     )
 
 
-def hot(scale: Scale) -> Keys:
+def _promoted(scale: Scale) -> Dataset:
     """Return few keys, all of which memcached holds."""
-    return Keys(count=scale.keys // 40, value_bytes=KIB)
+    return Dataset(count=scale.keys // 40, value_bytes=KIB)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """
+    One thing to measure.
+
+    Attributes:
+        name: Selects it on the command line.
+        text: What is done, in one line.
+        dataset: Returns what is stored.
+        kind: Of the requests, see `load.Load`.
+        contenders: By the names of `servers.Contenders`; the first is compared with
+            the others.
+        is_cold: Whether files are read from the disk.
+    """
+
+    name: str
+    text: str
+    dataset: Callable[[Scale], Dataset]
+    kind: Literal["get", "put", "mix", "miss", "sample", "sequential"]
+    contenders: tuple[str, ...]
+    is_cold: bool = False
+
+    def load(self, scale: Scale) -> Load:
+        """Return the requests of one turn."""
+        return Load(
+            kind=self.kind,
+            dataset=self.dataset(scale),
+            seconds=scale.seconds,
+            connections=scale.connections,
+            sample=scale.sequence if self.kind == "sequential" else scale.sample,
+        )
+
+    def seconds(self, scale: Scale) -> float:
+        """Estimate the seconds of all turns."""
+        load = self.load(scale)
+        turn = load.seconds
+        if self.is_cold:
+            count = len(load.keys(0))
+            turn = count * READ_SECONDS + load.dataset.count * DROP_SECONDS
+        warm_up = int(scale.warms_up and not self.is_cold)
+        turns = len(self.contenders) * (scale.rounds + warm_up)
+        return turns * (turn + TURN_SECONDS)
+
+
+OTHERS: Final = (FLOOR, "nginx", "memcached", ONE_FILE_PER_KEY)
+ON_DISK: Final = ("nginx", ONE_FILE_PER_KEY)
 
 WORKLOADS: Final = (
     Workload(
         name="write-1k",
-        text="PUT of 1 KiB under keys drawn at random",
-        rows=("volcache", *OTHERS),
-        measure=under_traffic("write-1k", small_empty, PUT),
+        text="PUT of 1 KiB, random keys",
+        dataset=_small_written,
+        kind="put",
+        contenders=("volcache", *OTHERS),
     ),
     Workload(
         name="write-64k",
-        text="PUT of 64 KiB under keys drawn at random",
-        rows=("volcache", *OTHERS),
-        measure=under_traffic("write-64k", large_empty, PUT),
+        text="PUT of 64 KiB, random keys",
+        dataset=_large_written,
+        kind="put",
+        contenders=("volcache", *OTHERS),
     ),
     Workload(
         name="read-64k",
-        text="GET of 64 KiB, keys drawn at random, from the page cache",
-        rows=("volcache", *OTHERS),
-        measure=under_traffic("large", large, GET),
+        text="GET of 64 KiB, random keys, from the page cache",
+        dataset=_large,
+        kind="get",
+        contenders=("volcache", *OTHERS),
     ),
     Workload(
         name="read-1k",
-        text="GET of 1 KiB, keys drawn at random, from the page cache",
-        rows=("volcache", FLOOR, "nginx", "nginx, open_file_cache", "memcached", NAIVE),
-        measure=under_traffic("small", small, GET),
-    ),
-    Workload(
-        name="one-file",
-        text="GET of the same 1 KiB again and again",
-        rows=("volcache", *OTHERS),
-        measure=under_traffic("small", small, Traffic(kind="get", first=1)),
+        text="GET of 1 KiB, random keys, from the page cache",
+        dataset=_small,
+        kind="get",
+        contenders=("volcache", FLOOR, "nginx", "nginx, open_file_cache", *OTHERS[2:]),
     ),
     Workload(
         name="misses",
-        text="GET of keys nobody stored",
-        rows=("volcache", "floor 404", "nginx", "memcached", NAIVE),
-        measure=under_traffic("small", small, Traffic(kind="miss")),
-    ),
-    Workload(
-        name="zipf",
-        text="GET of 1 KiB, keys drawn by Zipf's law with exponent 0.99",
-        rows=("volcache", *OTHERS),
-        measure=under_traffic("small", small, Traffic(kind="get", exponent=0.99)),
+        text="GET of keys that are not stored",
+        dataset=_small,
+        kind="miss",
+        contenders=("volcache", "floor 404", *OTHERS[1:]),
     ),
     Workload(
         name="through-nginx",
-        text="GET of 1 KiB through nginx, whose CPU counts with the instance's",
-        rows=("through nginx", "volcache", "nginx"),
-        measure=under_traffic("small", small, GET),
+        text="GET of 1 KiB through nginx, CPU of nginx and volcache together",
+        dataset=_small,
+        kind="get",
+        contenders=("through nginx", "volcache", "nginx"),
     ),
     Workload(
         name="read-1k-cold",
-        text="GET of 1 KiB, some keys once each in random order, from the disk",
-        rows=ON_DISK,
-        measure=under_traffic("small", small, Traffic(kind="sample"), is_cold=True),
+        text="GET of 1 KiB, random keys, each at most once, from the disk",
+        dataset=_small,
+        kind="sample",
+        contenders=("volcache", *ON_DISK),
+        is_cold=True,
     ),
     Workload(
         name="sequential-cold",
-        text="GET of 1 KiB, all keys in the order they were stored, from the disk",
-        rows=ON_DISK,
-        measure=under_traffic("small", small, Traffic(kind="all"), is_cold=True),
+        text="GET of 1 KiB, keys in the order they were stored, from the disk",
+        dataset=_small,
+        kind="sequential",
+        contenders=("volcache", *ON_DISK),
+        is_cold=True,
     ),
     Workload(
         name="mix-95-5",
-        text="95 % GET and 5 % PUT of 1 KiB, keys drawn at random",
-        rows=("volcache", FLOOR, "nginx", NAIVE),
-        measure=under_traffic("small", small, Traffic(kind="mix")),
-    ),
-    Workload(
-        name="ladder-get",
-        text="GET of 1 KiB; each row does one thing more than the one below it",
-        rows=LADDER,
-        measure=under_traffic("small", small, GET),
-    ),
-    Workload(
-        name="ladder-put",
-        text="PUT of 1 KiB; each row does one thing more than the one below it",
-        rows=LADDER,
-        measure=under_traffic("ladder-put", small_empty, PUT),
+        text="95 % GET and 5 % PUT of 1 KiB, random keys",
+        dataset=_small,
+        kind="mix",
+        contenders=("volcache", FLOOR, *ON_DISK),
     ),
     Workload(
         name="hot-tier",
-        text="GET of 1 KiB that memcached holds, whose CPU counts with the instance's",
-        rows=("hot tier", "volcache", "memcached"),
-        measure=under_traffic("hot", hot, GET),
-    ),
-    Workload(
-        name="rotation",
-        text="PUT of 1 KiB without pause while volumes are overwritten in turn",
-        rows=("volcache", *BARE),
-        measure=measure_rotation,
-    ),
-    Workload(
-        name="instances-cold",
-        text="GET of 1 KiB from the disk, the keys spread over instances on one disk",
-        rows=("1 instance", "4 instances", "16 instances"),
-        measure=measure_instances,
-    ),
-    Workload(
-        name="restart-1m",
-        text="Opening a store of a million keys of 100 bytes",
-        rows=(),
-        measure=restarting(0),
-    ),
-    Workload(
-        name="restart-5m",
-        text="Opening a store of five million keys of 100 bytes",
-        rows=(),
-        measure=restarting(1),
-        is_extra=True,
+        text="GET of 1 KiB that memcached holds, CPU of memcached and volcache together",
+        dataset=_promoted,
+        kind="get",
+        contenders=("hot tier", "volcache", "memcached"),
     ),
 )
+
+
+def select(names: str, *, compares: bool = False) -> list[Workload]:
+    """
+    Return workloads in the order in which they are measured.
+
+    Args:
+        names: Separated by commas; empty for all.
+        compares: Return the workloads whose first contender is volcache, with two
+            contenders: volcache and `base`, another revision of it.
+
+    Raises:
+        ValueError: A name is unknown, or not one that can be compared; the text lists
+            the names.
+    """
+    usable: Sequence[Workload] = WORKLOADS
+    if compares:
+        usable = [
+            replace(workload, contenders=("volcache", "base"))
+            for workload in WORKLOADS
+            if workload.contenders[0] == "volcache"
+        ]
+    known = [workload.name for workload in usable]
+    wanted = [name.strip() for name in names.split(",")] if names else known
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ValueError(
+            f"unknown workload: {', '.join(unknown)}; choose from: {', '.join(known)}"
+        )
+    return [workload for workload in usable if workload.name in wanted]
+
+
+def setup_seconds(workloads: Iterable[Workload], scale: Scale) -> float:
+    """Estimate the seconds to start the servers and to store the datasets."""
+    pairs = {
+        (workload.dataset(scale), name)
+        for workload in workloads
+        for name in workload.contenders
+    }
+    seconds = 0.0
+    for dataset, name in pairs:
+        seconds += START_SECONDS
+        if dataset.is_stored and not name.startswith(FLOOR):
+            count = dataset.count
+            seconds += count * STORED_SECONDS
+            seconds += count * dataset.value_bytes * STORED_BYTE_SECONDS
+    return seconds

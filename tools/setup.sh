@@ -5,7 +5,7 @@
 #   tools/setup.sh lint    and of the checks
 #   tools/setup.sh cluster and of a cluster on this machine: memcached and nginx
 #   tools/setup.sh test    all of these, and of the tests
-#   tools/setup.sh bench   cluster, wrk and the plots, for the benchmarks
+#   tools/setup.sh bench   cluster and wrk, for the benchmarks
 #
 # System packages are installed by apt, as root or through sudo; without apt the missing
 # ones are listed. Python packages go to .venv. A stamp in .venv records the requirements
@@ -221,13 +221,6 @@ install_test_requirements() {
     signature "${TEST_FILES[@]}" >.venv/test.stamp
 }
 
-install_bench_requirements() {
-    say "installing bench/requirements.txt into .venv"
-    rm -f .venv/bench.stamp
-    pip_install -r bench/requirements.txt
-    signature "${BENCH_FILES[@]}" >.venv/bench.stamp
-}
-
 install_cluster_requirements() {
     say "installing conf/cluster/requirements.txt into .venv"
     rm -f .venv/cluster.stamp
@@ -245,7 +238,6 @@ make_venv() {
 RUN_FILES=(requirements.txt pyproject.toml)
 CLUSTER_FILES=(conf/cluster/requirements.txt)
 TEST_FILES=(tests/requirements.txt)
-BENCH_FILES=(bench/requirements.txt)
 
 # -------------------------------------------------------------------------------------
 
@@ -292,9 +284,6 @@ main() {
                 install_cluster_requirements
             ;;
     esac
-    if [ "$purpose" = bench ]; then
-        is_installed bench.stamp "${BENCH_FILES[@]}" || install_bench_requirements
-    fi
     case $purpose in
         lint | test)
             is_installed test.stamp "${TEST_FILES[@]}" || install_test_requirements

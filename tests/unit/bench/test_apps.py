@@ -1,4 +1,4 @@
-"""The small servers that volcache is held against answer what they are said to."""
+"""The WSGI applications that volcache is compared with."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import floor
-import ladder
-import one_file_per_key
+from bench.apps import files, floor
+from bench.extra.ladder import CHECKSUMS, DISK, STEPS, Ladder
+from bench.servers import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 SIZE = 100
 
 
-def stepping(step: str) -> Make:
+def make_step(step: str) -> Make:
     """Return what makes the application of a step of the ladder."""
-    return lambda folder: ladder.Ladder(step, 3, SIZE, folder).application()
+    return lambda folder: Ladder(step, Dataset(count=3, value_bytes=SIZE), folder)
 
 
 MAKERS: dict[str, Make] = {
-    "floor": lambda _: floor.make_application(SIZE),
-    "one file per key": lambda folder: one_file_per_key.make_application(str(folder)),
-    **{step: stepping(step) for step in ladder.STEPS},
+    "floor": lambda _: floor(str(SIZE)),
+    "files": lambda folder: files(str(folder)),
+    **{step: make_step(step) for step in STEPS},
 }
 
 
@@ -46,12 +46,12 @@ def ask(application: Any, verb: str, body: bytes = b"") -> tuple[str, int, bytes
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_value_that_is_put_is_answered_with_as_many_bytes(
+def test_a_get_is_answered_with_the_announced_bytes_and_a_put_with_none(
     name: str, tmp_path: Path
 ) -> None:
-    """With the length that is announced."""
+    """Of one file per key, a key that is not stored is a miss."""
     application = MAKERS[name](tmp_path)
-    if name == "one file per key":
+    if name == "files":
         assert ask(application, "GET") == ("404 Not Found", 0, b"")
     else:
         status, length, value = ask(application, "GET")
@@ -59,17 +59,23 @@ def test_a_value_that_is_put_is_answered_with_as_many_bytes(
     assert ask(application, "PUT", b"x" * SIZE) == ("200 OK", 0, b"")
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
-    """By the two that keep it."""
-    for name in ("one file per key", ladder.DISK):
+def test_the_floor_answers_gets_with_the_status_it_was_given() -> None:
+    """To compare with misses."""
+    status, _, _ = ask(floor(str(SIZE), "404 Not Found"), "GET")
+    assert status == "404 Not Found"
+
+
+def test_the_value_that_was_put_is_read_back(tmp_path: Path) -> None:
+    """By the applications that store it."""
+    for name in ("files", DISK):
         application = MAKERS[name](tmp_path)
         ask(application, "PUT", b"y" * SIZE)
         assert ask(application, "GET") == ("200 OK", SIZE, b"y" * SIZE)
 
 
-def test_the_last_step_notices_another_value(tmp_path: Path) -> None:
-    """The checksum is compared, not only computed."""
-    application = MAKERS[ladder.CHECKSUMS](tmp_path)
+def test_the_last_step_compares_the_checksum(tmp_path: Path) -> None:
+    """It is the checksum of another value."""
+    application = MAKERS[CHECKSUMS](tmp_path)
     ask(application, "PUT", b"y" * SIZE)
-    with pytest.raises(ValueError, match="damaged"):
+    with pytest.raises(ValueError, match="checksum"):
         ask(application, "GET")

@@ -1,0 +1,1 @@
+"""Measurements that the documentation cites and `make bench` does not repeat."""

@@ -1,0 +1,190 @@
+"""
+Time to open a store with very many keys, and the memory of each key.
+
+Fills a store with keys of one length, then opens it in new processes: with its files in
+the page cache, without, and with the index files removed, so that they are rebuilt.
+RSS is what the process grew by when the store was open, *RSS at most* what it grew by
+until then.
+
+    .venv/bin/python -m bench.extra.boot --keys 1000000 --key-size 100
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from bench.extra.script import ScriptError, make_parser, measuring
+from bench.machine import MIB, drop_pages, memory_bytes
+from bench.report import Spread, table
+from bench.servers import PYTHON_PATH
+from volcache.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MODULE: Final = "bench.extra.boot"
+RECORD_OVERHEAD_BYTES_MAX: Final = 256  # More than the header of a record takes.
+CHECKED_KEYS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the store holds; sizes are in bytes."""
+
+    keys: int
+    key_size: int = 100
+    value_size: int = 10
+    volume_size: int = 64 * MIB
+
+    @property
+    def volume_num(self) -> int:
+        """Enough volumes for all keys."""
+        record = RECORD_OVERHEAD_BYTES_MAX + self.key_size + self.value_size
+        return max(2, record * self.keys // self.volume_size + 2)
+
+    def key(self, number: int) -> bytes:
+        """Return the key of a number, in the length asked for."""
+        return b"bench/%0*d" % (self.key_size - len(b"bench/"), number)
+
+    def open(self, mount_point: str) -> Store:
+        """Open the store, without a sync before it is closed."""
+        return Store.open(
+            mount_point,
+            volume_size=self.volume_size,
+            volume_num=self.volume_num,
+            sync_mode="none",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What opening took; memory is in bytes, of all keys."""
+
+    seconds: float
+    resident: int
+    resident_max: int
+
+
+def fill(mount_point: str, job: Job) -> None:
+    """Put each key once and close the store."""
+    store = job.open(mount_point)
+    value = b"v" * job.value_size
+    for number in range(job.keys):
+        store.put(job.key(number), value)
+    store.close()
+
+
+def open_once(mount_point: str, job: Job) -> Opened:
+    """
+    Open the store in this process, which must be a new one.
+
+    Raises:
+        ScriptError: A key is missing.
+    """
+    gc.collect()
+    before = memory_bytes(os.getpid())
+    began = time.perf_counter()
+    store = job.open(mount_point)
+    seconds = time.perf_counter() - began
+    highest = memory_bytes(os.getpid(), "VmHWM")
+    gc.collect()
+    opened = Opened(
+        seconds=seconds,
+        resident=memory_bytes(os.getpid()) - before,
+        resident_max=highest - before,
+    )
+    for number in range(0, job.keys, max(1, job.keys // CHECKED_KEYS)):
+        if store.get(job.key(number)) is None:
+            raise ScriptError(f"key {number} is missing")
+    store.close()
+    return opened
+
+
+def in_new_process(action: str, mount_point: Path, job: Job) -> str:
+    """
+    Run `fill` or `open` in a new process, and return what it prints.
+
+    Raises:
+        ScriptError: It failed.
+    """
+    done = subprocess.run(
+        (sys.executable, "-m", MODULE, action, mount_point, json.dumps(asdict(job))),
+        env=os.environ | PYTHON_PATH,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ScriptError(f"{action} ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def remove_index_files(mount_point: Path) -> None:
+    """Leave only the volumes."""
+    shutil.rmtree(mount_point / "index")
+
+
+STATES: Final[dict[str, Callable[[Path], None]]] = {
+    "index files in the page cache": lambda _: None,
+    "index files on the disk": drop_pages,
+    "volumes only, index files rebuilt": remove_index_files,
+}
+
+
+def measure(name: str, mount_point: Path, job: Job, rounds: int) -> list[str]:
+    """Open the store several times in one state, and return a row of the table."""
+    opened = []
+    for _ in range(rounds):
+        STATES[name](mount_point)
+        opened.append(json.loads(in_new_process("open", mount_point, job)))
+    seconds = Spread.of([one["seconds"] for one in opened])
+    memory = [
+        f"{Spread.of([one[field] / job.keys for one in opened]).median:.0f}"
+        for field in ("resident", "resident_max")
+    ]
+    return [name, seconds.text(2), f"{job.keys / seconds.median:.0f}", *memory]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("--keys", type=int, default=1_000_000, help="how many (1000000)")
+    add("--key-size", type=int, default=100, help="in bytes (100)")
+    add("--value-size", type=int, default=10, help="in bytes (10)")
+    add("--rounds", type=int, default=3, help="for each state (3)")
+    options = parser.parse_args()
+    job = Job(
+        keys=options.keys, key_size=options.key_size, value_size=options.value_size
+    )
+    with measuring(options.directory) as (_, work):
+        in_new_process("fill", work / "store", job)
+        rows = [measure(name, work / "store", job, options.rounds) for name in STATES]
+    print(f"\n{job.keys} keys of {job.key_size} bytes; memory in bytes for each:\n")
+    head = ["opened from", "seconds", "keys/s", "RSS", "RSS at most"]
+    print(table(head, rows))
+
+
+def child(action: str, mount_point: str, text: str) -> None:
+    """Do what a new process was started for."""
+    job = Job(**json.loads(text))
+    if action == "fill":
+        fill(mount_point, job)
+    else:
+        print(json.dumps(asdict(open_once(mount_point, job))))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] in (["fill"], ["open"]):
+        child(*sys.argv[1:])
+    else:
+        main()

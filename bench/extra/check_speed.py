@@ -1,0 +1,107 @@
+"""
+The speed of `volcache check`, next to a plain loop that reads the same volumes.
+
+Both read in turns: with the volumes dropped from the page cache, and with all of them in
+memory. The ratio is taken within each round.
+
+    .venv/bin/python -m bench.extra.check_speed --megabytes 512
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from bench.extra.boot import Job, in_new_process
+from bench.extra.script import ScriptError, make_parser, measuring
+from bench.machine import MIB, drop_pages
+from bench.report import Spread, table
+from volcache.cli.check import check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KEY_BYTES: Final = 50
+READ_BYTES: Final = 8 * MIB  # What a check reads at a time.
+
+
+def read_plainly(mount_point: Path) -> None:
+    """Read all volumes from beginning to end."""
+    for path in sorted((mount_point / "data").iterdir()):
+        descriptor = os.open(path, os.O_RDONLY)
+        offset = 0
+        while part := os.pread(descriptor, READ_BYTES, offset):
+            offset += len(part)
+        os.close(descriptor)
+
+
+def check_all(mount_point: Path) -> None:
+    """
+    Check the mount point.
+
+    Raises:
+        ScriptError: It is damaged.
+    """
+    lines: list[str] = []
+    if not check(str(mount_point), lines.append):
+        raise ScriptError("\n".join(lines))
+
+
+def speed(read: Callable[[Path], None], mount_point: Path, *, cold: bool) -> float:
+    """Read the volumes in one way and return GB/s."""
+    if cold:
+        drop_pages(mount_point)
+    else:
+        read_plainly(mount_point)
+    length = sum(path.stat().st_size for path in (mount_point / "data").iterdir())
+    began = time.perf_counter()
+    read(mount_point)
+    return length / (time.perf_counter() - began) / 1e9
+
+
+def measure(
+    work: Path, value_bytes: int, megabytes: int, rounds: int
+) -> list[list[str]]:
+    """Measure a store with values of one size, and return its rows of the table."""
+    mount_point = work / str(value_bytes)
+    count = megabytes * 10**6 // value_bytes
+    job = Job(keys=count, key_size=KEY_BYTES, value_size=value_bytes)
+    in_new_process("fill", mount_point, job)
+    rows = []
+    for state, cold in (("from the disk", True), ("in memory", False)):
+        speeds = [
+            [speed(read, mount_point, cold=cold) for read in (read_plainly, check_all)]
+            for _ in range(rounds + 1)
+        ][1:]  # Modules are loaded in the first round.
+        plain, checked = zip(*speeds, strict=True)
+        rows.append(
+            [
+                f"{value_bytes} bytes, {state}",
+                Spread.of(plain).text(2),
+                Spread.of(checked).text(2),
+                Spread.of([a / b for a, b in speeds]).text(1),
+            ]
+        )
+    return rows
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("--megabytes", type=int, default=512, help="of values of each size (512)")
+    add("--sizes", type=int, nargs="+", default=[1024, 65536], help="of values, bytes")
+    add("--rounds", type=int, default=5, help="of each kind (5)")
+    options = parser.parse_args()
+    rows = []
+    with measuring(options.directory) as (_, work):
+        for value_bytes in options.sizes:
+            rows += measure(work, value_bytes, options.megabytes, options.rounds)
+    print(f"\nGB/s, medians and ranges of {options.rounds} rounds:\n")
+    print(table(["values of", "plain read", "check", "plain ÷ check"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""
+The memory of an instance: idle, after small files, with large ones, and for each key.
+
+Each row is a new process. *at most* is its peak after it was idle, *after* what it keeps
+one second after the load (VmHWM and VmRSS of /proc/PID/status). Pages of libraries, which
+processes share, are included.
+
+    .venv/bin/python -m bench.extra.memory
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bench import client
+from bench.extra.boot import Job
+from bench.extra.script import make_parser, measuring
+from bench.machine import MIB, memory_bytes
+from bench.report import table
+from bench.servers import volcache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+KEYS: Final = Job(keys=100_000)
+SMALL: Final = bytes(64 << 10)
+MEDIUM: Final = bytes(MIB)
+LARGE: Final = bytes(60 * MIB)
+SETTINGS: Final = {
+    "volume_size": 256 * MIB,
+    "volume_num": 3,
+    "max_value_size": 64 * MIB,
+    "sync_mode": "none",
+    "log_slow": 0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The requests of each client, by its number, and how many clients there are."""
+
+    name: str
+    requests: Callable[[int], Iterable[bytes]]
+    clients: int = 1
+    keys: int = 0
+
+
+def put_and_get(name: str, count: int, value: bytes) -> Iterator[bytes]:
+    """Store and read a value many times, under 50 keys."""
+    for number in range(count):
+        yield client.http_put(f"{name}/{number % 50}", value)
+        yield client.http_get(f"{name}/{number % 50}")
+
+
+def large(number: int) -> bytes:
+    """Store one large file."""
+    return client.http_put(f"large/{number}", LARGE)
+
+
+def read_large(number: int) -> list[bytes]:
+    """Store one large file and read it twice."""
+    return [large(number), *2 * [client.http_get(f"large/{number}")]]
+
+
+def many_keys(_number: int) -> Iterator[bytes]:
+    """Store a byte under each of many keys."""
+    return (client.http_put(KEYS.key(n).decode(), b"x") for n in range(KEYS.keys))
+
+
+CASES: Final = (
+    Case(
+        name="10,000 files of 64 KiB stored and read",
+        requests=lambda number: put_and_get(f"small/{number}", 500, SMALL),
+        clients=20,
+    ),
+    Case(
+        name="1,000 files of 1 MiB stored and read",
+        requests=lambda number: put_and_get(f"medium/{number}", 50, MEDIUM),
+        clients=20,
+    ),
+    Case(name="one file of 60 MiB stored", requests=lambda n: [large(n)]),
+    Case(name="the same, then read twice", requests=read_large),
+    Case(name="four of them at once", requests=lambda n: [large(n)], clients=4),
+    Case(
+        name=f"{KEYS.keys:,} keys of {KEYS.key_size} bytes",
+        requests=many_keys,
+        keys=KEYS.keys,
+    ),
+)
+
+
+def measure(case: Case, mount_point: Path) -> list[str]:
+    """Return a row of the table."""
+    with volcache({"mount_point": mount_point, **SETTINGS}) as server:
+        idle = memory_bytes(server.pid)
+        # Resets the peak, which the start of the process has reached.
+        Path(f"/proc/{server.pid}/clear_refs").write_text("5", encoding="ascii")
+
+        def run(number: int) -> None:
+            requests = {server.port: case.requests(number)}
+            client.closed_loop(requests, client.is_complete_http, connections=1)
+
+        with ThreadPoolExecutor(case.clients) as pool:
+            list(pool.map(run, range(case.clients)))  # Raises what a thread raised.
+        time.sleep(1)
+        highest, after = memory_bytes(server.pid, "VmHWM"), memory_bytes(server.pid)
+    shutil.rmtree(mount_point)
+    per_key = f"{(after - idle) / case.keys:.0f} bytes" if case.keys else "-"
+    return [case.name, *(f"{n / MIB:.0f}" for n in (idle, highest, after)), per_key]
+
+
+def main() -> None:
+    """Measure and print."""
+    options = make_parser(__doc__).parse_args()
+    with measuring(options.directory) as (_, work):
+        rows = [measure(case, work / "store") for case in CASES]
+    print(table(["MiB", "idle", "at most", "after", "for each key"], rows))
+
+
+if __name__ == "__main__":
+    main()

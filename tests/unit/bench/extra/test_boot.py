@@ -1,0 +1,31 @@
+"""The time to open a store is measured on a store that holds all its keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench.extra.boot import STATES, Job, fill, measure, open_once
+from bench.extra.script import ScriptError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB = Job(keys=50, key_size=30, volume_size=1 << 20)
+
+
+def test_each_state_of_the_files_opens_with_all_keys(tmp_path: Path) -> None:
+    """A row has seconds, keys per second and bytes for each key."""
+    fill(str(tmp_path), JOB)
+    for name in STATES:
+        row = measure(name, tmp_path, JOB, rounds=1)
+        assert row[0] == name
+        assert len(row) == 5
+
+
+def test_a_store_that_lacks_a_key_has_no_figures(tmp_path: Path) -> None:
+    """Its time would mean nothing."""
+    fill(str(tmp_path), JOB)
+    with pytest.raises(ScriptError, match="key 50 is missing"):
+        open_once(str(tmp_path), Job(keys=51, key_size=30, volume_size=1 << 20))

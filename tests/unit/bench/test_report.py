@@ -1,0 +1,192 @@
+"""The report of the benchmarks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from bench import report
+from bench.report import BEGIN, END, Result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONTENT = {
+    "machine": {"processor": "one"},
+    "warnings": ["busy"],
+    "seconds": 1,
+    "rounds": 2,
+    "took": 5,
+}
+READ = Result(
+    name="read-1k",
+    text="GET of 1 KiB",
+    rounds={
+        "volcache": [
+            {"rate": 90.0, "cpu": 10.0, "user": 4.0},
+            {"rate": 110.0, "cpu": 14.0, "user": 6.0},
+        ],
+        "floor": [
+            {"rate": 200.0, "cpu": 5.0, "user": 2.0},
+            {"rate": 200.0, "cpu": 7.0, "user": 2.0},
+        ],
+    },
+)
+WITH_FILES = replace(
+    READ, rounds={**READ.rounds, "one file per key": [{"cpu": 40.0}] * 2}
+)
+BROKEN = Result(name="write-1k", text="PUT of 1 KiB", error="it broke\nin two")
+THREE_ROUNDS = Result(
+    name="read",
+    text="GET",
+    rounds={
+        "volcache": [{"cpu": 10.0}, {"cpu": 30.0}, {"cpu": 20.0}],
+        "floor": [{"cpu": 5.0}, {"cpu": 10.0}, {"cpu": 20.0}],
+        "idle": [{"rate": 1.0}, {"cpu": 0.0}, {"rate": 2.0}],
+    },
+)
+
+
+def test_a_ratio_is_taken_within_each_round() -> None:
+    """The median of the quotients is not the quotient of the medians."""
+    ratio = THREE_ROUNDS.ratio("floor", "cpu")
+    assert ratio is not None
+    assert (ratio.median, ratio.low, ratio.high) == (2.0, 1.0, 3.0)
+
+
+def test_what_was_not_measured_has_no_ratio_and_no_median() -> None:
+    """Zero is no divisor."""
+    assert THREE_ROUNDS.ratio("idle", "cpu") is None
+    assert THREE_ROUNDS.ratio("nginx", "cpu") is None
+    assert THREE_ROUNDS.spread("volcache", "rate") is None
+
+
+def test_measures_are_in_the_order_of_columns() -> None:
+    """Those of any contender."""
+    assert THREE_ROUNDS.measures() == ["rate", "cpu"]
+    assert BROKEN.measures() == []
+
+
+def test_a_table_has_medians_ranges_and_ratios_of_cpu() -> None:
+    """The first contender is compared with the others."""
+    lines = report.section(READ).splitlines()
+    assert lines[-4] == "|  | requests/s | CPU µs | CPU: volcache ÷ this |"
+    assert lines[-2] == "| volcache | 100 (90 to 110) | 12.0 (10.0 to 14.0) |  |"
+    assert lines[-1] == "| floor | 200 | 6.0 (5.0 to 7.0) | 2.00 (2.00 to 2.00) |"
+
+
+def test_a_workload_that_failed_has_its_error_and_the_others_their_figures() -> None:
+    """The first line of the error is enough."""
+    text = report.report_text(CONTENT, [BROKEN, READ])
+    assert "No figures: it broke\n" in text
+    assert "| floor |" in text
+
+
+def test_the_report_names_the_machine_and_its_warnings() -> None:
+    """And how long the run took."""
+    text = report.report_text(CONTENT, [READ])
+    assert text.startswith("- processor: one\n- **warning**: busy\n")
+    assert "2 rounds of 1 s" in text
+    assert "took 5 s" in text
+
+
+def test_the_small_table_has_a_row_for_each_workload_that_has_figures() -> None:
+    """Ratios of contenders that did not take part are left out."""
+    lines = report.summary([BROKEN, WITH_FILES]).splitlines()
+    assert len(lines) == 3
+    assert lines[2] == "| read-1k: GET of 1 KiB | 100 | 12.0 | 2.00 | - | 0.30 |"
+
+
+def test_only_the_text_between_the_markers_is_replaced(tmp_path: Path) -> None:
+    """A second time gives the same file."""
+    path = tmp_path / "README.md"
+    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    for _ in range(2):
+        report.fill_markers(path, "new")
+        assert path.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"a {BEGIN} b {END} c", True),
+        (f"{END} {BEGIN}", False),
+        (f"{BEGIN} {BEGIN} {END}", False),
+        (BEGIN, False),
+        ("", False),
+    ],
+)
+def test_markers_are_a_begin_and_an_end(
+    tmp_path: Path, text: str, *, expected: bool
+) -> None:
+    """A file with other markers is left alone."""
+    path = tmp_path / "README.md"
+    path.write_text(text, encoding="utf-8")
+    assert report.has_markers(path) is expected
+    assert not report.has_markers(tmp_path / "none.md")
+
+
+def test_the_documents_have_places_for_the_figures() -> None:
+    """The report has one, and the small table has at least one."""
+    assert report.has_markers(report.DOCS / "BENCHMARKS.md")
+    assert report.summary_files()
+
+
+def test_each_figure_is_kept_with_medians_and_ranges(tmp_path: Path) -> None:
+    """In JSON; the tables are in Markdown."""
+    report.write_report(CONTENT, [READ], tmp_path)
+    kept = json.loads((tmp_path / "bench" / "results.json").read_text())
+    assert kept["workloads"][0]["rounds"] == READ.rounds
+    summary = kept["workloads"][0]["summary"]["volcache"]
+    assert summary["cpu"] == {"median": 12, "low": 10, "high": 14}
+    assert report.section(READ) in (tmp_path / "BENCHMARKS.md").read_text()
+
+
+def test_a_report_keeps_the_text_around_the_markers(tmp_path: Path) -> None:
+    """It is written by hand."""
+    path = tmp_path / "BENCHMARKS.md"
+    path.write_text(f"# By hand\n{BEGIN}\n{END}\n", encoding="utf-8")
+    report.write_report(CONTENT, [READ], tmp_path)
+    assert path.read_text().startswith(f"# By hand\n{BEGIN}\n")
+    assert "| floor |" in path.read_text()
+
+
+def test_the_plot_is_the_same_for_the_same_figures_and_has_a_bar_for_each() -> None:
+    """A workload without figures is left out."""
+    text = "\n".join(report.plot_lines([BROKEN, READ]))
+    assert text == "\n".join(report.plot_lines([BROKEN, READ]))
+    root = ET.fromstring(text)  # noqa: S314 - made above
+    words = [element.text for element in root.iter() if (element.text or "").strip()]
+    assert words[:5] == ["read-1k: GET of 1 KiB", "volcache", "12.0", "floor", "6.0"]
+    bars = [e for e in root.iter() if e.tag.endswith("rect") and "x" in e.attrib]
+    widths = [float(bar.attrib["width"]) for bar in bars]
+    assert len(widths) == 4  # User and system time of two contenders.
+    assert widths[0] / widths[2] == pytest.approx(12 / 6, rel=0.01)
+
+
+def test_a_comparison_shows_the_ratio_of_cpu_with_its_range_and_middle_half() -> None:
+    """The ratio is new divided by old, within each round."""
+    rounds = {"volcache": READ.rounds["volcache"], "base": READ.rounds["floor"]}
+    compared = replace(READ, rounds=rounds)
+    lines = report.comparison([compared, BROKEN], "v1").splitlines()
+    assert lines[-1] == (
+        "| read-1k | 12.0 (10.0 to 14.0) | 6.0 (5.0 to 7.0) | 2.000 (2.000 to 2.000) "
+        "| 2.000 to 2.000 | 0.500 (0.450 to 0.550) |"
+    )
+
+
+def test_a_comparison_of_one_round_has_that_ratio_as_its_range() -> None:
+    """There are no quartiles of one figure."""
+    rounds = {
+        "volcache": [{"cpu": 6.0, "rate": 1.0}],
+        "base": [{"cpu": 4.0, "rate": 2.0}],
+    }
+    line = report.comparison([replace(READ, rounds=rounds)], "v1").splitlines()[-1]
+    assert line == (
+        "| read-1k | 6.0 | 4.0 | 1.500 (1.500 to 1.500) | 1.500 to 1.500 "
+        "| 0.500 (0.500 to 0.500) |"
+    )
