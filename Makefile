@@ -54,7 +54,7 @@ crash: ## the crash tests in full, every byte and bit: X minutes (SEED=1)
 	@CRASH_EXTENT=0 CRASH_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -n $(CORES) \
 		--dist load --maxschedchunk 1 -q -rP --timeout=7200 tests/crash tests/property
 
-mutations: ## break the store in 16 ways; each must make a test fail: X minutes
+mutations: ## break the store in 16 ways; each must make a test fail: 2 minutes
 	@tools/setup.sh test
 	@$(PYTHON) tests/mutations.py
 

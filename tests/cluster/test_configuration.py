@@ -30,9 +30,9 @@ INSTANCES = ["127.0.0.1:1234", "127.0.0.1:1235"]
 def enabled(name: str) -> str:
     """Return a file with its commented-out directives enabled."""
     text = (SOURCE / name).read_text()
-    said, directive, rest = text.partition("# satisfy any;")
+    before, directive, rest = text.partition("# satisfy any;")
     assert directive
-    return said + re.sub(r"^# ", "", directive + rest, flags=re.MULTILINE)
+    return before + re.sub(r"^# ", "", directive + rest, flags=re.MULTILINE)
 
 
 def with_mode(name: str) -> dict[str, str]:

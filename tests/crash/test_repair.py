@@ -116,13 +116,13 @@ def test_golden_directories_are_repaired_completely(tmp_path: Path, name: str) -
     """A second repair, or one of a healthy directory, changes nothing."""
     directory = tmp_path / name
     shutil.copytree(GOLDEN / name, directory)
-    said: list[str] = []
-    repair(str(directory), UnsyncedFileSystem(), said.append)
+    messages: list[str] = []
+    repair(str(directory), UnsyncedFileSystem(), messages.append)
     assert all(file.startswith("data/") for file in problems(directory))
-    assert (len(said) == 1) == (name == "healthy")
-    said.clear()
-    repair(str(directory), UnsyncedFileSystem(), said.append)
-    assert len(said) == 1
+    assert (len(messages) == 1) == (name == "healthy")
+    messages.clear()
+    repair(str(directory), UnsyncedFileSystem(), messages.append)
+    assert len(messages) == 1
 
 
 def test_a_directory_in_use_or_empty_is_rejected(tmp_path: Path) -> None:
