@@ -1,27 +1,27 @@
 """
-Every exception volcache raises on purpose, one tree, sorted by whose fault it is.
+All exceptions that volcache raises deliberately, in one tree, grouped by cause.
 
-A miss is `None`, never an exception. Each class carries its coordinates as fields and
-words its own message, so that the edges (`web/responses.py`, `cli.py`) only choose a
-status or an exit code. Knows nothing of HTTP, of files or of settings.
+A miss is `None`, not an exception. An error has its coordinates as fields and its message
+is complete, so that the edges (`http/responses.py`, `cli/main.py`) only map its class to
+a status or an exit code.
 """
 
 from __future__ import annotations
 
 
 class VolcacheError(Exception):
-    """Root of the tree; never raised itself."""
+    """Root of the tree; only subclasses are raised."""
 
 
 class ConfigError(VolcacheError):
     """A setting is unknown, of the wrong type or out of range. Exit code 2."""
 
 
-# --- What a client did -----------------------------------------------------------
+# --- Caused by a client ----------------------------------------------------------
 
 
 class ClientError(VolcacheError):
-    """A request asked for something that cannot be; nothing was changed."""
+    """The request is invalid; nothing was changed."""
 
 
 class BadKeyError(ClientError):
@@ -29,57 +29,50 @@ class BadKeyError(ClientError):
 
 
 class KeyTooLongError(ClientError):
-    """The key has more bytes than the instance takes."""
+    """The key is longer than `max_key_size`."""
 
     def __init__(self, *, size: int, limit: int) -> None:
-        """Say both numbers, in bytes."""
         super().__init__(f"key is {size} bytes long; allowed are 1 to {limit}")
         self.size = size
         self.limit = limit
 
 
 class ValueTooLargeError(ClientError):
-    """The value has more bytes than the instance takes."""
+    """The value is longer than `max_value_size`, or than a volume."""
 
     def __init__(self, *, size: int, limit: int) -> None:
-        """Say both numbers, in bytes."""
         super().__init__(f"value is {size} bytes long; allowed are 0 to {limit}")
         self.size = size
         self.limit = limit
 
 
-# --- What a mount point or a disk did --------------------------------------------
+# --- Caused by the mount point or its disk ---------------------------------------
 
 
 class StoreError(VolcacheError):
-    """Something about the mount point, not about the request."""
+    """The mount point or its disk failed."""
 
 
 class MountPointError(StoreError):
-    """The mount point cannot be created, read or written. The start ends."""
+    """The mount point cannot be created, read or written. The start fails."""
 
 
 class ForeignDirectoryError(StoreError):
-    """The directory holds files that are not volcache's. Nothing was touched."""
+    """The directory contains foreign files. Nothing was changed."""
 
 
 class StoreLockedError(StoreError):
-    """Another process has the mount point open. Nothing was touched."""
+    """Another process has the mount point open. Nothing was changed."""
 
 
 class FormatVersionError(StoreError):
-    """The mount point was written by a newer volcache. Nothing was touched."""
+    """The mount point was written by a newer volcache. Nothing was changed."""
 
 
 class DiskFullError(StoreError):
-    """
-    The disk has no room for the volume to be written next.
-
-    Nothing was changed: what is stored stays readable.
-    """
+    """The disk has no space for the next volume. Nothing was changed."""
 
     def __init__(self, *, volume: int, needed: int, free: int) -> None:
-        """Say both numbers, in bytes."""
         super().__init__(
             f"disk full: volume {volume} needs {needed} bytes, {free} are free"
         )
@@ -89,33 +82,24 @@ class DiskFullError(StoreError):
 
 
 class StoreIOError(StoreError):
-    """
-    The disk refused to write or to sync.
-
-    What was to be stored is not acknowledged; the old value stays.
-    """
+    """A write or sync failed. The write is not acknowledged; the old value stays."""
 
 
 class DamagedRecordError(StoreError):
     """
     The bytes at a position are not the record that was written there.
 
-    Caught inside the store, where it becomes a miss and a count; tools show it.
+    The store handles it: the read is a miss and is counted. Tools report it.
     """
 
     def __init__(self, reason: str, volume: int, offset: int) -> None:
-        """Say what is wrong and where, the offset in bytes."""
         super().__init__(f"damaged record: {reason} [volume {volume}, offset {offset}]")
         self.reason = reason
         self.volume = volume
         self.offset = offset
 
 
-class StoreClosedError(StoreError):
-    """The store was closed; a mistake of the caller."""
-
-
-# --- What the surroundings did ---------------------------------------------------
+# --- Caused by the environment ---------------------------------------------------
 
 
 class ListenError(VolcacheError):
@@ -123,8 +107,7 @@ class ListenError(VolcacheError):
 
 
 class InstanceError(VolcacheError):
-    """An instance that was asked does not answer as it should. Exit code 1."""
+    """A running instance does not answer, or not as expected. Exit code 1."""
 
     def __init__(self, url: str, reason: str) -> None:
-        """Say which, and why."""
         super().__init__(f"{url}: {reason}")

@@ -1,10 +1,10 @@
 """
-Keys: from the path of a request to the bytes the store knows.
+Keys: the canonical key of a request path.
 
-A key is what follows the first slash of the percent-decoded path. `.` and `..` segments
-are resolved exactly as nginx resolves `$uri` with `merge_slashes off`, so that nginx,
-which spreads the requests by that variable, and the instance always mean the same key.
-Knows nothing of HTTP, of the store or of settings.
+A key is the percent-decoded path after its first slash. `.` and `..` segments are resolved
+exactly as nginx resolves `$uri` with `merge_slashes off`: nginx selects the instance by
+that variable, so both must derive the same key. Depends neither on HTTP nor on the store
+nor on the settings.
 """
 
 from __future__ import annotations
@@ -14,59 +14,63 @@ from typing import Final, NoReturn
 
 from volcache.errors import BadKeyError, KeyTooLongError
 
-# Paths under it are the operator's: `/-/healthy` can never be a stored value.
+# Paths under this prefix belong to the operator: `/-/healthy` is never a stored value.
 RESERVED_PREFIX: Final = "/-/"
+# The prefix and its successor in code point order: a path has the prefix if and only if
+# it is not below the first and below the second. Comparing is faster than slicing.
+_RESERVED_END: Final = "/-0"
+_SLASH_END: Final = "0"
 
 _CONTROL_BYTE: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def parse_key(path: str, size_max: int) -> bytes:
     """
-    Return the canonical key a path names.
+    Return the canonical key of a path.
 
-    Applied to a slash and its own result it returns the same bytes.
+    Idempotent: applied to a slash and its own result, it returns the same key.
 
     Args:
         path: Percent-decoded, as latin-1 text (PATH_INFO of WSGI), without a query.
-        size_max: The longest key taken, in bytes.
+        size_max: The longest key accepted, in bytes.
 
     Returns:
-        1 to `size_max` bytes: no control byte, not beginning with `-/`.
+        1 to `size_max` bytes, without control bytes, not beginning with `-/`.
 
     Raises:
-        BadKeyError: No leading slash, nothing behind it, a control byte, `..` above the
-            root, or the reserved prefix.
-        KeyTooLongError: More than `size_max` bytes after resolving.
-
+        BadKeyError: The path does not begin with a slash, ends there, contains a control
+            byte, resolves above the root, or has the reserved prefix.
+        KeyTooLongError: The key is longer than `size_max` bytes after resolving.
     """
-    # An ordinary path pays for these tests alone. "/." finds every dot segment, and
-    # with them names such as "/.git", which pass through the resolver unchanged.
-    if (
-        "/." in path
-        or not path.isprintable()
-        or path[:3] == RESERVED_PREFIX
-        or path[:1] != "/"
-    ):
+    # These tests are all that an ordinary path costs. "/." finds every dot segment, but
+    # also names such as "/.git", which `_canonical` leaves unchanged.
+    is_ordinary = (
+        ("/" < path < RESERVED_PREFIX or _RESERVED_END <= path < _SLASH_END)
+        and "/." not in path
+        and path.isprintable()
+    )
+    if not is_ordinary:
         path = _canonical(path)
     try:
         key = path[1:].encode("latin-1")
     except UnicodeEncodeError:
         _refuse("the path is not latin-1 text")
-    if 0 < len(key) <= size_max:
-        return key
-    if key:
-        raise KeyTooLongError(size=len(key), limit=size_max)
-    return _refuse(f"it is empty (the page for people is {RESERVED_PREFIX})")
+    size = len(key)
+    if size > size_max:
+        raise KeyTooLongError(size=size, limit=size_max)
+    return key
 
 
 def _canonical(path: str) -> str:
-    """Resolve and check a path that is out of the ordinary."""
+    """Check and resolve a path that is not ordinary."""
     if path[:1] != "/":
         _refuse("the path does not begin with a slash")
     control = _CONTROL_BYTE.search(path)
     if control is not None:
         _refuse(f"it holds the control byte 0x{ord(control[0]):02X}")
     path = _resolve(path)
+    if path == "/":
+        _refuse(f"it is empty (the page for operators is {RESERVED_PREFIX})")
     if path.startswith(RESERVED_PREFIX):
         _refuse('the prefix "-/" is reserved')
     return path
@@ -74,11 +78,10 @@ def _canonical(path: str) -> str:
 
 def _resolve(path: str) -> str:
     """
-    Take out `.` and `..` segments.
+    Resolve `.` and `..` segments.
 
-    As in nginx, `..` takes away the segment before it even when that is empty
-    (`/a//../b` is `/a/b`), and a dot segment at the end leaves its slash (`/a/b/..` is
-    `/a/`).
+    As in nginx, `..` removes the segment before it even if that is empty (`/a//../b` is
+    `/a/b`), and a dot segment at the end leaves its slash (`/a/b/..` is `/a/`).
 
     Source: ngx_http_parse_complex_uri in nginx's src/http/ngx_http_parse.c.
     """
@@ -87,7 +90,7 @@ def _resolve(path: str) -> str:
     for segment in path[1:].split("/"):
         if segment == "..":
             if not kept:
-                _refuse('".." climbs above the root')
+                _refuse('".." resolves above the root')
             kept.pop()
         elif segment != ".":
             kept.append(segment)
@@ -97,7 +100,7 @@ def _resolve(path: str) -> str:
 
 
 def _refuse(reason: str) -> NoReturn:
-    """Raise the error that says why and what a key is."""
+    """Raise the error for a path that is not a key."""
     raise BadKeyError(
         f"bad key: {reason}; a key is the path after its first slash: at least one"
         ' byte, no control bytes, not beginning with "-/"'

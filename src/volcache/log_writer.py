@@ -1,12 +1,12 @@
 """
-A file that lines are appended to without waiting for its disk.
+A log file written by a thread, so that a request never waits for its disk.
 
-Lines are kept in memory; a thread writes them, `FLUSH_SECONDS` later at the latest. What
-the disk refuses is tried again. When more than `KEPT_MAX` is waiting, lines are left out
-and counted: a disk that hangs costs neither a request's time nor all the memory.
+Lines are buffered in memory and written within `FLUSH_SECONDS`. A failed write is
+repeated. When more than `BUFFER_BYTES_MAX` is buffered, lines are dropped and counted: a
+disk that hangs costs neither the time of requests nor all the memory.
 
-There is no lock. One thread adds, one writes; each counts up numbers of its own, and the
-writer takes from the beginning of a list to whose end the other appends.
+There is no lock. One thread appends to the end of a list and one removes from its
+beginning; each counter is written by only one of them.
 """
 
 from __future__ import annotations
@@ -20,86 +20,86 @@ from typing import Final
 
 _logger: Final = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 0.5
-KEPT_MAX: Final = 16 << 20  # Bytes.
-_END_SECONDS: Final = 5.0  # A disk that hangs must not hold the end of the process.
-_MODE: Final = 0o666  # The umask decides, as for the log of events.
+BUFFER_BYTES_MAX: Final = 16 << 20
+_CLOSE_SECONDS: Final = 5.0  # A disk that hangs must not block the shutdown.
+_MODE: Final = 0o666  # Reduced by the umask, as for the event log.
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 class LogWriter:
-    """Appends lines to a file; to the next one of that name when it was moved away."""
+    """Appends lines to a file; opens a new one if the file is renamed."""
 
-    def __init__(self, path: str, *, kept_max: int = KEPT_MAX) -> None:
+    def __init__(self, path: str, *, buffer_max: int = BUFFER_BYTES_MAX) -> None:
         """
-        Open at once, and begin to write.
+        Open the file and start the thread.
 
         Args:
-            path: Created when missing.
-            kept_max: How many bytes may wait to be written.
+            path: Created if missing.
+            buffer_max: The most bytes that are buffered.
 
         Raises:
-            OSError: It cannot be opened.
+            OSError: The file cannot be opened.
         """
         self._path = Path(path)
-        self._kept_max = kept_max
+        self._buffer_max = buffer_max
         self._fd = os.open(path, _FLAGS, _MODE)
         self._lines: list[str] = []
-        self._added = 0  # Bytes, by the thread that adds.
-        self._left_out = 0  # Lines, by the thread that adds.
-        self._written = 0  # Bytes, by the writer; so are all below.
+        self._added = 0  # Bytes; written by the thread that adds.
+        self._dropped = 0  # Lines; written by the thread that adds.
+        self._written = 0  # Bytes; written by the writer, as all below.
         self._rest = b""
-        self._said_left_out = 0
+        self._logged_dropped = 0
         self._errors = 0
-        self._is_ended = False
+        self._is_closed = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lines", daemon=True)
         self._thread.start()
 
     def add(self, line: str) -> None:
-        """Append a line of ASCII with its line feed, soon; from one thread only."""
-        if self._added - self._written >= self._kept_max:
-            self._left_out += 1
+        """Append a line of ASCII with its line feed; from one thread only."""
+        if self._added - self._written >= self._buffer_max:
+            self._dropped += 1
             return
         self._added += len(line)
         self._lines.append(line)
 
     def flush(self) -> None:
-        """Write what is waiting soon, to the file that has the name now."""
+        """Write the buffer soon, to the file that has the path now."""
         self._wake.set()
 
     def close(self) -> None:
-        """Write what is waiting and close; what the disk still refuses is lost."""
-        self._is_ended = True
+        """Write the buffer and close; lines that cannot be written are lost."""
+        self._is_closed = True
         self._wake.set()
-        self._thread.join(_END_SECONDS)
+        self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        while not self._is_ended:
+        while not self._is_closed:
             self._wake.wait(FLUSH_SECONDS)
             self._wake.clear()
-            self._write_waiting()
-        self._write_waiting()  # What was added while it wrote.
+            self._write_buffer()
+        self._write_buffer()  # Lines added during the last write.
         with suppress(OSError):
             os.close(self._fd)
 
-    def _write_waiting(self) -> None:
-        """Write everything there is, unless the disk refuses."""
+    def _write_buffer(self) -> None:
+        """Write all buffered lines; keep what could not be written."""
         count = len(self._lines)
         self._rest += "".join(self._lines[:count]).encode("ascii", "backslashreplace")
         del self._lines[:count]
         try:
-            self._follow_name()
+            self._follow_path()
             while self._rest:
                 done = os.write(self._fd, self._rest)
                 self._written += done
                 self._rest = self._rest[done:]
         except OSError as error:
-            self._note_error(error)
+            self._log_error(error)
             return
-        self._say_left_out()
+        self._log_dropped()
 
-    def _follow_name(self) -> None:
-        """Go on in a new file when the old one has another name, or none."""
+    def _follow_path(self) -> None:
+        """Open a new file if the present one was renamed or deleted."""
         with suppress(FileNotFoundError):
             named, opened = self._path.stat(), os.fstat(self._fd)
             if os.path.samestat(named, opened):
@@ -108,15 +108,15 @@ class LogWriter:
         os.close(self._fd)
         self._fd = fd
 
-    def _note_error(self, error: OSError) -> None:
-        """Say that the disk refuses, ever more seldom."""
+    def _log_error(self, error: OSError) -> None:
+        """Log a failed write: the 1st, 2nd, 4th, 8th and so on."""
         self._errors += 1
         if self._errors & (self._errors - 1) == 0:
             _logger.error("access.failed count=%d error=%r", self._errors, str(error))
 
-    def _say_left_out(self) -> None:
-        """Say how many lines there was no room for."""
-        left_out = self._left_out
-        if left_out != self._said_left_out:
-            _logger.warning("access.left_out lines=%d", left_out - self._said_left_out)
-            self._said_left_out = left_out
+    def _log_dropped(self) -> None:
+        """Log how many lines were dropped since the last time."""
+        dropped = self._dropped
+        if dropped != self._logged_dropped:
+            _logger.warning("access.left_out lines=%d", dropped - self._logged_dropped)
+            self._logged_dropped = dropped

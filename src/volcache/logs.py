@@ -1,10 +1,10 @@
 """
-Logging: one line per event, readable (`time LEVEL logger event name=value ...`) or JSON.
+Logging: one line per event, as text (`time LEVEL logger event name=value ...`) or JSON.
 
-Both are made from the same calls: the text of a call is `event name=%d name=%r ...`, a
-literal, so that names and values can be told apart. Modules log with
-`logging.getLogger("volcache.<part>")` and lazy arguments; only this one knows where the
-lines go. Other libraries' loggers are left as they are.
+Both are formatted from the same calls. The template of a call is a literal of the form
+`event name=%d name=%r ...`, so that names and values can be separated. Modules log to
+`logging.getLogger("volcache.<part>")` with lazy arguments; only this module chooses the
+destination. The loggers of other libraries are not changed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _CONVERSION: Final = re.compile(r"%[0-9.]*[a-z]")
 
 def setup_logging(level: str, file: str, form: str = "text") -> None:
     """
-    Send the package's log lines to one place, instead of where they went before.
+    Send the log lines of the package to one destination, replacing the previous one.
 
     Args:
         level: debug, info, warning or error.
-        file: Appended to, created when missing; empty means standard error.
+        file: Appended to, created if missing; empty = standard error.
         form: text or json.
 
     Raises:
-        ConfigError: The file cannot be opened; lines go where they went before.
+        ConfigError: The file cannot be opened; the previous destination stays.
     """
     handler: logging.Handler
     try:
@@ -57,15 +57,15 @@ def setup_logging(level: str, file: str, form: str = "text") -> None:
 
 
 def unusable_file(setting: str, file: str, error: OSError) -> ConfigError:
-    """Return the error for a file of a setting that cannot be appended to."""
+    """Return the error for a log file that cannot be opened."""
     return ConfigError(
-        f'{setting} = "{file}" cannot be opened: {error.strerror}; give a file that this'
-        " user may write to, in a folder that is there"
+        f'{setting} = "{file}" cannot be opened: {error.strerror}; use a file that this'
+        " user may write to, in an existing directory"
     )
 
 
 def reopen_logs() -> None:
-    """Begin the log file anew if it was moved away; without a file nothing is done."""
+    """Open a new log file if the present one was renamed; nothing without a file."""
     for handler in logging.getLogger(ROOT).handlers:
         if isinstance(handler, _FileHandler):
             handler.reopen()
@@ -75,12 +75,12 @@ class LineFormatter(logging.Formatter):
     """
     `2026-11-21T09:00:00.123Z INFO  volcache.store rotation.completed slot=4`.
 
-    Times are UTC. What a client sent can be part of an event, so control characters
-    come out escaped and an event is always one line; a traceback follows on its own.
+    Times are UTC. Control characters are escaped, because events contain input of
+    clients; so an event is always one line. A traceback follows on lines of its own.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's.
-        """Write the line without a traceback."""
+        """Return the line without a traceback."""
         level = _LEVEL_NAMES.get(record.levelname, record.levelname)
         message = _CONTROL.sub(_escaped, record.message)
         return f"{_time_of(record)} {level:<5} {record.name} {message}"
@@ -90,12 +90,12 @@ class JsonFormatter(logging.Formatter):
     """
     `{"time": ..., "level": "info", "logger": ..., "event": ..., "slot": 4}`.
 
-    The fields of the event follow, numbers as numbers, and `traceback` if there is one.
-    ASCII alone, so an object is always one line.
+    The fields of the event follow, numbers as numbers, then `traceback` if there is one.
+    ASCII only, so an object is always one line.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write one object."""
+        """Return one object."""
         fields: dict[str, object] = {
             "time": _time_of(record),
             "level": record.levelname.lower(),
@@ -108,16 +108,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class _Field(NamedTuple):
-    """One word of an event's text: `slot=%d`."""
+    """One field of an event's template: `slot=%d`."""
 
     name: str
     pattern: str
-    values: int  # How many of the call's values are part of it.
+    values: int  # How many arguments of the call it takes.
 
 
 @functools.lru_cache
 def _parsed(template: str) -> tuple[str, tuple[_Field, ...]] | None:
-    """Tell event and fields apart; None for a text of another form."""
+    """Return event and fields of a template; None for one of another form."""
     if not _EVENT.fullmatch(template):
         return None
     event, *words = template.split(" ")
@@ -129,8 +129,8 @@ def _parsed(template: str) -> tuple[str, tuple[_Field, ...]] | None:
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """Return the event's name and fields; all of an unknown form is its name."""
-    message = record.getMessage()  # Also checks that texts and values agree.
+    """Return the name and fields of an event; text of another form is the name."""
+    message = record.getMessage()  # Raises if the arguments do not fit.
     parsed = _parsed(record.msg) if isinstance(record.msg, str) else None
     if parsed is None or not isinstance(record.args, tuple):
         return {"event": _encodable(message)}
@@ -144,7 +144,7 @@ def _fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _value_of(pattern: str, values: tuple[object, ...]) -> int | float | str:
-    """Return one field: a number as the line would show it, or text without quotes."""
+    """Return a field: a number as the line shows it, or text without quotes."""
     text = pattern % values
     if _CONVERSION.fullmatch(pattern):
         if pattern == "%r" and isinstance(values[0], str):
@@ -157,56 +157,56 @@ def _value_of(pattern: str, values: tuple[object, ...]) -> int | float | str:
 
 
 def _time_of(record: logging.LogRecord) -> str:
-    """Write when it happened: UTC, to the millisecond."""
+    """Return the time of an event: UTC, in milliseconds."""
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     return f"{seconds}.{int(record.msecs):03d}Z"
 
 
 def _encodable(text: str) -> str:
-    """Write bytes of a file name that are not UTF-8 as escapes: no reader takes them."""
+    """Escape the bytes of a file name that are not UTF-8: JSON readers reject them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _escaped(match: re.Match[str]) -> str:
-    """Write one control character as Python would."""
+    """Escape one control character as Python does."""
     return match.group().encode("unicode_escape").decode()
 
 
 class _DropUnwritable(logging.Handler):
-    """A line that the disk or the pipe refuses is lost: the service goes on."""
+    """Drops a line that cannot be written; the service continues."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's.
-        """Say nothing of an OSError; a wrong log call is still reported."""
+        """Ignore an OSError; report a wrong log call."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
 
 class _StreamHandler(_DropUnwritable, logging.StreamHandler[TextIO]):
-    """Writes to standard error and leaves it open."""
+    """Writes to standard error, which it does not close."""
 
 
 class _FileHandler(_DropUnwritable, logging.handlers.WatchedFileHandler):
     """
-    Appends to a file, and to the next one of that name when it has been moved away.
+    Appends to a file; opens a new one if the file is renamed.
 
-    So nothing is lost when the signal of `reopen_logs` does not come. The price is a
-    `stat` a line.
+    So no line is lost without the signal that calls `reopen_logs`. This costs a
+    `stat` per line.
     """
 
     def __init__(self, file: str) -> None:
-        """Open at once; a name that is not UTF-8 can be part of a line."""
+        """Open the file. Names that are not UTF-8 are escaped in a line."""
         super().__init__(file, encoding="utf-8", errors="backslashreplace")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line; it is lost when the file cannot be opened again."""
+        """Write one line; it is lost if a new file cannot be opened."""
         try:
             super().emit(record)
         except OSError:
-            # Opening is not guarded by the library. The next line tries again.
+            # The library does not handle errors of opening. The next line tries again.
             self.handleError(record)
 
     def reopen(self) -> None:
-        """Open the file that has the name now; if that fails the next line tries."""
+        """Open the file that has the path now; on failure the next line tries again."""
         self.acquire()
         try:
             with contextlib.suppress(OSError):
@@ -215,6 +215,6 @@ class _FileHandler(_DropUnwritable, logging.handlers.WatchedFileHandler):
             self.release()
 
     def close(self) -> None:
-        """Close; lines that the disk still refuses are lost, too."""
+        """Close; buffered lines that cannot be written are lost."""
         with contextlib.suppress(OSError):
             super().close()

@@ -1,8 +1,9 @@
 """
-How the C library keeps memory: what a value took is kept for the next one.
+Settings of glibc's malloc: freed memory is kept for the next value.
 
-glibc gives memory at the end of the heap back to the system with each value of 64 KiB that
-is let go, and takes it again, page by page, for the next: a third of what such a GET costs.
+By default glibc returns memory at the end of the heap to the system whenever a value of
+64 KiB is freed, and requests it again, page by page, for the next value. That is a third
+of the cost of such a GET.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
-# As much stays with the process at most; larger pieces, which are no values, go back.
+# The process keeps at most this much. Larger allocations are mapped, and returned.
 _KEPT_BYTES: Final = 64 << 20
 _MMAP_BYTES: Final = 8 << 20
 _TOP_PAD_BYTES: Final = 1 << 20
@@ -22,10 +23,10 @@ _TOP_PAD_BYTES: Final = 1 << 20
 
 def keep_freed_memory() -> bool:
     """
-    Let the process keep up to 64 MiB that it has freed.
+    Let the process keep up to 64 MiB of freed memory.
 
     Returns:
-        Whether the C library was told; one that is not glibc goes on as it was.
+        Whether it was set; a C library other than glibc is left as it is.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,7 +1,8 @@
 """
-The one place that knows every part: settings in, a running service out.
+Wiring: creates every part of an instance from the settings, and runs it.
 
-What is opened here is closed here, in reverse order, however the service ends.
+Only this module imports all parts. What it opens it closes, in reverse order, however the
+instance ends.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from volcache.cache import FileCache, TieredCache
+from volcache.cache import Cache
 from volcache.errors import MountPointError
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
 from volcache.http.access_log import AccessLog
-from volcache.http.app import App
+from volcache.http.admin import Admin
+from volcache.http.app import App, Limits
 from volcache.http.slow_log import SlowLog
-from volcache.http.ttl import TtlPolicy
 from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
@@ -33,14 +34,14 @@ from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.server.bjoern import activated_listener, listen, serve
 from volcache.server.connections import IdleReaper
-from volcache.server.drain import hold_hangups, stop_signals_held
+from volcache.server.drain import block_hangups, stop_signals_blocked
 from volcache.store import PeriodicSync, Store
 
 if TYPE_CHECKING:
     from volcache.settings import Config
     from volcache.store import SyncMode
 
-_logger = logging.getLogger("volcache")
+_logger: Final = logging.getLogger("volcache")
 
 
 def run(config: Config) -> None:
@@ -48,17 +49,18 @@ def run(config: Config) -> None:
     Serve until SIGTERM or SIGINT, then write and sync what is buffered.
 
     Raises:
-        StoreError: The mount point cannot be used.
+        ConfigError: The access log cannot be opened.
         ListenError: The address cannot be listened on.
+        StoreError: The mount point cannot be used.
     """
     keep_freed_memory()
     has_log_file = bool(config.log_file or config.log_access)
     if has_log_file:
-        hold_hangups()
+        block_hangups()
     with ExitStack() as parts:
-        # A signal that comes while something is opened or closed waits its turn.
-        parts.enter_context(stop_signals_held())
-        # First what fails most often, and before the mount point is touched.
+        # A signal that arrives while a part is opened or closed stays pending.
+        parts.enter_context(stop_signals_blocked())
+        # The listener first: it fails most often, and the mount point is untouched then.
         inherited = activated_listener(os.environ)
         listener = inherited or listen(config.ip, config.port)
         parts.callback(listener.close)
@@ -68,30 +70,31 @@ def run(config: Config) -> None:
         if config.sync_mode == "periodic":
             syncer = PeriodicSync(store, config.sync_interval)
             parts.callback(syncer.stop)
+        cache = _make_cache(config, store, parts)
         draining = threading.Event()
         status = Monitor(
-            _make_cache(config, store, parts),
+            cache,
             RequestStats(),
             mount_point=config.mount_point,
             sync_mode=config.sync_mode,
             boot_seconds=boot_seconds,
             is_draining=draining.is_set,
         )
-        app = _make_app(config, status)
+        app = _make_app(config, cache, status)
         if config.idle_timeout:
             reaper = IdleReaper(listener, config.idle_timeout)
             parts.callback(reaper.stop)
-        # What is alive now lives as long as the process: the collector need not look
-        # at millions of keys again and again.
+        # All objects that exist now live as long as the process: the garbage collector
+        # need not visit millions of keys.
         gc.collect()
         gc.freeze()
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         _logger.info("serving.started url=http://%s:%d", shown, port)
-        # A socket of somebody else's stays open: what comes waits for the next process.
         serve(
             listener,
             _with_access_log(app, access_file, config),
+            # An inherited socket stays open: connections wait for the next process.
             owns_listener=inherited is None,
             on_draining=draining.set,
             on_hangup=partial(_reopen_logs, access_file) if has_log_file else None,
@@ -99,25 +102,23 @@ def run(config: Config) -> None:
         _logger.info("serving.ended")
 
 
-def _make_app(config: Config, status: Monitor) -> App:
-    """Put the web layer before the cache that `status` watches."""
-    cache = status.cache
+def _make_app(config: Config, cache: Cache, status: Monitor) -> App:
     return App(
         cache,
-        key_size_max=config.max_key_size,
-        value_size_max=config.max_value_size,
-        admin_token=config.admin_token,
-        is_ready=cache.store.is_ready,
-        lifetimes=TtlPolicy(default_ttl=config.default_ttl, max_ttl=config.max_ttl),
-        status=status,
+        Limits(
+            key_size=config.max_key_size,
+            value_size=config.max_value_size,
+            default_ttl=config.default_ttl,
+            max_ttl=config.max_ttl,
+        ),
         stats=status.requests,
-        slow_seconds=config.log_slow,
-        on_slow=SlowLog().note,
+        admin=Admin(cache, token=config.admin_token, status=status),
+        slow_log=SlowLog(config.log_slow),
     )
 
 
 def _open_access_file(config: Config, parts: ExitStack) -> LogWriter | None:
-    """Open the access log if there is to be one."""
+    """Open the access log if it is configured."""
     if not config.log_access:
         return None
     try:
@@ -131,14 +132,14 @@ def _open_access_file(config: Config, parts: ExitStack) -> LogWriter | None:
 def _with_access_log(
     app: App, file: LogWriter | None, config: Config
 ) -> App | AccessLog:
-    """Put the access log around the application; without one nothing is."""
+    """Wrap the application in the access log if it is configured."""
     if file is None:
         return app
     return AccessLog(app, file.add, as_json=config.log_format == "json")
 
 
 def _reopen_logs(access_file: LogWriter | None) -> None:
-    """Go on in new files where the old ones were moved away."""
+    """Continue in new files if the present ones were renamed."""
     reopen_logs()
     if access_file is not None:
         access_file.flush()
@@ -146,7 +147,7 @@ def _reopen_logs(access_file: LogWriter | None) -> None:
 
 
 def _open_store(config: Config) -> tuple[Store, float]:
-    """Open the store, and tell how many seconds that took."""
+    """Open the store; return it with the seconds that this took."""
     started = time.monotonic()
     _logger.info("recovery.started mount_point=%r", config.mount_point)
     store = Store.open(
@@ -172,15 +173,23 @@ def _open_store(config: Config) -> tuple[Store, float]:
     return store, seconds
 
 
-def _make_cache(config: Config, store: Store, parts: ExitStack) -> FileCache:
-    """Put the hot tier before the store, if there is to be one."""
+def _close_store(store: Store) -> None:
+    started = time.monotonic()
+    store.close()
+    _logger.info(
+        "store.closed keys=%d seconds=%.3f", store.count, time.monotonic() - started
+    )
+
+
+def _make_cache(config: Config, store: Store, parts: ExitStack) -> Cache:
+    """Create the cache, with a hot tier if it is configured."""
     if not config.memc_on:
-        return FileCache(store)
+        return Cache(store)
     servers = config.memc_servers or (
         _server_address(config.memc_ip, config.memc_port),
     )
     try:
-        names = KeyVersions(
+        versions = KeyVersions(
             store.journal(), store_id=store.store_id, boot_id=_boot_id()
         )
     except OSError as error:
@@ -190,17 +199,17 @@ def _make_cache(config: Config, store: Store, parts: ExitStack) -> FileCache:
         ) from error
     hot = MemcachedTier(
         servers,
-        names,
+        versions,
         timeout=config.memc_timeout,
         item_size_max=config.memc_max_value_size,
     )
     parts.callback(hot.close)
-    counters = MissCounters(
+    promotion = MissCounters(
         count=config.cache_after_miss_count,
         duration_ms=round(config.cache_after_miss_count_duration * 1000),
         clock=lambda: time.monotonic_ns() // 1_000_000,
     )
-    return TieredCache(store, hot, counters)
+    return Cache(store, hot, promotion)
 
 
 def _server_address(host: str, port: int) -> str:
@@ -210,16 +219,8 @@ def _server_address(host: str, port: int) -> str:
 
 
 def _boot_id() -> str:
-    """Return what changes with every start of the machine."""
+    """Return an id that changes when the machine boots."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:
-        return secrets.token_hex()  # Not to be told: then each start is a new one.
-
-
-def _close_store(store: Store) -> None:
-    started = time.monotonic()
-    store.close()
-    _logger.info(
-        "store.closed keys=%d seconds=%.3f", store.count, time.monotonic() - started
-    )
+        return secrets.token_hex()  # Unknown, so every start counts as a boot.

@@ -1,4 +1,4 @@
-"""The real server, and clients and surroundings that do it no good."""
+"""The real server with clients that misbehave and a system short of resources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """Return a server that has one value, and has it still at the end."""
+    """Yield a server with one value, which it must still have at the end."""
     with ServerProcess(tmp_path, settings={"volume_size": 16 * MIB}) as running:
         put(running, "kept", b"value")
         yield running
@@ -57,7 +57,7 @@ def descriptors(server: ServerProcess) -> int:
 
 
 def is_pending(server: ServerProcess) -> bool:
-    """Tell whether a signal has been sent that nobody has taken yet."""
+    """Return whether a signal is pending for the server."""
     try:
         lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
     except OSError:
@@ -66,8 +66,8 @@ def is_pending(server: ServerProcess) -> bool:
     return int(pending[0], 16) != 0 if pending else False
 
 
-def test_idle_connections_cost_nobody_an_answer(server: ServerProcess) -> None:
-    """2,000 connections that say nothing, and one that is answered."""
+def test_idle_connections_do_not_block_requests(server: ServerProcess) -> None:
+    """2,000 idle connections, and one that is answered."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < IDLE_CONNECTIONS + 200:
         pytest.skip(f"only {hard} descriptors are allowed here")
@@ -93,7 +93,7 @@ def test_idle_connections_cost_nobody_an_answer(server: ServerProcess) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_out_of_descriptors_ends_with_those_who_took_them(
+def test_server_recovers_from_a_shortage_of_descriptors(
     server: ServerProcess,
 ) -> None:
     """More connections than descriptors; when some close, the next are answered."""
@@ -109,8 +109,8 @@ def test_out_of_descriptors_ends_with_those_who_took_them(
     assert get(server, "after") == b"v"
 
 
-def test_clients_that_vanish_change_nothing(server: ServerProcess) -> None:
-    """In the middle of a body nothing is stored; in that of an answer, nothing lost."""
+def test_clients_that_disconnect_change_nothing(server: ServerProcess) -> None:
+    """During an upload nothing is stored; during a download nothing is lost."""
     put(server, "big", b"x" * MIB)
     at_first = descriptors(server)
     for _ in range(50):
@@ -127,8 +127,8 @@ def test_clients_that_vanish_change_nothing(server: ServerProcess) -> None:
     assert get(server, "big") == b"x" * MIB
 
 
-def test_slow_clients_hold_up_nobody(server: ServerProcess) -> None:
-    """Requests a byte at a time and answers nobody takes, and others beside them."""
+def test_slow_clients_do_not_block_others(server: ServerProcess) -> None:
+    """Requests that arrive byte by byte, and responses that are not read."""
     put(server, "big", b"x" * MIB)
     request = b"GET /kept HTTP/1.1\r\nHost: t\r\n\r\n"
     with ExitStack() as opened:
@@ -145,10 +145,10 @@ def test_slow_clients_hold_up_nobody(server: ServerProcess) -> None:
             assert writer.recv(15) == b"HTTP/1.1 200 OK"
 
 
-def test_a_body_larger_than_the_memory_costs_one_restart(
+def test_body_larger_than_the_memory_costs_at_most_a_restart(
     server: ServerProcess,
 ) -> None:
-    """1 GB to a process that may take 200 MiB more: it may die, and nothing is lost."""
+    """1 GB to a process with 200 MiB to spare: it may be killed, and no value is lost."""
     pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + 200 * MIB
     resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, limit))
@@ -172,8 +172,8 @@ def test_a_body_larger_than_the_memory_costs_one_restart(
     assert get(server, "big") is None
 
 
-def test_no_signal_loses_anything(server: ServerProcess) -> None:
-    """A process that ends of one has everything when it starts again."""
+def test_no_signal_loses_a_value(server: ServerProcess) -> None:
+    """A process that is killed by one has all values after a restart."""
     ended = []
     # SIGSTOP is followed by SIGCONT here, which is a signal like any other.
     for number in sorted(signal.valid_signals() - {signal.SIGCONT}):
@@ -204,8 +204,8 @@ def test_no_signal_loses_anything(server: ServerProcess) -> None:
     assert not {signal.SIGPIPE, signal.SIGCHLD, signal.SIGWINCH} & set(ended)
 
 
-def test_silent_connections_are_closed_and_busy_ones_are_not(tmp_path: Path) -> None:
-    """With idle_timeout: one that says nothing, one in mid-request, one in use."""
+def test_idle_timeout_closes_silent_connections_only(tmp_path: Path) -> None:
+    """One that never sent, one in the middle of a request; not one in use."""
     with ServerProcess(tmp_path, settings={"idle_timeout": 0.5}) as server:
         with (
             connect(server) as silent,

@@ -1,4 +1,4 @@
-"""The server as users run it, in front of real memcached processes in every state."""
+"""The server with real memcached processes that are up, down, slow or full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-TOKEN = "open sesame"  # noqa: S105 - Of a server that lives for a second.
+TOKEN = "open sesame"  # noqa: S105 - Of a temporary server.
 VOLUME_SIZE = 1 << 20
 FILL = b"x" * 200_000
 VALUE_HEADERS = (
@@ -36,7 +36,7 @@ VALUE_HEADERS = (
 
 
 class Site:
-    """One instance and how to talk to it."""
+    """An instance and a client."""
 
     def __init__(self, server: ServerProcess, session: requests.Session) -> None:
         """Talk over one session."""
@@ -51,19 +51,19 @@ class Site:
         assert answer.status_code == 200, answer.text
 
     def get(self, key: str) -> requests.Response:
-        """Ask for a value."""
+        """Read a value."""
         return self.session.get(f"{self.server.url}/{key}", timeout=5)
 
     def source(self, key: str) -> str:
-        """Ask for a value and return where it came from."""
+        """Read a value and return the tier that answered."""
         return self.get(key).headers["X-Cache"]
 
     def make_hot(self, key: str) -> None:
-        """Read until memcached answers; a down one may have to be found first."""
+        """Read until memcached answers; it may be down at first."""
         wait_until(lambda: self.source(key) == "MEMC", f"{key} to be hot")
 
     def age(self) -> None:
-        """Let the cycle overwrite everything that is there."""
+        """Let the log overwrite everything stored so far."""
         for number in range(13):
             self.put(f"fill/{number}", FILL)
 
@@ -105,14 +105,14 @@ def impatient_site(tmp_path: Path, memcached: MemcachedProcess) -> Iterator[Site
 
 @contextmanager
 def open_site(mount_point: Path, settings: dict[str, object]) -> Iterator[Site]:
-    """Start an instance, end it with the context."""
+    """Start an instance; stop it with the context."""
     server = ServerProcess(mount_point, settings=settings)
     with server, requests.Session() as session:
         yield Site(server, session)
 
 
-def test_the_third_read_promotes_and_the_fourth_is_from_memcached(site: Site) -> None:
-    """And its headers are those of the disk, but for where it came from."""
+def test_third_read_promotes_and_fourth_is_from_memcached(site: Site) -> None:
+    """Its headers are those of a disk hit, except X-Cache."""
     site.put("a b", b"value", **{"Content-Type": "x/y", "Content-Encoding": "br"})
     answers = [site.get("a b") for _ in range(5)]
 
@@ -125,10 +125,10 @@ def test_the_third_read_promotes_and_the_fourth_is_from_memcached(site: Site) ->
     assert {answer.content for answer in answers} == {b"value"}
 
 
-def test_what_was_never_promoted_costs_no_call(
+def test_key_that_was_not_promoted_costs_no_call(
     site: Site, memcached: MemcachedProcess
 ) -> None:
-    """Neither a disk hit, nor a miss, nor a put, nor a delete asks memcached."""
+    """Not for a disk hit, a miss, a put or a delete."""
     site.put("hot", b"value")
     site.make_hot("hot")
     before = memcached.calls()
@@ -142,7 +142,7 @@ def test_what_was_never_promoted_costs_no_call(
 
 
 @pytest.mark.parametrize("end", ["none", "stop", "kill"])
-def test_a_file_overwritten_by_age_is_answered_from_memcached(
+def test_file_overwritten_by_age_is_answered_from_memcached(
     site: Site, end: str
 ) -> None:
     """Also after a restart or a kill of the instance, for GET and HEAD."""
@@ -162,10 +162,10 @@ def test_a_file_overwritten_by_age_is_answered_from_memcached(
 
 @pytest.mark.parametrize("end", ["none", "kill"])
 @pytest.mark.parametrize("change", ["put", "delete", "flush"])
-def test_what_was_put_deleted_or_flushed_never_returns(
+def test_old_value_does_not_return_after_put_delete_or_flush(
     site: Site, memcached: MemcachedProcess, change: str, end: str
 ) -> None:
-    """Although memcached, which was away meanwhile, still has it."""
+    """Although memcached, which was unreachable meanwhile, still has it."""
     site.put("k", b"old")
     site.make_hot("k")
     items = memcached.items()
@@ -192,7 +192,7 @@ def test_what_was_put_deleted_or_flushed_never_returns(
         assert site.source("k") == "MISS"
 
 
-def test_a_key_that_is_only_in_memcached_can_be_deleted(site: Site) -> None:
+def test_key_that_is_only_in_memcached_can_be_deleted(site: Site) -> None:
     """200 the first time, 404 the second."""
     site.put("k", b"value")
     site.make_hot("k")
@@ -204,10 +204,10 @@ def test_a_key_that_is_only_in_memcached_can_be_deleted(site: Site) -> None:
     assert site.source("k") == "MISS"
 
 
-def test_a_key_dropped_by_memcached_is_counted_anew(
+def test_key_dropped_by_memcached_must_be_promoted_again(
     site: Site, memcached: MemcachedProcess
 ) -> None:
-    """From the disk again, and hot again after as many reads."""
+    """It is read from the disk as often as the first time."""
     site.put("k", b"value")
     site.make_hot("k")
     memcached.forget()
@@ -216,8 +216,8 @@ def test_a_key_dropped_by_memcached_is_counted_anew(
     assert sources == ["DISK", "DISK", "DISK", "MEMC"]
 
 
-def test_memcached_down_at_the_start_is_found_later(tmp_path: Path) -> None:
-    """Everything works without it, and it is used when it comes."""
+def test_memcached_that_starts_later_is_used(tmp_path: Path) -> None:
+    """The instance works without it until then."""
     memcached = MemcachedProcess()
     with open_site(tmp_path, settings_for(memcached.address)) as site:
         site.put("k", b"value")
@@ -228,10 +228,10 @@ def test_memcached_down_at_the_start_is_found_later(tmp_path: Path) -> None:
         assert site.server.stderr.count("hot.up") == 1
 
 
-def test_memcached_that_dies_and_comes_back_empty(
+def test_memcached_that_restarts_empty_is_used_again(
     site: Site, memcached: MemcachedProcess
 ) -> None:
-    """Each get is answered meanwhile; one line is logged for each change."""
+    """All gets are answered meanwhile; each change of state is logged once."""
     site.put("k", b"value")
     site.make_hot("k")
     memcached.kill()
@@ -243,10 +243,10 @@ def test_memcached_that_dies_and_comes_back_empty(
     assert site.server.stderr.count("hot.up") == 1
 
 
-def test_memcached_that_hangs_is_left_alone(
+def test_memcached_that_hangs_is_bypassed(
     impatient_site: Site, memcached: MemcachedProcess
 ) -> None:
-    """It accepts and never answers: one request waits, and it is asked again later."""
+    """It accepts and never answers: one request waits, and it is probed later."""
     impatient_site.put("k", b"value")
     impatient_site.make_hot("k")
     memcached.send_signal(signal.SIGSTOP)
@@ -257,10 +257,10 @@ def test_memcached_that_hangs_is_left_alone(
     impatient_site.make_hot("k")
 
 
-def test_memcached_that_is_slow_never_answers_the_wrong_request(
+def test_late_replies_of_memcached_are_discarded(
     impatient_site: Site, memcached: MemcachedProcess
 ) -> None:
-    """It is stopped and continued under load, so that answers come late."""
+    """It is stopped and continued under load, so that replies are late."""
     keys = [f"k{number}" for number in range(5)]
     for key in keys:
         impatient_site.put(key, key.encode())
@@ -283,8 +283,8 @@ def test_memcached_that_is_slow_never_answers_the_wrong_request(
     assert "DISK" in sources
 
 
-def test_another_server_on_the_port_is_left_alone(tmp_path: Path) -> None:
-    """An HTTP server, say: it is never asked for an item."""
+def test_server_of_another_protocol_is_bypassed(tmp_path: Path) -> None:
+    """Such as an HTTP server: no item is ever requested from it."""
     with (
         FakeMemcached(lambda _data, c: c.sendall(b"HTTP/1.1 400 no\r\n\r\n")) as server,
         open_site(tmp_path, settings_for(server.address)) as site,
@@ -295,8 +295,8 @@ def test_another_server_on_the_port_is_left_alone(tmp_path: Path) -> None:
         assert "kind=protocol" in site.server.stderr
 
 
-def test_memcached_without_room_refuses_and_goes_on(tmp_path: Path) -> None:
-    """Full and told not to evict: what does not fit is read from the disk."""
+def test_full_memcached_stays_in_use(tmp_path: Path) -> None:
+    """It is configured not to evict: what it refuses is read from the disk."""
     with (
         MemcachedProcess("-M", "-m", "2") as memcached,
         open_site(tmp_path, settings_for(memcached.address, volume_num=40)) as site,
@@ -310,8 +310,8 @@ def test_memcached_without_room_refuses_and_goes_on(tmp_path: Path) -> None:
         assert "DISK" in sources
 
 
-def test_an_item_too_large_for_memcached_is_read_from_the_disk(tmp_path: Path) -> None:
-    """Memcached has a lower limit than ours: each refusal costs nothing but itself."""
+def test_item_too_large_for_memcached_is_read_from_the_disk(tmp_path: Path) -> None:
+    """Memcached has a lower limit than the setting; it stays in use for other items."""
     with (
         MemcachedProcess("-I", "64k", "-o", "slab_chunk_max=16384") as memcached,
         open_site(tmp_path, settings_for(memcached.address)) as site,
@@ -324,10 +324,10 @@ def test_an_item_too_large_for_memcached_is_read_from_the_disk(tmp_path: Path) -
         assert site.source("large") == "DISK"
 
 
-def test_files_over_our_limit_are_not_sent(
+def test_files_over_the_setting_are_not_sent(
     tmp_path: Path, memcached: MemcachedProcess
 ) -> None:
-    """`memc_max_value_size` holds for the whole record."""
+    """`memc_max_value_size` applies to the whole record."""
     settings = settings_for(memcached.address, memc_max_value_size=1000)
     with open_site(tmp_path, settings) as site:
         site.put("large", b"x" * 1000)
@@ -337,8 +337,8 @@ def test_files_over_our_limit_are_not_sent(
         assert memcached.items() == 1
 
 
-def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
-    """memc_ip holds its path."""
+def test_unix_socket_is_an_address(tmp_path: Path) -> None:
+    """`memc_ip` has its path."""
     with MemcachedProcess(path=tmp_path / "m.sock") as memcached:
         settings = settings_for(memc_ip=memcached.path)
         with open_site(tmp_path / "data", settings) as site:
@@ -346,8 +346,8 @@ def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
             site.make_hot("k")
 
 
-def test_one_of_three_servers_takes_only_its_keys_with_it(tmp_path: Path) -> None:
-    """The others go on, and its keys come from the disk."""
+def test_failed_server_affects_only_its_keys(tmp_path: Path) -> None:
+    """They are read from the disk; the other servers stay in use."""
     with MemcachedProcess() as a, MemcachedProcess() as b, MemcachedProcess() as c:
         settings = settings_for(a.address, b.address, c.address)
         with open_site(tmp_path, settings) as site:
@@ -364,7 +364,7 @@ def test_one_of_three_servers_takes_only_its_keys_with_it(tmp_path: Path) -> Non
     assert sources.count("DISK") == shares[1]
 
 
-def test_instances_share_a_memcached_without_meeting(
+def test_instances_that_share_a_memcached_are_independent(
     tmp_path: Path, memcached: MemcachedProcess
 ) -> None:
     """The same key of two stores is two items."""

@@ -1,4 +1,4 @@
-"""HTTP as clients speak it, on the wire: to the instance alone, and through nginx."""
+"""HTTP on the wire: to the instance directly, and through nginx."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAR_AHEAD: Final = "Fri, 01 Jan 2100 00:00:00 GMT"
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    """Start an instance that takes 64 MiB, and nginx in front of it."""
+    """Start an instance that accepts 64 MiB, and nginx in front of it."""
     settings = {
         "volume_size": 80 << 20,
         "volume_num": 2,
@@ -55,14 +55,14 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
 
 @pytest.fixture(params=["alone", "through nginx"])
 def port(request: pytest.FixtureRequest, ports: dict[str, int]) -> int:
-    """Return the port of one of the two ways, with `/key` holding ten digits."""
+    """Return the port of the instance or of nginx; `/key` has ten digits."""
     found = ports[request.param]
     assert exchange(found, "PUT", "/key", b"0123456789").status == 200
     return found
 
 
-def test_hit_has_the_headers_caches_ask_for(port: int) -> None:
-    """Tag, dates, type, length, ranges, age; HEAD the same."""
+def test_hit_has_the_headers_of_a_cache(port: int) -> None:
+    """Tag, dates, type, length, ranges, age; the same for HEAD."""
     reply = exchange(port, "GET", "/key")
     assert (reply.status, reply.body) == (200, b"0123456789")
     for method in ("GET", "HEAD"):
@@ -91,10 +91,10 @@ def test_hit_has_the_headers_caches_ask_for(port: int) -> None:
         ("GET", "/a%01", None, 400),
     ],
 )
-def test_every_answer_has_date_and_length(
+def test_every_response_has_date_and_length(
     port: int, method: str, path: str, body: bytes | None, status: int
 ) -> None:
-    """Whatever is asked; the date is that of now."""
+    """For any request; the date is the present time."""
     reply = exchange(port, method, path, body)
     assert reply.status == status
     assert reply.headers["Content-Length"] == str(len(reply.body))
@@ -123,7 +123,7 @@ def test_every_answer_has_date_and_length(
     ],
 )
 def test_conditional_read(port: int, method: str, header: str, status: int) -> None:
-    """As RFC 9110 section 13.2.2 orders; 304 has no body, and the connection goes on."""
+    """RFC 9110 section 13.2.2; a 304 has no body, and the connection stays open."""
     now = exchange(port, "HEAD", "/key").headers
     header = header.replace("TAG", now["ETag"]).replace("LAST", now["Last-Modified"])
     with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
@@ -156,7 +156,7 @@ def test_conditional_read(port: int, method: str, header: str, status: int) -> N
 def test_range(
     port: int, header: str, status: int, body: bytes | None, place: str | None
 ) -> None:
-    """A part, its place, and the whole where the part would be of another file."""
+    """A part with its position; the whole file if If-Range names another file."""
     now = exchange(port, "HEAD", "/key").headers
     header = header.replace("TAG", now["ETag"]).replace("LAST", now["Last-Modified"])
     reply = exchange(port, "GET", "/key", headers=header)
@@ -178,7 +178,7 @@ def test_range(
     ],
 )
 def test_conditional_change(port: int, method: str, header: str, status: int) -> None:
-    """Add, compare and swap; 412 leaves the old file."""
+    """Add, and compare and swap; 412 keeps the old file."""
     tag = exchange(port, "HEAD", "/key").headers["ETag"]
     reply = exchange(port, method, "/key", b"new", header.replace("TAG", tag))
     assert reply.status == status
@@ -190,8 +190,8 @@ def test_conditional_change(port: int, method: str, header: str, status: int) ->
         assert found == b"new" or method == "DELETE"
 
 
-def test_add_stores_what_is_not_there(port: int) -> None:
-    """Once."""
+def test_add_stores_an_absent_file(port: int) -> None:
+    """The second time it fails."""
     exchange(port, "DELETE", "/added")
     replies = [
         exchange(port, "PUT", "/added", body, "If-None-Match: *").status
@@ -203,7 +203,7 @@ def test_add_stores_what_is_not_there(port: int) -> None:
 
 
 def test_expired_file_is_a_miss(port: int) -> None:
-    """It says how long it is good, then it is gone, for a DELETE as well."""
+    """Its max-age counts down, then it is a miss, also for DELETE."""
     exchange(port, "PUT", "/short", b"v", "Cache-Control: public, max-age=1")
     replies: list[Reply] = []
 
@@ -230,10 +230,10 @@ def test_expired_file_is_a_miss(port: int) -> None:
         ("", None, 411, b""),
     ],
 )
-def test_refused_upload_says_why(
+def test_refused_upload_names_the_reason(
     port: int, header: str, body: bytes | None, status: int, words: bytes
 ) -> None:
-    """And the old file stays."""
+    """The old file stays."""
     reply = exchange(port, "PUT", "/key", body, header)
     if body is None and reply.status == 200:
         pytest.fail("a PUT without a length was taken for an empty file")
@@ -242,8 +242,8 @@ def test_refused_upload_says_why(
     assert exchange(port, "GET", "/key").body == b"0123456789"
 
 
-def test_content_headers_come_back(port: int) -> None:
-    """Type and encoding as they were stored, whatever is accepted."""
+def test_content_headers_are_returned(port: int) -> None:
+    """Whatever the client accepts."""
     sent = "Content-Type: text/css; charset=utf-8\nContent-Encoding: br"
     exchange(port, "PUT", "/style", b"\x0b", sent)
     headers = exchange(port, "GET", "/style", headers="Accept-Encoding: gzip").headers
@@ -255,15 +255,17 @@ def test_content_headers_come_back(port: int) -> None:
 
 
 def test_chunked_upload_is_stored(port: int) -> None:
-    """Without any length, as DVC, aiohttp and Node send it."""
+    """Without a length, as DVC, aiohttp and Node send it."""
     head = "PUT /chunked HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"
     assert send(port, head.encode() + body).status == 200
     assert exchange(port, "GET", "/chunked").body == b"abcde"
 
 
-def put_asking_first(connection: socket.socket, body: bytes, expect: str) -> bytes:
-    """Send the head of a PUT, and the body if told so; return what was told."""
+def put_expecting_continue(
+    connection: socket.socket, body: bytes, expect: str
+) -> bytes:
+    """Send the head of a PUT, and the body after a 100; return the responses."""
     request = request_bytes("PUT", "/asked", body, f"Expect: {expect}")
     connection.sendall(request.removesuffix(body))
     told = b""
@@ -275,30 +277,30 @@ def put_asking_first(connection: socket.socket, body: bytes, expect: str) -> byt
     return told
 
 
-def test_upload_that_asks_first_is_told_to_go_on(port: int) -> None:
-    """As Maven, Nix and curl do with every PUT; the connection goes on."""
+def test_upload_with_expect_gets_100_continue(port: int) -> None:
+    """As Maven, Nix and curl send it; the connection stays open."""
     with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
         for body in (b"one", b"two"):
-            told = put_asking_first(connection, body, "100-continue")
+            told = put_expecting_continue(connection, body, "100-continue")
             assert told.startswith(b"HTTP/1.1 100 ")
             connection.sendall(request_bytes("GET", "/asked"))
             assert read_reply(connection).body == body
 
 
 @pytest.mark.parametrize(("way", "status"), [("alone", 417), ("through nginx", 100)])
-def test_upload_that_asks_in_capitals_needs_nginx(
+def test_expect_in_capitals_requires_nginx(
     ports: dict[str, int], way: str, status: int
 ) -> None:
-    """Java writes `100-Continue`, which bjoern takes for another expectation."""
+    """Java sends `100-Continue`, which bjoern treats as another expectation."""
     address = ("127.0.0.1", ports[way])
     with socket.create_connection(address, ANSWER_SECONDS) as connection:
-        told = put_asking_first(connection, b"value", "100-Continue")
+        told = put_expecting_continue(connection, b"value", "100-Continue")
     assert told.startswith(b"HTTP/1.1 %d " % status)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])
-def test_empty_body_does_no_harm(port: int, method: str) -> None:
-    """As requests and Java send it with any verb."""
+def test_empty_body_is_ignored(port: int, method: str) -> None:
+    """Requests and Java send one with any method."""
     assert exchange(port, method, "/key", b"").status == 200
 
 
@@ -306,7 +308,7 @@ def test_empty_body_does_no_harm(port: int, method: str) -> None:
     ("header", "stays"), [("", False), ("Connection: keep-alive\r\n", True)]
 )
 def test_http_1_0_is_answered(port: int, header: str, stays: bool) -> None:  # noqa: FBT001
-    """With a length; the connection stays only if that was asked for."""
+    """With a length; the connection stays open only if requested."""
     request = f"GET /key HTTP/1.0\r\n{header}\r\n".encode()
     with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
         connection.sendall(request)
@@ -327,20 +329,20 @@ def test_options_over_http_1_0_is_a_health_check(port: int) -> None:
     assert "PUT" in reply.headers["Allow"]
 
 
-def test_options_of_the_server_itself(ports: dict[str, int]) -> None:
-    """`*` is no path; nginx answers it itself."""
+def test_options_of_the_server(ports: dict[str, int]) -> None:
+    """`*` is not a path; nginx answers it itself."""
     assert exchange(ports["alone"], "OPTIONS", "*").status == 200
 
 
-def test_query_is_no_part_of_the_key(port: int) -> None:
-    """The same in GET and PUT, as Turborepo has it, or not."""
+def test_query_is_not_part_of_the_key(port: int) -> None:
+    """With the same, another or no query in GET and PUT."""
     exchange(port, "PUT", "/artifact?teamId=x&slug=y", b"value")
     for path in ("/artifact?teamId=x&slug=y", "/artifact", "/artifact?"):
         assert exchange(port, "GET", path).body == b"value"
 
 
-def test_keys_that_look_like_folders_live_side_by_side(port: int) -> None:
-    """Each is a key of its own, and some characters are themselves."""
+def test_keys_that_look_like_directories_are_independent(port: int) -> None:
+    """Each is a key of its own; special characters are kept."""
     paths = ["/a", "/a/", "/a/b", "/a//b", "/a/-/b", "/a+b", "/a%20b", "/@a/!b", "/a:b"]
     for path in paths:
         assert exchange(port, "PUT", path, path.encode()).status == 200
@@ -351,7 +353,7 @@ def test_keys_that_look_like_folders_live_side_by_side(port: int) -> None:
 
 
 def test_webdav_client_can_store(port: int) -> None:
-    """The requests of opendal, as sccache sends them: look, make, store."""
+    """The requests of opendal in sccache: PROPFIND, MKCOL, PUT."""
     depth = "Depth: 0"
     assert exchange(port, "PROPFIND", "/c/ab/", b"", depth).status == 207
     assert exchange(port, "PROPFIND", "/c/ab/absent", b"", depth).status == 404
@@ -362,7 +364,7 @@ def test_webdav_client_can_store(port: int) -> None:
     assert b"<D:getcontentlength>6</D:getcontentlength>" in reply.body
 
 
-def test_upload_that_is_cut_off_stores_nothing(port: int) -> None:
+def test_aborted_upload_stores_nothing(port: int) -> None:
     """The old file stays."""
     data = request_bytes("PUT", "/key", b"x" * 100)
     with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
@@ -373,8 +375,8 @@ def test_upload_that_is_cut_off_stores_nothing(port: int) -> None:
     assert exchange(port, "GET", "/key").body == b"0123456789"
 
 
-def test_value_of_64_mib_is_taken_and_one_byte_more_is_not(port: int) -> None:
-    """The limit is the setting's; what is over it is told the limit."""
+def test_value_of_64_mib_is_stored_and_one_byte_more_is_refused(port: int) -> None:
+    """The response names the limit."""
     value = b"0123456789abcdef" * (VALUE_BYTES_MAX // 16)
     assert exchange(port, "PUT", "/large", value).status == 200
     assert exchange(port, "GET", "/large").body == value
@@ -388,7 +390,7 @@ def test_value_of_64_mib_is_taken_and_one_byte_more_is_not(port: int) -> None:
 def test_upgrade_that_bjoern_refuses_passes_through_nginx(
     ports: dict[str, int],
 ) -> None:
-    """Java and cargo offer h2c; the instance alone cannot take it with a body."""
+    """Java and cargo offer h2c; bjoern does not accept it with a body."""
     offer = "Connection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AA"
     assert exchange(ports["alone"], "PUT", "/h2c", b"value", offer).status == 400
     through = ports["through nginx"]
@@ -397,7 +399,7 @@ def test_upgrade_that_bjoern_refuses_passes_through_nginx(
 
 
 def test_pipelined_requests_are_answered_through_nginx(ports: dict[str, int]) -> None:
-    """All of them in their order, as apt asks."""
+    """In their order, as apt sends them."""
     port = ports["through nginx"]
     exchange(port, "PUT", "/1", b"one")
     exchange(port, "PUT", "/2", b"two")
@@ -411,10 +413,10 @@ def test_pipelined_requests_are_answered_through_nginx(ports: dict[str, int]) ->
     assert seen.index(b"one") < seen.index(b"two")
 
 
-def test_upload_for_which_the_disk_has_no_room_keeps_the_old_value(
+def test_upload_to_a_full_disk_keeps_the_old_value(
     tmp_path: Path,
 ) -> None:
-    """507 with both numbers, alone and through nginx; reading goes on, and room helps."""
+    """507 with both numbers; reads continue, and later PUTs succeed."""
     settings = {"volume_size": 2 << 20, "volume_num": 4}
     with (
         ServerProcess(tmp_path / "data", settings=settings) as server,

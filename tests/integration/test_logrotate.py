@@ -1,4 +1,4 @@
-"""The logrotate of Debian, with the file the project ships, and a server under load."""
+"""Debian's logrotate with the shipped configuration, and a server under load."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ test "$*" = "kill --signal=HUP volcache@1234.service" && kill -HUP {pid}
 
 
 class Machine:
-    """A server whose logs are rotated as on a machine of its users."""
+    """A server whose logs are rotated as on a user's machine."""
 
     def __init__(self, folder: Path) -> None:
-        """Put the shipped file where nothing of the machine is touched."""
+        """Copy the shipped configuration to a directory of the test."""
         self.logs = folder / "log"
         self.logs.mkdir(mode=0o755)  # logrotate takes no folder a group can write.
         self.access = self.logs / "1234-access.log"
@@ -59,7 +59,7 @@ class Machine:
         self._config.chmod(0o644)
 
     def rotate(self) -> None:
-        """Run logrotate, whether it is time or not; the files are new after it."""
+        """Force a rotation; returns when both files are new."""
         # Lines are written twice a second, and empty files are left alone.
         wait_until(lambda: self.access.stat().st_size, "lines to be moved")
         programs = self._folder / "bin"
@@ -85,11 +85,11 @@ class Machine:
         wait_until(lambda: self.access.exists() and self.events.exists(), "new files")
 
     def wait_for_line(self, text: str) -> None:
-        """Return when the new access log has a line with some text."""
+        """Return when the new access log has a line that contains a text."""
         wait_until(lambda: text in self.access.read_text(), f"a line of {text}")
 
     def calls(self) -> list[str]:
-        """Return how systemctl was called."""
+        """Return the calls of systemctl."""
         return (self._folder / "calls").read_text().splitlines()
 
 
@@ -102,13 +102,13 @@ def read(path: Path) -> str:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """One whose server runs."""
+    """Yield one whose server runs."""
     made = Machine(tmp_path)
     with made.server:
         yield made
 
 
-def test_logrotate_loses_no_line_and_begins_new_files(machine: Machine) -> None:
+def test_logrotate_starts_new_files_and_loses_no_line(machine: Machine) -> None:
     """Twice under load: the oldest file is compressed, each request has one line."""
     with Load(machine.server.port, clients=2) as load:
         for turn in range(2):

@@ -1,4 +1,4 @@
-"""The logs of a running server, as its operator sees and rotates them."""
+"""The logs of a running server, and their rotation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def send(server: ServerProcess, method: str, path: str, body: bytes = b"") -> in
 
 
 def test_access_log_has_a_line_for_each_request(tmp_path: Path) -> None:
-    """A PUT, a hit, a miss and a mistake, a second later while the server runs."""
+    """A PUT, a hit, a miss and an error, within a second while the server runs."""
     path = tmp_path / "access.log"
     settings = SETTINGS | {"log_access": str(path)}
     with ServerProcess(tmp_path / "data", settings=settings) as server:
@@ -56,8 +56,8 @@ def test_access_log_has_a_line_for_each_request(tmp_path: Path) -> None:
     assert '"GET /a%0A127.0.0.1 HTTP/1.1" 400 ' in wrong
 
 
-def test_json_is_the_form_of_both_logs(tmp_path: Path) -> None:
-    """Every line of either file is an object; the end loses none."""
+def test_json_applies_to_both_logs(tmp_path: Path) -> None:
+    """Every line of either file is an object; the shutdown loses none."""
     settings = SETTINGS | {
         "log_access": str(tmp_path / "access.log"),
         "log_file": str(tmp_path / "event.log"),
@@ -86,21 +86,21 @@ def test_json_is_the_form_of_both_logs(tmp_path: Path) -> None:
     ]
 
 
-def test_unusable_access_log_ends_the_start(tmp_path: Path) -> None:
-    """It is said in one line, and the mount point is not touched."""
+def test_unusable_access_log_fails_the_start(tmp_path: Path) -> None:
+    """An error of one line; the mount point is not created."""
     done = run_to_its_end(tmp_path, {"log_access": tmp_path, "port": 0})
     assert (done.returncode, done.stderr) == (
         2,
         (
             f'volcache: log_access = "{tmp_path}" cannot be opened: Is a directory;'
-            " give a file that this user may write to, in a folder that is there\n"
+            " use a file that this user may write to, in an existing directory\n"
         ),
     )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_moved_under_load_lose_no_line(tmp_path: Path) -> None:
-    """Rename and SIGHUP, again and again: every answer has its line, and just one."""
+def test_rotation_under_load_loses_no_line(tmp_path: Path) -> None:
+    """Rename and SIGHUP, repeatedly: every response has exactly one line."""
     access, events = tmp_path / "access.log", tmp_path / "event.log"
     settings = SETTINGS | {"log_access": str(access), "log_file": str(events)}
     with ServerProcess(tmp_path / "data", settings=settings) as server:
@@ -127,8 +127,8 @@ def test_files_moved_under_load_lose_no_line(tmp_path: Path) -> None:
     assert "".join(texts).count(" store.closed ") == 1
 
 
-def test_hangups_do_not_end_or_hold_a_process_with_a_log(tmp_path: Path) -> None:
-    """Before, during and after the stop they change nothing; the exit code is 0."""
+def test_hangup_does_not_stop_a_process_with_a_log(tmp_path: Path) -> None:
+    """Before, during and after the stop; the exit code is 0."""
     settings = SETTINGS | {"log_access": str(tmp_path / "access.log")}
     with ServerProcess(tmp_path / "data", settings=settings) as server:
         server.send_signal(signal.SIGHUP)
@@ -140,7 +140,7 @@ def test_hangups_do_not_end_or_hold_a_process_with_a_log(tmp_path: Path) -> None
 
 
 def test_hangup_ends_a_process_without_a_log(tmp_path: Path) -> None:
-    """As it does when the terminal is closed in which somebody tries it."""
+    """As when its terminal is closed."""
     with ServerProcess(tmp_path / "data", settings=SETTINGS) as server:
         server.send_signal(signal.SIGHUP)
         assert server.wait() == -signal.SIGHUP

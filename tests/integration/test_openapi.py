@@ -37,7 +37,7 @@ SCHEMA = schemathesis.openapi.from_path(PATH)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Start an instance for all operations, with a file for those that read."""
+    """Start an instance for all operations, with a file to read."""
     settings = {"volume_size": 8 << 20, "volume_num": 2}
     with ServerProcess(tmp_path_factory.mktemp("data"), settings=settings) as running:
         yield running
@@ -49,8 +49,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-def test_server_answers_as_described(case: Any, server: ServerProcess) -> None:
-    """Statuses, types and headers of every operation are those of the description."""
+def test_responses_are_as_described(case: Any, server: ServerProcess) -> None:
+    """Status, content type and headers of every operation."""
     case.call_and_validate(base_url=server.url, checks=CHECKS)
 
 
@@ -69,10 +69,10 @@ def test_server_answers_as_described(case: Any, server: ServerProcess) -> None:
         ("DELETE", {}, 200),
     ],
 )
-def test_answers_about_a_file_are_described(
+def test_responses_with_a_file_are_as_described(
     server: ServerProcess, method: str, headers: dict[str, str], status: int
 ) -> None:
-    """Those that drawn requests do not come to, because they find nothing."""
+    """Generated requests do not find a file."""
     operation = SCHEMA["/{key}"]
     kept = {"Cache-Control": "max-age=60"}
     put: dict[str, Any] = {"body": b"value", "media_type": "application/octet-stream"}
@@ -88,6 +88,6 @@ def test_answers_about_a_file_are_described(
     case.validate_response(answer, checks=CHECKS)
 
 
-def test_description_is_of_this_version() -> None:
+def test_description_has_the_version_of_the_package() -> None:
     """A release changes both."""
     assert SCHEMA.raw_schema["info"]["version"] == __version__

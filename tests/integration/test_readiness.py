@@ -1,4 +1,4 @@
-"""/-/ready of a process that was told to end, and /-/stats of one that serves."""
+"""/-/ready of a process that is stopping, and /-/stats of one that serves."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.integration
 BEGUN = b"GET /-/ready HTTP/1.1\r\nHost: test\r\n"
 
 
-def test_a_process_that_ends_is_not_ready(tmp_path: Path) -> None:
-    """A request that comes to its end after SIGTERM is told to go elsewhere."""
+def test_stopping_process_is_not_ready(tmp_path: Path) -> None:
+    """A request that is completed after SIGTERM gets a 503."""
     with ServerProcess(tmp_path, settings={"volume_size": 2 << 20}) as server:
         address = (server.ip, server.port)
         with socket.create_connection(address, timeout=10) as connection:
@@ -37,8 +37,8 @@ def test_a_process_that_ends_is_not_ready(tmp_path: Path) -> None:
         assert server.wait() == 0
 
 
-def test_a_serving_process_shows_its_store(tmp_path: Path) -> None:
-    """What was put is there, and the process is that one."""
+def test_stats_show_store_and_process(tmp_path: Path) -> None:
+    """The stored value, and the id of the process."""
     settings = {"volume_size": 2 << 20, "volume_num": 3, "sync_mode": "none"}
     with ServerProcess(tmp_path, settings=settings) as server:
         requests.put(f"{server.url}/key", data=b"value", timeout=5)

@@ -1,4 +1,4 @@
-"""How a server ends: what is on its way is answered, and nobody waits for ever."""
+"""Graceful shutdown: requests in progress are answered, within a deadline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
 
 def is_refused(server: WebProcess) -> bool:
-    """Tell whether a new connection is refused."""
+    """Return whether a new connection is refused."""
     try:
         server.connect().close()
     except ConnectionError:
@@ -39,8 +39,10 @@ def is_refused(server: WebProcess) -> bool:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_signal_ends_at_once_without_connections(number: signal.Signals) -> None:
-    """Exit code 0, and the signals are left as they were found."""
+def test_signal_ends_a_server_without_connections_at_once(
+    number: signal.Signals,
+) -> None:
+    """Exit code 0; handlers and mask of the signals are restored."""
     with WebProcess() as server:
         ending = server.stop(number)
     assert ending.exit_code == 0
@@ -49,8 +51,8 @@ def test_signal_ends_at_once_without_connections(number: signal.Signals) -> None
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_idle_connections_do_not_hold_the_end(number: signal.Signals) -> None:
-    """Kept alive, or never used: they are closed long before the deadline."""
+def test_idle_connections_do_not_delay_the_end(number: signal.Signals) -> None:
+    """Used or not, they are closed long before the deadline."""
     with WebProcess(drain=10) as server, ExitStack() as stack:
         for data in [GET] * 30:
             stack.enter_context(server.ask(data))
@@ -63,11 +65,11 @@ def test_idle_connections_do_not_hold_the_end(number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("is_first", [True, False])
-def test_upload_on_its_way_gets_its_answer(
+def test_upload_in_progress_is_answered(
     number: signal.Signals,
     is_first: bool,  # noqa: FBT001 - A parameter of pytest.
 ) -> None:
-    """A request that began before the signal is answered, on a used connection too."""
+    """On a new connection and on a used one."""
     with WebProcess(drain=10) as server:
         connection = server.connect() if is_first else server.ask(GET)
         if not is_first:
@@ -90,7 +92,7 @@ def test_upload_on_its_way_gets_its_answer(
 
 
 @pytest.mark.parametrize("data", [PUT % 100 + b"part", b"GE", b"GET /key HTTP/1.1\r\n"])
-def test_request_that_stalls_is_cut_at_the_deadline(data: bytes) -> None:
+def test_stalled_request_is_closed_at_the_deadline(data: bytes) -> None:
     """Not before, and not long after."""
     with WebProcess(drain=1) as server, server.connect(data) as connection:
         time.sleep(0.05)  # The server has read it.
@@ -100,8 +102,8 @@ def test_request_that_stalls_is_cut_at_the_deadline(data: bytes) -> None:
     assert 0.9 < ending.seconds < 3
 
 
-def test_slow_reader_gets_the_whole_answer() -> None:
-    """An answer that does not fit the buffers is written while it is read."""
+def test_slow_reader_gets_the_whole_response() -> None:
+    """Also if it exceeds the socket buffers."""
     value = bytes(VALUE_SIZE_MAX)
     with WebProcess(drain=10) as server:
         server.ask(PUT % len(value) + value).close()
@@ -121,8 +123,8 @@ def test_slow_reader_gets_the_whole_answer() -> None:
     assert (first + got[0]).partition(b"\r\n\r\n")[2] == value
 
 
-def test_reader_that_stalls_is_cut_at_the_deadline() -> None:
-    """It gets what fitted the buffers."""
+def test_stalled_reader_is_closed_at_the_deadline() -> None:
+    """It gets what the socket buffers hold."""
     value = bytes(VALUE_SIZE_MAX)
     with WebProcess(drain=1) as server:
         server.ask(PUT % len(value) + value).close()
@@ -134,8 +136,8 @@ def test_reader_that_stalls_is_cut_at_the_deadline() -> None:
     assert 0.9 < ending.seconds < 3
 
 
-def test_busy_clients_are_stopped_between_requests() -> None:
-    """Clients that never pause lose at most the request they begin at the very end."""
+def test_busy_clients_are_closed_between_requests() -> None:
+    """Clients that never pause lose at most the request they send at the end."""
     broken: list[bytes] = []
 
     def hammer(connection: socket.socket) -> None:
@@ -173,8 +175,8 @@ def test_busy_clients_are_stopped_between_requests() -> None:
         [signal.SIGTERM, signal.SIGINT, signal.SIGINT],
     ],
 )
-def test_further_signals_change_nothing(numbers: list[signal.Signals]) -> None:
-    """They neither kill nor cut what is on its way."""
+def test_further_signals_are_ignored(numbers: list[signal.Signals]) -> None:
+    """They neither kill the process nor close a connection."""
     with WebProcess(drain=10) as server:
         connection = server.connect(PUT % 5 + b"val")
         time.sleep(0.05)  # The server has read it.
@@ -189,7 +191,7 @@ def test_further_signals_change_nothing(numbers: list[signal.Signals]) -> None:
 
 
 def test_connections_are_refused_while_draining() -> None:
-    """A client that comes late is told so at once instead of waiting."""
+    """A late client does not wait."""
     with WebProcess(drain=10) as server:
         connection = server.connect(PUT % 5 + b"val")
         time.sleep(0.05)  # The server has read it.
@@ -201,7 +203,7 @@ def test_connections_are_refused_while_draining() -> None:
 
 
 def test_inherited_socket_stays_open() -> None:
-    """What comes between two processes waits for the second."""
+    """Connections between two processes wait for the second."""
     with listen("127.0.0.1", 0) as listener:
         with WebProcess(listener=listener) as server:
             server.ask(GET).close()

@@ -1,4 +1,4 @@
-"""The web part under real bjoern: what goes over the wire."""
+"""The HTTP layer in real bjoern, with a cache in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server() -> Iterator[WebProcess]:
 
 @pytest.fixture
 def client(server: WebProcess) -> Iterator[http.client.HTTPConnection]:
-    """Return a connection that is kept alive over a test, as its end proves."""
+    """Yield a connection that must still be open at the end of the test."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, END_SECONDS)
     connection.connect()
     opened = connection.sock
@@ -55,17 +55,17 @@ def ask(
     body: bytes | None = None,
     **headers: str,
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """Send one request and read the whole answer."""
+    """Send one request and read the whole response."""
     client.request(method, path, body, headers)
     response = client.getresponse()
     return response.status, response.headers, response.read()
 
 
 @pytest.mark.parametrize("size", [0, 1, 1023, 65_536, 1 << 20, VALUE_SIZE_MAX])
-def test_value_of_any_size_comes_back(
+def test_value_of_any_size_is_returned(
     client: http.client.HTTPConnection, size: int
 ) -> None:
-    """Byte for byte, with its exact length, over one connection."""
+    """With its exact length, over one connection."""
     value = (b"0123456789abcdef\r\n" * (size // 18 + 1))[:size]
     status, headers, body = ask(client, "PUT", "/some/key.txt", value)
     assert (status, headers["Content-Length"], body) == (200, "0", b"")
@@ -84,8 +84,8 @@ def test_value_of_any_size_comes_back(
     assert head.items() == got.items()
 
 
-def test_delete_makes_a_miss(client: http.client.HTTPConnection) -> None:
-    """The second one finds nothing."""
+def test_deleted_value_is_a_miss(client: http.client.HTTPConnection) -> None:
+    """Also for a second DELETE."""
     ask(client, "PUT", "/gone", b"value")
     assert ask(client, "DELETE", "/gone")[0] == 200
     for method in ("DELETE", "GET", "HEAD"):
@@ -94,10 +94,10 @@ def test_delete_makes_a_miss(client: http.client.HTTPConnection) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "TRACE", "LOCK"])
-def test_other_verbs_are_not_allowed(
+def test_other_methods_are_not_allowed(
     client: http.client.HTTPConnection, method: str
 ) -> None:
-    """405 with Allow, and the connection goes on."""
+    """405 with Allow, and the connection stays open."""
     status, headers, body = ask(client, method, "/key")
     assert status == 405
     assert headers["Allow"] == "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL"
@@ -109,19 +109,19 @@ def test_other_verbs_are_not_allowed(
     ["/", "/a%00b", "/a%0D%0AX-Evil:1", "/..", "/%2e%2e/a", "/a/%2E%2E/-/healthy"],
 )
 def test_bad_key_is_refused(client: http.client.HTTPConnection, path: str) -> None:
-    """400 before anything is stored."""
+    """400, and nothing is stored."""
     assert ask(client, "PUT", path, b"value")[0] == 400
     assert ask(client, "GET", path)[0] == 400
 
 
-def test_key_length_counts_decoded_bytes(client: http.client.HTTPConnection) -> None:
-    """The longest key is taken, one byte more is not."""
+def test_key_limit_applies_to_decoded_bytes(client: http.client.HTTPConnection) -> None:
+    """The longest key is accepted, one byte more is not."""
     assert ask(client, "PUT", "/" + "%61" * KEY_SIZE_MAX, b"")[0] == 200
     assert ask(client, "PUT", "/" + "a" * (KEY_SIZE_MAX + 1), b"")[0] == 400
 
 
 def test_put_over_the_limit_is_refused(client: http.client.HTTPConnection) -> None:
-    """413 with the limit, and the connection goes on."""
+    """413 with the limit, and the connection stays open."""
     status, _, body = ask(client, "PUT", "/large", bytes(VALUE_SIZE_MAX + 1))
     assert status == 413
     assert str(VALUE_SIZE_MAX).encode() in body
@@ -149,15 +149,15 @@ def test_put_over_the_limit_is_refused(client: http.client.HTTPConnection) -> No
 def test_upload_is_stored_whole_or_refused(
     server: WebProcess, headers: bytes, body: bytes, status: int
 ) -> None:
-    """Lengths that are absent, doubled or wrong, as bjoern's parser lets them pass."""
+    """For absent, repeated or wrong lengths, which bjoern's parser accepts."""
     head = b"PUT /upload HTTP/1.1\r\nHost: test\r\nConnection: close\r\n"
     answer = read_to_end(server.connect(head + headers + b"\r\n" + body))
     answer = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 
-def test_server_goes_on_after_requests_that_are_none(server: WebProcess) -> None:
-    """No path, no HTTP, or gone before the answer."""
+def test_server_survives_malformed_requests(server: WebProcess) -> None:
+    """No path, no HTTP, or a disconnect before the response."""
     for data in (
         b"GET http://host HTTP/1.1\r\nHost: host\r\n\r\n",
         b"CONNECT host:1 HTTP/1.1\r\nHost: host\r\n\r\n",
@@ -170,8 +170,8 @@ def test_server_goes_on_after_requests_that_are_none(server: WebProcess) -> None
     server.ask(b"GET /-/healthy HTTP/1.1\r\n\r\n").close()
 
 
-def test_port_in_use_is_one_line(tmp_path: Path) -> None:
-    """The whole program: exit code 1, and one line that says what to do."""
+def test_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
+    """Exit code 1 and the remedy."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         ended = subprocess.run(

@@ -1,11 +1,11 @@
-"""Arbitrary requests to the application: well-formed answers, and no other key changes."""
+"""Arbitrary requests: well-formed responses, and no key but the addressed one changes."""
 
 from __future__ import annotations
 
 import io
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,16 +15,18 @@ from support.extent import examples
 from support.fake_cache import FakeCache
 from support.wsgi_client import KEY_SIZE_MAX, VALUE_SIZE_MAX
 from volcache.errors import ClientError
-from volcache.http.app import App
+from volcache.http.app import App, Limits
 from volcache.keys import parse_key
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+    from volcache.cache import Cache
+
 pytestmark = pytest.mark.property
 
 LATIN: Final = st.text(st.characters(max_codepoint=255), max_size=30)
-# Tags, dates and ranges that come near to what is understood.
+# Tags, dates and ranges that are valid or nearly so.
 NEAR: Final = st.from_regex(
     r"\A(bytes=\d{0,3}-\d{0,3}(,\d-\d)?|\*|(W/)?\"[^\"]{0,9}\"|max-age=\d{0,25}"
     r"|(Sat|Sun), \d{1,2} Nov \d{1,5} \d\d:\d\d:\d\d GMT|\d{1,5}|chunked)\Z"
@@ -43,7 +45,7 @@ PATHS: Final = st.sampled_from(
 
 
 def environs() -> SearchStrategy[dict[str, Any]]:
-    """Draw what a server may hand over, and what none would."""
+    """Draw the environ of possible and impossible requests."""
     optional: dict[str, SearchStrategy[Any]] = {
         f"HTTP_{name}": NEAR | LATIN for name in HEADERS
     }
@@ -67,7 +69,7 @@ def environs() -> SearchStrategy[dict[str, Any]]:
 
 
 def key_of(environ: dict[str, Any]) -> bytes | None:
-    """Return the key a request is about, if it is about one."""
+    """Return the key of a request; None if its path is not a key."""
     try:
         return parse_key(environ.get("PATH_INFO", ""), KEY_SIZE_MAX)
     except ClientError:
@@ -75,7 +77,7 @@ def key_of(environ: dict[str, Any]) -> bytes | None:
 
 
 def is_broken(environ: dict[str, Any]) -> bool:
-    """Tell whether a request breaks the rules of WSGI, so that a server is at fault."""
+    """Return whether a request violates WSGI, which is a fault of the server."""
     texts = [value for value in environ.values() if isinstance(value, str)]
     return (
         not {"REQUEST_METHOD", "wsgi.input"} <= environ.keys()
@@ -83,13 +85,13 @@ def is_broken(environ: dict[str, Any]) -> bool:
     )
 
 
-def check_answer(
+def check_response(
     environ: dict[str, Any],
     status: str,
     headers: list[tuple[str, str]],
     chunks: list[bytes],
 ) -> None:
-    """Check what no server between us and the client would mend."""
+    """Check what no server between the application and the client corrects."""
     assert re.fullmatch(r"[1-5]\d\d [A-Za-z -]+", status)
     names = [name.lower() for name, _ in headers]
     assert len(set(names)) == len(names)
@@ -107,8 +109,8 @@ def check_answer(
 
 @settings(max_examples=examples(600), suppress_health_check=[HealthCheck.too_slow])
 @given(environs())
-def test_any_request_gets_a_well_formed_answer(environ: dict[str, Any]) -> None:
-    """Nothing is raised, and only the key that is addressed can change."""
+def test_any_request_gets_a_well_formed_response(environ: dict[str, Any]) -> None:
+    """Nothing is raised, and only the addressed key can change."""
     cache = FakeCache()
     for key in (b"key", b"key/", b"other", b"-/x"):
         cache.put(key, b"0123456789")
@@ -118,14 +120,15 @@ def test_any_request_gets_a_well_formed_answer(environ: dict[str, Any]) -> None:
     def start_response(status: str, headers: list[tuple[str, str]], *_: object) -> Any:
         answers.append((status, headers))
 
-    app = App(cache, key_size_max=KEY_SIZE_MAX, value_size_max=VALUE_SIZE_MAX)  # type: ignore[arg-type]
+    limits = Limits(key_size=KEY_SIZE_MAX, value_size=VALUE_SIZE_MAX)
+    app = App(cast("Cache", cache), limits)
     logging.disable()
     try:
         chunks = app(environ, start_response)
     finally:
         logging.disable(logging.NOTSET)
     [(status, headers)] = answers
-    check_answer(environ, status, headers, chunks)
+    check_response(environ, status, headers, chunks)
     if status.startswith("500"):
         assert is_broken(environ)
     changed = {

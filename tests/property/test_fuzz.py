@@ -1,4 +1,4 @@
-"""Arbitrary bytes where records, lines and whole directories are expected."""
+"""Arbitrary bytes as records, index lines and directories."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ METAS = st.builds(
 
 @given(data=st.one_of(st.binary(max_size=200), NEARLY_RECORDS))
 @example(data=RECORD)
-def test_the_record_decoders_take_any_bytes(data: bytes) -> None:
-    """A record that checks out, or a refusal; no other error."""
+def test_record_decoders_accept_any_bytes(data: bytes) -> None:
+    """They return a valid record or raise DamagedRecordError."""
     header = decode_header(data, VOLUME.prefix, VOLUME_HEADER_BYTES)
     assert (header is None) == (data[: len(RECORD)] != RECORD)
     try:
@@ -98,8 +98,8 @@ def test_the_record_decoders_take_any_bytes(data: bytes) -> None:
 
 
 @given(data=st.one_of(st.binary(max_size=300), INDEX_FILES, METAS))
-def test_the_line_parsers_take_any_bytes(data: bytes) -> None:
-    """Blocks that check out, and nothing else; no error but of their entries."""
+def test_line_parsers_accept_any_bytes(data: bytes) -> None:
+    """They yield blocks with a valid checksum, and raise only for bad entries in these."""
     decode_index_header(data)
     decode_manifest(data)
     end = 0
@@ -123,10 +123,10 @@ def test_the_line_parsers_take_any_bytes(data: bytes) -> None:
     ),
     meta=st.one_of(st.none(), METAS, st.binary(max_size=60)),
 )
-def test_a_start_on_any_directory_serves_or_refuses(
+def test_start_on_any_directory_succeeds_or_is_refused(
     files: dict[str, bytes], meta: bytes | None
 ) -> None:
-    """It never crashes; what it serves is checked, and it can be written and kept."""
+    """It never crashes; a store that opens returns valid records and can be written."""
     fs = SimulatedFileSystem()
     for folder in ("data", "index"):
         fs.make_directory(f"{MOUNT_POINT}/{folder}")

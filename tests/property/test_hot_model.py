@@ -1,7 +1,7 @@
 """
-Both tiers against a dict, with a memcached that drops, delays and loses as it likes.
+Both tiers against a dict, with a memcached that drops, delays and loses items.
 
-The rule is one: a get answers the last acknowledged value, or a miss.
+The property: a get returns the last acknowledged value, or a miss.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from support.extent import examples
 from support.stores import FakeClock, abandon, fill_volume, open_store
-from volcache.cache import TieredCache
+from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
 from volcache.hot.servers import ServerDownError
@@ -35,18 +35,18 @@ KEYS = st.sampled_from([b"a", b"b", b"c"])
 
 
 class Memcached:
-    """A dict, and what is still on its way to it."""
+    """A dict, and the items that have not arrived yet."""
 
     def __init__(self) -> None:
-        """Hold nothing."""
+        """Start empty."""
         self.items: dict[bytes, bytes] = {}
-        self.on_their_way: list[tuple[bytes, bytes]] = []
+        self.delayed: list[tuple[bytes, bytes]] = []
         self.is_up = True
         self.fails_next = ""
         self.is_confused = False
 
     def get(self, name: bytes) -> bytes | None:
-        """Return an item, or, told so, the answer to some other request."""
+        """Return an item; if `is_confused`, that of another key."""
         with self._answering():
             if self.is_confused and self.items:
                 self.is_confused = False
@@ -54,17 +54,17 @@ class Memcached:
             return self.items.get(name)
 
     def set(self, name: bytes, item: bytes, _expire: int) -> bool:
-        """Store an item, unless it is told to do so later, or never."""
+        """Store an item; if `fails_next`, later or never."""
         with self._answering():
             if self.fails_next == "late":
-                self.on_their_way.append((name, item))
+                self.delayed.append((name, item))
             elif self.fails_next != "lost":
                 self.items[name] = item
             return True
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Do what is asked, or fail as told, once."""
+        """Fail once if `fails_next` is set."""
         if not self.is_up:
             raise ServerDownError("down")
         yield
@@ -74,17 +74,17 @@ class Memcached:
             raise ServerDownError("timeout")
 
     def probe(self) -> None:
-        """Stay as it is: a rule says when it is up again."""
+        """Do nothing: a rule brings the server up."""
 
     def close(self) -> None:
-        """Keep the items: it is another process."""
+        """Keep the items."""
 
 
 class HotMachine(RuleBasedStateMachine):
-    """Puts, deletes, age, trouble and restarts in any order; reads after each."""
+    """Puts, deletes, rotations, failures and restarts in any order; reads after each."""
 
     def __init__(self) -> None:
-        """Begin with an empty store and an empty memcached."""
+        """Start with an empty store and an empty memcached."""
         super().__init__()
         self.directory = Path(tempfile.mkdtemp())
         self.memcached = Memcached()
@@ -96,16 +96,18 @@ class HotMachine(RuleBasedStateMachine):
     def open(self) -> None:
         """Start the process."""
         self.store = open_store(self.directory, volume_num=2, clock=self.clock)
-        names = KeyVersions(
+        versions = KeyVersions(
             self.store.journal(), store_id=self.store.store_id, boot_id="boot"
         )
         with mock.patch("volcache.hot.servers.Server", return_value=self.memcached):
-            self.hot = MemcachedTier(["m"], names, timeout=0.05, item_size_max=100_000)
+            self.hot = MemcachedTier(
+                ["m"], versions, timeout=0.05, item_size_max=100_000
+            )
         counters = MissCounters(count=2, duration_ms=60_000, clock=self.clock)
-        self.cache = TieredCache(self.store, self.hot, counters)
+        self.cache = Cache(self.store, self.hot, counters)
 
     def expected(self, key: bytes) -> bytes | None:
-        """Return the last acknowledged value, None when it is gone or expired."""
+        """Return the last acknowledged value; None if it is deleted or expired."""
         value, expires_ms = self.model.get(key, (None, 0))
         if expires_ms and expires_ms <= self.clock.now_ms:
             return None
@@ -113,7 +115,7 @@ class HotMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, life=st.sampled_from([0, 0, 0, 10, 1000]))
     def put(self, key: bytes, life: int) -> None:
-        """Store a value that no other put stores."""
+        """Store a unique value."""
         self.writes += 1
         value = b"%d." % self.writes
         expires_ms = self.clock.now_ms + life * 1000 if life else 0
@@ -122,19 +124,19 @@ class HotMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def delete(self, key: bytes) -> None:
-        """Forget a key."""
+        """Delete a key."""
         self.cache.delete(key)
         self.model.pop(key, None)
 
     @rule(volumes=st.integers(1, 2))
     def age(self, volumes: int) -> None:
-        """Let the cycle overwrite one volume, or all."""
+        """Rotate, so that the log overwrites one volume or all."""
         for _ in range(volumes):
             fill_volume(self.store, b"fill")
 
     @rule(how=st.sampled_from(["lost", "late", "confused", "dropped", "emptied"]))
     def trouble(self, how: str) -> None:
-        """Make the next call fail, or answer it wrongly, or drop items."""
+        """Make the next call fail or return a wrong item, or drop items."""
         memcached = self.memcached
         if how == "confused":
             memcached.is_confused = True
@@ -147,15 +149,15 @@ class HotMachine(RuleBasedStateMachine):
 
     @rule()
     def recover(self) -> None:
-        """The server answers again with all it had; what was on its way arrives."""
+        """The server is up with all its items; delayed items arrive."""
         self.memcached.is_up = True
         self.memcached.fails_next = ""
-        self.memcached.items.update(self.memcached.on_their_way)
-        self.memcached.on_their_way.clear()
+        self.memcached.items.update(self.memcached.delayed)
+        self.memcached.delayed.clear()
 
     @rule(what=st.sampled_from(["stop", "kill", "flush", "minutes"]))
     def interrupt(self, what: str) -> None:
-        """Stop or kill the process and start it again, flush, or let time pass."""
+        """Stop or kill the process and restart it, flush, or advance the clock."""
         if what == "flush":
             self.cache.flush()
             self.model.clear()
@@ -170,8 +172,8 @@ class HotMachine(RuleBasedStateMachine):
             self.open()
 
     @invariant()
-    def answers_are_right(self) -> None:
-        """Every key is as the model says, or a miss; reading makes keys hot at times."""
+    def reads_are_right(self) -> None:
+        """Every key is as in the model, or a miss; the reads make keys hot."""
         for key in (b"a", b"b", b"c"):
             for _ in range(1 + self.writes % 3):
                 record = self.cache.get(key)
@@ -181,7 +183,7 @@ class HotMachine(RuleBasedStateMachine):
         assert self.store.stats.damaged_records == 0
 
     def teardown(self) -> None:
-        """Read everything once more, and leave nothing behind."""
+        """Read every key once more, and remove the directory."""
         for key in self.model:
             record = self.cache.get(key)
             assert record is None or record.value == self.expected(key)
@@ -196,12 +198,12 @@ TestHotModel.settings = settings(
 )
 
 
-def test_the_machine_does_reach_the_hot_tier() -> None:
-    """What it checks is not checked in vain: a file gone from the disk is answered."""
+def test_machine_reaches_the_hot_tier() -> None:
+    """The property is not vacuous: a record that was overwritten is returned."""
     machine = HotMachine()
     machine.put(b"a", 0)
     for _ in range(3):
-        machine.answers_are_right()
+        machine.reads_are_right()
     machine.age(2)
     record = machine.cache.get(b"a")
 

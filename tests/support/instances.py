@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from support.fake_cache import FakeCache
 from support.wsgi_client import Client
-from volcache.cache import FileCache, TieredCache
+from volcache.cache import Cache
 from volcache.hot.tier import HotStats
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
@@ -32,7 +32,7 @@ class FakeTier:
 def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> Monitor:
     """Return a monitor of an instance without a hot tier."""
     return Monitor(
-        more.pop("cache", None) or FileCache(store),
+        more.pop("cache", None) or Cache(store),
         requests or RequestStats(),
         mount_point="data",
         sync_mode="none",
@@ -44,8 +44,7 @@ def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> Mo
 def watch_tiered(store: Store, requests: RequestStats | None = None) -> Monitor:
     """Return a monitor of an instance with a `FakeTier`."""
     tier: Any = FakeTier()
-    counters: Any = None
-    return watch(store, requests, cache=TieredCache(store, tier, counters))
+    return watch(store, requests, cache=Cache(store, tier))
 
 
 def operator_of(monitor: Monitor) -> Client:

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
 from support.ports import pick_port
-from volcache.http.admin import send_page
+from volcache.http.admin import page_response
 
 BUCKETS: Final = 64
 VOLUME_SIZE: Final = 1 << 30
@@ -204,12 +204,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Send the page or the numbers."""
         owner = self.server.owner
-        headers: list[tuple[str, str]] = []
         if self.path == "/-/":
-            (body,) = send_page(
-                lambda _status, given, *_: headers.extend(given),  # type: ignore[arg-type]
-                is_head=False,
-            )
+            _, headers, (body,) = page_response()
             self._send(200, headers, body)
         elif self.path == "/-/stats":
             status, body = owner.answer or (200, owner.encoded())

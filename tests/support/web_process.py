@@ -21,14 +21,14 @@ if not __package__:  # Run as a script: helpers and package are in folders above
 
 from support.fake_cache import FakeCache
 from support.program import Program
-from volcache.http.app import App
+from volcache.http.app import App, Limits
 from volcache.server.bjoern import listen, serve
-from volcache.server.drain import stop_signals_held
+from volcache.server.drain import stop_signals_blocked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from volcache.cache import FileCache
+    from volcache.cache import Cache
 
 KEY_SIZE_MAX: Final = 64
 VALUE_SIZE_MAX: Final = 32 << 20
@@ -121,13 +121,12 @@ def main() -> None:
     is_ours = options.fd is None
     listener = listen("127.0.0.1", 0) if is_ours else socket.socket(fileno=options.fd)
     app = App(
-        cast("FileCache", FakeCache()),
-        key_size_max=KEY_SIZE_MAX,
-        value_size_max=VALUE_SIZE_MAX,
+        cast("Cache", FakeCache()),
+        Limits(key_size=KEY_SIZE_MAX, value_size=VALUE_SIZE_MAX),
     )
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with stop_signals_held():  # From the moment the port is printed.
-        print(listener.getsockname()[1], flush=True)  # noqa: T201 - Its output.
+    with stop_signals_blocked():  # From the moment the test knows the port.
+        print(listener.getsockname()[1], flush=True)  # noqa: T201 - What it is for.
         serve(listener, app, drain_seconds=options.drain, owns_listener=is_ours)
     after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())

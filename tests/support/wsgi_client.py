@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from volcache.http.app import App
+from volcache.http.admin import Admin
+from volcache.http.app import App, Limits
 from volcache.http.responses import format_date
 
 if TYPE_CHECKING:
     from support.fake_cache import FakeCache
-    from volcache.cache import FileCache
-    from volcache.http.ttl import TtlPolicy
+    from volcache.cache import Cache
     from volcache.monitoring.snapshot import Monitor
 
 KEY_SIZE_MAX: Final = 20
@@ -20,7 +20,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Answer(NamedTuple):
-    """One response."""
+    """A response."""
 
     status: str
     headers: dict[str, str]
@@ -28,29 +28,33 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Calls the application as bjoern does, and checks the form of each response."""
+    """Calls an application as bjoern does, and checks what bjoern does not check."""
 
     def __init__(
         self,
         cache: FakeCache,
-        lifetimes: TtlPolicy | None = None,
         *,
+        default_ttl: int = 0,
+        max_ttl: int = 0,
         admin_token: str = "",
         is_ready: bool = True,
         status: Monitor | None = None,
     ) -> None:
-        """Make an application for a cache; its clock shows the time of the records."""
+        """Create an application for a cache, at the time at which its values are stored."""
         self.cache = cache
         self.now_ms = cache.stored_ms
+        cache.is_disk_readable = is_ready
+        served = cast("Cache", cache)
         self.app = App(
-            cast("FileCache", cache),
-            key_size_max=KEY_SIZE_MAX,
-            value_size_max=VALUE_SIZE_MAX,
-            admin_token=admin_token,
-            is_ready=lambda: is_ready,
-            lifetimes=lifetimes,
+            served,
+            Limits(
+                key_size=KEY_SIZE_MAX,
+                value_size=VALUE_SIZE_MAX,
+                default_ttl=default_ttl,
+                max_ttl=max_ttl,
+            ),
+            admin=Admin(served, token=admin_token, status=status),
             clock=lambda: self.now_ms * 1_000_000,
-            status=status,
         )
 
     def ask(

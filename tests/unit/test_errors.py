@@ -1,4 +1,4 @@
-"""Every error leads to an exit code."""
+"""errors.py: every error has an exit code."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from volcache.errors import VolcacheError
 
 
 def walk(kind: type[VolcacheError]) -> list[type[VolcacheError]]:
-    """List all classes below one."""
+    """Return all subclasses of a class, direct or not."""
     below = kind.__subclasses__()
     return below + [deeper for child in below for deeper in walk(child)]
 
 
 @pytest.mark.parametrize("kind", walk(VolcacheError), ids=lambda kind: kind.__name__)
 def test_every_error_has_an_exit_code(kind: type[VolcacheError]) -> None:
-    """A class added to the tree is covered by the command line's table."""
+    """The table of the command line covers every class of the tree."""
     assert [EXIT_CODES[base] for base in kind.__mro__ if base in EXIT_CODES]
 
 
 def test_root_has_no_exit_code() -> None:
-    """A class placed right below the root is noticed by the test above."""
+    """So a class directly below the root needs a row."""
     assert VolcacheError not in EXIT_CODES
 
 
-def test_no_error_is_taken_for_success() -> None:
-    """Exit code 0 is never an error's."""
+def test_exit_codes_of_errors_are_not_0() -> None:
+    """They are 1 and 2."""
     assert set(EXIT_CODES.values()) == {1, 2}

@@ -1,4 +1,4 @@
-"""What a client sent cannot break out of a line or of a field."""
+"""text.py: client input cannot break out of a log line or a field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATIN_1 = st.text(st.characters(max_codepoint=0xFF))
 
 @pytest.mark.property
 @given(LATIN_1)
-def test_path_is_one_word_that_can_be_told_back(path: str) -> None:
+def test_escaped_path_is_one_word_and_can_be_decoded(path: str) -> None:
     """No space, quote or control character; decoding gives the bytes of the request."""
     shown = escape_path(path, 10_000)
     assert set(shown) <= PRINTABLE - set('"\\ ')
@@ -26,8 +26,8 @@ def test_path_is_one_word_that_can_be_told_back(path: str) -> None:
 
 @pytest.mark.property
 @given(st.text())
-def test_header_cannot_end_its_field(text: str) -> None:
-    """Printable, and a quote or a backslash of the client's never stands there."""
+def test_escaped_header_cannot_end_its_field(text: str) -> None:
+    """Printable, without a quote or backslash of the client."""
     shown = escape_header(text, 10_000)
     assert set(shown) <= PRINTABLE | {" "}
     assert '"' not in shown
@@ -44,13 +44,13 @@ def test_header_cannot_end_its_field(text: str) -> None:
         ("\xe9", "\\xE9"),
     ],
 )
-def test_header_is_written_as_nginx_writes_it(text: str, shown: str) -> None:
-    """Scripts that read nginx's logs read these."""
+def test_header_is_escaped_as_in_nginx(text: str, shown: str) -> None:
+    """Programs that parse nginx's logs can parse ours."""
     assert escape_header(text, 100) == shown
 
 
-def test_what_is_long_is_cut() -> None:
-    """A client does not decide how long a line gets."""
+def test_long_text_is_cut() -> None:
+    """A client cannot make a line longer."""
     assert escape_header("a" * 11, 10) == "a" * 10 + "..."
     assert escape_path("/" * 11, 10) == "/" * 10 + "..."
     assert escape_path("/" * 10, 10) == "/" * 10

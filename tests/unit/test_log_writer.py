@@ -1,4 +1,4 @@
-"""Lines come to the file soon, whole and in order, or are counted."""
+"""log_writer.py: lines are written soon, whole and in order, or are counted."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Name a file that is not there yet."""
+    """Return the path of a file that does not exist."""
     return tmp_path / "access.log"
 
 
 @pytest.fixture
 def file(path: Path) -> Iterator[LogWriter]:
-    """Open it."""
+    """Open the file."""
     file = LogWriter(str(path))
     yield file
     file.close()
 
 
-def test_line_comes_without_being_asked_for(file: LogWriter, path: Path) -> None:
-    """Who looks at the file sees what happened, also when nothing more happens."""
+def test_line_is_written_without_a_flush(file: LogWriter, path: Path) -> None:
+    """Also when no further line follows."""
     file.add("a line\n")
     wait_until(lambda: path.read_text() == "a line\n", "the line")
 
 
-def test_close_writes_everything_in_order(path: Path) -> None:
-    """The end loses nothing, and what was there before stays."""
+def test_close_writes_all_lines_in_order(path: Path) -> None:
+    """After the existing content of the file."""
     path.write_text("before\n")
     file = LogWriter(str(path))
     lines = [f"{number}\n" for number in range(10_000)]
@@ -48,8 +48,8 @@ def test_close_writes_everything_in_order(path: Path) -> None:
     assert path.read_text() == "before\n" + "".join(lines)
 
 
-def test_writer_that_takes_while_lines_are_added_loses_none(path: Path) -> None:
-    """Adding and taking need no lock."""
+def test_lines_added_during_writes_are_not_lost(path: Path) -> None:
+    """Adding and writing need no lock."""
     file = LogWriter(str(path))
     lines = [f"{number}\n" for number in range(50_000)]
     for line in lines:
@@ -59,8 +59,8 @@ def test_writer_that_takes_while_lines_are_added_loses_none(path: Path) -> None:
     assert path.read_text() == "".join(lines)
 
 
-def test_moved_file_is_followed_by_a_new_one(file: LogWriter, path: Path) -> None:
-    """What logrotate does: nothing is lost, nothing is written twice."""
+def test_renamed_file_is_replaced_by_a_new_one(file: LogWriter, path: Path) -> None:
+    """As logrotate does it: no line is lost or written twice."""
     file.add("one\n")
     wait_until(lambda: path.read_text() == "one\n", "the first line")
     moved = path.rename(path.with_suffix(".1"))
@@ -71,8 +71,8 @@ def test_moved_file_is_followed_by_a_new_one(file: LogWriter, path: Path) -> Non
     assert moved.read_text() == "one\n"
 
 
-def test_emptied_file_is_gone_on_with(file: LogWriter, path: Path) -> None:
-    """`copytruncate` works, too: a line goes to the end, wherever that is."""
+def test_truncated_file_is_appended_to(file: LogWriter, path: Path) -> None:
+    """As `copytruncate` of logrotate does it."""
     file.add("one\n")
     wait_until(lambda: path.read_text() == "one\n", "the first line")
     os.truncate(path, 0)
@@ -80,10 +80,10 @@ def test_emptied_file_is_gone_on_with(file: LogWriter, path: Path) -> None:
     wait_until(lambda: path.read_text() == "two\n", "the second line")
 
 
-def test_lines_wait_until_the_folder_is_back(
+def test_lines_are_kept_until_the_directory_is_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What cannot be written is tried again, and said a few times only."""
+    """The write is repeated; not every failure is logged."""
     folder = tmp_path / "logs"
     folder.mkdir()
     file = LogWriter(str(folder / "log"))
@@ -97,10 +97,10 @@ def test_lines_wait_until_the_folder_is_back(
     assert (folder / "log").read_text() == "one\n"
 
 
-def test_disk_that_refuses_half_a_line_gets_the_rest_later(
+def test_partial_write_is_completed_later(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk leaves no broken line when there is room again."""
+    """A full disk leaves no broken line once it has space."""
     real = os.write
     refuses = threading.Event()
     refused = threading.Event()
@@ -125,10 +125,10 @@ def test_disk_that_refuses_half_a_line_gets_the_rest_later(
     assert path.read_text() == "one line\nanother\n"
 
 
-def test_disk_that_hangs_costs_lines_and_no_waiting(
+def test_disk_that_hangs_drops_lines_without_blocking(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only so much is kept; how many lines there was no room for is said afterwards."""
+    """The buffer is bounded; the number of dropped lines is logged afterwards."""
     real = os.write
     hangs, goes_on = threading.Event(), threading.Event()
 
@@ -138,7 +138,7 @@ def test_disk_that_hangs_costs_lines_and_no_waiting(
         return real(fd, data)
 
     monkeypatch.setattr(os, "write", write)
-    file = LogWriter(str(path), kept_max=20)
+    file = LogWriter(str(path), buffer_max=20)
     file.add("0123456789\n")
     file.flush()
     assert hangs.wait(20)
@@ -150,7 +150,7 @@ def test_disk_that_hangs_costs_lines_and_no_waiting(
     assert caplog.messages == ["access.left_out lines=4"]
 
 
-def test_file_that_cannot_be_opened_is_said_at_once(tmp_path: Path) -> None:
-    """A start with a wrong name fails before anything is served."""
+def test_file_that_cannot_be_opened_raises(tmp_path: Path) -> None:
+    """The start fails before anything is served."""
     with pytest.raises(IsADirectoryError):
         LogWriter(str(tmp_path))

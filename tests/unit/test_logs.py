@@ -1,4 +1,4 @@
-"""Log lines: their form, their place, and that they never stop the service."""
+"""logs.py: the form of lines, and where they are written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FULL_DISK = Path("/dev/full")
 
 @pytest.fixture(autouse=True)
 def logger() -> Iterator[logging.Logger]:
-    """Give the package's logger and put it back as it was."""
+    """Yield the logger of the package, and restore it."""
     logger = logging.getLogger("volcache")
     handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
     logger.handlers.clear()
@@ -34,7 +34,7 @@ def logger() -> Iterator[logging.Logger]:
 
 
 def record(message: str, *args: object, level: int = logging.INFO) -> logging.LogRecord:
-    """Make one event of a known moment."""
+    """Return one event with a known time."""
     made = logging.LogRecord(
         "volcache.store", level, "file.py", 1, message, args, exc_info=None
     )
@@ -43,7 +43,7 @@ def record(message: str, *args: object, level: int = logging.INFO) -> logging.Lo
 
 
 def test_line_has_time_level_logger_and_event() -> None:
-    """The form that people and scripts read."""
+    """For people and scripts."""
     event = record("rotation.completed slot=%d generation=%d", 4, 18)
     assert LineFormatter().format(event) == (
         "2026-11-21T09:00:00.123Z INFO  volcache.store "
@@ -56,13 +56,13 @@ def test_line_has_time_level_logger_and_event() -> None:
     [(10, "DEBUG"), (20, "INFO "), (30, "WARN "), (40, "ERROR"), (50, "FATAL")],
 )
 def test_level_takes_five_columns(level: int, name: str) -> None:
-    """What follows the level stands in one column."""
+    """The logger starts in the same column."""
     line = LineFormatter().format(record("event", level=level))
     assert line.split("Z ", 1)[1] == f"{name} volcache.store event"
 
 
-def test_what_a_client_sent_stays_on_one_line() -> None:
-    """No key and no header can forge a line or move the cursor."""
+def test_control_characters_are_escaped() -> None:
+    """No key or header can forge a line or move the cursor."""
     event = record("put.failed key=%s", "a\n2026 b\r\x1b[2J\x00\x85\u2028é")
     assert (
         LineFormatter()
@@ -72,7 +72,7 @@ def test_what_a_client_sent_stays_on_one_line() -> None:
 
 
 def test_traceback_follows_the_line() -> None:
-    """A bug shows where it is."""
+    """On lines of its own."""
     event = record("request.failed", level=logging.ERROR)
     try:
         raise RuntimeError("a bug")  # noqa: TRY301 - A traceback is what is needed.
@@ -85,7 +85,7 @@ def test_traceback_follows_the_line() -> None:
 
 
 def as_json(event: logging.LogRecord) -> dict[str, object]:
-    """Write one event as JSON and read it again."""
+    """Format one event as JSON and parse it."""
     line = JsonFormatter().format(event)
     assert line.isascii()
     assert line.isprintable()  # So it is one line.
@@ -95,7 +95,7 @@ def as_json(event: logging.LogRecord) -> dict[str, object]:
 
 
 def test_json_has_the_fields_of_the_text_in_order() -> None:
-    """Names are those of the text, numbers are numbers, as exact as in the text."""
+    """With the same names; numbers are numbers, as exact as in the text."""
     event = record(
         "rotation.completed slot=%d generation=%d seconds=%.3f", 4, 18, 0.12349
     )
@@ -125,20 +125,20 @@ def test_json_has_the_fields_of_the_text_in_order() -> None:
         ("volumes", (), "volumes"),
     ],
 )
-def test_json_value_is_what_the_text_means(
+def test_json_value_is_unquoted(
     word: str, values: tuple[object, ...], expected: object
 ) -> None:
-    """Quotes and escapes of the text are left out; what is no number is text."""
+    """Without the quotes and escapes of the text; what is not a number is text."""
     assert as_json(record(f"store.opened value={word}", *values))["value"] == expected
 
 
-def test_json_of_another_text_is_all_event() -> None:
-    """What does not have the form of an event is kept whole."""
+def test_json_of_other_text_is_all_event() -> None:
+    """Text that is not of the form of an event is kept whole."""
     assert as_json(record("Slot %d: a=b", 4))["event"] == "Slot 4: a=b"
 
 
-def test_json_holds_the_traceback() -> None:
-    """A bug shows where it is, in the same object."""
+def test_json_contains_the_traceback() -> None:
+    """In the same object."""
     event = record("request.failed path=%r", "/a\nb", level=logging.ERROR)
     try:
         raise RuntimeError("a bug")  # noqa: TRY301 - A traceback is what is needed.
@@ -151,7 +151,7 @@ def test_json_holds_the_traceback() -> None:
     assert trace.endswith("RuntimeError: a bug")
 
 
-def test_setting_chooses_json(tmp_path: Path) -> None:
+def test_setting_selects_json(tmp_path: Path) -> None:
     """Each line of the file is an object."""
     path = tmp_path / "log"
     setup_logging("info", str(path), "json")
@@ -165,7 +165,7 @@ def test_setting_chooses_json(tmp_path: Path) -> None:
 
 
 def test_empty_file_is_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a file lines go to standard error, and nothing to standard output."""
+    """Nothing is written to standard output."""
     setup_logging("info", "")
     logging.getLogger("volcache.web").info("served")
     out, err = capsys.readouterr()
@@ -175,8 +175,8 @@ def test_empty_file_is_standard_error(capsys: pytest.CaptureFixture[str]) -> Non
     )
 
 
-def test_level_cuts_off_what_is_below(capsys: pytest.CaptureFixture[str]) -> None:
-    """The chosen level is the least that is written."""
+def test_lower_levels_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """The level itself is."""
     setup_logging("warning", "")
     logging.getLogger("volcache.web").info("quiet")
     logging.getLogger("volcache.web").warning("loud")
@@ -188,7 +188,7 @@ def test_level_cuts_off_what_is_below(capsys: pytest.CaptureFixture[str]) -> Non
 def test_file_is_appended_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A restart keeps what was logged before; standard error stays empty."""
+    """A restart keeps the lines; standard error stays empty."""
     path = tmp_path / "log"
     for event in ("first", "second"):
         setup_logging("info", str(path))
@@ -200,8 +200,8 @@ def test_file_is_appended_to(
     assert capsys.readouterr() == ("", "")
 
 
-def test_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
-    """What logrotate does needs no signal: the next line is in the new file."""
+def test_renamed_file_is_replaced_by_a_new_one(tmp_path: Path) -> None:
+    """As logrotate does it; the next line needs no signal."""
     path, moved = tmp_path / "log", tmp_path / "log.1"
     setup_logging("info", str(path))
     log = logging.getLogger("volcache.store")
@@ -212,8 +212,8 @@ def test_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
     assert path.read_text().split()[-1] == "after"
 
 
-def test_file_is_begun_anew_before_the_next_line(tmp_path: Path) -> None:
-    """Who asks for it need not wait for a line."""
+def test_reopen_creates_the_file_before_the_next_line(tmp_path: Path) -> None:
+    """The caller need not wait for a line."""
     path = tmp_path / "log"
     setup_logging("info", str(path))
     path.rename(tmp_path / "log.1")
@@ -221,10 +221,10 @@ def test_file_is_begun_anew_before_the_next_line(tmp_path: Path) -> None:
     assert path.read_text() == ""
 
 
-def test_asking_for_a_new_file_raises_nothing(
+def test_reopen_does_not_raise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a file, and with one whose folder is gone."""
+    """Without a file, and with one whose directory is missing."""
     setup_logging("info", "")
     reopen_logs()
     folder = tmp_path / "logs"
@@ -238,10 +238,10 @@ def test_asking_for_a_new_file_raises_nothing(
     assert capsys.readouterr() == ("", "")
 
 
-def test_file_that_cannot_be_begun_anew_loses_lines_meanwhile(
+def test_lines_are_dropped_while_the_file_cannot_be_opened(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A log call never raises, and the lines come again when the folder does."""
+    """A log call never raises, and later lines are written when the directory is back."""
     folder = tmp_path / "logs"
     folder.mkdir()
     setup_logging("info", str(folder / "log"))
@@ -266,33 +266,33 @@ def test_second_setup_replaces_the_first(
     assert "event" in (tmp_path / "two").read_text()
 
 
-def test_file_that_cannot_be_opened_is_one_line(
+def test_file_that_cannot_be_opened_is_an_error_of_one_line(
     tmp_path: Path, logger: logging.Logger
 ) -> None:
-    """The line names setting, file and reason; logging stays as it was."""
+    """It names setting, file and reason; the destination is unchanged."""
     setup_logging("info", "")
     before = list(logger.handlers)
     with pytest.raises(ConfigError) as caught:
         setup_logging("info", str(tmp_path))
     assert str(caught.value) == (
-        f'log_file = "{tmp_path}" cannot be opened: Is a directory; give a file that'
-        " this user may write to, in a folder that is there"
+        f'log_file = "{tmp_path}" cannot be opened: Is a directory; use a file that'
+        " this user may write to, in an existing directory"
     )
     assert logger.handlers == before
 
 
 @pytest.mark.skipif(not FULL_DISK.exists(), reason="needs /dev/full")
-def test_full_disk_loses_the_line_and_nothing_else(
+def test_full_disk_drops_the_line(
     capsys: pytest.CaptureFixture[str], logger: logging.Logger
 ) -> None:
-    """A line that cannot be written raises nothing and prints nothing."""
+    """The call neither raises nor prints."""
     setup_logging("info", str(FULL_DISK))
     logging.getLogger("volcache.store").info("lost")
     logger.handlers[0].close()
     assert capsys.readouterr() == ("", "")
 
 
-def test_name_that_is_not_utf8_is_logged(tmp_path: Path) -> None:
+def test_name_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
     """A file name of any bytes can be part of a line."""
     path = tmp_path / "log"
     setup_logging("info", str(path))
@@ -301,7 +301,7 @@ def test_name_that_is_not_utf8_is_logged(tmp_path: Path) -> None:
 
 
 def test_wrong_log_call_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    """A mistake in a log call is ours to see, and raises nothing either."""
+    """On standard error; it does not raise."""
     setup_logging("info", "")
     logging.getLogger("volcache.store").info("slot=%d", "four")
     assert "Logging error" in capsys.readouterr().err

@@ -1,9 +1,9 @@
-"""The C library is told to keep freed memory."""
+"""malloc.py: freed memory is kept."""
 
 import subprocess
 import sys
 
-# Each round frees what lies at the end of the heap, which glibc gives back by default.
+# Each round frees memory at the end of the heap, which glibc returns by default.
 _ROUNDS = """
 import resource
 {prepare}
@@ -19,11 +19,11 @@ _KEEP = "from volcache.malloc import keep_freed_memory; assert keep_freed_memory
 
 
 def page_faults(prepare: str) -> int:
-    """Count the new pages a fresh process needs to take and free 2 MB a hundred times."""
+    """Return the page faults of a process that allocates and frees 2 MB 100 times."""
     command = (sys.executable, "-c", _ROUNDS.format(prepare=prepare))
     return int(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
-def test_freed_memory_is_used_again() -> None:
-    """Without it each value of 64 KiB would cost its pages anew."""
+def test_freed_memory_is_reused() -> None:
+    """By default glibc returns it to the system."""
     assert page_faults(_KEEP) < 100 < page_faults("")

@@ -34,7 +34,7 @@ from volcache.errors import (
     ValueTooLargeError,
 )
 from volcache.hot.versions import KeyVersions
-from volcache.http.ttl import TtlPolicy
+from volcache.http.upload import TtlPolicy
 from volcache.keys import parse_key
 from volcache.store import PeriodicSync, Store
 from volcache.store.directory import HOT
@@ -238,7 +238,7 @@ class _Import:
                 versions = KeyVersions(
                     journal, store_id=self._store.store_id, boot_id=""
                 )
-                versions.begin()
+                versions.begin_epoch()
         except OSError as error:
             message = f"{HOT} of the mount point cannot be used"
             raise MountPointError(f"{message}: {error.strerror or error}") from error

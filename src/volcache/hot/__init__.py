@@ -1,6 +1,6 @@
 """
-The hot tier: copies of the most wanted records in memcached.
+The hot tier: copies of frequently read records in memcached.
 
-It can only make things faster: what it does not have, cannot say in time or is not sure
-of is a miss. Knows neither the store nor HTTP nor settings; records are bytes to it.
+It affects speed only: an item that is absent, late or not provably current is a miss. It
+depends neither on the store nor on HTTP nor on the settings; to it a record is bytes.
 """

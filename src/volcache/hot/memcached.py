@@ -1,10 +1,11 @@
 """
-The hot tier in memcached: which item is a key's, and whether it may be believed.
+The hot tier in memcached.
 
-Nothing is ever removed from memcached: a value that changes gets a new name (`names.py`),
-so no lost or late call can bring an old one back. Each item begins with its name, so that
-an item that is not the one that was asked for does not count either. How servers are
-asked, and left alone, is in `servers.py`.
+Nothing is ever deleted from memcached. Instead, the id under which a copy is stored
+includes the version of its key (`versions.py`): after a put or a delete nobody looks up
+the old id, so a lost or late call cannot bring an old value back. Each item begins with
+its own id, so that an item returned for another lookup is rejected. Connections, time-outs
+and back-off are in `servers.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.hot.servers import RefusedError, ServerDownError, Servers
 from volcache.hot.tier import HotStats
-from volcache.hot.versions import NAME_BYTES
+from volcache.hot.versions import ID_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,59 +23,59 @@ if TYPE_CHECKING:
     from volcache.hot.servers import Server
     from volcache.hot.versions import KeyVersions
 
-_logger = logging.getLogger("volcache.hot")
+_logger: Final = logging.getLogger("volcache.hot")
 
 _PREFIX: Final = b"volcache:"
-# memcached takes larger numbers for points in time and smaller ones for seconds from
-# now; ours are always points in time.
+# memcached takes an expiry above 30 days for seconds since the epoch, and a lower one for
+# seconds from now. Ours are since the epoch; this is the highest it accepts.
 _EXPIRE_MAX: Final = 2**31 - 1
 
 
 class MemcachedTier:
-    """A hot tier over one or several servers; see `tier.HotTier` for the contract."""
+    """A hot tier on one or more memcached servers; see `HotTier` for the contract."""
 
     def __init__(
         self,
         servers: Sequence[str],
-        names: KeyVersions,
+        versions: KeyVersions,
         *,
         timeout: float,
         item_size_max: int,
     ) -> None:
         """
-        Connect, or begin to try.
+        Connect; a server that is down is connected to later, by another thread.
 
         Args:
             servers: `host:port`, `[IPv6]:port` or the path of a unix socket, each.
-            names: Of the items; closed with this.
-            timeout: Seconds that one call may take.
-            item_size_max: The largest item, in bytes, that is promoted.
+            versions: Of the keys; closed together with the tier.
+            timeout: Of one call, in seconds.
+            item_size_max: Of a record that is promoted, in bytes.
         """
         self.stats = HotStats()
-        self._names = names
-        self.may_hold = names.may_hold
+        self.may_hold = versions.may_hold
+        self._versions = versions
         self._item_size_max = item_size_max
         self._servers = Servers(servers, timeout, self.stats)
 
     @property
     def up(self) -> dict[str, bool]:
-        """Which servers are asked at present."""
+        """Whether each server is up, by its address."""
         return self._servers.up
 
     def _locate(self, key: bytes) -> tuple[Server, bytes, bytes]:
-        """Return the server a key belongs to, and its item's name in bytes and there."""
-        name = self._names.name(key)
-        text = _PREFIX + name.hex().encode()
-        return self._servers.of(text), name, text
+        """Return the server of a key, its item's id, and the id as memcached's key."""
+        item_id = self._versions.item_id(key)
+        name = _PREFIX + item_id.hex().encode()
+        return self._servers.of(name), item_id, name
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the item under a key, None when there is none or nobody can say."""
-        server, name, text = self._locate(key)
+        """Return the copy of a key; None if there is none or its server is down."""
+        server, item_id, name = self._locate(key)
         if not server.is_up:
             return None
         self.stats.gets += 1
         try:
-            item = server.get(text)
+            item = server.get(name)
         except RefusedError:
             self.stats.failures["refused"] += 1
             return None
@@ -83,26 +84,27 @@ class MemcachedTier:
         if item is None:
             return None
         self.stats.hits += 1
-        if not item.startswith(name):
+        if not item.startswith(item_id):
             self.stats.stale += 1
             return None
-        return item[NAME_BYTES:]
+        return item[ID_BYTES:]
 
-    def promote(self, key: bytes, item: bytes, expires_ms: int) -> bool:
-        """Keep a copy; see `HotTier.promote`."""
-        if len(item) > self._item_size_max or not self._locate(key)[0].is_up:
+    def promote(self, key: bytes, copy: bytes, expires_ms: int) -> bool:
+        """Store a copy; see `HotTier.promote`."""
+        if len(copy) > self._item_size_max or not self._locate(key)[0].is_up:
             return False
         try:
-            self._names.record_promotion(key)
+            self._versions.record_promotion(key)
         except OSError as error:
-            # Not written down, so not sent: nothing has happened.
+            # A promotion that is not recorded must not be sent.
             self.stats.failures["journal"] += 1
             _logger.error("hot.journal_failed error=%r", str(error))
             return False
-        server, name, text = self._locate(key)
+        # Recording it may have started a new epoch, so the id is computed again.
+        server, item_id, name = self._locate(key)
         expire = min(_EXPIRE_MAX, -(-expires_ms // 1000))
         try:
-            is_stored = server.set(text, name + item, expire)
+            is_stored = server.set(name, item_id + copy, expire)
         except RefusedError:
             self.stats.refused += 1
             return False
@@ -112,16 +114,16 @@ class MemcachedTier:
         return is_stored
 
     def invalidate(self, key: bytes) -> None:
-        """Make sure that no item of a key is found; see `HotTier.invalidate`."""
-        self._names.invalidate(key)
+        """Make every copy of a key unreachable; see `HotTier.invalidate`."""
+        self._versions.invalidate(key)
         self.stats.invalidations += 1
 
     def flush(self) -> None:
-        """Make sure that nothing promoted before is found; see `HotTier.flush`."""
-        self._names.begin()
+        """Make every copy unreachable; see `HotTier.flush`."""
+        self._versions.begin_epoch()
         self.stats.flushes += 1
 
     def close(self) -> None:
-        """End the connections; the items stay."""
+        """Close the connections and the journal; memcached keeps its items."""
         self._servers.close()
-        self._names.close()
+        self._versions.close()

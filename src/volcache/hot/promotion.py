@@ -1,8 +1,8 @@
 """
-When a key is hot: it was read from disk so many times within so many seconds.
+Promotion: a key is hot when it is read from disk `count` times within `duration_ms`.
 
-Bounded in number and in age: a counter is forgotten when it could no longer lead to
-anything, and when there are too many, those read least recently go first.
+The counters are bounded in number: when there are too many, the key read least recently is
+forgotten. They are bounded in age: a read older than `duration_ms` does not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ COUNTERS_MAX: Final = 65_536  # About 20 MB with keys of 50 bytes.
 
 
 class MissCounters:
-    """Counts reads from disk, each a miss of the hot tier."""
+    """Counts the reads of each key from disk, which are misses of the hot tier."""
 
     def __init__(
         self,
@@ -27,38 +27,39 @@ class MissCounters:
         counters_max: int = COUNTERS_MAX,
     ) -> None:
         """
-        Count to `count`, at least 1, within `duration_ms`.
+        Count nothing so far.
 
         Args:
-            count: The read that reaches it makes a key hot.
-            duration_ms: From the first of these reads to the last, at the most.
+            count: Reads that make a key hot, at least 1.
+            duration_ms: The longest time from the first of these reads to the last.
             clock: Milliseconds.
             counters_max: How many keys are counted at a time.
         """
-        self._before = count - 1
+        self._earlier_reads = count - 1
         self._duration_ms = duration_ms
         self._clock = clock
         self._counters_max = counters_max
-        # The times of the last reads before this one; least recently read keys first.
+        # The times of the earlier reads of each key; the key read least recently first.
         self._reads: dict[bytes, tuple[int, ...]] = {}
 
     def is_hot_now(self, key: bytes) -> bool:
-        """Count one read; tell whether it is the one that makes the key hot."""
+        """Count one read; return whether this read makes the key hot."""
         now = self._clock()
+        needed = self._earlier_reads
         reads = self._reads.pop(key, ())
-        if len(reads) >= self._before and (
-            not self._before or now - reads[-self._before] <= self._duration_ms
+        if not needed or (
+            len(reads) >= needed and now - reads[-needed] <= self._duration_ms
         ):
             return True
-        self._reads[key] = (*reads[-self._before + 1 :], now) if reads else (now,)
+        self._reads[key] = (*reads[1 - needed :], now) if needed > 1 else (now,)
         if len(self._reads) > self._counters_max:
             del self._reads[next(iter(self._reads))]
         return False
 
     def clear(self) -> None:
-        """Begin anew with all keys, in constant time."""
+        """Forget all counts, in constant time."""
         self._reads = {}
 
     def __len__(self) -> int:
-        """Return how many keys are being counted."""
+        """Return the number of keys being counted."""
         return len(self._reads)

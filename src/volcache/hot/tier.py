@@ -1,4 +1,4 @@
-"""What the service asks of a hot tier, and what a hot tier counts."""
+"""The hot tier as the cache uses it: the interface, its counters, and no hot tier."""
 
 from __future__ import annotations
 
@@ -11,67 +11,101 @@ from volcache.histogram import Histogram
 
 @dataclass(slots=True)
 class HotStats:
-    """Counts since the start."""
+    """Counters since the start."""
 
-    gets: int = 0  # calls for an item
-    hits: int = 0  # items found, whether they were current or not
-    stale: int = 0  # items found that were not what was asked for, and not used
+    gets: int = 0  # lookups sent to a server
+    hits: int = 0  # lookups that returned an item, valid or stale
+    stale: int = 0  # items returned that were not valid, and were not used
     promotions: int = 0
-    refused: int = 0  # items memcached would not take: too large, no room
+    refused: int = 0  # items memcached refused: too large, or out of memory
     invalidations: int = 0  # promoted keys that were put or deleted
-    flushes: int = 0  # times all items were given up at once
-    states: int = 0  # changes between up and down, of all servers
+    flushes: int = 0
+    states: int = 0  # changes between up and down, over all servers
     failures: Counter[str] = field(default_factory=Counter)  # by kind
-    calls: Histogram = field(default_factory=Histogram)  # to a server that was up
+    calls: Histogram = field(default_factory=Histogram)  # to servers that were up
 
 
 class HotTier(Protocol):
-    """A place for copies of records that is faster than the disk, and may forget."""
+    """Volatile copies of records, faster to read than the disk."""
 
     stats: HotStats
 
     @property
     def up(self) -> dict[str, bool]:
-        """Which servers are asked at present, by their addresses."""
+        """Whether each server is up, by its address."""
 
     def may_hold(self, key: bytes) -> bool:
         """
-        Tell whether there may be an item under a key.
+        Whether there may be a valid copy of a key.
 
-        No is certain: nobody needs to be asked, and nothing to be invalidated.
+        Makes no call to a server. False is certain: there is nothing to look up and
+        nothing to invalidate.
         """
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the item under a key; None when there is none or nobody can say."""
+        """Return the copy of a key; None if there is none or its server is down."""
 
-    def promote(self, key: bytes, item: bytes, expires_ms: int) -> bool:
+    def promote(self, key: bytes, copy: bytes, expires_ms: int) -> bool:
         """
-        Keep a copy.
+        Store a copy.
 
         Args:
             key: Of the record.
-            item: The record as it is on the disk.
+            copy: The record as it is on the disk.
             expires_ms: Milliseconds since the epoch; 0 = never.
 
         Returns:
-            Whether it is there now.
+            Whether it was stored.
         """
 
     def invalidate(self, key: bytes) -> None:
         """
-        Make sure that no item of a key is ever returned that was promoted before.
+        Make every copy of a key that was stored so far unreachable.
 
         Raises:
-            OSError: That could not be made sure; the value must not be changed.
+            OSError: The copies may still be found; do not change the value.
         """
 
     def flush(self) -> None:
         """
-        Make sure that nothing promoted before is ever returned.
+        Make every copy that was stored so far unreachable.
 
         Raises:
-            OSError: That could not be made sure.
+            OSError: The copies may still be found.
         """
 
     def close(self) -> None:
-        """End the connections; the items stay."""
+        """Close the connections; memcached keeps its items."""
+
+
+class NoHotTier:
+    """The hot tier of an instance without memcached: holds nothing, stores nothing."""
+
+    def __init__(self) -> None:
+        self.stats = HotStats()
+
+    @property
+    def up(self) -> dict[str, bool]:
+        """No servers."""
+        return {}
+
+    def may_hold(self, key: bytes) -> bool:  # noqa: ARG002 - The interface.
+        """Return False: no key has a copy."""
+        return False
+
+    def get(self, key: bytes) -> bytes | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
+    def promote(self, key: bytes, copy: bytes, expires_ms: int) -> bool:  # noqa: ARG002
+        """Return False: nothing is stored."""
+        return False
+
+    def invalidate(self, key: bytes) -> None:
+        """Do nothing."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

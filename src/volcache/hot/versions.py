@@ -1,22 +1,23 @@
 """
-The names of items: how a put makes every copy of the old value unfindable.
+Key versions: the ids of items in memcached, and HOT.txt, which keeps them over a restart.
 
-memcached cannot be relied on to forget: a removal may be lost, a copy sent earlier may
-arrive late, a server that was away may come back with all it had. So nothing is ever
-removed there. An item is stored under a name made from the key, from how often the key was
-invalidated, and from the *epoch*, a random number. A put or delete of a promoted key counts
-it up, and from then on nobody asks for the old name again; a new epoch does so for all keys
-at once.
+A memcached cannot be relied on to delete: a delete may be lost, a set sent before it may
+arrive after it, and a server that was unreachable may return with old items. So volcache
+deletes nothing there. The id of an item is a digest of its key, of the key's *version*
+and of the *epoch*, a random number. A put or delete of a promoted key increases its
+version, so that the items stored before are never looked up again. A new epoch does the
+same for all keys at once.
 
-What is counted is written to HOT.txt before it counts, so that it also holds after a
-restart. As drawn in docs/FORMAT.md::
+Each change is appended to HOT.txt before it takes effect, so it also holds after a
+restart. The format, as in docs/FORMAT.md::
 
     # volcache hot 1 store 5f0c64d3c1f0a7be epoch <32 hex> boot <8 hex> <8 hex>
     +<16 hex> <8 hex>
     -<16 hex> <8 hex>
 
-A key, by half of its digest, was promoted, or was invalidated; and a CRC-32C over epoch
-and line. A line without its newline is torn, and what it says did not happen.
+The first line ends with its CRC-32C. A line with `+` records that a key was promoted, a
+line with `-` that it was invalidated: half of the key's digest, then a CRC-32C over the
+epoch and the line. A last line without its newline is torn and is ignored.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VERSION: Final = 1
-# Then a new epoch begins, and what is wanted is promoted again within a few reads. The
-# file has 7 MB by then, the dict up to 26 MB. As many items of 4 KiB fill 1 GiB.
+# Then a new epoch begins, and hot keys are promoted again within a few reads. The file
+# is 7 MB by then, the dict at most 26 MB. As many items of 4 KiB fill 1 GiB.
 LINES_MAX: Final = 262_144
-NAME_BYTES: Final = 16
+ID_BYTES: Final = 16
 _EPOCH_BYTES: Final = 16
 _HALF_BYTES: Final = 8
 _SALT_BYTES: Final = 16
@@ -47,31 +48,50 @@ _LINE: Final = re.compile(rb"([+-][0-9a-f]{16}) ([0-9a-f]{8})\n")
 
 
 class Journal(Protocol):
-    """A small file: read whole, replaced in one step, appended to."""
+    """A small file: read whole, replaced atomically, appended to."""
 
     def read(self) -> bytes:
-        """Return all of it; empty when there is none. May raise `OSError`."""
+        """Return the content; empty if the file is missing. May raise `OSError`."""
 
     def replace(self, data: bytes) -> None:
-        """Put `data` in its place, durably and in one step. May raise `OSError`."""
+        """Replace the content atomically and durably. May raise `OSError`."""
 
     def append(self, data: bytes) -> None:
-        """Add `data`; it survives the process from then on. May raise `OSError`."""
+        """Append; survives a crash of the process. May raise `OSError`."""
 
     def close(self) -> None:
-        """Give back what is open."""
+        """Close the file."""
 
 
-def _header(data: bytes) -> re.Match[bytes] | None:
-    """Return the parts of the first line, if it checks out."""
+def first_damage(data: bytes, store_id: int) -> tuple[int, str] | None:
+    """
+    Return the offset and the reason of the first damage in HOT.txt; None if it is intact.
+
+    A torn last line is not damage.
+    """
+    header = _parse_header(data)
+    if header is None:
+        return (0, "the first line fails its checksum") if b"\n" in data else None
+    if int(header[2], 16) != store_id:
+        return 0, f"belongs to another store, {header[2].decode()}"
+    at = header.end()
+    for line in _parse_lines(data, at, bytes.fromhex(header[3].decode())):
+        at = line.end()
+    if b"\n" in data[at:]:
+        return at, "a line fails its checksum"
+    return None
+
+
+def _parse_header(data: bytes) -> re.Match[bytes] | None:
+    """Return the fields of the first line; None if its checksum is wrong."""
     found = _HEADER.match(data)
     if found is None or crc32c(data[: found.start(5)]) != int(found[5], 16):
         return None
     return found
 
 
-def _lines(data: bytes, at: int, epoch: bytes) -> Iterator[re.Match[bytes]]:
-    """Yield the lines from `at` up to the first that does not check out."""
+def _parse_lines(data: bytes, at: int, epoch: bytes) -> Iterator[re.Match[bytes]]:
+    """Yield the lines from offset `at` up to the first with a wrong checksum."""
     while line := _LINE.match(data, at):
         if int(line[2], 16) != crc32c(epoch + line[1]):
             return
@@ -79,37 +99,18 @@ def _lines(data: bytes, at: int, epoch: bytes) -> Iterator[re.Match[bytes]]:
         at = line.end()
 
 
-def first_damage(data: bytes, store_id: int) -> tuple[int, str] | None:
-    """
-    Return where HOT.txt does not check out, and why; None: it does.
-
-    A last line without its newline is torn, which is no damage.
-    """
-    found = _header(data)
-    if found is None:
-        return (0, "the first line does not check out") if b"\n" in data else None
-    if int(found[2], 16) != store_id:
-        return 0, f"is of store {found[2].decode()}, another one"
-    at = found.end()
-    for line in _lines(data, at, bytes.fromhex(found[3].decode())):
-        at = line.end()
-    if b"\n" in data[at:]:
-        return at, "a line does not check out"
-    return None
-
-
 class KeyVersions:
-    """The epoch, and what was promoted and invalidated in it."""
+    """The epoch, and for each key promoted in it its version and whether it has a copy."""
 
     def __init__(self, journal: Journal, *, store_id: int, boot_id: str) -> None:
         """
-        Go on with the epoch of last time where that is safe.
+        Continue the epoch of HOT.txt if that is safe, else begin a new one.
 
         Args:
-            journal: HOT.txt; closed with this.
-            store_id: Items of another store are never ours.
-            boot_id: Of the machine. What is appended is not synced, so it does not
-                survive the next boot, and then another epoch has to begin.
+            journal: HOT.txt; closed together with this object.
+            store_id: An epoch of another store is not continued.
+            boot_id: Of the machine. Appended lines are not synced, so an epoch of an
+                earlier boot may be incomplete and is not continued.
 
         Raises:
             OSError: The journal cannot be read or written.
@@ -118,18 +119,18 @@ class KeyVersions:
         self._store_id = store_id
         self._boot = crc32c(boot_id.encode())
         self._epoch = b""
-        # Half a digest to twice the number of invalidations, plus 1 while promoted.
-        self._keys: dict[bytes, int] = {}
+        # By half of the key's digest: twice the version, plus 1 while the key is promoted.
+        self._versions: dict[bytes, int] = {}
         self._lines = 0
         if not self._resume(journal.read()):
-            self.begin()
+            self.begin_epoch()
 
-    def begin(self) -> None:
+    def begin_epoch(self) -> None:
         """
-        Begin a new epoch: no item stored before is asked for again. Constant work.
+        Make every item unreachable, in constant time.
 
         Raises:
-            OSError: The old epoch goes on.
+            OSError: The old epoch continues.
         """
         epoch = secrets.token_bytes(_EPOCH_BYTES)
         header = (
@@ -141,84 +142,84 @@ class KeyVersions:
 
     def _start(self, epoch: bytes) -> None:
         self._epoch = epoch
-        self._keys = {}
+        self._versions = {}
         self._lines = 0
 
     def _resume(self, data: bytes) -> bool:
-        """Take over what the file says; false when it cannot be relied on."""
-        found = _header(data)
-        if found is None:
+        """Continue the epoch of a file; False if the file cannot be relied on."""
+        header = _parse_header(data)
+        if header is None:
             return False
-        version, store_id, boot = int(found[1]), int(found[2], 16), int(found[4], 16)
+        version, store_id, boot = int(header[1]), int(header[2], 16), int(header[4], 16)
         if (version, store_id, boot) != (VERSION, self._store_id, self._boot):
             return False
-        self._start(bytes.fromhex(found[3].decode()))
-        at = found.end()
-        for line in _lines(data, at, self._epoch):
+        self._start(bytes.fromhex(header[3].decode()))
+        at = header.end()
+        for line in _parse_lines(data, at, self._epoch):
             half = bytes.fromhex(line[1][1:].decode())
-            self._count(half, is_promotion=line[1].startswith(b"+"))
+            self._apply(half, is_promotion=line[1].startswith(b"+"))
             at = line.end()
         if b"\n" in data[at:]:
-            return False  # Damage, not a torn last line.
+            return False  # Damage: a torn last line has no newline.
         if at < len(data):
             self._journal.replace(data[:at])
         return True
 
-    def name(self, key: bytes) -> bytes:
-        """Return the present name of a key's item: `NAME_BYTES` bytes."""
+    def item_id(self, key: bytes) -> bytes:
+        """Return the id of a key's item at its present version: `ID_BYTES` bytes."""
         digest = self._digest(key)
-        count = self._keys.get(digest[:_HALF_BYTES], 0) >> 1
-        if not count:
+        version = self._versions.get(digest[:_HALF_BYTES], 0) >> 1
+        if not version:
             return digest
-        salt = count.to_bytes(_SALT_BYTES, "little")
-        return blake2b(key, digest_size=NAME_BYTES, key=self._epoch, salt=salt).digest()
+        salt = version.to_bytes(_SALT_BYTES, "little")
+        return blake2b(key, digest_size=ID_BYTES, key=self._epoch, salt=salt).digest()
 
     def _digest(self, key: bytes) -> bytes:
-        return blake2b(key, digest_size=NAME_BYTES, key=self._epoch).digest()
+        return blake2b(key, digest_size=ID_BYTES, key=self._epoch).digest()
 
     def may_hold(self, key: bytes) -> bool:
-        """Tell whether there may be an item under the present name; no is certain."""
+        """Return whether the key is promoted at its present version."""
         if not self._lines:
             return False
-        return bool(self._keys.get(self._digest(key)[:_HALF_BYTES], 0) & 1)
+        return bool(self._versions.get(self._digest(key)[:_HALF_BYTES], 0) & 1)
 
     def record_promotion(self, key: bytes) -> None:
         """
-        Write down that a key is promoted; must return before its item is sent.
+        Record that a key is promoted; to be called before its item is sent.
 
         Raises:
-            OSError: It is not written down; the item must not be sent.
+            OSError: It is not recorded; do not send the item.
         """
         if self._lines >= LINES_MAX:
-            self.begin()
+            self.begin_epoch()
         half = self._digest(key)[:_HALF_BYTES]
-        if not self._keys.get(half, 0) & 1:
-            self._note(half, is_promotion=True)
+        if not self._versions.get(half, 0) & 1:
+            self._append(half, is_promotion=True)
 
     def invalidate(self, key: bytes) -> None:
         """
-        Give a key a new name; must return before the value is changed.
+        Increase the version of a promoted key; to be called before its value changes.
 
         Raises:
-            OSError: It has its old name; the value must not be changed.
+            OSError: The version is unchanged; do not change the value.
         """
         if self._lines >= LINES_MAX:
-            self.begin()
+            self.begin_epoch()
             return
         half = self._digest(key)[:_HALF_BYTES]
-        if self._keys.get(half, 0) & 1:
-            self._note(half, is_promotion=False)
+        if self._versions.get(half, 0) & 1:
+            self._append(half, is_promotion=False)
 
-    def _note(self, half: bytes, *, is_promotion: bool) -> None:
+    def _append(self, half: bytes, *, is_promotion: bool) -> None:
         text = (b"+" if is_promotion else b"-") + half.hex().encode()
         self._journal.append(text + b" %08x\n" % crc32c(self._epoch + text))
-        self._count(half, is_promotion=is_promotion)
+        self._apply(half, is_promotion=is_promotion)
 
-    def _count(self, half: bytes, *, is_promotion: bool) -> None:
+    def _apply(self, half: bytes, *, is_promotion: bool) -> None:
         self._lines += 1
-        count = self._keys.get(half, 0)
-        self._keys[half] = count | 1 if is_promotion else (count | 1) + 1
+        version = self._versions.get(half, 0)
+        self._versions[half] = version | 1 if is_promotion else (version | 1) + 1
 
     def close(self) -> None:
-        """Give back what is open."""
+        """Close the journal."""
         self._journal.close()

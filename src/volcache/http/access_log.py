@@ -1,9 +1,9 @@
 """
-The access log: a line for each request, put around the application if it is wanted.
+The access log: WSGI middleware that writes one line per request.
 
-Lines are like nginx's `main`, or JSON. Everything a client sent goes through
-`printable.py`, so nothing it sends can end a field or a line. What bjoern answers by
-itself, requests that are none, never reaches the application and is not here.
+Lines have nginx's format `main` with three fields more, or are JSON. Everything that comes
+from a client is escaped, so no client can end a field or a line. Malformed requests, which
+bjoern answers itself, are not logged.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from volcache.histogram import NS_PER_SECOND
 from volcache.http.responses import format_date
 from volcache.text import escape_header, escape_path
 
@@ -25,14 +26,13 @@ if TYPE_CHECKING:
     from volcache.http.responses import Headers
 
 _logger: Final = logging.getLogger(__name__)
-_PATH_SIZE_MAX: Final = 4096  # Characters of a line, as are the others.
-_FIELD_SIZE_MAX: Final = 200
-_NS_PER_SECOND: Final = 1_000_000_000
+_PATH_LENGTH_MAX: Final = 4096  # Characters of a line.
+_FIELD_LENGTH_MAX: Final = 200
 _NS_PER_MS: Final = 1_000_000
 
 
 class AccessLog:
-    """Answers as another application does, and hands on a line for each answer."""
+    """Wraps an application and writes a line for each of its responses."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class AccessLog:
         timer: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """
-        Stand in front of an application.
+        Wrap an application.
 
         Args:
-            app: Never raises; neither does this.
-            add: Takes a line with its line feed; must not wait for anything.
-            as_json: One object a line.
+            app: Must not raise; neither does the wrapper.
+            add: Takes a line with its line feed; must not block.
+            as_json: Write one JSON object per line.
             clock: Nanoseconds since the epoch.
-            timer: Nanoseconds since any moment, never put back.
+            timer: Nanoseconds, monotonic.
         """
         self._app = app
         self._add = add
@@ -94,8 +94,8 @@ class AccessLog:
         size: int,
         ns: int,
     ) -> str:
-        """Write a line as nginx's `main`, with three fields more."""
-        self._tell_time()
+        """Return a line in nginx's format `main`, with three fields more."""
+        self._update_time()
         cache, position = _cache_and_position(headers)
         return (
             f"{_word(environ, 'REMOTE_ADDR')} - - [{self._text_time}]"
@@ -105,7 +105,7 @@ class AccessLog:
             f' "{_field(environ, "HTTP_USER_AGENT")}"'
             f' "{_field(environ, "HTTP_X_FORWARDED_FOR")}"'
             f" cache={cache or '-'} position={position or '-'}"
-            f" seconds={ns / _NS_PER_SECOND:.6f}"
+            f" seconds={ns / NS_PER_SECOND:.6f}"
         )
 
     def _as_json(
@@ -116,8 +116,8 @@ class AccessLog:
         size: int,
         ns: int,
     ) -> str:
-        """Write an object; what there is not is null."""
-        now_ns = self._tell_time()
+        """Return a JSON object; absent fields are null."""
+        now_ns = self._update_time()
         cache, position = _cache_and_position(headers)
         return json.dumps(
             {
@@ -133,16 +133,16 @@ class AccessLog:
                 "forwarded": _optional(environ, "HTTP_X_FORWARDED_FOR"),
                 "cache": cache,
                 "position": position,
-                "seconds": round(ns / _NS_PER_SECOND, 6),
+                "seconds": round(ns / NS_PER_SECOND, 6),
             }
         )
 
-    def _tell_time(self) -> int:
-        """Return the time; what lines say of it is written once a second."""
+    def _update_time(self) -> int:
+        """Return the time; the texts for it are formatted once per second."""
         now_ns = self._clock()
-        second = now_ns // _NS_PER_SECOND
+        second = now_ns // NS_PER_SECOND
         if second != self._second:
-            # "Sat, 21 Nov 2026 09:00:00 GMT": the names of months are English there.
+            # "Sat, 21 Nov 2026 09:00:00 GMT": month names independent of the locale.
             _, day, month, year, clock, _ = format_date(second).split()
             self._text_time = f"{day}/{month}/{year}:{clock} +0000"
             self._json_time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
@@ -151,7 +151,7 @@ class AccessLog:
 
 
 def _cache_and_position(headers: Headers) -> tuple[str | None, str | None]:
-    """Return what an answer says of where its value came from."""
+    """Return X-Cache and X-Position of a response."""
     cache = position = None
     for name, value in headers:
         if name == "X-Cache":
@@ -162,27 +162,27 @@ def _cache_and_position(headers: Headers) -> tuple[str | None, str | None]:
 
 
 def _word(environ: WSGIEnvironment, name: str) -> str:
-    """Return what holds no space, `-` if it is empty."""
-    return escape_path(environ.get(name, ""), _FIELD_SIZE_MAX) or "-"
+    """Return a field without quotes; `-` if it is absent."""
+    return escape_path(environ.get(name, ""), _FIELD_LENGTH_MAX) or "-"
 
 
 def _optional(environ: WSGIEnvironment, name: str) -> str | None:
-    """Return a header for a field in quotes; None if there is none."""
+    """Return a header for a field in quotes; None if it is absent."""
     text: str = environ.get(name, "")
-    return escape_header(text, _FIELD_SIZE_MAX) if text else None
+    return escape_header(text, _FIELD_LENGTH_MAX) if text else None
 
 
 def _field(environ: WSGIEnvironment, name: str) -> str:
-    """Return a header for a field in quotes, `-` if there is none."""
+    """Return a header for a field in quotes; `-` if it is absent."""
     return _optional(environ, name) or "-"
 
 
 def _uri(environ: WSGIEnvironment) -> str:
-    """Write path and query as they stood in the request line, or could have."""
-    path = escape_path(environ.get("PATH_INFO", ""), _PATH_SIZE_MAX)
+    """Return path and query, encoded as in a request line."""
+    path = escape_path(environ.get("PATH_INFO", ""), _PATH_LENGTH_MAX)
     query: str = environ.get("QUERY_STRING", "")
     if not query:
         return path
-    # A query is not decoded, so it holds no space unless somebody forges one.
-    query = escape_header(query, _FIELD_SIZE_MAX).replace(" ", "%20")
+    # The query is not decoded, so it has no spaces unless the request is forged.
+    query = escape_header(query, _FIELD_LENGTH_MAX).replace(" ", "%20")
     return f"{path}?{query}"

@@ -1,14 +1,12 @@
 """
-What is under `/-/`: the operator's own paths, never keys.
+The paths under `/-/`: health, readiness, statistics, metrics, the page, and flush.
 
-Reads are for everybody who reaches the port; what drops something needs the operator's
-token, and is off without one.
+They are never keys. Reading is open to everyone who can reach the port. Flush needs the
+operator's token, and is off if no token is set.
 
-The operator's page: one HTML file, read once, sent with a policy that fits it.
-
-The policy lets through the style and the script that stand in the file, by their
-digests, requests to where the page came from, and nothing else. It makes browsers refuse
-any text put in as HTML.
+The page is one HTML file. Its Content-Security-Policy allows its own style and script, by
+their digests, and requests to its own origin, and nothing else; it also makes browsers
+refuse to parse text as HTML.
 """
 
 from __future__ import annotations
@@ -19,17 +17,19 @@ from base64 import b64encode
 from hashlib import sha256
 from http import HTTPStatus
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from volcache.http.responses import OK, send_empty, send_text
+from volcache.http.responses import OK, empty_response, text_response
 from volcache.monitoring.prometheus import Metrics
 from volcache.monitoring.snapshot import Readiness
 from volcache.monitoring.stats_json import encode_stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import WSGIEnvironment
 
+    from volcache.cache import Cache
+    from volcache.http.responses import Response
     from volcache.monitoring.snapshot import Monitor
 
 ALLOW: Final = ("Allow", "GET, HEAD, OPTIONS")
@@ -37,160 +37,112 @@ _ALLOW_FLUSH: Final = ("Allow", "POST, OPTIONS")
 _CHALLENGE: Final = ("WWW-Authenticate", 'Bearer realm="volcache"')
 
 
-class Page(NamedTuple):
-    """What a GET under the prefix is answered with; its status is 200."""
-
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()  # besides type, length and no-store
-
-
 class Admin:
-    """Answers requests whose path begins with the reserved prefix."""
+    """Answers the requests under the reserved prefix."""
 
     def __init__(
-        self,
-        *,
-        flush: Callable[[], None],
-        token: str,
-        is_ready: Callable[[], bool],
-        status: Monitor | None = None,
+        self, cache: Cache, *, token: str = "", status: Monitor | None = None
     ) -> None:
         """
-        Serve the operator.
+        Serve the paths of one instance.
 
         Args:
-            flush: Drops everything; may raise what a put may raise.
-            token: What `Authorization: Bearer` must say; empty allows nobody.
-            is_ready: Whether the disk can be read; must not raise.
-            status: What there is to know of the instance, and whether requests should
-                be sent here. Without it only `is_ready` decides, and nothing is shown.
+            cache: Is flushed, and tells whether the disk can be read.
+            token: The bearer token for flush; empty = flush is off.
+            status: Source of the statistics and of the readiness. Without it there are
+                no statistics, and the instance is ready while the disk can be read.
         """
-        self._flush = flush
+        self._cache = cache
         self._token = token.encode()
-        self._readiness = status.readiness if status else Readiness(is_ready)
-        # A path, and what a GET of it is answered with.
-        self._pages: dict[str, Callable[[WSGIEnvironment], Page]] = {}
+        self._readiness = status.readiness if status else Readiness(cache.is_ready)
+        self._readers: dict[str, Callable[[WSGIEnvironment], Response]] = {
+            "/-/": lambda _environ: page_response(),
+            "/-/healthy": lambda _environ: text_response(HTTPStatus.OK, "ok"),
+            "/-/ready": lambda _environ: self._ready(),
+        }
         if status:
-            self._pages["/-/stats"] = lambda _environ: Page(
+            metrics = Metrics(status.snapshot)
+            self._readers["/-/stats"] = lambda _environ: _data_response(
                 "application/json; charset=utf-8", encode_stats(status.snapshot())
             )
-            metrics = Metrics(status.snapshot)
-            self._pages["/-/metrics"] = lambda environ: Page(
-                *metrics.render(environ.get("HTTP_ACCEPT", "")), (("Vary", "Accept"),)
+            self._readers["/-/metrics"] = lambda environ: _data_response(
+                *metrics.render(environ.get("HTTP_ACCEPT", "")), ("Vary", "Accept")
             )
 
-    def answer(
-        self,
-        method: str,
-        path: str,
-        environ: WSGIEnvironment,
-        start_response: StartResponse,
-    ) -> list[bytes]:
-        """Answer one request."""
+    def respond(self, method: str, path: str, environ: WSGIEnvironment) -> Response:
+        """Return the response to one request; that to a HEAD has the body of a GET."""
         if path == "/-/flush":
-            return self._answer_flush(method, environ, start_response)
-        if path == "/-/" and method in {"GET", "HEAD"}:
-            return send_page(start_response, is_head=method == "HEAD")
-        return self._answer_read(method, path, environ, start_response)
-
-    def _answer_flush(
-        self, method: str, environ: WSGIEnvironment, start_response: StartResponse
-    ) -> list[bytes]:
+            return self._flush(method, environ)
         if method == "OPTIONS":
-            return send_empty(start_response, _ALLOW_FLUSH)
-        if method != "POST":
-            return send_text(
-                start_response,
+            return empty_response(ALLOW)
+        if method not in {"GET", "HEAD"}:
+            return text_response(
                 HTTPStatus.METHOD_NOT_ALLOWED,
-                f"{method} is not allowed for /-/flush; allowed is POST",
+                f"method {method} is not allowed under /-/, where no keys are stored;"
+                f" allowed are {ALLOW[1]}",
+                ALLOW,
+            )
+        reader = self._readers.get(path)
+        if reader is None:
+            known = ", ".join(self._readers)
+            return text_response(
+                HTTPStatus.NOT_FOUND,
+                f"no such path; the paths are {known} and /-/flush",
+            )
+        return reader(environ)
+
+    def _flush(self, method: str, environ: WSGIEnvironment) -> Response:
+        if method == "OPTIONS":
+            return empty_response(_ALLOW_FLUSH)
+        if method != "POST":
+            return text_response(
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                f"method {method} is not allowed for /-/flush; allowed is POST",
                 _ALLOW_FLUSH,
-                is_head=method == "HEAD",
             )
         if not self._token:
-            return send_text(
-                start_response,
-                HTTPStatus.FORBIDDEN,
-                "flush is off; set admin_token to allow it",
+            return text_response(
+                HTTPStatus.FORBIDDEN, "flush is off; set admin_token to allow it"
             )
         scheme, _, given = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
         is_right = hmac.compare_digest(given.strip().encode(), self._token)
         if scheme.lower() != "bearer" or not is_right:
-            return send_text(
-                start_response,
+            return text_response(
                 HTTPStatus.UNAUTHORIZED,
                 "flush needs the header Authorization: Bearer <admin_token>",
                 _CHALLENGE,
             )
-        self._flush()
-        return send_text(start_response, HTTPStatus.OK, "flushed")
+        self._cache.flush()
+        return text_response(HTTPStatus.OK, "flushed")
 
-    def _answer_read(
-        self,
-        method: str,
-        path: str,
-        environ: WSGIEnvironment,
-        start_response: StartResponse,
-    ) -> list[bytes]:
-        """Answer what changes nothing."""
-        if method == "OPTIONS":
-            return send_empty(start_response, ALLOW)
-        if method not in {"GET", "HEAD"}:
-            return send_text(
-                start_response,
-                HTTPStatus.METHOD_NOT_ALLOWED,
-                f"{method} is not allowed under /-/, which is no place for keys;"
-                f" allowed are {ALLOW[1]}",
-                ALLOW,
-            )
-        is_head = method == "HEAD"
-        if path == "/-/healthy":
-            return send_text(start_response, HTTPStatus.OK, "ok", is_head=is_head)
-        if path == "/-/ready":
-            return self._answer_ready(start_response, is_head=is_head)
-        if path in self._pages:
-            page = self._pages[path](environ)
-            return _send_page(start_response, page, is_head=is_head)
-        there_are = ", ".join(["/-/", "/-/healthy", "/-/ready", *self._pages])
-        return send_text(
-            start_response,
-            HTTPStatus.NOT_FOUND,
-            f"nothing here; there are {there_are} and /-/flush",
-            is_head=is_head,
-        )
-
-    def _answer_ready(
-        self, start_response: StartResponse, *, is_head: bool
-    ) -> list[bytes]:
+    def _ready(self) -> Response:
         problem = self._readiness.problem()
         if not problem:
-            return send_text(start_response, HTTPStatus.OK, "ready", is_head=is_head)
-        return send_text(
-            start_response,
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            f"not ready: {problem}",
-            is_head=is_head,
-        )
+            return text_response(HTTPStatus.OK, "ready")
+        return text_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {problem}")
 
 
-def _send_page(
-    start_response: StartResponse, page: Page, *, is_head: bool
-) -> list[bytes]:
-    headers = [
-        ("Content-Type", page.content_type),
-        ("Content-Length", str(len(page.body))),
-        ("Cache-Control", "no-store"),
-        *page.headers,
-    ]
-    start_response(OK, headers)
-    return [] if is_head else [page.body]
+def _data_response(
+    content_type: str, body: bytes, *headers: tuple[str, str]
+) -> Response:
+    """Return a 200 that must not be cached."""
+    return (
+        OK,
+        [
+            ("Content-Type", content_type),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            *headers,
+        ],
+        [body],
+    )
 
 
 _PAGE: Final = files("volcache.http").joinpath("page.html").read_bytes()
 
 
 def _digests(tag: bytes) -> str:
-    """Name what stands in elements of one kind, as a policy does."""
+    """Return the digests of the elements with a tag, as a policy lists them."""
     texts: list[bytes] = re.findall(rb"<%b>(.*?)</%b>" % (tag, tag), _PAGE, re.DOTALL)
     return " ".join(f"'sha256-{b64encode(sha256(t).digest()).decode()}'" for t in texts)
 
@@ -209,7 +161,7 @@ _POLICY: Final = "; ".join(
         "trusted-types 'none'",
     ]
 )
-_HEADERS: Final = (
+_PAGE_HEADERS: Final = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Length", str(len(_PAGE))),
     ("Cache-Control", "no-cache"),
@@ -220,7 +172,6 @@ _HEADERS: Final = (
 )
 
 
-def send_page(start_response: StartResponse, *, is_head: bool) -> list[bytes]:
-    """Answer 200 with the page; for a HEAD without its body."""
-    start_response(OK, list(_HEADERS))
-    return [] if is_head else [_PAGE]
+def page_response() -> Response:
+    """Return the 200 with the page."""
+    return OK, list(_PAGE_HEADERS), [_PAGE]

@@ -1,8 +1,8 @@
 """
-The content type a key's suffix suggests, for values that were stored without one.
+Content types by the suffix of a key, for values stored without a Content-Type.
 
-The table is written out, because that of the standard library changes with its version
-and with the host's mime files: two instances must not answer differently.
+The table is our own because that of the standard library depends on its version and on
+the mime files of the host: two instances must not answer differently.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 DEFAULT_TYPE: Final = "application/octet-stream"
 
-# Suffix to type. Compressed files are given back as they are, so a `.gz` is of type
-# gzip, never of the type of its contents with a Content-Encoding nobody asked for.
+# Compressed files are returned as they are, so `.gz` has the type gzip, not the type of
+# its content with a Content-Encoding.
 _TYPES: Final[dict[bytes, str]] = {
     b".7z": "application/x-7z-compressed",
     b".avi": "video/x-msvideo",
@@ -80,7 +80,7 @@ DEFAULT_TYPE_HEADER: Final = ("Content-Type", DEFAULT_TYPE)
 
 
 def guess_type_header(key: bytes) -> tuple[str, str]:
-    """Return Content-Type as a key's suffix suggests it, whatever its case."""
+    """Return the header Content-Type for the suffix of a key, in any case."""
     dot = key.rfind(b".")
     if dot < 0:
         return DEFAULT_TYPE_HEADER

@@ -1,9 +1,10 @@
 """
-What goes over the wire: status lines, headers, one-line texts.
+Responses: status lines, headers, one-line texts, and the status of every error.
 
-bjoern sends what it is given: it neither checks a length nor suppresses a body nor
-escapes a header. So every answer is made here, and its body is `[]` or one `bytes` of
-exactly Content-Length. Knows nothing of verbs, paths or settings.
+A response is a value: status line, headers, body. `App` adds Date and sends it. bjoern
+sends what it is given: it neither checks Content-Length nor escapes a header. So every
+response is built here, and its body is `[]` or one `bytes` of exactly Content-Length.
+Depends neither on methods nor on paths nor on settings.
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from volcache import errors
+from volcache.histogram import NS_PER_SECOND
 from volcache.http.content_types import DEFAULT_TYPE_HEADER, guess_type_header
-from volcache.http.preconditions import PreconditionFailedError
+from volcache.http.preconditions import ETAG_FORMAT, PreconditionFailedError, etag_of
 from volcache.http.upload import BadHeaderError, LengthRequiredError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from wsgiref.types import StartResponse
+    from collections.abc import Mapping
 
-    from _typeshed import OptExcInfo
-
-    from volcache.store.format import Record
+    from volcache.store import Record
 
 Headers: TypeAlias = list[tuple[str, str]]
+# Status line, headers without Date in a list of their own, body. A plain tuple: a
+# NamedTuple costs 0.2 us per request.
+Response: TypeAlias = tuple[str, Headers, list[bytes]]
 
 OK: Final = "200 OK"
 
-# Status of every error a request can end with. A class without a row has that of its
-# nearest base; what is not in the table at all is a mistake of ours, 500.
+# The status of every error that can end a request. A class without a row has the status
+# of its nearest base class. An error outside the table is a bug: 500.
 ERROR_STATUS: Final[Mapping[type[BaseException], HTTPStatus]] = {
     errors.ClientError: HTTPStatus.BAD_REQUEST,
     errors.BadKeyError: HTTPStatus.BAD_REQUEST,
@@ -40,26 +42,30 @@ ERROR_STATUS: Final[Mapping[type[BaseException], HTTPStatus]] = {
     BadHeaderError: HTTPStatus.BAD_REQUEST,
     PreconditionFailedError: HTTPStatus.PRECONDITION_FAILED,
     LengthRequiredError: HTTPStatus.LENGTH_REQUIRED,
-    # The disk, not the request and not the code.
+    # The disk failed.
     errors.DiskFullError: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.MountPointError: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.StoreIOError: HTTPStatus.INSUFFICIENT_STORAGE,
     OSError: HTTPStatus.INSUFFICIENT_STORAGE,
-    # These end the start or are caught inside the store; a request never sees them.
+    # These end the start or are handled inside the store; no request should end so.
     errors.StoreError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.DamagedRecordError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.ForeignDirectoryError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.FormatVersionError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.StoreClosedError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.StoreLockedError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
-# An f-string with these formats takes 0.5 us, "%" 0.3.
-_ETAG: Final = '"%x-%x-%x-%08x"'
-
+_TEXT_TYPE: Final = ("Content-Type", "text/plain; charset=utf-8")
 _ACCEPT_RANGES: Final = ("Accept-Ranges", "bytes")
 _NS_PER_MS: Final = 1_000_000
-_NS_PER_SECOND: Final = 1_000_000_000
+
+# Misses are as frequent as hits, so their text is encoded once.
+_MISS_TEXT: Final = b"no value is stored under this key\n"
+_MISS_HEADERS: Final = (
+    ("X-Cache", "MISS"),
+    _TEXT_TYPE,
+    ("Content-Length", str(len(_MISS_TEXT))),
+)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_MAX: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH).days
@@ -67,7 +73,7 @@ _MINUTES_KEPT_MAX: Final = 24 * 60
 _DATES_KEPT_MAX: Final = 50_000  # About 10 MiB.
 _AGES_KEPT_MAX: Final = 50_000
 _TYPES_KEPT_MAX: Final = 1_000
-# HTTP's names are English whatever the locale, so strftime is of no use.
+# The names in an HTTP date are English; those of strftime depend on the locale.
 _WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS: Final = (
     *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
@@ -76,75 +82,70 @@ _MONTHS: Final = (
 
 
 def status_of(error: BaseException) -> HTTPStatus:
-    """Return the status that answers an error."""
+    """Return the status for an error."""
     for class_ in type(error).__mro__:
         if class_ in ERROR_STATUS:
             return ERROR_STATUS[class_]
     return HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def send_text(
-    start_response: StartResponse,
-    status: HTTPStatus,
-    text: str,
-    *extra: tuple[str, str],
-    is_head: bool = False,
-) -> list[bytes]:
+def text_response(status: HTTPStatus, text: str, *extra: tuple[str, str]) -> Response:
     """
-    Answer with one line of plain text.
+    Return a response of one line of plain text.
 
     Args:
-        start_response: As WSGI gives it.
         status: Its number and phrase.
-        text: Line ends and other runs of white space become one space each.
+        text: Each run of white space, line ends included, becomes one space.
         extra: Headers besides Content-Type and Content-Length.
-        is_head: Leave out the body; its length is told all the same.
-
     """
     body = (" ".join(text.split()) + "\n").encode("utf-8", "backslashreplace")
-    start_response(
+    return (
         f"{status.value} {status.phrase}",
-        [
-            *extra,
-            ("Content-Type", "text/plain; charset=utf-8"),
-            ("Content-Length", str(len(body))),
-        ],
+        [*extra, _TEXT_TYPE, ("Content-Length", str(len(body)))],
+        [body],
     )
-    return [] if is_head else [body]
 
 
-def send_empty(start_response: StartResponse, *headers: tuple[str, str]) -> list[bytes]:
-    """Answer 200 without a body."""
-    start_response(OK, [*headers, ("Content-Length", "0")])
-    return [b""]
+def empty_response(*headers: tuple[str, str]) -> Response:
+    """Return a 200 without a body."""
+    return OK, [*headers, ("Content-Length", "0")], [b""]
 
 
-def send_not_modified(start_response: StartResponse, headers: Headers) -> list[bytes]:
-    """Answer 304 to a reader that has the value whose headers are given."""
-    # Nothing is said of the type: there is no body that could have one.
-    start_response("304 Not Modified", [h for h in headers if h[0] != "Content-Type"])
-    return []
+def miss_response() -> Response:
+    """Return the 404 for a key that has no value."""
+    return "404 Not Found", [*_MISS_HEADERS], [_MISS_TEXT]
 
 
-def send_part(
-    start_response: StartResponse, headers: Headers, value: bytes, part: range
-) -> list[bytes]:
+def stored_response(record: Record) -> Response:
+    """Return the 200 for a PUT that stored a record."""
+    headers = [
+        ("X-Position", f"{record.volume},{record.offset},{record.size}"),
+        ("ETag", etag_of(record)),
+        ("Content-Length", "0"),
+    ]
+    return OK, headers, [b""]
+
+
+def not_modified_response(headers: Headers) -> Response:
+    """Return a 304; `headers` are those of the 200."""
+    # RFC 9110 section 15.4.5: no representation metadata besides that of validators.
+    return "304 Not Modified", [h for h in headers if h[0] != "Content-Type"], []
+
+
+def range_response(headers: Headers, value: bytes, part: range) -> Response:
     """
-    Answer 206 with a part of a value, or 416 if the part is empty.
+    Return a 206 with a part of a value; a 416 if the part is empty.
 
     Args:
-        start_response: As WSGI gives it.
-        headers: Of the whole value.
-        value: All of it.
-        part: Within the value, or empty.
-
+        headers: Those of the 200.
+        value: The whole value.
+        part: Indexes within the value, or an empty range.
     """
     if not part:
         size = len(value)
-        return send_text(
-            start_response,
+        return text_response(
             HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-            f"the range begins behind the end of the file; it is {size} bytes long",
+            f"the range starts after the end of the file; the file has {size} bytes",
             ("Content-Range", f"bytes */{size}"),
         )
     body = value[part.start : part.stop]
@@ -153,51 +154,32 @@ def send_part(
         ("Content-Length", str(len(body))),
         ("Content-Range", f"bytes {part.start}-{part.stop - 1}/{len(value)}"),
     ]
-    start_response("206 Partial Content", headers)
-    return [body]
+    return "206 Partial Content", headers, [body]
 
 
-def etag_of(record: Record) -> str:
-    """Return the entity tag: another value or another place is another tag."""
-    return _ETAG % (
-        record.volume,
-        record.generation,
-        record.offset,
-        record.checksum,
-    )
-
-
-def content_type_of(key: bytes, record: Record) -> str:
-    """Return the type a value was stored with, or the one its key suggests."""
-    kept = record.content_type.decode("latin-1")
-    return kept or guess_type_header(key)[1]
-
-
-class RecordHeaders:
+class ValueHeaders:
     """
-    The headers of a value that is given back, and the Date of every answer.
+    Builds the headers of stored values.
 
-    Holds the headers it has written that many answers share: dates and ages to the
-    second, and content types. Writing a date anew takes longer than all other headers
-    together.
+    Keeps the headers that many responses share: dates and ages to the second, and content
+    types. Formatting a date takes longer than all other headers together.
     """
 
-    def __init__(self, clock: Callable[[], int]) -> None:
-        """Begin with nothing written; `clock` tells nanoseconds since the epoch."""
-        self._clock = clock
-        self._second = -1
-        self._date_now = ("Date", "")
-        self._dates: dict[int, tuple[str, str]] = {}
+    def __init__(self) -> None:
+        self._last_modified: dict[int, tuple[str, str]] = {}
         self._ages: dict[int, tuple[str, str]] = {}
         self._types: dict[bytes, tuple[str, str]] = {}
 
-    def make(self, key: bytes, record: Record) -> Headers:
+    def make(self, key: bytes, record: Record, now_ns: int) -> Headers:
         """
-        Return the headers of the answer to a GET or a HEAD that found the record.
+        Return the headers of a GET or HEAD that found a record: a new list.
 
-        A new list each time: the server may change it. Date is the first.
+        Args:
+            key: Its suffix suggests a content type if none was stored.
+            record: What was found.
+            now_ns: Nanoseconds since the epoch.
         """
-        # Unpacked at once: ten attributes of a named tuple cost 0.3 us.
+        # Unpacked at once: attributes of a named tuple would take 0.2 us more.
         (
             _value,
             content_type,
@@ -212,20 +194,18 @@ class RecordHeaders:
             checksum,
             source,
         ) = record
-        now_ns = self._clock()
-        now = now_ns // _NS_PER_SECOND
-        second = stored_ms // 1000
+        stored = stored_ms // 1000
+        age = now_ns // NS_PER_SECOND - stored
         headers = [
-            self._date_now if now == self._second else self._new_date(now),
             ("X-Position", f"{volume},{offset},{size}"),
             ("X-Cache", source),
-            ("ETag", _ETAG % (volume, generation, offset, checksum)),
-            (self._types.get(content_type) or self._type(content_type))
+            ("ETag", ETAG_FORMAT % (volume, generation, offset, checksum)),
+            (self._types.get(content_type) or self._new_type(content_type))
             if content_type
             else (guess_type_header(key) if b"." in key else DEFAULT_TYPE_HEADER),
             ("Content-Length", str(length)),
-            self._dates.get(second) or self._date(second),
-            self._ages.get(now - second) or self._age(now - second),
+            self._last_modified.get(stored) or self._new_last_modified(stored),
+            self._ages.get(age) or self._new_age(age),
             _ACCEPT_RANGES,
         ]
         if content_encoding:
@@ -235,75 +215,45 @@ class RecordHeaders:
             headers.append(("Cache-Control", f"max-age={left}"))
         return headers
 
-    def make_stored(self, record: Record) -> Headers:
-        """Return the headers that acknowledge a PUT; as `make`."""
-        _, _, _, _, _, volume, generation, offset, size, _, checksum, _ = record
-        return [
-            self.date(),
-            ("X-Position", f"{volume},{offset},{size}"),
-            ("ETag", _ETAG % (volume, generation, offset, checksum)),
-            ("Content-Length", "0"),
-        ]
-
-    def date(self) -> tuple[str, str]:
-        """Return the header Date of this second."""
-        now = self._clock() // _NS_PER_SECOND
-        return self._date_now if now == self._second else self._new_date(now)
-
-    def _age(self, seconds: int) -> tuple[str, str]:
-        if len(self._ages) >= _AGES_KEPT_MAX:
-            self._ages.clear()
-        # A clock that was put back must not make an age that is none.
-        header = ("Age", str(max(seconds, 0)))
-        self._ages[seconds] = header
-        return header
-
-    def _new_date(self, second: int) -> tuple[str, str]:
-        self._date_now = ("Date", format_date(second))
-        self._second = second
-        return self._date_now
-
-    def _type(self, content_type: bytes) -> tuple[str, str]:
+    def _new_type(self, content_type: bytes) -> tuple[str, str]:
         if len(self._types) >= _TYPES_KEPT_MAX:
             self._types.clear()
         header = ("Content-Type", content_type.decode("latin-1"))
         self._types[content_type] = header
         return header
 
-    def _date(self, second: int) -> tuple[str, str]:
-        if len(self._dates) >= _DATES_KEPT_MAX:
-            self._dates.clear()
+    def _new_last_modified(self, second: int) -> tuple[str, str]:
+        if len(self._last_modified) >= _DATES_KEPT_MAX:
+            self._last_modified.clear()
         header = ("Last-Modified", format_date(second))
-        self._dates[second] = header
+        self._last_modified[second] = header
+        return header
+
+    def _new_age(self, seconds: int) -> tuple[str, str]:
+        if len(self._ages) >= _AGES_KEPT_MAX:
+            self._ages.clear()
+        # Negative if the clock was set back since the value was stored.
+        header = ("Age", str(max(seconds, 0)))
+        self._ages[seconds] = header
         return header
 
 
-class Answer:
-    """`start_response` for one request: adds Date, and remembers the status."""
+@lru_cache(maxsize=2)
+def date_header(second: int) -> tuple[str, str]:
+    """Return the header Date of a second since the epoch."""
+    return "Date", format_date(second)
 
-    __slots__ = ("_dates", "_start_response", "status")
 
-    def __init__(self, start_response: StartResponse, dates: RecordHeaders) -> None:
-        """Pass on to what the server gave."""
-        self._start_response = start_response
-        self._dates = dates
-        self.status = ""  # Until there is one.
-
-    def __call__(
-        self, status: str, headers: Headers, error: OptExcInfo | None = None, /
-    ) -> Callable[[bytes], object]:
-        """Begin the answer; see PEP 3333."""
-        self.status = status
-        if headers[0][0] != "Date":
-            headers.append(self._dates.date())
-        return self._start_response(status, headers, error)
+def content_type_of(key: bytes, record: Record) -> str:
+    """Return the content type stored with a value, or the one its key suggests."""
+    return record.content_type.decode("latin-1") or guess_type_header(key)[1]
 
 
 def format_date(seconds: int) -> str:
     """
-    Return seconds since the epoch as HTTP writes a date.
+    Return seconds since the epoch as an HTTP date.
 
-    A clock gone wild gives a date of the last day there is, not an error.
+    A time after the year 9999 gives a date on its last day, not an error.
     """
     minute, second = divmod(seconds, 60)
     return f"{_format_minute(minute)}{second:02} GMT"
@@ -311,7 +261,7 @@ def format_date(seconds: int) -> str:
 
 @lru_cache(maxsize=_MINUTES_KEPT_MAX)
 def _format_minute(minute: int) -> str:
-    """Return a date up to the colon before the seconds."""
+    """Return an HTTP date up to the colon before the seconds."""
     day, minute_of_day = divmod(minute, 24 * 60)
     date = _EPOCH + timedelta(days=min(day, _DAY_MAX), minutes=minute_of_day)
     return (

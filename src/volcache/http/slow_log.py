@@ -1,9 +1,8 @@
 """
-The slow log: a line for each request that took too long, with where the time went.
+The slow log: one line for each request above a threshold, with where the time went.
 
-A disk that hangs makes every request slow, so lines are limited; each line says how many
-were left out before it. Knows neither clocks of requests nor settings: whoever measures
-decides what is slow.
+A disk that hangs makes every request slow, so the number of lines is limited; a line
+tells how many were left out before it.
 """
 
 from __future__ import annotations
@@ -12,51 +11,61 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from volcache.histogram import NS_PER_SECOND
 from volcache.text import escape_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _logger: Final = logging.getLogger(__name__)
-LINES_A_SECOND: Final = 10
-_KEY_SIZE_MAX: Final = 1000  # Characters of a line.
-_NS_PER_SECOND: Final = 1_000_000_000
+LINES_PER_SECOND_MAX: Final = 10
+_KEY_LENGTH_MAX: Final = 1000  # characters of a line
+_NEVER_NS: Final = 1 << 63
 
 
 class SlowLog:
-    """Writes at most `LINES_A_SECOND`; for the thread that answers requests."""
+    """Logs slow requests; for the thread that answers requests."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with no lines written; the clock counts seconds."""
+    def __init__(
+        self, seconds: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """
+        Set the threshold.
+
+        Args:
+            seconds: Requests that take longer are to be logged; 0 = none.
+            clock: Seconds, monotonic.
+        """
+        self.threshold_ns = round(seconds * NS_PER_SECOND) or _NEVER_NS
         self._clock = clock
         self._second = 0
         self._lines = 0
         self._left_out = 0
 
-    def note(
+    def log(
         self,
         method: str,
         path: str,
-        status: int,
+        status: str,
         total_ns: int,
         disk_ns: int,
         memcached_ns: int,
     ) -> None:
         """
-        Say that a request took long, or count it.
+        Log a request, or count it as left out if this second has its lines.
 
         Args:
-            method: Its verb.
-            path: Its path, decoded, a character for each byte, as WSGI has it.
-            status: What was answered.
-            total_ns: How long it took, nanoseconds.
-            disk_ns: How much of it was spent on waiting for the disk.
-            memcached_ns: How much of it was spent on waiting for memcached.
+            method: Of the request.
+            path: Decoded, one character per byte, as WSGI passes it.
+            status: The status line.
+            total_ns: The duration of the request, in nanoseconds.
+            disk_ns: The part of it spent waiting for the disk.
+            memcached_ns: The part of it spent waiting for memcached.
         """
         second = int(self._clock())
         if second != self._second:
             self._second, self._lines = second, 0
-        if self._lines >= LINES_A_SECOND:
+        if self._lines >= LINES_PER_SECOND_MAX:
             self._left_out += 1
             return
         self._lines += 1
@@ -65,11 +74,12 @@ class SlowLog:
             "request.slow method=%s key=%s status=%d seconds=%.6f memcached=%.6f"
             " disk=%.6f rest=%.6f left_out=%d",
             method,
-            escape_path(path.removeprefix("/"), _KEY_SIZE_MAX),
-            status,
-            total_ns / _NS_PER_SECOND,
-            memcached_ns / _NS_PER_SECOND,
-            disk_ns / _NS_PER_SECOND,
-            max(0, total_ns - disk_ns - memcached_ns) / _NS_PER_SECOND,
+            escape_path(path.removeprefix("/"), _KEY_LENGTH_MAX),
+            int(status[:3]),
+            total_ns / NS_PER_SECOND,
+            memcached_ns / NS_PER_SECOND,
+            disk_ns / NS_PER_SECOND,
+            # The clocks are read at different times, so this may be below 0.
+            max(0, total_ns - disk_ns - memcached_ns) / NS_PER_SECOND,
             left_out,
         )

@@ -1,54 +1,68 @@
 """
-What a PUT brings: the value, and the headers that are kept with it.
+Uploads: the value of a PUT, the headers stored with it, and its time to live.
 
-bjoern's parser takes a Content-Length beside a chunked body, joins headers that come
-twice and lets control characters pass. So what arrived is compared with what was said,
-and a header is given back only if it cannot be taken for two.
+bjoern accepts a Content-Length next to a chunked body, joins repeated headers, and passes
+control characters. So the length of the body is compared with Content-Length, and a header
+is stored only if it cannot be mistaken for two when it is sent back.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import ClientError, ValueTooLargeError
+from volcache.http.preconditions import parse_date
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
 
-CONTENT_TYPE_BYTES_MAX: Final = 255
-CONTENT_ENCODING_BYTES_MAX: Final = 64
+# The longest headers a PUT may store, in bytes. A record has room for 255 bytes of each.
+UPLOAD_CONTENT_TYPE_MAX: Final = 255
+UPLOAD_CONTENT_ENCODING_MAX: Final = 64
+# A longer max-age counts as 68 years, as RFC 9111 section 1.2.2 recommends.
+MAX_AGE_SECONDS_MAX: Final = 2**31
+# The latest date that Expires may name, in the year 2514: what is later counts as this.
+_EXPIRES_SECONDS_MAX: Final = 8 * MAX_AGE_SECONDS_MAX
+
+_MAX_AGE: Final = re.compile(r'(?:^|[\s,;])max-age\s*=\s*"?([^\s,;"]*)', re.IGNORECASE)
+_DIGITS_MAX: Final = 10
 
 
 class LengthRequiredError(ClientError):
-    """An upload does not say how long it is; nothing was stored."""
+    """An upload has neither a Content-Length nor a chunked body; nothing was stored."""
 
 
 class BadHeaderError(ClientError):
-    """A header that is kept or relied on is not what it should be."""
+    """A header of an upload is invalid; nothing was stored."""
 
 
 def read_value(environ: WSGIEnvironment, size_max: int) -> bytes:
     """
-    Return the body of a request, under bjoern without copying it.
+    Return the body of a PUT; under bjoern without a copy.
 
     Args:
-        environ: As WSGI has it; its input is read.
-        size_max: The longest value taken, in bytes.
+        environ: The request.
+        size_max: The longest value accepted, in bytes.
 
     Raises:
-        LengthRequiredError: Neither a Content-Length nor a chunked body.
-        ValueTooLargeError: More than `size_max` bytes.
-        BadHeaderError: Content-Length is not the number of bytes that arrived.
-
+        LengthRequiredError: There is neither a Content-Length nor a chunked body.
+        ValueTooLargeError: The body is longer than `size_max`.
+        BadHeaderError: Content-Length is not the length of the body, or there is a
+            Content-Range: a part of a file must not be stored as the whole.
     """
     declared: str = environ.get("CONTENT_LENGTH", "")
     if not declared and "chunked" not in environ.get("HTTP_TRANSFER_ENCODING", ""):
         raise LengthRequiredError(
             "length required; allowed are a Content-Length or a chunked body"
         )
+    if "HTTP_CONTENT_RANGE" in environ:
+        raise BadHeaderError(
+            "Content-Range is not accepted with PUT; send the whole file"
+        )
     stream = environ["wsgi.input"]
     try:
-        # bjoern's input is a BytesIO. Its read() copies, since the buffer is a byte
+        # bjoern's input is a BytesIO. Its read() copies, because the buffer is one byte
         # longer than the value: 2 us for 64 KiB, 900 us for 1 MiB. getvalue() does not.
         value: bytes = stream.getvalue()
     except AttributeError:  # Another WSGI server.
@@ -56,50 +70,44 @@ def read_value(environ: WSGIEnvironment, size_max: int) -> bytes:
     length = len(value)
     if length > size_max:
         raise ValueTooLargeError(size=length, limit=size_max)
-    # 1*DIGIT, so zeros may lead.
+    # The grammar is 1*DIGIT, so leading zeros are allowed.
     if declared and declared.lstrip("0") != (str(length) if length else ""):
         raise BadHeaderError(
-            f"Content-Length does not fit the body; allowed is {length},"
-            " the number of bytes that arrived"
+            f"Content-Length does not match the body of {length} bytes;"
+            f" allowed is {length}"
         )
     return value
 
 
-def refuse_part(environ: WSGIEnvironment) -> None:
+def read_content_headers(environ: WSGIEnvironment) -> tuple[bytes, bytes]:
     """
-    Refuse an upload that is a part of a file: it would be taken for the whole.
+    Return Content-Type and Content-Encoding of a PUT; empty if absent.
 
     Raises:
-        BadHeaderError: There is a Content-Range.
-
+        BadHeaderError: A header is too long or not printable latin-1 text.
     """
-    if "HTTP_CONTENT_RANGE" in environ:
-        raise BadHeaderError(
-            "Content-Range is not taken with a PUT; allowed is the whole file"
-        )
+    content_type = environ.get("CONTENT_TYPE")
+    content_encoding = environ.get("HTTP_CONTENT_ENCODING")
+    return (
+        _encode("Content-Type", content_type, UPLOAD_CONTENT_TYPE_MAX)
+        if content_type
+        else b"",
+        _encode("Content-Encoding", content_encoding, UPLOAD_CONTENT_ENCODING_MAX)
+        if content_encoding
+        else b"",
+    )
 
 
-def encode_header(name: str, value: str, size_max: int) -> bytes:
-    """
-    Return the bytes of a header's value, which will be given back as they are.
-
-    Args:
-        name: The header, for the text of the error.
-        value: As WSGI has it: latin-1 text.
-        size_max: The longest taken, in bytes.
-
-    Raises:
-        BadHeaderError: Too long, or a control character; a line end would end the
-            header and begin another.
-
-    """
+def _encode(name: str, value: str, size_max: int) -> bytes:
+    """Return a header's value as bytes; raise `BadHeaderError` if it is not safe."""
     if len(value) > size_max:
         raise BadHeaderError(
             f"{name} is {len(value)} bytes long; allowed are 0 to {size_max}"
         )
     if not value.isprintable() and any(c < " " or c == "\x7f" for c in value):
+        # A line end would end the header and begin another.
         raise BadHeaderError(
-            f"{name} holds a control character; allowed is printable text"
+            f"{name} contains a control character; allowed is printable text"
         )
     try:
         return value.encode("latin-1")
@@ -107,3 +115,70 @@ def encode_header(name: str, value: str, size_max: int) -> bytes:
         raise BadHeaderError(
             f"{name} is not latin-1 text; allowed is printable text"
         ) from error
+
+
+class TtlPolicy:
+    """The time to live of uploads: their headers, within the limits of the settings."""
+
+    def __init__(self, *, default_ttl: int = 0, max_ttl: int = 0) -> None:
+        """
+        Set the limits.
+
+        Args:
+            default_ttl: Seconds for an upload without max-age and Expires; 0 = no end.
+            max_ttl: The longest time to live in seconds; 0 = no limit.
+        """
+        self._default_ms = default_ttl * 1000
+        self._max_ms = max_ttl * 1000
+        self._is_limited = bool(default_ttl or max_ttl)
+
+    def expires_ms(self, environ: WSGIEnvironment, now_ms: int) -> int:
+        """
+        Return when an upload expires, in milliseconds since the epoch; 0 = never.
+
+        `max-age` of Cache-Control takes precedence over Expires, and the first of
+        several takes precedence over the others.
+
+        Args:
+            environ: The request.
+            now_ms: The present time, in milliseconds since the epoch.
+
+        Raises:
+            BadHeaderError: `max-age` is not a number.
+        """
+        cache_control = environ.get("HTTP_CACHE_CONTROL")
+        expires = environ.get("HTTP_EXPIRES")
+        if not (cache_control or expires or self._is_limited):
+            return 0
+        end = _requested_end(cache_control, expires, now_ms)
+        if end is None and self._default_ms:
+            end = now_ms + self._default_ms
+        if self._max_ms:
+            latest = now_ms + self._max_ms
+            end = latest if end is None else min(end, latest)
+        return end or 0
+
+
+def _requested_end(
+    cache_control: str | None, expires: str | None, now_ms: int
+) -> int | None:
+    """Return when an upload asks to expire, in milliseconds; None if it does not."""
+    found = _MAX_AGE.search(cache_control) if cache_control else None
+    if found is not None:
+        return now_ms + _parse_seconds(found[1]) * 1000
+    if not expires:
+        return None
+    date = parse_date(expires)
+    # An invalid date, such as 0, is in the past: RFC 9111 section 5.3.
+    return now_ms if date is None else min(max(date, 1), _EXPIRES_SECONDS_MAX) * 1000
+
+
+def _parse_seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise BadHeaderError(
+            "Cache-Control: max-age is not a number; allowed is max-age=SECONDS"
+        )
+    digits = text.lstrip("0")
+    if len(digits) > _DIGITS_MAX:
+        return MAX_AGE_SECONDS_MAX
+    return min(int(digits or "0"), MAX_AGE_SECONDS_MAX)

@@ -1,8 +1,8 @@
 """
-Just enough WebDAV for clients that will not store a file before they have seen its folder.
+The part of WebDAV that sccache needs: it looks for the directory before it stores a file.
 
-There are no folders here. A path that ends with a slash is said to be one, and making one
-changes nothing; any other path is a file if something is stored under it.
+There are no directories. A path that ends with a slash counts as one, and MKCOL changes
+nothing; any other path is a file if a value is stored under it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from html import escape
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from volcache.http.responses import content_type_of, etag_of, format_date
+from volcache.http.preconditions import etag_of
+from volcache.http.responses import content_type_of, format_date
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse
-
-    from volcache.store.format import Record
+    from volcache.http.responses import Response
+    from volcache.store import Record
 
 _TEMPLATE = """<?xml version="1.0" encoding="utf-8"?>
 <D:multistatus xmlns:D="DAV:"><D:response><D:href>{href}</D:href><D:propstat><D:prop>\
@@ -25,28 +25,24 @@ _TEMPLATE = """<?xml version="1.0" encoding="utf-8"?>
 """
 
 
-def is_folder(path: str) -> bool:
-    """Tell whether a path is said to be a folder."""
+def is_directory(path: str) -> bool:
+    """Return whether a path counts as a directory."""
     return path.endswith("/")
 
 
-def send_folder(start_response: StartResponse, path: str, now: int) -> list[bytes]:
-    """Answer a PROPFIND of a folder; `now` in seconds since the epoch."""
-    return _send(
-        start_response,
+def directory_response(path: str, now: int) -> Response:
+    """Return the 207 for a directory; `now` is in seconds since the epoch."""
+    return _multi_status(
         path,
         "<D:resourcetype><D:collection/></D:resourcetype>"
         f"<D:getlastmodified>{format_date(now)}</D:getlastmodified>",
     )
 
 
-def send_file(
-    start_response: StartResponse, path: str, key: bytes, record: Record
-) -> list[bytes]:
-    """Answer a PROPFIND of a file."""
+def file_response(path: str, key: bytes, record: Record) -> Response:
+    """Return the 207 for a stored value."""
     modified = format_date(record.stored_ms // 1000)
-    return _send(
-        start_response,
+    return _multi_status(
         path,
         "<D:resourcetype/>"
         f"<D:getlastmodified>{modified}</D:getlastmodified>"
@@ -56,19 +52,17 @@ def send_file(
     )
 
 
-def send_made(start_response: StartResponse) -> list[bytes]:
-    """Answer a MKCOL."""
-    start_response("201 Created", [("Content-Length", "0")])
-    return [b""]
+def created_response() -> Response:
+    """Return the 201 for a MKCOL."""
+    return "201 Created", [("Content-Length", "0")], [b""]
 
 
-def _send(start_response: StartResponse, path: str, properties: str) -> list[bytes]:
-    """Answer 207 with what is known of one path."""
-    href = quote(path.encode("latin-1"))  # No character that XML would mind is left.
+def _multi_status(path: str, properties: str) -> Response:
+    """Return a 207 with the properties of one path."""
+    href = quote(path.encode("latin-1"))  # Leaves no character that XML would escape.
     body = _TEMPLATE.format(href=href, properties=properties).encode()
     headers = [
         ("Content-Type", "application/xml; charset=utf-8"),
         ("Content-Length", str(len(body))),
     ]
-    start_response("207 Multi-Status", headers)
-    return [body]
+    return "207 Multi-Status", headers, [body]

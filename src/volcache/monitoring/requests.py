@@ -32,7 +32,11 @@ class _Answers(dict[tuple[str, str], Histogram]):
 
 @dataclass(slots=True)
 class RequestStats:
-    """Counts since the start. Every request is counted once, by `count`."""
+    """
+    Counts since the start.
+
+    Every request is counted by `answers[method, status_line].observe(started_ns, ns)`.
+    """
 
     answers: _Answers = field(default_factory=_Answers)
     memc_hits: int = 0  # GETs and HEADs that found a value in the hot tier
@@ -41,18 +45,6 @@ class RequestStats:
     bytes_in: int = 0  # of values stored
     bytes_out: int = 0  # of values, or parts of values, sent
     sampled: Counter[bytes] = field(default_factory=Counter)  # keys of hits
-
-    def count(self, method: str, status: str, started_ns: int, ns: int) -> None:
-        """
-        Count a request.
-
-        Args:
-            method: Of the request; all methods outside `VERBS` share one count.
-            status: The status line, such as `404 Not Found`.
-            started_ns: Its start, by `time.perf_counter_ns`.
-            ns: How long it took, in nanoseconds.
-        """
-        self.answers[method, status].observe(started_ns, ns)
 
     def count_hit(self, key: bytes, source: str, size: int) -> None:
         """

@@ -21,7 +21,7 @@ from volcache.histogram import NS_PER_SECOND, Histogram
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from volcache.cache import FileCache, HotState
+    from volcache.cache import Cache, HotState
     from volcache.monitoring.requests import RequestStats
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
 
@@ -91,7 +91,7 @@ class Monitor:
 
     def __init__(  # noqa: PLR0913 - Plain facts, by keyword.
         self,
-        cache: FileCache,
+        cache: Cache,
         requests: RequestStats,
         *,
         mount_point: str,

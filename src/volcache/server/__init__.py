@@ -1,1 +1,1 @@
-"""The process: listening, serving with bjoern, draining, idle connections."""
+"""The process: listening, serving with bjoern, graceful shutdown, idle connections."""

@@ -1,15 +1,12 @@
 """
-bjoern: listen, and serve until told to stop. The only import of bjoern.
+bjoern: open or inherit the listening socket, and serve. The only import of bjoern.
 
-How serving ends is in `stopper.py`.
+An inherited socket is one that systemd opened (socket activation). It outlives the
+process: while no process accepts, as during a restart, new connections wait in the
+kernel's queue instead of being refused. sd_listen_fds(3) defines the protocol: LISTEN_PID
+and LISTEN_FDS state that this process was passed descriptors, from number 3 on.
 
-A listening socket that another process opened: systemd's socket activation.
-
-The socket outlives the process. While nobody accepts, during a restart, what connects
-waits in the kernel's queue instead of being refused.
-
-Source: sd_listen_fds(3). The variables LISTEN_PID and LISTEN_FDS say that this very
-process was given descriptors, from number 3 on.
+Graceful shutdown is in `drain.py`.
 """
 
 from __future__ import annotations
@@ -28,12 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
     from wsgiref.types import WSGIApplication
 
+FIRST_DESCRIPTOR: Final = 3
+_VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 _BACKLOG: Final = 1024
-_WHAT_TO_DO: Final = {
-    errno.EACCES: "take a port from 1024 on, or allow CAP_NET_BIND_SERVICE",
-    errno.EADDRINUSE: "end the process that has it, or take another port (0: any free)",
-    errno.EADDRNOTAVAIL: "take an ip this machine has, 127.0.0.1 or 0.0.0.0",
-    errno.EAFNOSUPPORT: "take an IPv4 address, this machine has no IPv6",
+_REMEDIES: Final = {
+    errno.EACCES: "use a port from 1024 on, or grant CAP_NET_BIND_SERVICE",
+    errno.EADDRINUSE: "stop the process that uses it, or use another port (0: any free)",
+    errno.EADDRNOTAVAIL: "use an ip of this machine, 127.0.0.1 or 0.0.0.0",
+    errno.EAFNOSUPPORT: "use an IPv4 address, this machine has no IPv6",
 }
 
 
@@ -43,36 +42,94 @@ def listen(ip: str, port: int) -> socket.socket:
 
     Args:
         ip: An IPv4 or IPv6 address of this machine.
-        port: 0 to 65535; 0 takes any free one, see `getsockname`.
+        port: 0 to 65535; 0 picks a free one, see `getsockname`.
 
     Returns:
         A socket for `serve`; the caller closes it.
 
     Raises:
-        ListenError: The address cannot be listened on; names it and what to do.
-
+        ListenError: The address cannot be listened on. The text names the remedy.
     """
     is_ipv6 = ":" in ip
     listener: socket.socket | None = None
     try:
         listener = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted connections inherit these two. Without the first, an answer of more
-        # than one segment takes 44 ms; the second finds out that a client is gone.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _set_connection_options(listener)
         listener.bind((ip, port))
-        listener.setblocking(False)  # noqa: FBT003 - The library's signature.
         listener.listen(_BACKLOG)
     except OSError as error:
         if listener is not None:
             listener.close()
         where = f"[{ip}]:{port}" if is_ipv6 else f"{ip}:{port}"
-        advice = _WHAT_TO_DO.get(error.errno or 0, "check ip and port")
+        remedy = _REMEDIES.get(error.errno or 0, "check ip and port")
         raise ListenError(
-            f"cannot listen on {where}: {error.strerror or error}; {advice}"
+            f"cannot listen on {where}: {error.strerror or error}; {remedy}"
         ) from error
     return listener
+
+
+def activated_listener(environ: MutableMapping[str, str]) -> socket.socket | None:
+    """
+    Take over the listening socket that was passed to this process, if any.
+
+    Args:
+        environ: The environment. The variables are removed from it, so that no child
+            process takes them for its own.
+
+    Returns:
+        A socket for `serve`; the caller closes it and must not shut it down. None if
+        none was passed, or if it was passed to another process.
+
+    Raises:
+        ListenError: Not exactly one socket was passed, or it does not listen for TCP.
+    """
+    pid, count, _ = (environ.pop(name, "") for name in _VARIABLES)
+    if pid != str(os.getpid()):
+        return None
+    if count != "1":
+        raise ListenError(
+            f"{count or 'no'} listening sockets were passed; pass one, by one"
+            " ListenStream of an IP address and a port"
+        )
+    try:
+        # Child processes must not inherit the descriptor.
+        os.set_inheritable(FIRST_DESCRIPTOR, False)  # noqa: FBT003 - The library's.
+        listener = socket.socket(fileno=FIRST_DESCRIPTOR)
+    except OSError as error:
+        raise ListenError(
+            f"descriptor {FIRST_DESCRIPTOR} is not a socket: {error.strerror}; pass one,"
+            " by one ListenStream of an IP address and a port"
+        ) from error
+    try:
+        _require_tcp_listener(listener)
+        _set_connection_options(listener)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _require_tcp_listener(listener: socket.socket) -> None:
+    """Raise `ListenError` if a socket does not listen for TCP."""
+    is_tcp = (
+        listener.family in {socket.AF_INET, socket.AF_INET6}
+        and listener.type == socket.SOCK_STREAM
+    )
+    if not is_tcp or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise ListenError(
+            f"descriptor {FIRST_DESCRIPTOR} does not listen for TCP; use a ListenStream"
+            " of an IP address and a port, and Accept=no"
+        )
+
+
+def _set_connection_options(listener: socket.socket) -> None:
+    """Set what bjoern needs; accepted connections inherit the two options."""
+    # Without TCP_NODELAY a response of more than one segment takes 44 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Finds out that a client has disappeared.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setblocking(False)  # noqa: FBT003 - The library's signature.
 
 
 def serve(
@@ -85,24 +142,24 @@ def serve(
     on_hangup: Callable[[], None] | None = None,
 ) -> None:
     """
-    Answer requests until SIGTERM or SIGINT; main thread only.
+    Answer requests until SIGTERM or SIGINT, then drain; main thread only.
 
-    On the first signal no more connections are accepted, idle ones are closed, and
-    requests on their way are answered, for `drain_seconds`; then all are cut. Further
-    signals change nothing. Returns when the last connection is closed, with signal
-    handlers and mask as they were. The listening socket is not closed.
+    The first signal starts the drain: no connection is accepted, idle connections are
+    closed, and requests in progress are answered for up to `drain_seconds`; then the
+    remaining connections are closed. Further signals are ignored. Returns when the last
+    connection is closed, with signal handlers and mask as before. The listening socket
+    is not closed.
 
     Args:
-        listener: As `listen` makes it, or inherited; non-blocking.
-        app: Called once for each request; must never raise.
-        drain_seconds: How long requests may take to end, 0 or more.
-        owns_listener: Whether the socket ends with this process. If so, connections
-            are refused while draining; an inherited one stays open, and what comes
-            waits for the next process.
-        on_draining: Called once when the end begins, by another thread; must not raise.
-        on_hangup: Called for SIGHUP, from a thread of its own; must not raise. Needs
-            `hold_hangups` before. None leaves the signal as it is.
-
+        listener: From `listen` or `activated_listener`.
+        app: Called once for each request; must not raise.
+        drain_seconds: The longest time for requests in progress, 0 or more.
+        owns_listener: Whether connections are refused while draining. False for an
+            inherited socket: they wait for the next process.
+        on_draining: Called once when the drain starts, by another thread; must not
+            raise.
+        on_hangup: Called on SIGHUP, by another thread; must not raise. Requires
+            `block_hangups` first. None leaves SIGHUP as it is.
     """
     with drained_by_signal(
         listener,
@@ -112,64 +169,3 @@ def serve(
         on_hangup=on_hangup,
     ):
         bjoern.server_run(listener, app)
-
-
-FIRST_DESCRIPTOR: Final = 3
-_VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
-
-
-def activated_listener(environ: MutableMapping[str, str]) -> socket.socket | None:
-    """
-    Take over the listening socket this process was given, if any.
-
-    Args:
-        environ: The environment; the variables are taken out, so that no child takes
-            them for its own.
-
-    Returns:
-        A socket for `serve`, which the caller closes and which is not this process's
-        to shut down; None when there is none, or it was meant for another process.
-
-    Raises:
-        ListenError: More or fewer than one socket, or not one that listens for TCP.
-
-    """
-    pid, count, _ = (environ.pop(name, "") for name in _VARIABLES)
-    if pid != str(os.getpid()):
-        return None
-    if count != "1":
-        raise ListenError(
-            f"given {count or 'no'} sockets to listen on; give one, by one ListenStream"
-            " of an IP address and a port"
-        )
-    try:
-        # Closes the descriptor in programs that are started from here.
-        os.set_inheritable(FIRST_DESCRIPTOR, False)  # noqa: FBT003 - The library's.
-        listener = socket.socket(fileno=FIRST_DESCRIPTOR)
-    except OSError as error:
-        raise ListenError(
-            f"descriptor {FIRST_DESCRIPTOR} is no socket: {error.strerror}; give one, by"
-            " one ListenStream of an IP address and a port"
-        ) from error
-    try:
-        _prepare(listener)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def _prepare(listener: socket.socket) -> None:
-    """Set what `server.listen` sets, as the one who opened it may not have."""
-    is_tcp = (
-        listener.family in {socket.AF_INET, socket.AF_INET6}
-        and listener.type == socket.SOCK_STREAM
-    )
-    if not is_tcp or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise ListenError(
-            f"descriptor {FIRST_DESCRIPTOR} does not listen for TCP; give a ListenStream"
-            " of an IP address and a port, and Accept=no"
-        )
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    listener.setblocking(False)  # noqa: FBT003 - The library's signature.

@@ -1,29 +1,24 @@
 """
-How serving ends: a signal in, a finished bjoern out.
+Graceful shutdown: from SIGTERM or SIGINT to the end of bjoern's loop.
 
-bjoern ends by itself on SIGINT alone: the handler libev puts there makes it stop
-accepting, and its loop returns when the last connection has closed. Idle keep-alive
-connections would hold it for ever, a second SIGINT would kill it, and SIGTERM would
-kill it at once. Therefore:
+bjoern stops by itself on SIGINT only: libev's handler makes it stop accepting, and its
+loop returns when the last connection is closed. Idle keep-alive connections would keep it
+running without end, a second SIGINT would kill it, and SIGTERM kills it at once.
+Therefore:
 
-1. Both signals are blocked while serving, so that they strike nowhere. The stopper, a
-   thread, takes them with sigtimedwait.
-2. On the first, the stopper sends itself one SIGINT, unblocked for that moment, as soon
-   as libev's handler is there. sigaction tells: SIGINT has Python's handler before
-   bjoern's loop, another while bjoern accepts, and its default afterwards. (Ignoring it
-   before the loop would be simpler to tell, but throws away a signal that waits.)
-3. Then it closes the door (`shutdown` of the listening socket) and shuts down the
-   reading side of connections that wait for a request, again and again; bjoern closes
-   them. A request that is on its way is read and answered.
-4. At the deadline it shuts down whatever is left, in both directions.
+1. Both signals are blocked while serving. The drainer, a thread, waits for them with
+   sigtimedwait.
+2. On the first signal the drainer raises one SIGINT, unblocked for that moment, as soon
+   as libev's handler is installed. sigaction tells when: the handler of SIGINT is
+   Python's before bjoern's loop, libev's while bjoern accepts, and the default
+   afterwards. (Ignoring SIGINT before the loop would be easier to detect, but it would
+   discard a pending signal.)
+3. It shuts down the listening socket and, repeatedly, the reading side of the idle
+   connections; bjoern closes those. Requests in progress are read and answered.
+4. At the deadline it shuts down the remaining connections in both directions.
 
-Signals that come in addition stay pending and are thrown away at the end.
-
-SIGHUP, where somebody waits for it, is taken by the same thread on its way.
-
-Signals that wait for the stopper instead of striking, and what stands ready for them.
-
-For the whole process, and for threads started later; knows nothing of bjoern.
+Signals that arrive later stay pending and are discarded at the end. SIGHUP, if it is
+handled, is taken by the same thread.
 """
 
 from __future__ import annotations
@@ -47,16 +42,49 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-# How long a connection must have been silent after an answer to count as idle; more
-# than a client needs to go on after `100 Continue`.
+# How long a connection must be silent after a response to count as idle; more than a
+# client takes to continue after `100 Continue`.
 _QUIET_MS: Final = 200
 _WATCH_SECONDS: Final = 0.5
 _PAUSE_SECONDS: Final = 0.05
 _LATE_PAUSE_SECONDS: Final = 0.005
 _STEP_SECONDS: Final = 0.001
-# Descriptors given back when the end begins: a process that has run out of them could
-# not look at its connections.
+# Descriptors released when the drain starts: without a free one, a process cannot list
+# its connections.
 _RESERVE: Final = 4
+
+STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+_SIGACTION_BYTES: Final = 512  # More than struct sigaction of any libc.
+
+
+@contextmanager
+def stop_signals_blocked() -> Iterator[None]:
+    """
+    Block SIGTERM and SIGINT; those that arrive wait for the drainer.
+
+    Threads started inside inherit the mask. Around opening and closing as well, it keeps
+    a second signal from killing a process that is stopping. Signals that are pending at
+    the outermost end are discarded. May be nested.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        if not before >= STOP_SIGNALS:
+            while signal.sigtimedwait(STOP_SIGNALS, 0) is not None:
+                pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def block_hangups() -> None:
+    """
+    Block SIGHUP until the process ends; those that arrive wait for the drainer.
+
+    Main thread only, before other threads start and before `stop_signals_blocked`.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    # For threads that do not block it. A blocked signal stays pending even if ignored.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @contextmanager
@@ -71,63 +99,63 @@ def drained_by_signal(
     """
     Let SIGTERM and SIGINT end the bjoern loop that runs inside; main thread only.
 
-    See `server.serve` for the arguments. Mask and handlers of both signals are as
-    before at the end.
+    See `serve` for the arguments. At the end the mask and the handlers of both signals
+    are as before.
     """
     with ExitStack() as stack:
-        stack.enter_context(stop_signals_held())
-        stopper = _Drainer(
+        stack.enter_context(stop_signals_blocked())
+        drainer = _Drainer(
             listener,
             drain_seconds=drain_seconds,
             owns_listener=owns_listener,
             on_draining=on_draining,
             on_hangup=on_hangup,
         )
-        stack.callback(stopper.close)
-        stack.enter_context(_handlers(stopper))
-        stopper.start()
-        stack.callback(stopper.finish)
+        stack.callback(drainer.close)
+        stack.enter_context(_handlers(drainer))
+        drainer.start()
+        stack.callback(drainer.finish)
         yield
 
 
 @contextmanager
-def _handlers(stopper: _Drainer) -> Iterator[None]:
+def _handlers(drainer: _Drainer) -> Iterator[None]:
     """
-    Set the handlers the stopper counts on.
+    Install the handlers that the drainer relies on.
 
-    Both signals are blocked, but a thread that was started before the hold may catch
-    SIGTERM; then this handler runs in the main thread, from bjoern's timer.
+    Both signals are blocked, but a thread that was started before may receive SIGTERM;
+    then this handler runs in the main thread, from bjoern's timer.
     """
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        stopper.is_asked = True  # No more than that: raising here crashes bjoern.
+    def request_stop(_number: int, _frame: FrameType | None) -> None:
+        drainer.is_requested = True  # Only this: an exception here crashes bjoern.
 
-    # To ignore a signal throws away one that is pending, so that is taken before.
+    # Ignoring a signal discards a pending one, so a pending SIGINT is taken first.
     if signal.sigtimedwait({signal.SIGINT}, 0) is not None:
-        stopper.is_asked = True
+        drainer.is_requested = True
     before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, ask),
-        signal.SIGINT: signal.signal(signal.SIGINT, ask),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, request_stop),
+        signal.SIGINT: signal.signal(signal.SIGINT, request_stop),
     }
-    stopper.python_handler = handler_address(signal.SIGINT)
+    drainer.python_handler = _handler_address(signal.SIGINT)
     try:
         yield
     finally:
         for number, handler in before.items():
-            # None stands for a handler that was not set from Python.
+            # None is a handler that was not installed by Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class _Phase(Enum):
-    """Where bjoern's loop stands."""
+    """The phases of bjoern's loop."""
 
     BEFORE = "not entered"
     ACCEPTING = "accepting"
-    ENDING = "no longer accepting"
+    ENDING = "not accepting"
 
 
 class _Drainer:
-    """The thread that waits for a signal and then ends bjoern."""
+    """The thread that waits for a signal and then drains bjoern."""
 
     def __init__(
         self,
@@ -138,7 +166,7 @@ class _Drainer:
         on_draining: Callable[[], None],
         on_hangup: Callable[[], None] | None,
     ) -> None:
-        self.is_asked = False
+        self.is_requested = False
         self._on_hangup = on_hangup
         self._signals = STOP_SIGNALS | ({signal.SIGHUP} if on_hangup else set())
         self._listener = listener
@@ -146,21 +174,21 @@ class _Drainer:
         self._owns_listener = owns_listener
         self._on_draining = on_draining
         self._finished = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stopper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="drainer", daemon=True)
         self.python_handler = 0
         self._reserve = [os.open(os.devnull, os.O_RDONLY) for _ in range(_RESERVE)]
 
     def start(self) -> None:
-        """Begin to wait."""
+        """Start to wait for a signal."""
         self._thread.start()
 
     def finish(self) -> None:
-        """Tell the thread that the loop has ended, and wait for it."""
+        """Stop the thread after bjoern's loop has ended, and wait for it."""
         self._finished.set()
         self._thread.join()
 
     def close(self) -> None:
-        """Give back the descriptors."""
+        """Release the descriptors."""
         self._release_reserve()
 
     def _run(self) -> None:
@@ -171,10 +199,10 @@ class _Drainer:
             _logger.exception("stop.failed")
 
     def _wait_for_signal(self) -> bool:
-        """Return True on a signal, False when the loop has ended without one."""
+        """Return True on a signal, False if the loop has ended without one."""
         while not self._finished.is_set():
-            # The phase without a signal: a thread from before the hold has caught it.
-            if self.is_asked or self._phase() is _Phase.ENDING:
+            # In the ending phase a thread without the mask has received the signal.
+            if self.is_requested or self._phase() is _Phase.ENDING:
                 return True
             taken = signal.sigtimedwait(self._signals, _WATCH_SECONDS)
             if taken is not None and taken.si_signo != signal.SIGHUP:
@@ -184,7 +212,7 @@ class _Drainer:
         return False
 
     def _stop(self) -> None:
-        """End the loop: at once without connections, at the deadline at the latest."""
+        """Drain: returns when the loop has ended, soon after the deadline at the latest."""
         started = time.monotonic()
         self._on_draining()
         _logger.info("stop.started drain_seconds=%g", self._drain_seconds)
@@ -195,24 +223,24 @@ class _Drainer:
         cut = 0
         pause = 0.0
         while not self._finished.wait(pause):
-            looked = time.monotonic()
-            elapsed = looked - started
-            # In the second half, clients that send one request after the other are
-            # stopped between two of them, which is a short moment to meet.
+            scanned = time.monotonic()
+            elapsed = scanned - started
+            # The second half is for clients that send requests without a pause: they
+            # are idle only for a moment, so the scans are frequent.
             is_late = elapsed >= self._drain_seconds / 2
             if elapsed >= self._drain_seconds:
                 cut += self._cut_all()
             else:
                 self._shut_idle(0 if is_late else _QUIET_MS)
             pause = _LATE_PAUSE_SECONDS if is_late else _PAUSE_SECONDS
-            # Looking at thousands of connections must not take the loop's time.
-            pause = max(pause, 4 * (time.monotonic() - looked))
+            # Scanning thousands of connections must leave time for the loop.
+            pause = max(pause, 4 * (time.monotonic() - scanned))
         _logger.info(
             "stop.completed cut=%d seconds=%.2f", cut, time.monotonic() - started
         )
 
     def _interrupt(self) -> None:
-        """Send the one SIGINT, and wait until bjoern has stopped accepting."""
+        """Raise the one SIGINT, and wait until bjoern has stopped accepting."""
         while self._phase() is _Phase.BEFORE:
             if self._finished.wait(_STEP_SECONDS):
                 return
@@ -225,21 +253,21 @@ class _Drainer:
                 return
 
     def _phase(self) -> _Phase:
-        """Return what the handler of SIGINT says of bjoern's loop."""
-        handler = handler_address(signal.SIGINT)
+        """Return the phase of bjoern's loop, as the handler of SIGINT shows it."""
+        handler = _handler_address(signal.SIGINT)
         if handler == self.python_handler:
             return _Phase.BEFORE
         return _Phase.ACCEPTING if handler else _Phase.ENDING
 
     def _shut_idle(self, quiet_ms: int) -> None:
-        """Shut down the reading side of connections that wait for a request."""
-        with suppress(OSError):  # Out of descriptors: the next round may be luckier.
+        """Shut down the reading side of the idle connections."""
+        with suppress(OSError):  # Out of descriptors: the next scan may succeed.
             for connection in accepted(self._listener):
                 if is_idle(connection, quiet_ms=quiet_ms):
                     shut(connection, socket.SHUT_RD)
 
     def _cut_all(self) -> int:
-        """Shut down every connection that is left, and count them."""
+        """Shut down the remaining connections; return how many there were."""
         cut = 0
         with suppress(OSError):
             for connection in accepted(self._listener):
@@ -252,44 +280,10 @@ class _Drainer:
             os.close(self._reserve.pop())
 
 
-STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
-
-_SIGACTION_BYTES: Final = 512  # More than any libc's struct; the handler comes first.
-
-
-@contextmanager
-def stop_signals_held() -> Iterator[None]:
-    """
-    Keep SIGTERM and SIGINT waiting for the stopper.
-
-    Threads started inside inherit it. Put around opening and closing as well, it keeps
-    a second signal from killing what the first one has begun to end. What is still
-    pending at the end is thrown away. May be nested.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        if not before >= STOP_SIGNALS:
-            while signal.sigtimedwait(STOP_SIGNALS, 0) is not None:
-                pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def hold_hangups() -> None:
-    """
-    Keep SIGHUP from ending this process, for good, and waiting for the stopper.
-
-    Main thread only, before others are started and before `stop_signals_held`.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    # For threads that do not block it. One that is blocked waits even if ignored.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-
-def handler_address(number: signal.Signals) -> int:
-    """Return where the handler of a signal is, 0 for its default; for any thread."""
+def _handler_address(number: signal.Signals) -> int:
+    """Return the address of a signal's handler, 0 for the default; from any thread."""
     action = ctypes.create_string_buffer(_SIGACTION_BYTES)
     if ctypes.CDLL(None).sigaction(int(number), None, action):
         raise OSError(f"sigaction of {number!r} failed")
+    # The handler is the first field.
     return ctypes.c_void_p.from_buffer(action).value or 0

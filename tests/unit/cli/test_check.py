@@ -294,7 +294,7 @@ def test_damaged_line_of_hot_txt_is_reported(
     hot.write_bytes(b"# volcache hot 1 store 0123456789abcdef\n")
     code, lines, _ = run(capsys, "check", str(directory))
     assert code == 1
-    assert lines[0] == "damaged HOT.txt offset 0: the first line does not check out"
+    assert lines[0] == "damaged HOT.txt offset 0: the first line fails its checksum"
     hot.write_bytes(b"# volcache hot 1 sto")
     assert run(capsys, "check", str(directory))[0] == 0
 

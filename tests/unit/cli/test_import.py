@@ -413,7 +413,7 @@ def test_import_invalidates_all_copies_in_memcached(tmp_path: Path) -> None:
     store = open_store(directory)
     names = KeyVersions(store.journal(), store_id=store.store_id, boot_id="boot")
     names.record_promotion(b"key")
-    before = names.name(b"key")
+    before = names.item_id(b"key")
     names.close()
     store.close()
 
@@ -425,7 +425,7 @@ def test_import_invalidates_all_copies_in_memcached(tmp_path: Path) -> None:
     store = open_store(directory)
     names = KeyVersions(store.journal(), store_id=store.store_id, boot_id="boot")
     assert not names.may_hold(b"key")
-    assert names.name(b"key") != before
+    assert names.item_id(b"key") != before
     names.close()
     store.close()
 

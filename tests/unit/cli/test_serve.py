@@ -75,6 +75,6 @@ def test_unusable_log_file_ends_the_start(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f'volcache: log_file = "{log_file}" cannot be opened: '
-        "No such file or directory; give a file that this user may write to,"
-        " in a folder that is there\n"
+        "No such file or directory; use a file that this user may write to,"
+        " in an existing directory\n"
     )

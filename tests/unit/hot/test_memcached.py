@@ -1,4 +1,4 @@
-"""The items of a tier: which are found, which may be believed, what is counted."""
+"""memcached.py: which copies are found, and what is counted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from support.tiers import Scripted, is_up, open_tier
 from support.waiting import wait_until
 
 
-def test_what_is_promoted_is_found_until_it_is_invalidated() -> None:
-    """The ordinary life of an item, and what is counted of it."""
+def test_promoted_copy_is_found_until_it_is_invalidated() -> None:
+    """And each step is counted."""
     with FakeMemcached(Scripted()) as server, open_tier(server.address) as tier:
         assert tier.get(b"k") is None
         assert tier.promote(b"k", b"item", 0)
@@ -31,8 +31,8 @@ def test_what_is_promoted_is_found_until_it_is_invalidated() -> None:
     assert not stats.failures
 
 
-def test_an_item_over_the_limit_is_not_sent() -> None:
-    """Nobody is asked, and nothing is noted."""
+def test_copy_over_the_limit_is_not_sent() -> None:
+    """No server is called, and no promotion is recorded."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         assert not tier.promote(b"k", bytes(1001), 0)
@@ -40,8 +40,8 @@ def test_an_item_over_the_limit_is_not_sent() -> None:
     assert not script.items
 
 
-def test_an_invalidation_asks_nobody_and_cannot_be_lost() -> None:
-    """The item stays where it is, under a name that is not asked for any more."""
+def test_invalidation_calls_no_server() -> None:
+    """So it cannot be lost. The item stays, under an id that is no longer looked up."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"k", b"old", 0)
@@ -57,8 +57,8 @@ def test_an_invalidation_asks_nobody_and_cannot_be_lost() -> None:
     assert not tier.stats.failures
 
 
-def test_a_copy_that_arrives_late_is_not_found() -> None:
-    """It was sent before the key was invalidated, so it has the old name."""
+def test_copy_that_arrives_late_is_not_found() -> None:
+    """It was sent before the key was invalidated, so it has the old id."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         script.is_silent = True
@@ -66,14 +66,14 @@ def test_a_copy_that_arrives_late_is_not_found() -> None:
         tier.invalidate(b"k")
         script.is_silent = False
         script.late.set()
-        wait_until(lambda: is_up(tier), "the server to be asked again")
+        wait_until(lambda: is_up(tier), "the server to be up")
         wait_until(lambda: script.items, "the copy to arrive")
 
         assert tier.get(b"k") is None
 
 
-def test_an_item_that_was_not_asked_for_does_not_count() -> None:
-    """Whatever a server answers, an item begins with its own name."""
+def test_item_of_another_key_is_rejected() -> None:
+    """Each item begins with its own id."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"a", b"item a", 0)
@@ -85,8 +85,8 @@ def test_an_item_that_was_not_asked_for_does_not_count() -> None:
         assert (tier.stats.hits, tier.stats.stale) == (1, 1)
 
 
-def test_a_flush_asks_nobody_and_leaves_nothing_to_be_found() -> None:
-    """All names are new."""
+def test_flush_calls_no_server_and_hides_every_copy() -> None:
+    """All ids change."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"k", b"item", 0)
@@ -97,8 +97,8 @@ def test_a_flush_asks_nobody_and_leaves_nothing_to_be_found() -> None:
         assert len(script.items) == 1
 
 
-def test_a_journal_that_cannot_be_written_changes_nothing() -> None:
-    """A put of a promoted key is refused then; all others, and gets, go on."""
+def test_broken_journal_changes_nothing() -> None:
+    """A put of a promoted key fails then; other puts, and gets, continue."""
     journal = MemoryJournal()
     with (
         FakeMemcached(Scripted()) as server,

@@ -1,4 +1,4 @@
-"""When a key is hot."""
+"""promotion.py: when a key is hot."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def make_counters(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10])
-def test_the_nth_read_makes_hot(count: int) -> None:
-    """Not the one before; and then counting begins anew."""
+def test_nth_read_makes_a_key_hot(count: int) -> None:
+    """Not the read before; afterwards the count starts at 0."""
     counters, _ = make_counters(count)
 
     for _ in range(2):
@@ -29,8 +29,8 @@ def test_the_nth_read_makes_hot(count: int) -> None:
         assert reads == [False] * (count - 1) + [True]
 
 
-def test_reads_must_lie_within_the_window() -> None:
-    """The first of them counts to the last millisecond, and then the next one is it."""
+def test_reads_must_be_within_the_window() -> None:
+    """The window includes its last millisecond, and moves with each read."""
     counters, clock = make_counters()
     assert not counters.is_hot_now(b"k")  # at 0 s
     clock.advance(30)
@@ -41,8 +41,8 @@ def test_reads_must_lie_within_the_window() -> None:
     assert counters.is_hot_now(b"k")  # at 90 s: 30, 60.001 and 90 are three in 60 s
 
 
-def test_keys_are_counted_apart() -> None:
-    """Reads of one key do not make another one hot."""
+def test_keys_are_counted_separately() -> None:
+    """Reads of one key do not make another key hot."""
     counters, _ = make_counters(2)
 
     assert not counters.is_hot_now(b"a")
@@ -50,8 +50,8 @@ def test_keys_are_counted_apart() -> None:
     assert counters.is_hot_now(b"a")
 
 
-def test_the_key_read_least_recently_is_forgotten_first() -> None:
-    """There are never more counters than the bound."""
+def test_key_read_least_recently_is_forgotten_first() -> None:
+    """The number of counters is bounded."""
     counters, _ = make_counters(3, counters_max=2)
     counters.is_hot_now(b"a")
     counters.is_hot_now(b"b")
@@ -63,8 +63,8 @@ def test_the_key_read_least_recently_is_forgotten_first() -> None:
     assert not counters.is_hot_now(b"b")
 
 
-def test_clear_begins_anew() -> None:
-    """After a flush no earlier read counts."""
+def test_clear_forgets_all_reads() -> None:
+    """No read before a flush counts."""
     counters, _ = make_counters(2)
     counters.is_hot_now(b"k")
     counters.clear()

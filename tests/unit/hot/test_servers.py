@@ -1,4 +1,4 @@
-"""Servers that fail in every way there is, seen through the tier in front of them."""
+"""servers.py: servers that fail in various ways."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from support.tiers import VERSION, Scripted, is_up, open_tier
 from support.waiting import wait_until
 
 
-def test_a_server_that_hangs_costs_one_time_out() -> None:
-    """The first call waits, the ones after it do not, and each is a miss."""
+def test_server_that_hangs_costs_one_timeout() -> None:
+    """The first call waits, the following ones do not; each is a miss."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"k", b"item", 0)
         script.is_silent = True
-        began = time.monotonic()
+        started = time.monotonic()
         for _ in range(1000):
             assert tier.get(b"k") is None
-        elapsed = time.monotonic() - began
+        elapsed = time.monotonic() - started
         script.late.set()
 
     assert tier.stats.failures["timeout"] == 1
     assert tier.stats.gets == 1
     assert elapsed >= 0.05
-    # The one that stored the item, and the one that waited.
+    # One stored the item, one waited.
     assert tier.stats.calls.count == 2
     assert tier.stats.calls.total_ns >= 50_000_000
 
 
-def test_a_late_answer_is_never_read_as_the_next_one() -> None:
-    """The connection on which an answer is outstanding is not used again."""
+def test_late_reply_is_discarded() -> None:
+    """A connection with an outstanding reply is not used again."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"a", b"item a", 0)
@@ -43,14 +43,14 @@ def test_a_late_answer_is_never_read_as_the_next_one() -> None:
         assert tier.get(b"a") is None
         script.is_silent = False
         script.late.set()
-        wait_until(lambda: is_up(tier), "the server to be asked again")
+        wait_until(lambda: is_up(tier), "the server to be up")
 
         assert tier.get(b"b") == b"item b"
         assert server.connections >= 2
 
 
-def test_a_server_that_drips_is_cut_off_at_the_deadline() -> None:
-    """A byte now and then does not stretch the time-out."""
+def test_timeout_bounds_a_reply_that_arrives_byte_by_byte() -> None:
+    """Each byte does not restart the time-out."""
     stop = threading.Event()
 
     def drip(data: bytes, connection: socket.socket) -> None:
@@ -61,7 +61,6 @@ def test_a_server_that_drips_is_cut_off_at_the_deadline() -> None:
             connection.sendall(b"V")
 
     with FakeMemcached(drip) as server, open_tier(server.address) as tier:
-        tier._names.record_promotion(b"k")
         assert tier.get(b"k") is None
         assert tier.stats.failures["timeout"] == 1
         assert not is_up(tier)
@@ -72,8 +71,8 @@ def test_a_server_that_drips_is_cut_off_at_the_deadline() -> None:
     "answer",
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\r\n", b"\xff\xfe\r\n", b"ERROR\r\n"],
 )
-def test_another_server_on_that_port_is_never_asked(answer: bytes) -> None:
-    """What does not answer like memcached stays down."""
+def test_server_of_another_protocol_is_not_used(answer: bytes) -> None:
+    """A server that does not answer like memcached stays down."""
     with (
         FakeMemcached(lambda _data, connection: connection.sendall(answer)) as server,
         open_tier(server.address) as tier,
@@ -84,36 +83,36 @@ def test_another_server_on_that_port_is_never_asked(answer: bytes) -> None:
         assert tier.stats.failures["protocol"] >= 1
 
 
-def test_a_server_that_is_not_there_is_found_when_it_comes() -> None:
-    """Down at the start, asked as soon as a probe succeeds."""
+def test_server_that_starts_later_is_found() -> None:
+    """Down at the start, up as soon as a probe succeeds."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     with open_tier(f"127.0.0.1:{port}") as tier:
         assert not is_up(tier)
         assert tier.stats.failures["refused"] == 1
         with FakeMemcached(Scripted(), port=port):
-            wait_until(lambda: is_up(tier), "the server to be found")
+            wait_until(lambda: is_up(tier), "the server to be up")
             assert tier.promote(b"k", b"item", 0)
             assert tier.get(b"k") == b"item"
 
 
 @pytest.mark.parametrize("refusal", [b"SERVER_ERROR out of memory storing object\r\n"])
-def test_an_item_refused_is_counted_and_the_server_stays(refusal: bytes) -> None:
-    """A full server, or an item too large, is no failure of the server."""
+def test_refused_item_is_not_a_failure_of_the_server(refusal: bytes) -> None:
+    """It is counted; a full server stays up."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         script.set_answer = refusal
         assert not tier.promote(b"k", b"item", 0)
         script.set_answer = b"STORED\r\n"
-        wait_until(lambda: is_up(tier), "the connection to be made anew")
+        wait_until(lambda: is_up(tier), "the connection to be opened")
         assert tier.promote(b"k", b"item", 0)
 
     assert tier.stats.refused == 1
     assert not tier.stats.failures
 
 
-def test_keys_are_spread_over_servers_and_stay_there() -> None:
-    """Each has its share, and one that is down takes only its own keys with it."""
+def test_keys_stay_on_their_server() -> None:
+    """Each server has its share, and one that is down affects only its own keys."""
     scripts = [Scripted() for _ in range(3)]
     keys = [b"%d" % number for number in range(300)]
     with (

@@ -1,6 +1,15 @@
-"""admin.py under the application: the operator's paths, under `/-/`."""
+"""admin.py: the paths under `/-/` and the page."""
 
 from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from base64 import b64encode
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
@@ -8,19 +17,21 @@ from support.fake_cache import FakeCache
 from support.wsgi_client import Client, assert_error
 from volcache.errors import StoreIOError
 
+ROOT = Path(__file__).parents[3]
 
-def test_healthy_says_ok(client: Client) -> None:
-    """200 and one line, without asking the cache."""
+
+def test_healthy_does_not_use_the_cache(client: Client) -> None:
+    """200 and one line."""
     client.cache.error = StoreIOError("broken")
     assert client.ask("GET", "/-/healthy")[::2] == ("200 OK", b"ok\n")
     assert client.ask("HEAD", "/-/healthy").headers["Content-Length"] == "3"
 
 
 @pytest.mark.parametrize(("is_ready", "status"), [(True, 200), (False, 503)])
-def test_ready_says_whether_requests_should_come(
+def test_ready_is_503_while_the_disk_cannot_be_read(
     *, is_ready: bool, status: int
 ) -> None:
-    """503 sends nginx elsewhere; what is asked for all the same is answered."""
+    """Nginx selects another instance; requests that still arrive are answered."""
     client = Client(FakeCache(), is_ready=is_ready)
 
     assert client.ask("GET", "/-/ready").status.startswith(str(status))
@@ -28,8 +39,8 @@ def test_ready_says_whether_requests_should_come(
     assert client.ask("GET", "/-/healthy").status == "200 OK"
 
 
-def test_the_prefix_alone_is_the_page(client: Client) -> None:
-    """HTML for GET, its headers for HEAD; it is no key."""
+def test_prefix_alone_is_the_page(client: Client) -> None:
+    """HTML for GET, its headers for HEAD; it is not a key."""
     page = client.ask("GET", "/-/")
     assert (page.status, page.headers["Content-Type"]) == (
         "200 OK",
@@ -41,8 +52,8 @@ def test_the_prefix_alone_is_the_page(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/-/x", "/-/healthy/", "/-//"])
-def test_unknown_admin_path_is_not_found(client: Client, path: str) -> None:
-    """404, and no miss: it is no key."""
+def test_unknown_path_is_404_without_x_cache(client: Client, path: str) -> None:
+    """It is not a miss, because it is not a key."""
     answer = client.ask("GET", path)
     assert_error(answer, 404, "/-/healthy")
     assert "X-Cache" not in answer.headers
@@ -50,18 +61,18 @@ def test_unknown_admin_path_is_not_found(client: Client, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
 @pytest.mark.parametrize("path", ["/-/", "/-/healthy", "/-/x"])
-def test_nothing_under_the_prefix_changes_anything(
+def test_writes_under_the_prefix_are_not_allowed(
     client: Client, method: str, path: str
 ) -> None:
-    """405 whatever the path."""
+    """405 for any path."""
     client.put("/key", b"value")
     assert_error(client.ask(method, path, CONTENT_LENGTH="0"), 405, "GET, HEAD")
     assert list(client.cache.records) == [b"key"]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
-def test_flush_is_a_post(client: Client, method: str) -> None:
-    """A link that is followed, or a crawler, drops nothing."""
+def test_flush_requires_post(client: Client, method: str) -> None:
+    """A followed link or a crawler flushes nothing."""
     client.put("/key", b"value")
     answer = client.ask(method, "/-/flush", HTTP_AUTHORIZATION="Bearer secret")
     assert answer.status.startswith("405 ")
@@ -82,8 +93,8 @@ def test_flush_is_a_post(client: Client, method: str) -> None:
         ("secret", "bearer  secret", 200),
     ],
 )
-def test_flush_needs_the_token(token: str, given: str, status: int) -> None:
-    """Without a token in the settings it is off; a wrong one drops nothing."""
+def test_flush_requires_the_token(token: str, given: str, status: int) -> None:
+    """Without a token in the settings it is off; a wrong token flushes nothing."""
     client = Client(FakeCache(), admin_token=token)
     client.put("/key", b"value")
     answer = client.ask("POST", "/-/flush", HTTP_AUTHORIZATION=given)
@@ -91,6 +102,61 @@ def test_flush_needs_the_token(token: str, given: str, status: int) -> None:
     assert list(client.cache.records) == ([] if status == 200 else [b"key"])
 
 
-def test_options_under_the_prefix(client: Client) -> None:
-    """What is allowed there."""
+def test_options_lists_the_allowed_methods(client: Client) -> None:
+    """Reads only."""
     assert client.ask("OPTIONS", "/-/x").headers["Allow"] == "GET, HEAD, OPTIONS"
+
+
+# --- The page ----------------------------------------------------------------------
+
+
+def test_head_of_the_page_has_no_body(client: Client) -> None:
+    """The headers are those of a GET."""
+    page, head = client.ask("GET", "/-/"), client.ask("HEAD", "/-/")
+    assert head == page._replace(body=b"")
+    status, headers, body = page
+    assert (status, headers["Content-Length"]) == ("200 OK", str(len(body)))
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("tag", ["script", "style"])
+def test_policy_allows_only_the_content_of_the_page(client: Client, tag: str) -> None:
+    """The script and the style are listed by their digests."""
+    _, headers, body = client.ask("GET", "/-/")
+    (text,) = re.findall(f"<{tag}>(.*?)</{tag}>".encode(), body, re.DOTALL)
+    digest = b64encode(sha256(text).digest()).decode()
+    policy = headers["Content-Security-Policy"].split("; ")
+    assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert {
+        "default-src 'none'",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    } <= set(policy)
+    assert "unsafe" not in headers["Content-Security-Policy"]
+
+
+def test_page_has_no_external_resource_and_no_inline_code(client: Client) -> None:
+    """No URL, no style attribute, no handler attribute, no HTML built from text."""
+    _, _, body = client.ask("GET", "/-/")
+    text = body.decode().replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?://|\sstyle=|\son\w+=\"|@import|innerHTML", text)
+
+
+@pytest.mark.slow
+def test_wheel_contains_the_page(tmp_path: Path) -> None:
+    """An installed package serves the page, not only a checkout."""
+    source = tmp_path / "source"
+    ignore = shutil.ignore_patterns("*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", source / "src", ignore=ignore)
+    for name in ("pyproject.toml", "requirements.txt", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "-w", tmp_path, source],
+        check=True,
+        timeout=60,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "volcache/http/page.html" in zipfile.ZipFile(wheel).namelist()

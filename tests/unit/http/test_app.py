@@ -1,21 +1,30 @@
-"""app.py: which request is answered how, and what goes wrong."""
+"""app.py: responses by method and path, and responses to errors."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, cast
+import os
+import time
+from typing import TYPE_CHECKING, Any, cast
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 import pytest
 
 from support.fake_cache import FakeCache
+from support.stores import UnsyncedFileSystem, open_store
 from support.wsgi_client import Client, assert_error
-from volcache.errors import DiskFullError, StoreClosedError, StoreIOError
+from volcache.cache import Cache
+from volcache.errors import DiskFullError, StoreIOError, StoreLockedError
+from volcache.http.app import App, Limits
+from volcache.http.slow_log import SlowLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-def test_value_comes_back(client: Client) -> None:
-    """A PUT is acknowledged, and a GET returns its very bytes."""
+def test_get_returns_the_stored_bytes(client: Client) -> None:
+    """A PUT is acknowledged, and a GET returns the same bytes."""
     put = client.put("/a b/\xc3\xa9.json", b"value")
     assert put.status == "200 OK"
     assert put.body == b""
@@ -28,15 +37,15 @@ def test_value_comes_back(client: Client) -> None:
     assert list(client.cache.records) == [b"a b/\xc3\xa9.json"]
 
 
-def test_head_is_a_get_without_its_body(client: Client) -> None:
-    """The same headers, the length included."""
+def test_head_returns_the_headers_of_a_get(client: Client) -> None:
+    """Content-Length included."""
     client.put("/key", b"value")
     assert client.ask("HEAD").headers == client.ask("GET").headers
     assert client.ask("HEAD").headers["Content-Length"] == "5"
 
 
-def test_empty_value_is_a_value(client: Client) -> None:
-    """It is no miss, and has a length."""
+def test_empty_value_is_stored(client: Client) -> None:
+    """It is not a miss, and has a length."""
     client.put("/key", b"")
     got = client.ask("GET")
     assert (got.status, got.body) == ("200 OK", b"")
@@ -44,7 +53,7 @@ def test_empty_value_is_a_value(client: Client) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
 def test_unknown_key_is_a_miss(client: Client, method: str) -> None:
-    """404, said to be a miss; with HEAD the length of the text alone."""
+    """404 with X-Cache: MISS; for HEAD only the length of the text."""
     answer = client.ask(method)
     assert answer.headers["X-Cache"] == "MISS"
     if method == "HEAD":
@@ -53,8 +62,8 @@ def test_unknown_key_is_a_miss(client: Client, method: str) -> None:
         assert_error(answer, 404, "no value")
 
 
-def test_deleted_value_is_gone(client: Client) -> None:
-    """200 once, then a miss."""
+def test_second_delete_is_a_miss(client: Client) -> None:
+    """200 once, then 404."""
     client.put("/key", b"value")
     assert client.ask("DELETE")[::2] == ("200 OK", b"")
     assert client.ask("DELETE").status == client.ask("GET").status == "404 Not Found"
@@ -62,17 +71,17 @@ def test_deleted_value_is_gone(client: Client) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "TRACE", "CONNECT", "LOCK"])
 @pytest.mark.parametrize("path", ["/key", "/", None, "/-/healthy"])
-def test_other_verbs_are_not_allowed(
+def test_other_methods_are_not_allowed(
     client: Client, method: str, path: str | None
 ) -> None:
-    """405 with what is allowed, whatever the path, even without one."""
+    """405 with Allow for any path, and for a request without a path."""
     answer = client.ask(method, path)
     assert_error(answer, 405, method, answer.headers["Allow"])
 
 
 @pytest.mark.parametrize("path", ["/", "*", "/key", None])
-def test_options_tells_what_is_allowed(client: Client, path: str | None) -> None:
-    """200 for any path: it is the health check of some balancers."""
+def test_options_lists_the_allowed_methods(client: Client, path: str | None) -> None:
+    """200 for any path: load balancers use it as a health check."""
     answer = client.ask("OPTIONS", path)
     assert answer.status == "200 OK"
     assert answer.headers["Allow"] == "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL"
@@ -83,14 +92,14 @@ def test_options_tells_what_is_allowed(client: Client, path: str | None) -> None
     "path", ["/", None, "", "*", "/a\n", "/..", "/x/../-/healthy", "/" + 21 * "a"]
 )
 def test_bad_key_is_refused(client: Client, method: str, path: str | None) -> None:
-    """400 for every verb; nothing is stored."""
+    """400 for every method; nothing is stored."""
     answer = client.ask(method, path, CONTENT_LENGTH="0")
     assert answer.status == "400 Bad Request"
     assert not client.cache.records
 
 
-def test_the_empty_path_says_where_the_page_is(client: Client) -> None:
-    """Whoever follows the address in the first line of the log in a browser is told."""
+def test_empty_path_names_the_page(client: Client) -> None:
+    """The first line of the log shows this address; people open it in a browser."""
     assert_error(client.ask("GET", "/"), 400, "it is empty", "page", "/-/")
 
 
@@ -99,7 +108,7 @@ def test_the_empty_path_says_where_the_page_is(client: Client) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError("secret"), SystemExit(1), KeyboardInterrupt(), StoreClosedError("x")],
+    [ValueError("secret"), SystemExit(1), KeyboardInterrupt(), StoreLockedError("x")],
 )
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_bug_is_500_and_logged(
@@ -108,7 +117,7 @@ def test_bug_is_500_and_logged(
     method: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing escapes, not even what would end bjoern; the client gets no details."""
+    """No exception escapes, not even one that would end bjoern; clients get no details."""
     client.cache.error = error
     answer = client.ask(method, CONTENT_LENGTH="0")
     assert_error(answer, 500, "internal error")
@@ -127,10 +136,10 @@ def test_bug_is_500_and_logged(
         (OSError(28, "No space left on device", "/srv/secret"), "No space left"),
     ],
 )
-def test_disk_trouble_is_507(
+def test_failed_disk_is_507(
     client: Client, error: Exception, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client learns what, not where; the log one line."""
+    """The client gets the cause without paths; the log gets one line."""
     client.cache.error = error
     answer = client.put("/key", b"value")
     assert_error(answer, 507, words)
@@ -138,13 +147,13 @@ def test_disk_trouble_is_507(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_environ_without_anything_is_500(client: Client) -> None:
-    """No request is too broken for an answer."""
+def test_empty_environ_is_500(client: Client) -> None:
+    """Every request is answered."""
     assert_error(client.call({}), 500)
 
 
-def test_error_of_head_has_no_body(client: Client) -> None:
-    """The length is that of the text a GET would have."""
+def test_error_response_to_head_has_no_body(client: Client) -> None:
+    """The length is that of the text for a GET."""
     client.cache.error = ValueError()
     assert client.ask("HEAD").headers == client.ask("GET").headers
 
@@ -161,12 +170,11 @@ def test_error_of_head_has_no_body(client: Client) -> None:
         ("GET", "/-/healthy"),
     ],
 )
-def test_application_keeps_to_wsgi(client: Client, method: str, path: str) -> None:
+def test_responses_conform_to_wsgi(client: Client, method: str, path: str) -> None:
     """
-    The standard library's validator agrees.
+    The validator of the standard library accepts the responses.
 
-    It asks for a Content-Type with every 200, so the answers without a body are not
-    for it.
+    It requires a Content-Type with every 200, so responses without a body are left out.
     """
     client.put("/key", b"value")
     environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": ""}
@@ -192,10 +200,10 @@ def test_application_keeps_to_wsgi(client: Client, method: str, path: str) -> No
         ("GET", "HTTP_RANGE", "bytes=9-", 416),
     ],
 )
-def test_conditions_and_ranges_keep_to_wsgi(
+def test_conditional_responses_conform_to_wsgi(
     client: Client, method: str, name: str, value: str, status: int
 ) -> None:
-    """The validator agrees with 206, 304, 412 and 416 as well."""
+    """The validator accepts 206, 304, 412 and 416."""
     client.put("/key", b"value")
     environ = {"REQUEST_METHOD": method, "PATH_INFO": "/key", "QUERY_STRING": ""}
     environ |= {"SCRIPT_NAME": "", "HTTP_TRANSFER_ENCODING": "chunked", name: value}
@@ -213,10 +221,10 @@ def test_conditions_and_ranges_keep_to_wsgi(
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_read_that_finds_nothing_is_503_while_the_disk_cannot_be_read(
+def test_miss_is_503_while_the_disk_cannot_be_read(
     method: str,
 ) -> None:
-    """It says nothing of the key; what is found is answered, and writes are tried."""
+    """The key may have a value. Hits are answered, and writes are tried."""
     client = Client(FakeCache(), is_ready=False)
     answer = client.ask(method, "/key")
     assert answer.status == "503 Service Unavailable"
@@ -225,3 +233,44 @@ def test_a_read_that_finds_nothing_is_503_while_the_disk_cannot_be_read(
     assert client.put("/key", b"value").status == "200 OK"
     assert client.ask(method, "/key").status == "200 OK"
     assert client.ask("DELETE", "/other").status == "404 Not Found"
+
+
+class SlowFileSystem(UnsyncedFileSystem):
+    """A disk whose reads take 30 ms once `is_slow` is set."""
+
+    is_slow = False
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """Read, slowly."""
+        if self.is_slow:
+            time.sleep(0.03)
+        return os.pread(fd, length, offset)
+
+
+def test_slow_request_is_logged_with_its_disk_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For every kind of read; the time spent on the disk is part of the total."""
+    disk = SlowFileSystem()
+    store = open_store(tmp_path, fs=disk)
+    limits = Limits(key_size=100, value_size=1000)
+    app = App(Cache(store), limits, slow_log=SlowLog(0.02))
+    store.put(b"key", b"value")
+    disk.is_slow = True
+    for method, headers in (("GET", {}), ("HEAD", {}), ("GET", {"HTTP_RANGE": "0"})):
+        app(
+            {"REQUEST_METHOD": method, "PATH_INFO": "/key", **headers},
+            lambda *_: lambda _data: None,
+        )
+    store.close()
+    assert len(caplog.messages) == 3
+    for line in caplog.messages:
+        event, *pairs = line.split()
+        fields = dict(pair.split("=") for pair in pairs)
+        assert (event, fields["key"], fields["status"]) == (
+            "request.slow",
+            "key",
+            "200",
+        )
+        assert float(fields["memcached"]) == 0
+        assert 0.03 <= float(fields["disk"]) <= float(fields["seconds"])

@@ -1,4 +1,4 @@
-"""conditional.py under the application: which condition is answered how."""
+"""preconditions.py: conditional requests and ranges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def client() -> Client:
 
 
 def filled(client: Client, conditions: dict[str, str]) -> dict[str, str]:
-    """Write the real tag where a condition says TAG."""
+    """Replace TAG in the conditions by the entity tag of the value."""
     tag = client.ask("HEAD").headers["ETag"]
     return {
         f"HTTP_{name.upper()}": value.replace("TAG", tag)
@@ -34,7 +34,7 @@ def filled(client: Client, conditions: dict[str, str]) -> dict[str, str]:
     }
 
 
-# What a GET is answered; RFC 9110 section 13.2.2 has the order.
+# Conditions of a GET and its status; RFC 9110 section 13.2.2 defines the order.
 READS = [
     ({"if_none_match": "TAG"}, 304),
     ({"if_none_match": "W/TAG"}, 304),
@@ -71,31 +71,31 @@ READS = [
 
 
 @pytest.mark.parametrize(("conditions", "status"), READS)
-def test_condition_of_a_get(
+def test_condition_of_a_read(
     client: Client, conditions: dict[str, str], status: int
 ) -> None:
-    """Each condition, their order, and the same for HEAD."""
+    """Each condition and their order, for GET and HEAD."""
     environ = filled(client, conditions)
     answer = client.ask("GET", "/key", b"", **environ)
     assert answer.status.startswith(str(status))
     if status == 412:
-        assert_error(answer, 412, "does not hold", "stored file")
+        assert_error(answer, 412, "is false", "stored file")
     if status == 200:
         assert answer.body == b"value"
     head = client.ask("HEAD", "/key", b"", **environ)
     assert head.status.startswith("200" if status == 206 else str(status))
 
 
-def test_304_has_the_headers_of_the_value_and_nothing_else(client: Client) -> None:
-    """All but the type, and without a body."""
+def test_304_has_the_headers_of_the_value(client: Client) -> None:
+    """Without Content-Type, and without a body."""
     whole = client.ask("GET").headers
     answer = client.ask("GET", HTTP_IF_NONE_MATCH=whole["ETag"])
     del whole["Content-Type"]
     assert answer == ("304 Not Modified", whole, b"")
 
 
-def test_head_and_304_do_not_read_the_value(client: Client) -> None:
-    """What they say is known from the record's header."""
+def test_head_304_and_412_do_not_read_the_value(client: Client) -> None:
+    """The header of the record is enough."""
     client.cache.reads = 0
     client.ask("HEAD")
     client.ask("GET", HTTP_IF_NONE_MATCH="*")
@@ -109,12 +109,12 @@ def test_head_and_304_do_not_read_the_value(client: Client) -> None:
 def test_condition_on_an_absent_key_is_a_miss(
     client: Client, method: str, name: str
 ) -> None:
-    """What would not succeed anyway is answered as without a condition."""
+    """As without a condition."""
     answer = client.ask(method, "/absent", b"", **{name: "*"})
     assert answer.status == "404 Not Found"
 
 
-# What a PUT and a DELETE of a value that is there are answered.
+# Conditions of a PUT or DELETE of a stored value, and its status.
 CHANGES = [
     ({"if_none_match": "*"}, 412),
     ({"if_none_match": "TAG"}, 412),
@@ -125,13 +125,13 @@ CHANGES = [
     ({"if_match": "TAG", "if_none_match": "*"}, 412),
     ({"if_unmodified_since": EARLIER}, 412),
     ({"if_unmodified_since": MODIFIED}, 200),
-    ({"if_modified_since": LATER}, 200),  # Says nothing about a change.
+    ({"if_modified_since": LATER}, 200),  # For reads only.
 ]
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 @pytest.mark.parametrize(("conditions", "status"), CHANGES)
-def test_condition_of_a_change(
+def test_condition_of_a_put_or_delete(
     client: Client, method: str, conditions: dict[str, str], status: int
 ) -> None:
     """412 changes nothing."""
@@ -140,7 +140,7 @@ def test_condition_of_a_change(
     assert answer.status.startswith(str(status))
     value = client.cache.records.get(b"key")
     if status == 412:
-        assert_error(answer, 412, "does not hold")
+        assert_error(answer, 412, "is false")
         assert value is not None
         assert value.value == b"value"
     else:
@@ -160,27 +160,155 @@ def test_condition_of_a_change(
 def test_condition_of_a_put_to_an_absent_key(
     client: Client, name: str, value: str, status: int
 ) -> None:
-    """Add, and swap of what is not there."""
+    """Add, and compare and swap of an absent value."""
     answer = client.put("/new", b"new", **{name: value})
     assert answer.status.startswith(str(status))
     assert (b"new" in client.cache.records) == (status == 200)
 
 
-def test_bad_upload_is_said_before_a_condition(client: Client) -> None:
-    """What would not succeed anyway is answered as without a condition."""
+def test_bad_upload_is_refused_before_conditions_are_evaluated(client: Client) -> None:
+    """As without a condition."""
     answer = client.put("/key", bytes(101), HTTP_IF_MATCH=OTHER)
     assert_error(answer, 413)
 
 
 @pytest.mark.property
 @given(st.integers(0, 4_000_000_000))
-def test_dates_written_are_read(seconds: int) -> None:
-    """A date that was given is understood when it comes back."""
+def test_formatted_dates_are_parsed(seconds: int) -> None:
+    """A date that was sent is understood when it comes back."""
     assert parse_date(format_date(seconds)) == seconds
 
 
 @pytest.mark.property
 @given(st.text(max_size=40) | st.from_regex(r"\w{3}, \d+ \w{3} \d+ [\d:]+ [+-]?\w+"))
-def test_text_that_is_no_date_is_no_error(text: str) -> None:
-    """It is a number or None, whatever is sent."""
+def test_any_text_is_a_date_or_none(text: str) -> None:
+    """No text raises."""
     assert isinstance(parse_date(text), int | None)
+
+
+# --- Ranges ------------------------------------------------------------------------
+
+VALUE = b"0123456789"
+
+
+@pytest.fixture
+def ten_bytes() -> Client:
+    """Return a client of a cache with one value of ten bytes."""
+    client = Client(FakeCache())
+    client.put("/key", VALUE)
+    return client
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "last"),
+    [
+        ("bytes=0-0", 0, 0),
+        ("bytes=2-5", 2, 5),
+        ("bytes=2-", 2, 9),
+        ("bytes=9-9", 9, 9),
+        ("bytes=5-99", 5, 9),
+        ("bytes=-1", 9, 9),
+        ("bytes=-99", 0, 9),
+        ("Bytes = 0 - 3 ", 0, 3),
+        ("bytes=0-999999999999999999", 0, 9),
+    ],
+)
+def test_range_is_served(ten_bytes: Client, asked: str, first: int, last: int) -> None:
+    """206 with the part, its length and Content-Range; the other headers as in the 200."""
+    answer = ten_bytes.ask("GET", HTTP_RANGE=asked)
+    assert answer.status == "206 Partial Content"
+    assert answer.body == VALUE[first : last + 1]
+    whole = ten_bytes.ask("GET").headers
+    assert answer.headers == whole | {
+        "Content-Length": str(last + 1 - first),
+        "Content-Range": f"bytes {first}-{last}/10",
+    }
+
+
+@pytest.mark.parametrize("asked", ["bytes=10-", "bytes=10-12", "bytes=99-", "bytes=-0"])
+def test_range_after_the_end_is_416(ten_bytes: Client, asked: str) -> None:
+    """Content-Range has the length of the value."""
+    answer = ten_bytes.ask("GET", HTTP_RANGE=asked)
+    assert_error(answer, 416, "10 bytes")
+    assert answer.headers["Content-Range"] == "bytes */10"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "bytes=0-1,3-4",
+        "bytes=5-2",
+        "bytes=-",
+        "bytes=a-b",
+        "bytes=0-1-2",
+        "bytes=+1-2",
+        "lines=0-1",
+        "bytes 0-1",
+        "",
+        "bytes=" + "9" * 5000 + "-",
+    ],
+)
+def test_anything_but_one_range_is_ignored(ten_bytes: Client, asked: str) -> None:
+    """200 with the whole value."""
+    answer = ten_bytes.ask("GET", HTTP_RANGE=asked)
+    assert (answer.status, answer.body) == ("200 OK", VALUE)
+
+
+@pytest.mark.parametrize(
+    ("condition", "status"),
+    [
+        ("TAG", 206),
+        (MODIFIED, 206),
+        ("", 206),
+        ("W/TAG", 200),
+        ('"other"', 200),
+        ("Sat, 21 Nov 2026 09:00:01 GMT", 200),
+        ("no date", 200),
+    ],
+)
+def test_range_is_ignored_unless_if_range_matches(
+    ten_bytes: Client, condition: str, status: int
+) -> None:
+    """A part of another value than the client has would corrupt its copy."""
+    condition = condition.replace("TAG", ten_bytes.ask("HEAD").headers["ETag"])
+    answer = ten_bytes.ask("GET", HTTP_RANGE="bytes=0-1", HTTP_IF_RANGE=condition)
+    assert answer.status.startswith(str(status))
+    assert answer.body == (b"01" if status == 206 else VALUE)
+
+
+def test_if_range_without_range_is_ignored(ten_bytes: Client) -> None:
+    """It applies to Range only."""
+    assert ten_bytes.ask("GET", HTTP_IF_RANGE='"other"').body == VALUE
+
+
+def test_range_is_ignored_for_head_and_misses(ten_bytes: Client) -> None:
+    """It applies to a GET that finds a value."""
+    head = ten_bytes.ask("HEAD", HTTP_RANGE="bytes=0-1")
+    assert (head.status, head.headers["Content-Length"]) == ("200 OK", "10")
+    assert head.headers["Accept-Ranges"] == "bytes"
+    assert ten_bytes.ask("GET", "/absent", HTTP_RANGE="bytes=0-1").status[:3] == "404"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"), [("bytes=0-", 416), ("bytes=-0", 416), ("bytes=-5", 200)]
+)
+def test_range_of_an_empty_value(ten_bytes: Client, asked: str, status: int) -> None:
+    """A suffix is satisfiable, but has no byte numbers, so the whole value is sent."""
+    ten_bytes.put("/empty", b"")
+    answer = ten_bytes.ask("GET", "/empty", HTTP_RANGE=asked)
+    assert answer.status.startswith(str(status))
+
+
+@pytest.mark.property
+@given(st.binary(max_size=100), st.integers(0, 120), st.integers(0, 120))
+def test_range_is_the_slice(value: bytes, first: int, last: int) -> None:
+    """For any value and any numbers."""
+    client = Client(FakeCache())
+    client.put("/key", value)
+    answer = client.ask("GET", HTTP_RANGE=f"bytes={first}-{last}")
+    if first > last:
+        assert (answer.status, answer.body) == ("200 OK", value)
+    elif first >= len(value):
+        assert answer.status[:3] == "416"
+    else:
+        assert answer.body == value[first : last + 1]

@@ -1,4 +1,4 @@
-"""responses.py and content_types.py: what goes over the wire."""
+"""responses.py and content_types.py: headers, texts, dates, the status of each error."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 
 from support.fake_cache import FakeCache
 from volcache import errors
-from volcache.http import preconditions as conditional
-from volcache.http import upload as uploads
+from volcache.http import preconditions, upload
 from volcache.http.content_types import guess_type_header
+from volcache.http.preconditions import etag_of
 from volcache.http.responses import (
     ERROR_STATUS,
-    RecordHeaders,
-    etag_of,
+    ValueHeaders,
     format_date,
-    send_text,
     status_of,
+    stored_response,
+    text_response,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
 
     from volcache.store.format import Record
@@ -34,7 +33,7 @@ NOW_NS = 1_795_251_607_000_000_000  # 2026-11-21 09:00:07 UTC
 
 
 def errors_of(module: ModuleType) -> list[type[BaseException]]:
-    """Return the errors a request can end with that a module defines."""
+    """Return the errors of a module that can end a request."""
     return [
         value
         for value in vars(module).values()
@@ -46,39 +45,23 @@ def errors_of(module: ModuleType) -> list[type[BaseException]]:
 
 @pytest.fixture
 def record() -> Record:
-    """Return a record with nothing kept."""
+    """Return a record without stored headers."""
     return FakeCache().put(b"key", b"value")
 
 
-class Answer:
-    """What `start_response` was called with."""
-
-    def __init__(self) -> None:
-        """Begin without a call."""
-        self.status = ""
-        self.headers: list[tuple[str, str]] = []
-
-    def __call__(
-        self, status: str, headers: list[tuple[str, str]], _error: object = None, /
-    ) -> Callable[[bytes], object]:
-        """Keep it, and return the write function, which is never used."""
-        self.status, self.headers = status, headers
-        return lambda _data: None
-
-
 @pytest.mark.parametrize(
-    "class_", [*errors_of(errors), *errors_of(uploads), *errors_of(conditional)]
+    "class_", [*errors_of(errors), *errors_of(upload), *errors_of(preconditions)]
 )
-def test_every_error_of_a_request_has_a_status(class_: type[BaseException]) -> None:
-    """A new class of error is thought of here before a client meets it."""
+def test_every_error_has_a_status(class_: type[BaseException]) -> None:
+    """A new class of error cannot be forgotten in the table."""
     assert class_ in ERROR_STATUS
     assert ERROR_STATUS[class_] // 100 == (
         4 if issubclass(class_, errors.ClientError) else 5
     )
 
 
-def test_status_of_nearest_class_counts() -> None:
-    """Subclasses without a row stand with their base; all else is our mistake."""
+def test_status_is_that_of_the_nearest_base_class() -> None:
+    """An error outside the table is a bug."""
 
     class NewError(errors.ValueTooLargeError):
         pass
@@ -90,24 +73,18 @@ def test_status_of_nearest_class_counts() -> None:
     assert status_of(SystemExit()) == HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def test_error_text_is_one_line_of_its_length() -> None:
-    """Line ends in a cause cannot make a second line; odd characters are escaped."""
-    answer = Answer()
-    body = send_text(answer, HTTPStatus.BAD_REQUEST, "a\r\nb \udc80 \u20ac")
+def test_text_is_one_line() -> None:
+    """Line ends in a cause cannot add a line; odd characters are escaped."""
+    status, headers, body = text_response(
+        HTTPStatus.BAD_REQUEST, "a\r\nb \udc80 \u20ac"
+    )
     assert body == [b"a b \\udc80 \xe2\x82\xac\n"]
-    assert ("Content-Length", str(len(body[0]))) in answer.headers
-    assert answer.status == "400 Bad Request"
+    assert ("Content-Length", str(len(body[0]))) in headers
+    assert status == "400 Bad Request"
 
 
-def test_head_of_a_text_tells_the_length_alone() -> None:
-    """A server like bjoern would send a body if it were given one."""
-    answer = Answer()
-    assert send_text(answer, HTTPStatus.OK, "ok", is_head=True) == []
-    assert ("Content-Length", "3") in answer.headers
-
-
-def test_etag_tells_place_and_value_apart(record: Record) -> None:
-    """A value stored again, or another one, has another tag."""
+def test_etag_depends_on_position_and_value(record: Record) -> None:
+    """A value stored again has another tag."""
     record = record._replace(offset=0x40, checksum=0xBEEF)
     assert etag_of(record) == '"3-11-40-0000beef"'
     others = [
@@ -119,20 +96,19 @@ def test_etag_tells_place_and_value_apart(record: Record) -> None:
     assert len({etag_of(record), *map(etag_of, others)}) == 5
 
 
-def test_put_is_answered_with_position_tag_and_no_body(record: Record) -> None:
-    """The acknowledgement says where the record lies."""
-    assert RecordHeaders(lambda: NOW_NS).make_stored(record) == [
-        ("Date", "Sat, 21 Nov 2026 09:00:07 GMT"),
+def test_put_response_has_position_and_tag(record: Record) -> None:
+    """And no body."""
+    headers = [
         ("X-Position", "3,64,72"),
         ("ETag", etag_of(record)),
         ("Content-Length", "0"),
     ]
+    assert stored_response(record) == ("200 OK", headers, [b""])
 
 
-def test_hit_has_every_header(record: Record) -> None:
-    """The headers of a value, with nothing kept: the type is guessed."""
-    assert RecordHeaders(lambda: NOW_NS).make(b"a/b.json", record) == [
-        ("Date", "Sat, 21 Nov 2026 09:00:07 GMT"),
+def test_hit_has_all_headers(record: Record) -> None:
+    """Without a stored type, the type is guessed."""
+    assert ValueHeaders().make(b"a/b.json", record, NOW_NS) == [
         ("X-Position", "3,64,72"),
         ("X-Cache", "DISK"),
         ("ETag", etag_of(record)),
@@ -144,47 +120,47 @@ def test_hit_has_every_header(record: Record) -> None:
     ]
 
 
-def test_kept_headers_are_given_back(record: Record) -> None:
-    """They go before the guess, and as the bytes they were."""
+def test_stored_headers_are_returned(record: Record) -> None:
+    """They take precedence over the guess, byte for byte."""
     record = record._replace(content_type=b"a/\xe9", content_encoding=b"br")
-    headers = dict(RecordHeaders(lambda: NOW_NS).make(b"a/b.json", record))
+    headers = dict(ValueHeaders().make(b"a/b.json", record, NOW_NS))
     assert headers["Content-Type"] == "a/\xe9"
     assert headers["Content-Encoding"] == "br"
 
 
-def test_each_answer_has_a_list_of_its_own(record: Record) -> None:
-    """A server may change the list it is given."""
-    maker = RecordHeaders(lambda: NOW_NS)
-    maker.make(b"key", record).clear()
-    assert maker.make(b"key", record)
+def test_each_response_has_its_own_list(record: Record) -> None:
+    """App adds Date to it."""
+    values = ValueHeaders()
+    values.make(b"key", record, NOW_NS).clear()
+    assert values.make(b"key", record, NOW_NS)
 
 
 @pytest.mark.property
 @given(st.integers(0, 253_402_300_799))
-def test_dates_are_those_of_the_standard_library(seconds: int) -> None:
+def test_dates_equal_those_of_the_standard_library(seconds: int) -> None:
     """From the epoch to the end of the year 9999."""
     assert format_date(seconds) == formatdate(seconds, usegmt=True)
 
 
-def test_a_clock_gone_wild_is_no_error() -> None:
-    """There is a date for every number, the last one there is at the most."""
+def test_time_after_the_year_9999_is_a_date() -> None:
+    """It gives a date on the last day."""
     assert format_date(2**62).startswith("Fri, 31 Dec 9999 ")
 
 
 def test_shared_headers_are_bounded(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records of ever new times and types do not fill the memory."""
+    """Many different times and types do not fill the memory."""
     monkeypatch.setattr("volcache.http.responses._DATES_KEPT_MAX", 3)
     monkeypatch.setattr("volcache.http.responses._AGES_KEPT_MAX", 3)
     monkeypatch.setattr("volcache.http.responses._TYPES_KEPT_MAX", 3)
-    maker = RecordHeaders(lambda: NOW_NS)
+    values = ValueHeaders()
     for number in range(20):
         record = record._replace(stored_ms=number * 1000, content_type=b"x/%d" % number)
-        assert ("Content-Type", f"x/{number}") in maker.make(b"k", record)
-    assert len(maker._dates) <= 3
-    assert len(maker._ages) <= 3
-    assert len(maker._types) <= 3
+        assert ("Content-Type", f"x/{number}") in values.make(b"k", record, NOW_NS)
+    assert len(values._last_modified) <= 3
+    assert len(values._ages) <= 3
+    assert len(values._types) <= 3
 
 
 @pytest.mark.parametrize(
@@ -199,12 +175,12 @@ def test_shared_headers_are_bounded(
     ],
 )
 def test_type_is_guessed_from_the_last_suffix(key: bytes, kind: str) -> None:
-    """By the table alone; unknown is a stream of bytes."""
+    """In any case; an unknown suffix is application/octet-stream."""
     assert guess_type_header(key) == ("Content-Type", kind)
 
 
-def test_module_errors_are_found() -> None:
-    """The walk above walks over something."""
+def test_errors_of_finds_errors() -> None:
+    """The test of the table covers them."""
     assert len(errors_of(errors)) > 10
-    assert len(errors_of(uploads)) > 1
-    assert errors_of(conditional)
+    assert len(errors_of(upload)) > 1
+    assert errors_of(preconditions)

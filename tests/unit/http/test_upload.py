@@ -1,4 +1,4 @@
-"""uploads.py under the application: what a PUT must be, and what is kept of it."""
+"""upload.py: the value of a PUT, the headers stored with it, its time to live."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 from support.fake_cache import FakeCache
 from support.wsgi_client import VALUE_SIZE_MAX, Client, assert_error
+from volcache.errors import ClientError
+from volcache.http.upload import MAX_AGE_SECONDS_MAX, TtlPolicy
+
+NOW_MS = 1_795_251_600_123  # 2026-11-21 09:00:00.123
+HOUR = "Sat, 21 Nov 2026 10:00:00 GMT"
 
 
 def test_put_without_length_is_refused(client: Client) -> None:
-    """An absent body is not an empty value."""
+    """A missing body is not an empty value."""
     assert_error(client.ask("PUT"), 411, "Content-Length", "chunked")
     assert_error(client.ask("PUT", HTTP_TRANSFER_ENCODING="gzip"), 411)
     assert not client.cache.records
@@ -22,14 +27,14 @@ def test_put_without_length_is_refused(client: Client) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"value"])
 def test_chunked_put_needs_no_length(client: Client, body: bytes) -> None:
-    """Its body comes decoded, without a CONTENT_LENGTH."""
+    """Bjoern decodes the body and passes no CONTENT_LENGTH."""
     answer = client.ask("PUT", "/key", body, HTTP_TRANSFER_ENCODING="chunked")
     assert answer.status == "200 OK"
     assert client.cache.records[b"key"].value == body
 
 
 def test_put_over_the_limit_is_refused(client: Client) -> None:
-    """413 with both numbers; the limit itself is allowed."""
+    """413 with both numbers; a value of the limit itself is stored."""
     assert client.put("/key", bytes(VALUE_SIZE_MAX)).status == "200 OK"
     answer = client.put("/key", bytes(VALUE_SIZE_MAX + 1))
     assert_error(answer, 413, "101 bytes", "0 to 100")
@@ -37,7 +42,7 @@ def test_put_over_the_limit_is_refused(client: Client) -> None:
 
 
 @pytest.mark.parametrize("length", ["4", "6", "55", "x", "5x", "-5", "+5", " 5", "0"])
-def test_length_that_does_not_fit_is_refused(client: Client, length: str) -> None:
+def test_wrong_length_is_refused(client: Client, length: str) -> None:
     """A body is stored whole or not at all."""
     answer = client.ask("PUT", "/key", b"value", CONTENT_LENGTH=length)
     assert_error(answer, 400, "Content-Length", "5")
@@ -50,17 +55,17 @@ def test_length_that_does_not_fit_is_refused(client: Client, length: str) -> Non
 def test_length_may_have_leading_zeros(
     client: Client, length: str, body: bytes
 ) -> None:
-    """As the grammar of HTTP has it."""
+    """The grammar of HTTP allows them."""
     assert client.ask("PUT", "/key", body, CONTENT_LENGTH=length).status == "200 OK"
 
 
-def test_very_long_length_is_no_bug(client: Client) -> None:
-    """Python refuses to convert thousands of digits; they are not converted."""
+def test_very_long_length_is_refused(client: Client) -> None:
+    """400, although Python refuses to convert thousands of digits."""
     assert_error(client.ask("PUT", "/key", b"v", CONTENT_LENGTH="9" * 9999), 400)
 
 
 def test_value_is_not_copied(client: Client) -> None:
-    """What bjoern has buffered is what is stored."""
+    """The buffer of bjoern is what is stored."""
     body = io.BytesIO()
     body.write(b"v" * 50)
     body.write(b"w" * 50)
@@ -76,16 +81,16 @@ def test_value_is_not_copied(client: Client) -> None:
     assert client.cache.records[b"key"].value is body.getvalue()
 
 
-def test_content_headers_are_kept(client: Client) -> None:
-    """Type and encoding come back as they were."""
+def test_content_headers_are_returned(client: Client) -> None:
+    """Content-Type and Content-Encoding as they were sent."""
     client.put("/key.png", b"", CONTENT_TYPE="a/\xe9; b=c", HTTP_CONTENT_ENCODING="br")
     headers = client.ask("GET", "/key.png").headers
     assert headers["Content-Type"] == "a/\xe9; b=c"
     assert headers["Content-Encoding"] == "br"
 
 
-def test_empty_content_headers_are_as_none(client: Client) -> None:
-    """The type is guessed, no encoding is said."""
+def test_empty_content_headers_count_as_absent(client: Client) -> None:
+    """The type is guessed, and there is no encoding."""
     client.put("/key.png", b"", CONTENT_TYPE="", HTTP_CONTENT_ENCODING="")
     headers = client.ask("GET", "/key.png").headers
     assert headers["Content-Type"] == "image/png"
@@ -95,7 +100,7 @@ def test_empty_content_headers_are_as_none(client: Client) -> None:
 @pytest.mark.parametrize(
     ("name", "limit"), [("CONTENT_TYPE", 255), ("HTTP_CONTENT_ENCODING", 64)]
 )
-def test_content_headers_that_cannot_be_given_back_are_refused(
+def test_unsafe_content_headers_are_refused(
     client: Client, name: str, limit: int
 ) -> None:
     """Too long, or able to end a header and begin another."""
@@ -108,8 +113,8 @@ def test_content_headers_that_cannot_be_given_back_are_refused(
 
 @pytest.mark.property
 @given(st.text(st.characters(max_codepoint=255), max_size=30))
-def test_kept_header_never_holds_a_control_character(value: str) -> None:
-    """Headers are sent as they are."""
+def test_stored_header_has_no_control_character(value: str) -> None:
+    """For any text: headers are sent as they are stored."""
     client = Client(FakeCache())
     client.put("/key", b"", CONTENT_TYPE=value)
     got = client.ask("GET")
@@ -121,7 +126,7 @@ def test_kept_header_never_holds_a_control_character(value: str) -> None:
 
 @pytest.mark.parametrize("length", ["3", None])
 def test_input_of_another_server_is_read(client: Client, length: str | None) -> None:
-    """An input that can only be read is read to its length, or to its end."""
+    """An input with only `read` is read to its length, or to its end."""
     body = io.BufferedReader(cast("io.RawIOBase", io.BytesIO(b"new")))
     environ: dict[str, Any] = {"wsgi.input": body}
     if length is None:
@@ -130,3 +135,129 @@ def test_input_of_another_server_is_read(client: Client, length: str | None) -> 
         environ["CONTENT_LENGTH"] = length
     client.call({"REQUEST_METHOD": "PUT", "PATH_INFO": "/key", **environ})
     assert client.cache.records[b"key"].value == b"new"
+
+
+def test_put_with_content_range_is_refused(client: Client) -> None:
+    """A part of a file must not be stored as the whole."""
+    client.put("/key", b"value")
+    answer = client.put("/key", b"new", HTTP_CONTENT_RANGE="bytes 0-2/10")
+    assert_error(answer, 400, "Content-Range", "whole file")
+    assert client.ask("GET").body == b"value"
+
+
+# --- Time to live ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"CACHE_CONTROL": "max-age=60"}, 60),
+        ({"CACHE_CONTROL": "public, Max-Age=60, immutable"}, 60),
+        ({"CACHE_CONTROL": 'max-age="60"'}, 60),
+        ({"CACHE_CONTROL": "max-age=0"}, 0),
+        ({"CACHE_CONTROL": "max-age=060"}, 60),
+        ({"CACHE_CONTROL": "max-age=60, max-age=70"}, 60),
+        ({"CACHE_CONTROL": "max-age=99999999999999999999"}, MAX_AGE_SECONDS_MAX),
+        ({"CACHE_CONTROL": "no-cache"}, None),
+        ({"CACHE_CONTROL": "s-max-age=5, stale-max-age=7"}, None),
+        ({"EXPIRES": HOUR}, 3599.877),
+        ({"EXPIRES": "Thu, 01 Jan 1970 00:00:00 GMT"}, -1),
+        ({"EXPIRES": "0"}, 0),
+        ({"EXPIRES": ""}, None),
+        ({"EXPIRES": HOUR, "CACHE_CONTROL": "max-age=60"}, 60),
+        ({"EXPIRES": HOUR, "CACHE_CONTROL": "public"}, 3599.877),
+    ],
+)
+def test_max_age_and_expires_set_the_time_to_live(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    """max-age takes precedence over Expires; an invalid date is in the past."""
+    environ = {f"HTTP_{name}": value for name, value in headers.items()}
+    expires = TtlPolicy().expires_ms(environ, NOW_MS)
+    if seconds is None:
+        assert expires == 0
+    elif seconds < 0:
+        assert 0 < expires < NOW_MS
+    else:
+        assert expires == NOW_MS + round(seconds * 1000)
+
+
+@pytest.mark.parametrize(
+    ("default", "longest", "asked", "seconds"),
+    [
+        (10, 0, None, 10),
+        (10, 0, 5, 5),
+        (10, 0, 50, 50),
+        (0, 20, None, 20),
+        (0, 20, 5, 5),
+        (0, 20, 50, 20),
+        (10, 20, None, 10),
+        (30, 20, None, 20),
+        (10, 20, 0, 0),
+    ],
+)
+def test_settings_provide_default_and_limit(
+    default: int, longest: int, asked: int | None, seconds: int
+) -> None:
+    """default_ttl applies to uploads without a time, max_ttl to all."""
+    environ = {} if asked is None else {"HTTP_CACHE_CONTROL": f"max-age={asked}"}
+    policy = TtlPolicy(default_ttl=default, max_ttl=longest)
+    assert policy.expires_ms(environ, NOW_MS) == NOW_MS + seconds * 1000
+
+
+@pytest.mark.parametrize("age", ["", "x", "-1", "1.5", "+1", "\xb2"])
+def test_max_age_that_is_not_a_number_is_refused(age: str) -> None:
+    """Ignoring it would keep the file without a limit."""
+    client = Client(FakeCache())
+    answer = client.put("/key", b"v", HTTP_CACHE_CONTROL=f"max-age={age}")
+    assert_error(answer, 400, "max-age", "SECONDS")
+    assert not client.cache.records
+
+
+def test_responses_have_age_and_remaining_max_age() -> None:
+    """In whole seconds, rounded down, at least 0."""
+    client = Client(FakeCache())
+    client.put("/key", b"value", HTTP_CACHE_CONTROL="max-age=60")
+    seen = []
+    for later_ms in (0, 876, 877, 2000, 59_999, 70_000, -5000):
+        client.now_ms = NOW_MS + later_ms
+        headers = client.ask("GET").headers
+        seen.append((headers["Age"], headers["Cache-Control"]))
+        assert client.ask("HEAD").headers == headers
+    assert seen == [
+        ("0", "max-age=60"),
+        ("0", "max-age=59"),
+        ("1", "max-age=59"),
+        ("2", "max-age=58"),
+        ("60", "max-age=0"),
+        ("70", "max-age=0"),
+        ("0", "max-age=65"),
+    ]
+
+
+def test_value_without_expiry_has_no_cache_control() -> None:
+    """The upload had none either."""
+    client = Client(FakeCache())
+    client.put("/key", b"value")
+    assert "Cache-Control" not in client.ask("GET").headers
+
+
+@pytest.mark.property
+@given(st.text(max_size=30), st.text(max_size=30), st.integers(0, MAX_AGE_SECONDS_MAX))
+def test_any_header_gives_a_time_that_fits_a_record(
+    cache_control: str, expires: str, longest: int
+) -> None:
+    """At most 63 bits of milliseconds, or a refusal; max_ttl always applies."""
+    environ = {
+        "HTTP_CACHE_CONTROL": "max-age=" + cache_control,
+        "HTTP_EXPIRES": expires,
+    }
+    policy = TtlPolicy(max_ttl=longest)
+    for taken in (environ, {"HTTP_EXPIRES": expires}):
+        try:
+            end = policy.expires_ms(taken, NOW_MS)
+        except ClientError:
+            continue
+        assert 0 <= end < 2**63
+        assert not longest or 0 < end <= NOW_MS + longest * 1000

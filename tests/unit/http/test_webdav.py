@@ -1,4 +1,4 @@
-"""webdav.py under the application: what a WebDAV client needs before it stores."""
+"""webdav.py: PROPFIND and MKCOL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def client() -> Client:
 
 
 def properties(answer: Answer) -> tuple[str, dict[str, str | None]]:
-    """Read a multistatus of one path: its href and its properties."""
+    """Parse a multistatus of one path into its href and its properties."""
     assert answer.status == "207 Multi-Status"
     assert answer.headers["Content-Type"] == "application/xml; charset=utf-8"
     [response] = ET.fromstring(answer.body)  # noqa: S314 - Our own.
@@ -35,8 +35,8 @@ def properties(answer: Answer) -> tuple[str, dict[str, str | None]]:
     return response.findtext(f"{DAV}href") or "", named
 
 
-def test_file_is_described(client: Client) -> None:
-    """The properties clients read, well-formed whatever the name and the type."""
+def test_propfind_describes_a_file(client: Client) -> None:
+    """Well-formed XML for any key and any content type."""
     answer = client.ask("PROPFIND", "/a&<b\xc3\xa9", HTTP_DEPTH="0")
     href, found = properties(answer)
     assert href == "/a%26%3Cb%C3%A9"
@@ -50,24 +50,22 @@ def test_file_is_described(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/any/", "/any/deep/", "/folder/"])
-def test_every_path_with_a_slash_at_its_end_is_a_folder(
-    client: Client, path: str
-) -> None:
-    """There are none, and none is missing."""
+def test_path_with_a_trailing_slash_is_a_directory(client: Client, path: str) -> None:
+    """Directories need not be created."""
     href, found = properties(client.ask("PROPFIND", path))
     assert href == path
     assert found["resourcetype"] == "{DAV:}collection"
     assert found["getlastmodified"]
 
 
-def test_absent_file_is_404(client: Client) -> None:
-    """So a client knows that it has to store it."""
+def test_propfind_of_an_absent_key_is_404(client: Client) -> None:
+    """The client stores the file then."""
     assert_error(client.ask("PROPFIND", "/absent"), 404)
 
 
 @pytest.mark.parametrize("path", ["/", "/any/", "/any"])
-def test_mkcol_makes_nothing_and_says_it_did(client: Client, path: str) -> None:
-    """201, and no key."""
+def test_mkcol_succeeds_and_stores_nothing(client: Client, path: str) -> None:
+    """201 for any path."""
     before = dict(client.cache.records)
     answer = client.ask("MKCOL", path)
     assert (answer.status, answer.body) == ("201 Created", b"")
@@ -76,8 +74,8 @@ def test_mkcol_makes_nothing_and_says_it_did(client: Client, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["PROPFIND", "MKCOL"])
 @pytest.mark.parametrize(("path", "status"), [("/a\n", 400), ("/-/x/", 405)])
-def test_path_that_is_no_key_is_refused(
+def test_bad_path_is_refused(
     client: Client, method: str, path: str, status: int
 ) -> None:
-    """As for any other verb."""
+    """As for the other methods."""
     assert_error(client.ask(method, path), status)

@@ -34,12 +34,12 @@ def test_requests_hits_and_misses_add_up(store: Store) -> None:
     requests = RequestStats(memc_hits=2, disk_hits=4, misses=2)
     requests.bytes_in, requests.bytes_out = 10, 20
     for ns in (3_000, 100_000, 2_000_000_000):
-        requests.count("GET", "200 OK", 0, ns)
+        requests.answers["GET", "200 OK"].observe(0, ns)
     for method, status in (("GET", 200), ("GET", 206), ("HEAD", 200), ("GET", 404)):
-        requests.count(method, f"{status} X", 0, 3_000)
-    requests.count("HEAD", "404 Not Found", 0, 3_000)
-    requests.count("PUT", "507 Insufficient Storage", 0, 9_000)
-    requests.count("BREW", "405 Method Not Allowed", 0, 3_000)
+        requests.answers[method, f"{status} X"].observe(0, 3_000)
+    requests.answers["HEAD", "404 Not Found"].observe(0, 3_000)
+    requests.answers["PUT", "507 Insufficient Storage"].observe(0, 9_000)
+    requests.answers["BREW", "405 Method Not Allowed"].observe(0, 3_000)
     found = scrape(watch(store, requests))
 
     assert found["volcache_requests_total{method=GET,status=200}"] == 4

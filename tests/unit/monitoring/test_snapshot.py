@@ -68,7 +68,7 @@ def test_unknown_path_lists_all_that_exist(store: Store) -> None:
     """Each path it names is answered, and is in the API description."""
     client = operator_of(watch(store))
     answer = client.ask("GET", "/-/metric")
-    assert_error(answer, 404, "nothing here")
+    assert_error(answer, 404, "no such path")
     named = re.findall(r"/-/\w*", answer.body.decode())
     described = re.findall(r"^  (/-/\w*):$", OPENAPI.read_text(), re.MULTILINE)
     assert sorted(named) == sorted(described)

@@ -98,10 +98,10 @@ def test_requests_are_shown_by_method_and_status(store: Store) -> None:
     requests = RequestStats(
         memc_hits=2, disk_hits=2, misses=1, bytes_in=10, bytes_out=20
     )
-    requests.count("GET", "200 OK", 0, 100_000)
-    requests.count("GET", "200 OK", 0, 3_000)
-    requests.count("GET", "404 Not Found", 0, 3_000)
-    requests.count("BREW", "405 Method Not Allowed", 0, 3_000)
+    requests.answers["GET", "200 OK"].observe(0, 100_000)
+    requests.answers["GET", "200 OK"].observe(0, 3_000)
+    requests.answers["GET", "404 Not Found"].observe(0, 3_000)
+    requests.answers["BREW", "405 Method Not Allowed"].observe(0, 3_000)
     requests.sample(b"a b/\xc3\xa9<script>\n")
     found = ask(watch(store, requests))
 
@@ -203,7 +203,7 @@ def test_what_is_written_is_read_back(store: Store, make: Any) -> None:
     """Each metric, with all its series; histograms as such."""
     monitor = make(store)
     for status in ("200 OK", "404 Not Found"):
-        monitor.requests.count("GET", status, 0, 3_000)
+        monitor.requests.answers["GET", status].observe(0, 3_000)
     monitor.requests.sample(b"key")
     fill_volume(store)
     snapshot = monitor.snapshot()

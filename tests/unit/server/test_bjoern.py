@@ -1,4 +1,4 @@
-"""Listening and serving, as far as no process of its own is needed."""
+"""bjoern.py: listening, socket activation, and serving within one process."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ import errno
 import os
 import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from support.ports import pick_port
 from volcache.errors import ListenError
-from volcache.server.bjoern import listen, serve
+from volcache.server import bjoern as module
+from volcache.server.bjoern import activated_listener, listen, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def never(*_: object) -> list[bytes]:
-    """Stand for an application that is never called."""
+    """An application that must not be called."""
     raise AssertionError
 
 
-def test_listener_has_what_bjoern_needs() -> None:
-    """Options the connections inherit, no waiting, not passed to children."""
+def test_listener_has_the_options_bjoern_needs() -> None:
+    """Non-blocking, not inheritable, with the options that connections inherit."""
     with listen("127.0.0.1", 0) as listener:
         assert listener.getsockname()[1] > 0
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -30,43 +38,43 @@ def test_listener_has_what_bjoern_needs() -> None:
         assert not listener.get_inheritable()
 
 
-def test_port_in_use_names_address_and_way_out() -> None:
-    """One line that says which address, why, and what to do."""
+def test_port_in_use_is_an_error_with_a_remedy() -> None:
+    """One line with the address, the reason and the remedy."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(ListenError) as caught:
             listen("127.0.0.1", port)
     text = str(caught.value)
     assert text.startswith(f"cannot listen on 127.0.0.1:{port}: Address already in use")
-    assert "another port" in text
+    assert "use another port" in text
     assert "\n" not in text
 
 
-def test_port_can_be_taken_again_at_once() -> None:
-    """A restart does not wait for connections of the process before."""
+def test_port_can_be_reused_at_once() -> None:
+    """A restart does not wait for the connections of the previous process."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
             listener.setblocking(True)  # noqa: FBT003
-            listener.accept()[0].close()  # Now in TIME_WAIT on this side.
+            listener.accept()[0].close()  # This side is in TIME_WAIT.
             assert client.recv(1) == b""
     listen("127.0.0.1", port).close()
 
 
-def test_foreign_address_is_refused() -> None:
-    """An address of another machine; nothing stays open."""
+def test_address_of_another_machine_is_refused() -> None:
+    """No descriptor stays open."""
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    with pytest.raises(ListenError, match=r"192\.0\.2\.1:\d+: .*take an ip"):
+    with pytest.raises(ListenError, match=r"192\.0\.2\.1:\d+: .*use an ip"):
         listen("192.0.2.1", pick_port())
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"),
+    ("number", "remedy"),
     [(errno.EACCES, "1024"), (errno.EAFNOSUPPORT, "IPv4"), (errno.EIO, "check ip")],
 )
-def test_every_cause_has_an_advice(
-    number: int, advice: str, monkeypatch: pytest.MonkeyPatch
+def test_every_cause_has_a_remedy(
+    number: int, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """IPv6 addresses are shown in brackets."""
 
@@ -74,12 +82,12 @@ def test_every_cause_has_an_advice(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("volcache.server.bjoern.socket.socket", refuse)
-    with pytest.raises(ListenError, match=rf"on \[::1\]:80: .*{advice}"):
+    with pytest.raises(ListenError, match=rf"on \[::1\]:80: .*{remedy}"):
         listen("::1", 80)
 
 
-def test_loop_that_fails_leaves_signals_as_they_were() -> None:
-    """An error of bjoern comes out, and handlers, mask and descriptors are back."""
+def test_failed_loop_restores_signals() -> None:
+    """The error of bjoern is raised; handlers, mask and descriptors are as before."""
     listener = listen("127.0.0.1", 0)
     listener.close()
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -91,3 +99,104 @@ def test_loop_that_fails_leaves_signals_as_they_were() -> None:
     assert [signal.getsignal(number) for number in numbers] == handlers
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
     assert len(os.listdir("/proc/self/fd")) == open_before  # noqa: PTH208
+
+
+# --- Socket activation -------------------------------------------------------------
+
+ENVIRONMENT = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """Pass a listening socket, with a free descriptor instead of 3."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        duplicate = os.dup(listener.fileno())
+        monkeypatch.setattr(module, "FIRST_DESCRIPTOR", duplicate)
+        yield listener
+        try:
+            os.close(duplicate)
+        except OSError:
+            return  # The test has closed it.
+
+
+def test_passed_socket_gets_the_options_bjoern_needs(passed: socket.socket) -> None:
+    """It is the same socket; the variables are removed."""
+    environ = ENVIRONMENT | {"LISTEN_FDNAMES": "volcache", "HOME": "/"}
+    listener = activated_listener(environ)
+    assert listener is not None
+    with listener:
+        assert listener.getsockname() == passed.getsockname()
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert not listener.getblocking()
+        assert not listener.get_inheritable()
+    assert environ == {"HOME": "/"}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {"LISTEN_FDS": "1"}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}],
+    ids=["none", "no pid", "another's"],
+)
+def test_socket_of_another_process_is_not_touched(
+    environ: dict[str, str], passed: socket.socket
+) -> None:
+    """A parent may have left its variables in the environment."""
+    assert activated_listener(environ) is None
+    assert environ == {}
+    assert passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+
+
+@pytest.mark.parametrize("count", ["0", "2", "", "one"])
+def test_number_of_sockets_must_be_1(count: str) -> None:
+    """The text says what to pass."""
+    with pytest.raises(ListenError, match="pass one, by one ListenStream"):
+        activated_listener(ENVIRONMENT | {"LISTEN_FDS": count})
+
+
+def test_descriptor_that_is_not_a_socket_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of one line, not an OSError."""
+    with (tmp_path / "file").open("w") as file:
+        monkeypatch.setattr(module, "FIRST_DESCRIPTOR", file.fileno())
+        with pytest.raises(ListenError, match="is not a socket"):
+            activated_listener(dict(ENVIRONMENT))
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        (socket.AF_INET, socket.SOCK_STREAM),
+        (socket.AF_INET, socket.SOCK_DGRAM),
+        (socket.AF_UNIX, socket.SOCK_STREAM),
+    ],
+    ids=["not listening", "UDP", "a path"],
+)
+def test_socket_of_another_kind_is_refused(
+    family: socket.AddressFamily,
+    kind: socket.SocketKind,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The start fails for a wrong unit file."""
+    other = socket.socket(family, kind)
+    monkeypatch.setattr(module, "FIRST_DESCRIPTOR", other.detach())
+    with pytest.raises(ListenError, match="does not listen for TCP"):
+        activated_listener(dict(ENVIRONMENT))
+
+
+def test_wrong_unit_file_fails_the_start_with_one_line(tmp_path: Path) -> None:
+    """Exit code 1, before the mount point is created."""
+    source = Path(module.__file__).parents[2]
+    done = subprocess.run(
+        ["sh", "-c", f"LISTEN_PID=$$ exec {sys.executable} {source} 3<&-"],
+        env={"LISTEN_FDS": "1", "VOLCACHE_MOUNT_POINT": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("volcache: descriptor 3 is not a socket")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "data").exists()

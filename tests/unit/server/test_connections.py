@@ -1,4 +1,4 @@
-"""The connections of a listening socket, found among descriptors, and which are idle."""
+"""connections.py: which connections are found, and which are idle."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from volcache.server.bjoern import listen
 from volcache.server.connections import accepted, is_idle
 
 
-def test_connections_are_found_and_told_apart() -> None:
-    """Only those of the socket; idle are those that wait for a request's first byte."""
+def test_connections_of_a_listener_are_found() -> None:
+    """And only those; idle are those that wait for the first byte of a request."""
     with (
         listen("127.0.0.1", 0) as listener,
         listen("127.0.0.1", 0) as other,
@@ -27,18 +27,18 @@ def test_connections_are_found_and_told_apart() -> None:
             assert is_idle(served, quiet_ms=0)
             assert not is_idle(served, quiet_ms=60_000)
             client.sendall(b"request")
-            assert not is_idle(served, quiet_ms=0)  # Not read yet.
+            assert not is_idle(served, quiet_ms=0)  # Unread.
             served.recv(100)
-            assert not is_idle(served, quiet_ms=0)  # Not answered yet.
+            assert not is_idle(served, quiet_ms=0)  # Unanswered.
             time.sleep(0.02)  # The kernel's clock ticks every 1 to 10 ms.
-            served.sendall(b"answer")  # Whether it has been taken does not matter.
+            served.sendall(b"answer")  # Idle even if the client has not read it.
             wait_until(lambda: is_idle(served, quiet_ms=10), "it to be idle")
             client.sendall(b"begin of the ")
             served.recv(100)
             assert not is_idle(served, quiet_ms=0)
 
 
-def test_other_kinds_of_sockets_are_never_idle() -> None:
+def test_socket_of_another_kind_is_not_idle() -> None:
     """In doubt nothing is shut down."""
     one, two = socket.socketpair()
     with one, two:
