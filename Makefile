@@ -49,10 +49,10 @@ test: ## lint, types and all tests: 2 minutes (PYTEST_ARGS=... JOBS=N)
 	@echo "== pytest"
 	@$(PYTHON) -m pytest $(WORKERS) --timeout=$(TIMEOUT) $(PYTEST_ARGS)
 
-crash: ## the crash tests in full, every byte and bit: X minutes (SEED=1)
+crash: ## the crash tests in full, every byte and bit: 5 minutes (SEED=1)
 	@tools/setup.sh test
 	@CRASH_EXTENT=0 CRASH_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -n $(CORES) \
-		--dist load --maxschedchunk 1 -q -rP --timeout=7200 tests/crash tests/property
+		--dist load --maxschedchunk 1 --timeout=7200 tests/crash tests/property
 
 mutations: ## break the store in 16 ways; each must make a test fail: 2 minutes
 	@tools/setup.sh test
