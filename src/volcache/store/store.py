@@ -468,8 +468,7 @@ class Store:
                 length,
                 checksum,
             )
-            if self._append(volume, (key, offset, size), (header, value), size):
-                self._log.write_index(volume)
+            self._append(volume, (key, offset, size), (header, value), size)
             index = self._index
             index.set(key, volume.seq, offset, size)
             if index.is_sweeping:
@@ -493,20 +492,21 @@ class Store:
 
     def _append(
         self, volume: Volume, entry: Entry, buffers: tuple[bytes, ...], size: int
-    ) -> bool:
+    ) -> None:
         """
-        Append a record; see `Volume.append` for arguments and result.
+        Append a record; see `Volume.append` for the arguments.
 
         Raises:
             StoreIOError: The disk refused; the next record overwrites this one.
         """
         started_ns = perf_counter_ns()
         try:
-            is_index_due = volume.append(entry, buffers, size, sync=self._syncs_each)
+            is_index_due = volume.append(entry, buffers, size, self._syncs_each)
         except OSError as error:
             raise self._log.refused(volume, error) from error
         self._observe_write(started_ns, perf_counter_ns() - started_ns)
-        return is_index_due
+        if is_index_due:
+            self._log.write_index(volume)
 
     def delete(self, key: bytes) -> bool:
         """

@@ -74,6 +74,7 @@ class Volume:
         "_index_batch",
         "_index_file",
         "_pending",
+        "_pwritev",
         "_synced_end",
         "_written_end",
         "capacity",
@@ -101,6 +102,7 @@ class Volume:
     ) -> None:
         """Describe a use; nothing is read or written."""
         self._fs = fs
+        self._pwritev = fs.pwritev
         self.fd = fd
         self.id = volume
         self.generation = generation
@@ -191,7 +193,11 @@ class Volume:
     # --- Appending -----------------------------------------------------------------
 
     def append(
-        self, entry: Entry, buffers: tuple[bytes, ...], size: int, *, sync: bool
+        self,
+        entry: Entry,
+        buffers: tuple[bytes, ...],
+        size: int,
+        sync: bool,  # noqa: FBT001 - By position: a keyword takes 0.1 us more.
     ) -> bool:
         """
         Write a record at `end`; its entry in the index file follows later.
@@ -222,7 +228,7 @@ class Volume:
             written_end = min(end + -end % _PAGE_BYTES, self.capacity)
             buffers = (*buffers, _ZEROS[: written_end - end])
             size = written_end - offset
-        written = self._fs.pwritev(self.fd, buffers, offset)
+        written = self._pwritev(self.fd, buffers, offset)
         if written != size:  # The kernel wrote only a part.
             rest = b"".join(buffers)[written:]
             write_all(self._fs, self.fd, rest, offset + written)
