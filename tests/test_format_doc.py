@@ -36,7 +36,7 @@ def dump(data: bytes, start: int) -> str:
 
 
 def field_offsets(*structs: Struct) -> list[int]:
-    """Return where the fields of structs begin that stand one behind the other."""
+    """Return the offsets of the fields of consecutive structs."""
     offsets, at = [], 0
     for struct in structs:
         for part in re.findall(r"\d*[a-zA-Z]", struct.format.lstrip("<")):
@@ -47,7 +47,7 @@ def field_offsets(*structs: Struct) -> list[int]:
 
 
 def test_the_hexdumps_are_the_bytes_of_the_golden_volume() -> None:
-    """The worked example is what is really on the disk."""
+    """The worked example has the bytes on the disk."""
     data = (HEALTHY / "data" / "1").read_bytes()
     header, record = blocks("hexdump")
 
@@ -55,8 +55,8 @@ def test_the_hexdumps_are_the_bytes_of_the_golden_volume() -> None:
     assert record == dump(data[439 : 439 + 98], 439)
 
 
-def test_the_worked_record_decodes_to_what_the_text_says() -> None:
-    """Key, type, value, time and place as told in words."""
+def test_the_worked_record_decodes_to_the_documented_fields() -> None:
+    """Key, type, value, time and checksum as in the text."""
     data = (HEALTHY / "data" / "1").read_bytes()
     name = record_format.volume_identity(
         generation=1, store_id=0x0123456789ABCDEF, volume=1
@@ -76,7 +76,7 @@ def test_the_example_files_are_those_of_the_golden_directory() -> None:
 
 
 def test_the_byte_tables_have_no_gap_and_agree_with_the_code() -> None:
-    """Each row begins where the one before it ends, and where the struct has it."""
+    """Each row starts at the end of the previous one, and at the offset in the struct."""
     for heading, structs in (
         ("Volume header", (record_format._VOLUME_HEADER,)),
         ("Record", (record_format._IDENTITY, record_format._FIELDS)),

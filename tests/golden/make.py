@@ -24,7 +24,7 @@ NOW_MS = 1_790_000_000_000
 
 
 def open_store(directory: Path) -> Store:
-    """Open a store of which every byte is known beforehand."""
+    """Open a store whose bytes are deterministic."""
     with mock.patch("secrets.randbits", return_value=STORE_ID):
         return Store.open(
             str(directory),
@@ -35,7 +35,7 @@ def open_store(directory: Path) -> Store:
 
 
 def make_healthy(directory: Path) -> None:
-    """Every kind of record and entry, over a full turn of the cycle."""
+    """Every kind of record and entry, over a full turn."""
     store = open_store(directory)
     for turn in range(VOLUME_NUM):
         store.put(b"turn", b"%d" % turn)
@@ -51,7 +51,7 @@ def make_healthy(directory: Path) -> None:
 
 
 def make_all(target: Path) -> None:
-    """Make the healthy directory and what can become of it."""
+    """Create the healthy directory and damaged copies of it."""
     healthy = target / "healthy"
     make_healthy(healthy)
     (healthy / "LOCK").unlink()
@@ -67,7 +67,7 @@ def make_all(target: Path) -> None:
 
 
 def cut(path: Path, behind: bytes, skip: int, new: bytes) -> None:
-    """Write over bytes that lie `skip` behind the last place of `behind`."""
+    """Overwrite the bytes `skip` after the last occurrence of `behind`."""
     data = bytearray(path.read_bytes())
     at = data.rindex(behind) + skip
     data[at : at + len(new)] = new

@@ -1,4 +1,4 @@
-"""Directories written by earlier code are read by today's."""
+"""Directories written by earlier code are read by the current code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_directory_of_version_1_is_read(
     scanned: int,
     damaged: int,
 ) -> None:
-    """Every value is there, byte for byte, but for what was damaged on purpose."""
+    """Every value is read byte for byte, except those damaged on purpose."""
     shutil.copytree(GOLDEN / name, tmp_path / name)
     store = open_store(tmp_path / name, volume_size=2048, volume_num=3)
 
@@ -57,7 +57,7 @@ def test_a_directory_of_version_1_is_read(
     store.close()
 
 
-def test_today_writes_what_was_written_then(tmp_path: Path) -> None:
+def test_the_current_code_writes_the_same_bytes(tmp_path: Path) -> None:
     """The format does not change by accident."""
     from importlib.util import module_from_spec, spec_from_file_location  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from support.extent import examples
-from support.stores import FakeClock, abandon, fill_volume, open_store
+from support.stores import FakeClock, fill_volume, kill, open_store
 from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
@@ -168,7 +168,7 @@ class HotMachine(RuleBasedStateMachine):
             if what == "stop":
                 self.store.close()
             else:
-                abandon(self.store)
+                kill(self.store)
             self.open()
 
     @invariant()

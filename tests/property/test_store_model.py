@@ -1,4 +1,4 @@
-"""The store against a dict that knows the age limit."""
+"""The store against a dict with an age limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LENGTHS = st.one_of(st.integers(0, 200), st.integers(0, VOLUME_SIZE - 1000))
 
 
 class Stored(NamedTuple):
-    """A value, and which volume, counted from the first ever, it went to."""
+    """A value, and the number of its volume, counted from the first."""
 
     value: bytes
     turn: int
@@ -34,7 +34,7 @@ class StoreMachine(RuleBasedStateMachine):
     """Every operation in every order, with restarts and kills between."""
 
     def __init__(self) -> None:
-        """Begin with an empty store."""
+        """Start with an empty store."""
         super().__init__()
         self.directory = Path(tempfile.mkdtemp())
         self.store = open_store(self.directory)
@@ -50,7 +50,7 @@ class StoreMachine(RuleBasedStateMachine):
         return stored.value
 
     def see_turn(self) -> None:
-        """Follow the head, which a tombstone may have moved too."""
+        """Follow the active volume, which a tombstone may have changed."""
         usage = self.store.usage()
         self.turn = usage.active_generation * VOLUME_NUM + usage.active_id
 
@@ -65,7 +65,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def delete(self, key: bytes) -> None:
-        """Delete says whether there was something."""
+        """Delete returns whether there was a value."""
         was_there = self.expected(key) is not None
 
         assert self.store.delete(key) == was_there
@@ -74,7 +74,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def get(self, key: bytes) -> None:
-        """A get answers the last value, or a miss when it is too old."""
+        """A get returns the last value, or a miss if it is too old."""
         record = self.store.get(key)
 
         assert (None if record is None else record.value) == self.expected(key)
@@ -87,7 +87,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """Die and start."""
+        """Kill and start."""
         self.store = reopen(self.store, self.directory)
 
     @precondition(lambda self: self.writes)
@@ -111,7 +111,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert disk_bytes(self.directory) <= VOLUME_NUM * VOLUME_SIZE
 
     def teardown(self) -> None:
-        """Leave nothing behind."""
+        """Remove the directory."""
         self.store.close()
         shutil.rmtree(self.directory)
 

@@ -173,9 +173,6 @@ def kill(store: Store) -> None:
     _processes[store].die()
 
 
-abandon = kill  # The name that some tests still use.
-
-
 def reopen(store: Store, directory: Path | str, **options: Any) -> Store:
     """Kill the process that has the store open, and start another."""
     kill(store)

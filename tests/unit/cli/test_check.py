@@ -17,7 +17,7 @@ from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, Extent, extents, fill, flip
 from support.full_output import run_with_full_output
 from support.process import SOURCE
-from support.stores import abandon, open_store
+from support.stores import kill, open_store
 from support.unheard import VOLCACHE, run_unheard
 from volcache.cli import main as cli
 
@@ -221,7 +221,7 @@ def test_unindexed_records_after_a_kill_are_a_note(
     """Index lines that were still buffered are not damage."""
     store = open_store(tmp_path)
     store.put(b"key", b"value")
-    abandon(store)
+    kill(store)
 
     code, lines, _ = run(capsys, "check", str(tmp_path))
 

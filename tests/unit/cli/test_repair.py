@@ -13,7 +13,7 @@ import pytest
 from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
 from support.full_output import run_with_full_output
-from support.stores import abandon, open_store
+from support.stores import kill, open_store
 from support.unheard import run_unheard
 from volcache.cli import main as cli
 from volcache.store.index_format import (
@@ -215,7 +215,7 @@ def test_index_file_of_an_unreadable_volume_is_not_sealed(
     directory = tmp_path / "store"
     store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
     store.put(b"key", b"value")
-    abandon(store)
+    kill(store)
     before = (directory / "index" / "0").read_bytes()
     (directory / "data" / "0").rename(tmp_path / "aside")
     (directory / "data" / "0").mkdir()

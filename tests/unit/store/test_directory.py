@@ -1,4 +1,4 @@
-"""A mount point that cannot be opened is left as it is, and says why."""
+"""A mount point that cannot be opened is not changed, and the error has the reason."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_directory_in_use_says_by_whom(tmp_path: Path) -> None:
-    """The second process ends with a reason; the first does not notice."""
+def test_a_directory_in_use_is_refused_with_the_process_id(tmp_path: Path) -> None:
+    """The first process is not affected."""
     store = open_store(tmp_path)
 
     with pytest.raises(StoreLockedError, match=r"process id \d+"):
@@ -29,7 +29,7 @@ def test_a_directory_in_use_says_by_whom(tmp_path: Path) -> None:
 
 
 def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
-    """Somebody's files are named and left alone."""
+    """The error names a file, and no file is changed."""
     (tmp_path / "thesis.txt").write_text("years of work")
 
     with pytest.raises(ForeignDirectoryError, match=r"contains 'thesis\.txt'"):
@@ -39,7 +39,7 @@ def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["0", "²", "notes.txt"])
 def test_a_foreign_data_folder_is_not_touched(tmp_path: Path, name: str) -> None:
-    """A folder that only looks like ours is told by what is in it."""
+    """A folder of the right name is recognised as foreign by its contents."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).write_bytes(b"somebody's data")
 
@@ -49,7 +49,7 @@ def test_a_foreign_data_folder_is_not_touched(tmp_path: Path, name: str) -> None
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    """META.txt and volumes of a newer version are read by a newer volcache."""
+    """META.txt of a newer version is not read."""
     store = open_store(tmp_path)
     store.close()
     path = tmp_path / "META.txt"
@@ -69,7 +69,7 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
 
 
 def test_the_lock_survives_a_refused_start(tmp_path: Path) -> None:
-    """A failed open gives everything back."""
+    """A failed open releases the lock and all descriptors."""
     store = open_store(tmp_path)
     store.close()
     meta = tmp_path / "META.txt"

@@ -1,4 +1,4 @@
-"""The door to the operating system."""
+"""The file system layer."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class StingyFileSystem(OsFileSystem):
     """Writes three bytes at a time, and none from the n-th call on."""
 
     def __init__(self, calls: int) -> None:
-        """Allow so many calls."""
+        """Allow a number of calls."""
         self._calls = calls
 
     def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:  # type: ignore[override]
-        """Write a little."""
+        """Write at most three bytes."""
         self._calls -= 1
         if self._calls < 0:
             return 0
         return OsFileSystem.pwritev(fd, [b"".join(buffers)[:3]], offset)
 
 
-def test_write_all_goes_on_after_short_writes(tmp_path: Path) -> None:
-    """Every byte arrives, however few the system takes at a time."""
+def test_write_all_continues_after_short_writes(tmp_path: Path) -> None:
+    """All bytes are written, however few one call writes."""
     fs = StingyFileSystem(calls=100)
     fd = fs.open(str(tmp_path / "f"), create=True)
     write_all(fs, fd, b"0123456789", 2)
@@ -39,7 +39,7 @@ def test_write_all_goes_on_after_short_writes(tmp_path: Path) -> None:
 
 
 def test_a_write_without_progress_is_an_error(tmp_path: Path) -> None:
-    """A disk that takes nothing does not hang the caller."""
+    """The caller does not loop forever."""
     fs = StingyFileSystem(calls=2)
     fd = fs.open(str(tmp_path / "f"), create=True)
 
@@ -49,7 +49,7 @@ def test_a_write_without_progress_is_an_error(tmp_path: Path) -> None:
 
 
 def test_replace_leaves_the_new_bytes_and_no_other_file(tmp_path: Path) -> None:
-    """The file is replaced, and what a crash left of an earlier try is no hindrance."""
+    """A temporary file left by a crash is no obstacle."""
     path = tmp_path / "META.txt"
     path.write_bytes(b"old")
     Path(f"{path}.new").write_bytes(b"left over, and longer than the new bytes")
@@ -61,15 +61,15 @@ def test_replace_leaves_the_new_bytes_and_no_other_file(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_reads_as_none(tmp_path: Path) -> None:
-    """Missing is told apart from empty."""
+    """An empty file reads as empty bytes."""
     (tmp_path / "empty").touch()
 
     assert read_file(OsFileSystem(), str(tmp_path / "empty")) == b""
     assert read_file(OsFileSystem(), str(tmp_path / "missing")) is None
 
 
-def test_a_locked_file_is_locked_for_everybody_else(tmp_path: Path) -> None:
-    """The lock is the descriptor's, and ends with it."""
+def test_a_lock_excludes_every_other_descriptor(tmp_path: Path) -> None:
+    """It is released when its descriptor is closed."""
     fs = OsFileSystem()
     first = fs.open(str(tmp_path / "LOCK"), create=True)
     second = fs.open(str(tmp_path / "LOCK"), create=True)
@@ -81,6 +81,6 @@ def test_a_locked_file_is_locked_for_everybody_else(tmp_path: Path) -> None:
     fs.close(second)
 
 
-def test_unlink_of_a_missing_name_is_fine(tmp_path: Path) -> None:
-    """What shall not be there and is not there is no error."""
+def test_unlink_of_a_missing_name_is_no_error(tmp_path: Path) -> None:
+    """The result is the same."""
     OsFileSystem().unlink(str(tmp_path / "missing"))

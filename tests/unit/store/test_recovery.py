@@ -1,4 +1,4 @@
-"""Opening a mount point again, in whatever state it was left."""
+"""Opening a mount point in any state that a crash or damage leaves."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_restart_loses_nothing_of_the_volume_being_written(tmp_path: Path) -> None:
-    """Sealed volumes and the head alike are there after a clean stop."""
+def test_a_restart_loses_nothing(tmp_path: Path) -> None:
+    """Records of sealed volumes and of the active one are there after a clean stop."""
     store = open_store(tmp_path)
     keys = [*fill_volume(store), b"in the head"]
     store.put(keys[-1], keys[-1].ljust(1000, b"."))
@@ -39,7 +39,7 @@ def test_a_restart_loses_nothing_of_the_volume_being_written(tmp_path: Path) -> 
 
 
 def test_a_kill_loses_nothing(tmp_path: Path) -> None:
-    """Records without a line in an index file are found by scanning."""
+    """Records without an index entry are found by a scan."""
     store = open_store(tmp_path)
     keys = fill_volume(store)
     store = reopen(store, tmp_path)
@@ -69,8 +69,8 @@ def test_a_deleted_key_stays_deleted(tmp_path: Path, index: str) -> None:
     store.close()
 
 
-def test_an_overwritten_value_does_not_come_back(tmp_path: Path) -> None:
-    """The newer record wins, in whichever volume it lies."""
+def test_an_overwritten_value_is_not_returned_after_a_kill(tmp_path: Path) -> None:
+    """The newer record is current, whatever volume it is in."""
     store = open_store(tmp_path)
     store.put(b"k", b"first")
     fill_volume(store)
@@ -82,7 +82,7 @@ def test_an_overwritten_value_does_not_come_back(tmp_path: Path) -> None:
 
 
 def test_the_order_of_volumes_survives_a_full_turn(tmp_path: Path) -> None:
-    """After the cycle came round, slot 0 is newer than slot 3."""
+    """After a full turn, volume 0 is newer than volume 3."""
     store = open_store(tmp_path)
     for turn in range(VOLUME_NUM + 1):
         store.put(b"k", b"%d" % turn)
@@ -98,7 +98,7 @@ def test_the_order_of_volumes_survives_a_full_turn(tmp_path: Path) -> None:
 def test_a_damaged_index_file_is_rebuilt_from_its_volume(
     tmp_path: Path, damage: str
 ) -> None:
-    """Nothing is lost by it, and the next start finds it whole."""
+    """Nothing is lost, and the next start does not scan."""
     store = open_store(tmp_path)
     keys = fill_volume(store)
     store.close()
@@ -124,8 +124,8 @@ def test_a_damaged_index_file_is_rebuilt_from_its_volume(
     store.close()
 
 
-def test_all_index_files_may_be_gone(tmp_path: Path) -> None:
-    """Everything can be found in the volumes alone."""
+def test_all_index_files_may_be_lost(tmp_path: Path) -> None:
+    """Every record is found in the volumes."""
     store = open_store(tmp_path)
     last = [fill_volume(store, b"%d" % turn) for turn in range(6)][-VOLUME_NUM + 1 :]
     store.close()
@@ -140,8 +140,8 @@ def test_all_index_files_may_be_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"0\n", b"\xff" * 80])
-def test_a_damaged_meta_is_made_anew(tmp_path: Path, damage: bytes | None) -> None:
-    """The volumes tell the head, the generation and the store's id."""
+def test_a_damaged_manifest_is_rebuilt(tmp_path: Path, damage: bytes | None) -> None:
+    """The volumes contain the active volume, the generation and the store id."""
     store = open_store(tmp_path)
     keys = [fill_volume(store, b"%d" % turn) for turn in range(6)][-1]
     store.close()
@@ -163,7 +163,7 @@ def test_a_damaged_meta_is_made_anew(tmp_path: Path, damage: bytes | None) -> No
 
 
 def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
-    """The index file, or else the first record, tells the generation."""
+    """The index file, or else the first record, has the generation."""
     store = open_store(tmp_path)
     keys = fill_volume(store)
     store.close()
@@ -179,8 +179,8 @@ def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_lost_volume_brings_no_older_value_back(tmp_path: Path) -> None:
-    """The index file of a volume that is gone still says what is no longer true."""
+def test_a_lost_volume_makes_no_older_value_current(tmp_path: Path) -> None:
+    """The index file of a lost volume still supersedes older records."""
     store = open_store(tmp_path)
     store.put(b"k", b"old")
     fill_volume(store, b"0")
@@ -195,10 +195,10 @@ def test_a_lost_volume_brings_no_older_value_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["header", "index", "header and index"])
-def test_a_rotation_that_got_as_far_as_meta_is_carried_on(
+def test_a_rotation_that_wrote_the_manifest_is_completed(
     tmp_path: Path, lost: str
 ) -> None:
-    """META.txt names the new head; what its slot held before is gone."""
+    """META.txt names the new active volume; the earlier use of its id is invalid."""
     store = open_store(tmp_path)
     for turn in range(VOLUME_NUM - 1):
         fill_volume(store, b"%d" % turn)
@@ -219,8 +219,8 @@ def test_a_rotation_that_got_as_far_as_meta_is_carried_on(
     store.close()
 
 
-def test_more_volumes_than_before_are_used_in_their_turn(tmp_path: Path) -> None:
-    """Growing loses nothing and keeps the order."""
+def test_a_higher_volume_num_adds_volumes(tmp_path: Path) -> None:
+    """Nothing is lost and the order is kept."""
     store = open_store(tmp_path)
     for turn in range(VOLUME_NUM + 2):
         fill_volume(store, b"%d" % turn)
@@ -236,8 +236,8 @@ def test_more_volumes_than_before_are_used_in_their_turn(tmp_path: Path) -> None
     store.close()
 
 
-def test_fewer_volumes_than_before_give_up_the_oldest(tmp_path: Path) -> None:
-    """Shrinking keeps the newest, at once and over many turns and restarts."""
+def test_a_lower_volume_num_removes_the_oldest_volumes(tmp_path: Path) -> None:
+    """The newest volumes are kept, at once and over many turns and restarts."""
     store = open_store(tmp_path, volume_num=6)
     turns = [fill_volume(store, b"%d" % turn) for turn in range(8)]
     store.close()
@@ -256,10 +256,10 @@ def test_fewer_volumes_than_before_give_up_the_oldest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("factor", [0.5, 2])
-def test_another_volume_size_takes_hold_slot_by_slot(
+def test_a_new_volume_size_is_applied_volume_by_volume(
     tmp_path: Path, factor: float
 ) -> None:
-    """Nothing is lost at the start; after a turn the disk holds the new size."""
+    """Nothing is lost at the start; after a turn all volumes have the new size."""
     store = open_store(tmp_path)
     keys = fill_volume(store)
     store.close()
@@ -274,8 +274,8 @@ def test_another_volume_size_takes_hold_slot_by_slot(
 
 
 @pytest.mark.parametrize("lost", [None, "META.txt", "index"])
-def test_a_flush_is_for_good(tmp_path: Path, lost: str | None) -> None:
-    """Nothing comes back after a kill, nor when META.txt or the index files are lost."""
+def test_a_flush_is_permanent(tmp_path: Path, lost: str | None) -> None:
+    """No record returns after a kill, or if META.txt or the index files are lost."""
     store = open_store(tmp_path)
     store.put(b"k", b"v")
     fill_volume(store)
@@ -296,8 +296,8 @@ def test_a_flush_is_for_good(tmp_path: Path, lost: str | None) -> None:
     store.close()
 
 
-def test_a_volume_of_another_store_is_not_believed(tmp_path: Path) -> None:
-    """A file copied in from elsewhere holds nothing of ours."""
+def test_a_volume_of_another_store_is_ignored(tmp_path: Path) -> None:
+    """The records of a copied data file are invalid."""
     for name in ("a", "b"):
         store = open_store(tmp_path / name)
         store.put(b"k", name.encode())

@@ -1,4 +1,4 @@
-"""Records without a line, found by scanning: torn tails, gaps and ghosts among them."""
+"""Records without an index entry, found by a scan: torn tails, gaps, stale records."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def test_a_torn_tail_is_cut_off_at_any_byte(tmp_path: Path) -> None:
-    """Whatever part of the last record was written, the old value is there."""
+    """Whatever part of the last record was written, the old value is current."""
     store = open_store(tmp_path)
     store.put(b"k", b"old")
     record = store.put(b"k", b"new and longer")
     kill(store)
     volume = tmp_path / "data" / "0"
     data = volume.read_bytes()
-    # The zeros at the end of the identity, of the number of the volume and now and then
-    # of the random number of the store, are there without being written.
+    # Zeros at the end of the identity (volume id, sometimes store id) are in the file
+    # without being written.
     identity = data[record.offset :][:18].rstrip(b"\0")
     for length in range(record.size):
         end = record.offset + length
@@ -34,8 +34,8 @@ def test_a_torn_tail_is_cut_off_at_any_byte(tmp_path: Path) -> None:
         kill(store)
 
 
-def test_the_place_of_a_torn_tail_is_used_again(tmp_path: Path) -> None:
-    """What follows a torn record is found at the next start."""
+def test_the_next_record_overwrites_a_torn_tail(tmp_path: Path) -> None:
+    """It is found at the next start."""
     store = open_store(tmp_path)
     record = store.put(b"torn", b"x" * 100)
     kill(store)
@@ -51,7 +51,7 @@ def test_the_place_of_a_torn_tail_is_used_again(tmp_path: Path) -> None:
 
 
 def test_damage_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:
-    """Records behind it are found; the damaged key is a miss, not its old value."""
+    """Records after it are found; the damaged key is a miss, not its old value."""
     store = open_store(tmp_path)
     store.put(b"k", b"old")
     damaged = store.put(b"k", b"new")
@@ -67,7 +67,7 @@ def test_damage_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:
 
 
 def test_a_lost_header_in_the_middle_is_a_gap(tmp_path: Path) -> None:
-    """Where no record begins, the next one of this life is looked for."""
+    """The scan skips to the next record of this volume."""
     store = open_store(tmp_path)
     gap = store.put(b"gone", b"v" * 5000)
     store.put(b"behind", b"v")
@@ -81,8 +81,8 @@ def test_a_lost_header_in_the_middle_is_a_gap(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_record_inside_a_value_is_not_taken_for_one(tmp_path: Path) -> None:
-    """Somebody stores a copy of our volume; damage next to it brings nothing out."""
+def test_a_copy_of_a_record_inside_a_value_is_ignored(tmp_path: Path) -> None:
+    """Also if the record that contains it is damaged."""
     store = open_store(tmp_path)
     store.put(b"k", b"secret old value")
     image = (tmp_path / "data" / "0").read_bytes()[64:2000]
@@ -99,23 +99,23 @@ def test_a_record_inside_a_value_is_not_taken_for_one(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_ghost_behind_a_new_tail_stays_dead(tmp_path: Path) -> None:
-    """An old record just behind the last new one is of an older session."""
+def test_a_stale_record_after_a_new_tail_is_ignored(tmp_path: Path) -> None:
+    """An old record right after the last new one has a lower mount count."""
     store = open_store(tmp_path)
     first = store.put(b"a", b"1" * 50)
-    ghost = store.put(b"k", b"ghost")
+    stale = store.put(b"k", b"stale")
     image = (tmp_path / "data" / "0").read_bytes()
     kill(store)
-    # A power loss takes both; what the ghost held comes back on the disk later.
-    overwrite(tmp_path / "data" / "0", first.offset, bytes(first.size + ghost.size))
+    # A power loss loses both; the bytes of the stale record reappear later.
+    overwrite(tmp_path / "data" / "0", first.offset, bytes(first.size + stale.size))
     store = open_store(tmp_path)
     again = store.put(b"a", b"2" * 50)
     assert (again.offset, again.size) == (first.offset, first.size)
     kill(store)
     overwrite(
         tmp_path / "data" / "0",
-        ghost.offset,
-        image[ghost.offset : ghost.offset + ghost.size],
+        stale.offset,
+        image[stale.offset : stale.offset + stale.size],
     )
     store = open_store(tmp_path)
 

@@ -1,4 +1,4 @@
-"""What a store counts of itself, against what was done to it."""
+"""The counters of a store."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class NoRoomForIndexFiles(UnsyncedFileSystem):
-    """Refuses to write index files, and to make them, while `is_full`."""
+    """Refuses to write and to create index files while `is_full`."""
 
     def __init__(self) -> None:
-        """Have room."""
+        """Start with disk space."""
         self.is_full = False
         self._index_fds: set[int] = set()
 
     def open(self, path: str, *, create: bool) -> int:
-        """Open a file, if there is room for it."""
+        """Open a file, if there is disk space."""
         is_index = "/index/" in path
         if is_index and create and self.is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -41,21 +41,21 @@ class NoRoomForIndexFiles(UnsyncedFileSystem):
         return fd
 
     def close(self, fd: int) -> None:
-        """Forget what the number meant: the next file may have it."""
+        """Close; the next file may get the same descriptor."""
         self._index_fds.discard(fd)
         super().close(fd)
 
     def pwritev(  # type: ignore[override]
         self, fd: int, buffers: Sequence[bytes], offset: int
     ) -> int:
-        """Write, if there is room for it."""
+        """Write, if there is disk space."""
         if self.is_full and fd in self._index_fds:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().pwritev(fd, buffers, offset)
 
 
 def test_each_rotation_and_each_sync_is_timed(tmp_path: Path) -> None:
-    """One duration for each, whoever asks for it; a flush is a rotation."""
+    """One duration each; a flush is a rotation."""
     store = open_store(tmp_path)
     fill_volume(store)
     fill_volume(store)
@@ -71,10 +71,10 @@ def test_each_rotation_and_each_sync_is_timed(tmp_path: Path) -> None:
     assert store.stats.syncs.count == 2
 
 
-def test_index_files_a_rotation_cannot_write_are_counted(
+def test_failed_writes_of_index_files_in_a_rotation_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That of the old head and that of the new one; the values are all there."""
+    """For the old and the new active volume; no value is lost."""
     fs = NoRoomForIndexFiles()
     store = open_store(tmp_path, fs=fs)
     store.put(b"k", b"v")
@@ -91,10 +91,10 @@ def test_index_files_a_rotation_cannot_write_are_counted(
     store.close()
 
 
-def test_index_files_a_start_cannot_write_are_counted(
+def test_failed_writes_of_index_files_at_startup_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each once, those of the head and of another volume; the values are all there."""
+    """Once for each volume; no value is lost."""
     fs = NoRoomForIndexFiles()
     store = open_store(tmp_path, fs=fs)
     store.put(b"k", b"v")

@@ -1,4 +1,4 @@
-"""The store through its own methods: what is put is what is got."""
+"""The store through its public methods."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FailingFileSystem(OsFileSystem):
         self.failing: dict[str, int] = {}
 
     def __getattribute__(self, name: str) -> Any:
-        """Hand out a method that fails when it is told to."""
+        """Return a method that fails if its name is in `failing`."""
         found = object.__getattribute__(self, name)
         if name not in {"pread", "pwritev", "sync", "allocate", "free_bytes"}:
             return found
@@ -56,7 +56,7 @@ class FailingFileSystem(OsFileSystem):
         return call
 
 
-def test_a_value_comes_back_with_all_that_is_known_of_it(tmp_path: Path) -> None:
+def test_get_returns_a_value_with_all_its_metadata(tmp_path: Path) -> None:
     """Put and get agree on every field."""
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
@@ -80,7 +80,7 @@ def test_a_value_comes_back_with_all_that_is_known_of_it(tmp_path: Path) -> None
 
 
 def test_a_key_never_put_is_a_miss(tmp_path: Path) -> None:
-    """A miss is None, for get and head."""
+    """A miss is None, for get and stat."""
     store = open_store(tmp_path)
 
     assert store.get(b"k") is None
@@ -90,8 +90,8 @@ def test_a_key_never_put_is_a_miss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 1000, ROOM])
-def test_values_of_every_length_are_values(tmp_path: Path, length: int) -> None:
-    """An empty value is one, and so is one that fills a volume."""
+def test_values_of_every_length_are_stored(tmp_path: Path, length: int) -> None:
+    """From an empty value to one that fills a volume."""
     store = open_store(tmp_path)
     value = os.urandom(length)
     store.put(b"k", value)
@@ -100,10 +100,10 @@ def test_values_of_every_length_are_values(tmp_path: Path, length: int) -> None:
     store.close()
 
 
-def test_a_value_that_fits_no_volume_is_refused_with_both_numbers(
+def test_a_value_larger_than_a_volume_is_refused_with_both_sizes(
     tmp_path: Path,
 ) -> None:
-    """The error says what was sent and what is allowed; nothing changes."""
+    """The error has the size and the limit; nothing changes."""
     store = open_store(tmp_path)
     store.put(b"k", b"old")
 
@@ -114,8 +114,8 @@ def test_a_value_that_fits_no_volume_is_refused_with_both_numbers(
     store.close()
 
 
-def test_the_last_put_counts(tmp_path: Path) -> None:
-    """An overwritten value is never seen again."""
+def test_get_returns_the_value_put_last(tmp_path: Path) -> None:
+    """An overwritten value is never returned."""
     store = open_store(tmp_path)
     store.put(b"k", b"first")
     store.put(b"k", b"second")
@@ -139,8 +139,8 @@ def test_an_expired_value_is_a_miss(tmp_path: Path) -> None:
     store.close()
 
 
-def test_expired_value_is_no_more_to_delete(tmp_path: Path) -> None:
-    """Told as a miss and counted apart; it stays gone when the clock is put back."""
+def test_delete_of_an_expired_value_returns_false(tmp_path: Path) -> None:
+    """It is a miss of its own kind, and stays deleted if the clock is set back."""
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
     store.put(b"k", b"v", expires_ms=clock.now_ms + 1000)
@@ -155,8 +155,8 @@ def test_expired_value_is_no_more_to_delete(tmp_path: Path) -> None:
     store.close()
 
 
-def test_rotation_loses_the_oldest_volume_only(tmp_path: Path) -> None:
-    """After a full turn the newest volumes are there and the disk has not grown."""
+def test_rotation_evicts_the_oldest_volume_only(tmp_path: Path) -> None:
+    """After a full turn the newest volumes are readable and the files have not grown."""
     store = open_store(tmp_path)
     turns = [fill_volume(store, b"%d" % turn) for turn in range(VOLUME_NUM + 2)]
 
@@ -170,7 +170,7 @@ def test_rotation_loses_the_oldest_volume_only(tmp_path: Path) -> None:
 
 
 def test_rotation_keeps_a_newer_copy_of_an_overwritten_key(tmp_path: Path) -> None:
-    """Only keys whose current record lies in the reclaimed volume are forgotten."""
+    """Only keys whose current record is in the reclaimed volume are evicted."""
     store = open_store(tmp_path)
     store.put(b"k", b"first")
     fill_volume(store)
@@ -183,7 +183,7 @@ def test_rotation_keeps_a_newer_copy_of_an_overwritten_key(tmp_path: Path) -> No
 
 
 def test_rotation_over_a_deleted_key_works(tmp_path: Path) -> None:
-    """A key that was deleted is no trouble to the volume it lay in."""
+    """The volume of a deleted record can be reclaimed."""
     store = open_store(tmp_path)
     store.put(b"k", b"v")
     assert store.delete(b"k")
@@ -194,7 +194,7 @@ def test_rotation_over_a_deleted_key_works(tmp_path: Path) -> None:
     store.close()
 
 
-def test_memory_of_forgotten_keys_is_given_back(tmp_path: Path) -> None:
+def test_memory_of_evicted_keys_is_freed(tmp_path: Path) -> None:
     """The index does not grow with the number of turns."""
     store = open_store(tmp_path)
     sizes = []
@@ -206,8 +206,8 @@ def test_memory_of_forgotten_keys_is_given_back(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_damaged_record_is_a_miss_and_forgotten(tmp_path: Path) -> None:
-    """A byte that changed on the disk is noticed, counted, and not served."""
+def test_a_damaged_record_is_a_miss_and_leaves_the_index(tmp_path: Path) -> None:
+    """A changed byte on the disk is detected and counted."""
     store = open_store(tmp_path)
     record = store.put(b"k", b"value")
     with Path(tmp_path, "data", "0").open("r+b") as volume:
@@ -220,8 +220,8 @@ def test_a_damaged_record_is_a_miss_and_forgotten(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_volume_cut_short_under_us_is_a_miss(tmp_path: Path) -> None:
-    """Reading behind the end of a file is damage like any other."""
+def test_a_record_in_a_truncated_volume_is_a_miss(tmp_path: Path) -> None:
+    """A read after the end of the file counts as damage."""
     store = open_store(tmp_path)
     store.put(b"k", b"value")
     os.truncate(Path(tmp_path, "data", "0"), 70)
@@ -231,8 +231,8 @@ def test_a_volume_cut_short_under_us_is_a_miss(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_read_error_is_a_miss_but_not_forgotten(tmp_path: Path) -> None:
-    """The disk may recover; three errors in a row say that it is not good."""
+def test_a_read_error_is_a_miss_and_the_key_stays(tmp_path: Path) -> None:
+    """The disk may recover; after three errors in a row it counts as failed."""
     fs = FailingFileSystem()
     store = open_store(tmp_path, fs=fs)
     store.put(b"k", b"v")
@@ -266,10 +266,10 @@ def test_a_refused_write_keeps_the_old_value(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_full_disk_refuses_the_next_volume_and_goes_on_reading(
+def test_a_full_disk_refuses_the_next_volume_and_serves_reads(
     tmp_path: Path,
 ) -> None:
-    """The error says both numbers; what still fits the head is still stored."""
+    """The error has both numbers; a record that fits the active volume is stored."""
     fs = FailingFileSystem()
     store = open_store(tmp_path, fs=fs)
     store.put(b"k", bytes(10_000))
@@ -286,8 +286,8 @@ def test_a_full_disk_refuses_the_next_volume_and_goes_on_reading(
     store.close()
 
 
-def test_a_disk_full_at_the_start_still_opens(tmp_path: Path) -> None:
-    """What is there is served; puts are refused until there is room."""
+def test_a_store_on_a_full_disk_opens(tmp_path: Path) -> None:
+    """Reads are served; puts are refused until there is disk space."""
     store = open_store(tmp_path)
     store.put(b"k", b"v")
     store.close()
@@ -304,8 +304,8 @@ def test_a_disk_full_at_the_start_still_opens(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_failed_sync_is_not_tried_again_on_the_same_volume(tmp_path: Path) -> None:
-    """In mode "always" the put fails, the old value stays, a new volume is begun."""
+def test_a_volume_whose_sync_failed_is_not_written_again(tmp_path: Path) -> None:
+    """In mode "always" the put fails, the old value stays, the next put starts a volume."""
     fs = FailingFileSystem()
     store = open_store(tmp_path, fs=fs, sync_mode="always")
     store.put(b"k", b"old")
@@ -321,7 +321,7 @@ def test_a_failed_sync_is_not_tried_again_on_the_same_volume(tmp_path: Path) -> 
 
 
 def test_a_large_value_is_in_memory_once_while_it_is_read(tmp_path: Path) -> None:
-    """It goes from the disk into the bytes that are answered, without a copy."""
+    """The value is not copied."""
     value = os.urandom(8 << 20)
     store = open_store(tmp_path, volume_size=1 << 24)
     store.put(b"large", value, content_type=b"text/plain", content_encoding=b"br")
@@ -342,7 +342,7 @@ def test_a_large_value_is_in_memory_once_while_it_is_read(tmp_path: Path) -> Non
 def test_a_large_record_with_a_flipped_bit_is_a_miss(
     tmp_path: Path, place: int
 ) -> None:
-    """In its header, its key, and wherever in its value."""
+    """In its header, its key and its value."""
     store = open_store(tmp_path, volume_size=1 << 22)
     record = store.put(b"large", os.urandom(1 << 20))
     with (tmp_path / "data" / "0").open("r+b") as volume:
@@ -356,8 +356,8 @@ def test_a_large_record_with_a_flipped_bit_is_a_miss(
     store.close()
 
 
-def test_a_large_record_that_was_cut_is_a_miss(tmp_path: Path) -> None:
-    """A volume somebody has shortened ends within the value."""
+def test_a_truncated_large_record_is_a_miss(tmp_path: Path) -> None:
+    """The file ends within the value."""
     store = open_store(tmp_path, volume_size=1 << 22)
     record = store.put(b"large", bytes(1 << 20))
     os.truncate(tmp_path / "data" / "0", record.offset + (1 << 19))
@@ -367,8 +367,8 @@ def test_a_large_record_that_was_cut_is_a_miss(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_flush_forgets_everything_and_the_store_goes_on(tmp_path: Path) -> None:
-    """Every volume, the head too; what is put afterwards is there."""
+def test_a_flush_drops_everything_and_the_store_works(tmp_path: Path) -> None:
+    """The records of every volume, the active one too; later puts are stored."""
     store = open_store(tmp_path)
     turns = [fill_volume(store, b"%d" % turn) for turn in range(VOLUME_NUM + 1)]
     store.flush()
@@ -382,8 +382,8 @@ def test_a_flush_forgets_everything_and_the_store_goes_on(tmp_path: Path) -> Non
     store.close()
 
 
-def test_a_flush_without_room_leaves_everything(tmp_path: Path) -> None:
-    """The error says so, and nothing was dropped."""
+def test_a_flush_on_a_full_disk_drops_nothing(tmp_path: Path) -> None:
+    """It raises the error of a full disk."""
     fs = FailingFileSystem()
     store = open_store(tmp_path, fs=fs)
     store.put(b"k", b"v")
@@ -398,8 +398,8 @@ def test_a_flush_without_room_leaves_everything(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_copy_counts_while_it_is_the_record_the_index_names(tmp_path: Path) -> None:
-    """Not after an overwrite, a delete or its expiry; again when only age took it."""
+def test_a_copy_is_valid_while_the_index_has_its_record(tmp_path: Path) -> None:
+    """Not after an overwrite, a delete or its expiry, but after it was reclaimed."""
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
     put = store.put(b"k", b"v", content_type=b"x/y", expires_ms=clock.now_ms + 1000)
@@ -427,15 +427,15 @@ def test_a_copy_counts_while_it_is_the_record_the_index_names(tmp_path: Path) ->
     store.close()
 
 
-def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
-    """A second close does nothing."""
+def test_a_second_close_does_nothing(tmp_path: Path) -> None:
+    """The lock is released once."""
     store = open_store(tmp_path)
     store.close()
     store.close()
 
 
 @pytest.mark.parametrize("sync_mode", ["none", "periodic", "always"])
-def test_every_sync_mode_turns_the_cycle_without_leaking_descriptors(
+def test_rotations_leak_no_descriptors_in_any_sync_mode(
     tmp_path: Path, sync_mode: str
 ) -> None:
     """Index files of sealed volumes are closed in every mode."""

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """Which records are live, where, and what the cycle has taken."""
+    """Which records are live, where, and which were evicted."""
 
     def __init__(self, store: Store) -> None:
-        """Know nothing of an empty store."""
+        """Start with an empty store."""
         self.store = store
         self.live: dict[bytes, tuple[tuple[int, int], int]] = {}
         self.evicted_records = 0
@@ -41,28 +41,28 @@ class Model:
         self.live[key] = ((record.generation, record.volume), record.size)
 
     def delete(self, key: bytes) -> None:
-        """Forget a key, which takes room for a tombstone, and so may rotate."""
+        """Delete a key; the tombstone may cause a rotation."""
         self.store.delete(key)
         self._evict()
         self.live.pop(key, None)
 
     def _evict(self) -> None:
-        """Take out what lies in lives that are over, and count it."""
-        lives = {(v.generation, v.id) for v in self.store.usage().volumes if v.used}
-        for key, (life, size) in list(self.live.items()):
-            if life not in lives:
+        """Remove and count the records of reclaimed volumes."""
+        valid = {(v.generation, v.id) for v in self.store.usage().volumes if v.used}
+        for key, (volume, size) in list(self.live.items()):
+            if volume not in valid:
                 del self.live[key]
                 self.evicted_records += 1
                 self.evicted_bytes += size
 
     def agrees(self) -> None:
-        """Compare what the store says with what it must be."""
+        """Compare the usage with the model."""
         usage = self.store.usage()
-        by_life: dict[tuple[int, int], list[int]] = {}
-        for life, size in self.live.values():
-            by_life.setdefault(life, []).append(size)
+        by_place: dict[tuple[int, int], list[int]] = {}
+        for place, size in self.live.values():
+            by_place.setdefault(place, []).append(size)
         for volume in usage.volumes:
-            sizes = by_life.get((volume.generation, volume.id), [])
+            sizes = by_place.get((volume.generation, volume.id), [])
             assert (volume.live_records, volume.live) == (len(sizes), sum(sizes))
             assert volume.live + volume.dead == volume.used <= volume.size
         assert usage.keys == len(self.live) == self.store.count
@@ -73,10 +73,10 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_live_and_dead_and_evicted_are_those_of_a_model(
+def test_live_dead_and_evicted_bytes_are_those_of_a_model(
     tmp_path: Path, seed: int
 ) -> None:
-    """Over some turns of the cycle, with keys replaced and deleted on the way."""
+    """Over several turns, with keys overwritten and deleted."""
     chance = random.Random(seed)  # noqa: S311 - No secret.
     store = open_store(tmp_path)
     model = Model(store)
@@ -92,8 +92,8 @@ def test_live_and_dead_and_evicted_are_those_of_a_model(
     store.close()
 
 
-def test_every_slot_is_shown_used_or_not(tmp_path: Path) -> None:
-    """A new store has a head and slots that wait; a turn later none waits."""
+def test_every_volume_id_is_listed(tmp_path: Path) -> None:
+    """A new store has one active volume and empty ones; a turn later none is empty."""
     store = open_store(tmp_path)
     usage = store.usage()
     assert [v.state for v in usage.volumes] == ["active", "empty", "empty", "empty"]
@@ -109,8 +109,8 @@ def test_every_slot_is_shown_used_or_not(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_volume_knows_when_it_began_also_after_a_restart(tmp_path: Path) -> None:
-    """By the clock when it became the head, by its header later."""
+def test_the_start_time_of_a_volume_survives_a_restart(tmp_path: Path) -> None:
+    """From the clock when it became active, from its header later."""
     clock = FakeClock()
     first = clock.now_ms
     store = open_store(tmp_path, clock=clock)
@@ -125,10 +125,10 @@ def test_a_volume_knows_when_it_began_also_after_a_restart(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_volume_whose_header_is_damaged_does_not_know_when_it_began(
+def test_the_start_time_of_a_volume_with_a_damaged_header_is_unknown(
     tmp_path: Path,
 ) -> None:
-    """It is read all the same, by its index file."""
+    """Its records are read, by its index file."""
     store = open_store(tmp_path, clock=FakeClock())
     keys = fill_volume(store)
     store.close()
@@ -142,10 +142,10 @@ def test_a_volume_whose_header_is_damaged_does_not_know_when_it_began(
     store.close()
 
 
-def test_volumes_of_other_sizes_and_numbers_are_shown_as_they_are(
+def test_volumes_of_earlier_settings_are_shown_as_they_are(
     tmp_path: Path,
 ) -> None:
-    """After a change of settings the slots change when their turn comes."""
+    """A volume gets the new size when its id is used again."""
     store = open_store(tmp_path)
     fill_volume(store)
     store.close()
@@ -159,10 +159,10 @@ def test_volumes_of_other_sizes_and_numbers_are_shown_as_they_are(
     store.close()
 
 
-def test_a_disk_that_does_not_answer_does_not_keep_the_rest_from_being_known(
+def test_usage_works_if_the_disk_does_not_answer(
     tmp_path: Path,
 ) -> None:
-    """The length of a file may not be to be had; a volume has what was written."""
+    """Without the length of the file, its size is what was written."""
 
     class Silent(UnsyncedFileSystem):
         is_silent = False

@@ -1,4 +1,4 @@
-"""Appending to the head: which bytes are written, and when lines are."""
+"""Appending to a volume: which bytes are written, and when index entries are."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_many_puts_write_few_index_lines_at_a_time(tmp_path: Path) -> None:
-    """Index lines go out in batches, so that a put is one write."""
+def test_index_entries_are_written_in_batches(tmp_path: Path) -> None:
+    """So that a put is one write."""
     calls: list[int] = []
 
     class CountingFileSystem(OsFileSystem):
@@ -34,8 +34,8 @@ def test_many_puts_write_few_index_lines_at_a_time(tmp_path: Path) -> None:
     store.close()
 
 
-def test_each_page_of_a_volume_is_first_written_whole(tmp_path: Path) -> None:
-    """A part of a page that is not in memory would have to be read from the disk first."""
+def test_the_first_write_of_a_page_is_a_whole_page(tmp_path: Path) -> None:
+    """For part of a page that is not in memory, the kernel would read it first."""
     writes: list[tuple[int, int]] = []
 
     class RecordingFileSystem(OsFileSystem):
@@ -68,8 +68,8 @@ def test_each_page_of_a_volume_is_first_written_whole(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_fills_a_page_is_overwritten_by_the_next_record(tmp_path: Path) -> None:
-    """Records lie one behind the other, as if pages were not filled."""
+def test_the_next_record_overwrites_the_padding_of_a_page(tmp_path: Path) -> None:
+    """Records are adjacent."""
     store = open_store(tmp_path, volume_size=1 << 20)
     records = [store.put(b"%d" % n, b"v" * n) for n in range(200)]
 
