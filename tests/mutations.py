@@ -92,7 +92,7 @@ MUTATIONS: Final = (
     mutation(
         "a record of another volume is accepted",
         "store.format:decode_record",
-        replace("data.startswith(prefix)", "data.startswith(prefix[:4])"),
+        replace("found != prefix", "found[:4] != prefix[:4]"),
     ),
     mutation(
         "a reclaimed volume stays in the table of volumes",

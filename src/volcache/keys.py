@@ -16,10 +16,10 @@ from volcache.errors import BadKeyError, KeyTooLongError
 
 # Paths under this prefix belong to the operator: `/-/healthy` is never a stored value.
 RESERVED_PREFIX: Final = "/-/"
-# The prefix and its successor in code point order: a path has the prefix if and only if
-# it is not below the first and below the second. Comparing is faster than slicing.
-_RESERVED_END: Final = "/-0"
-_SLASH_END: Final = "0"
+# Paths from the first up to the second begin with a slash but not with the reserved
+# prefix: in code point order "0" follows "/". Two comparisons are faster than two slices.
+_ORDINARY_FIRST: Final = "/-0"
+_ORDINARY_END: Final = "0"
 
 _CONTROL_BYTE: Final = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -42,10 +42,10 @@ def parse_key(path: str, size_max: int) -> bytes:
             byte, resolves above the root, or has the reserved prefix.
         KeyTooLongError: The key is longer than `size_max` bytes after resolving.
     """
-    # These tests are all that an ordinary path costs. "/." finds every dot segment, but
-    # also names such as "/.git", which `_canonical` leaves unchanged.
+    # These tests are all that an ordinary path costs. Some paths that `_canonical` leaves
+    # unchanged do not pass them: "/." finds every dot segment, but also "/.git".
     is_ordinary = (
-        ("/" < path < RESERVED_PREFIX or _RESERVED_END <= path < _SLASH_END)
+        _ORDINARY_FIRST <= path < _ORDINARY_END
         and "/." not in path
         and path.isprintable()
     )

@@ -55,7 +55,7 @@ def test_promtool_accepts_the_metrics(
     store = open_store(tmp_path)
     fill_volume(store)
     status = watch_tiered(store)
-    status.requests.answers["GET", "200 OK"].observe(0, 1000)
+    status.requests.answers["GET", "200 OK", "DISK"].observe(0, 1000)
     text = operator_of(status).ask("GET", "/-/metrics").body.decode()
     store.close()
     assert "volcache_hot_server_up" in text
@@ -98,7 +98,7 @@ def test_every_metric_and_label_in_use_exists(path: Path, tmp_path: Path) -> Non
     """With a name that does not exist an alarm never fires, and a panel stays empty."""
     store = open_store(tmp_path)
     status = watch_tiered(store)
-    status.requests.answers["GET", "200 OK"].observe(0, 1000)
+    status.requests.answers["GET", "200 OK", "DISK"].observe(0, 1000)
     text = operator_of(status).ask("GET", "/-/metrics").body.decode()
     store.close()
     given = set(re.findall(r"^\w+", text, re.MULTILINE))

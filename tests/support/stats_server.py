@@ -205,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Send the page or the numbers."""
         owner = self.server.owner
         if self.path == "/-/":
-            _, headers, (body,) = page_response()
+            _, headers, (body,), _ = page_response()
             self._send(200, headers, body)
         elif self.path == "/-/stats":
             status, body = owner.answer or (200, owner.encoded())

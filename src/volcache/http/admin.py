@@ -135,6 +135,7 @@ def _data_response(
             *headers,
         ],
         [body],
+        "",
     )
 
 
@@ -174,4 +175,4 @@ _PAGE_HEADERS: Final = (
 
 def page_response() -> Response:
     """Return the 200 with the page."""
-    return OK, list(_PAGE_HEADERS), [_PAGE]
+    return OK, list(_PAGE_HEADERS), [_PAGE], ""

@@ -21,16 +21,18 @@ from volcache.http.preconditions import ETAG_FORMAT, PreconditionFailedError, et
 from volcache.http.upload import BadHeaderError, LengthRequiredError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from volcache.store import Record
 
 Headers: TypeAlias = list[tuple[str, str]]
-# Status line, headers without Date in a list of their own, body. A plain tuple: a
-# NamedTuple costs 0.2 us per request.
-Response: TypeAlias = tuple[str, Headers, list[bytes]]
+# Status line, headers without Date in a list of their own, body, and the source of the
+# value: the tier that was read, MISS if neither tier has the key, "" if none was read. A
+# plain tuple: a NamedTuple costs 0.2 us per request.
+Response: TypeAlias = tuple[str, Headers, list[bytes], str]
 
 OK: Final = "200 OK"
+MISS: Final = "MISS"
 
 # The status of every error that can end a request. A class without a row has the status
 # of its nearest base class. An error outside the table is a bug: 500.
@@ -62,7 +64,7 @@ _NS_PER_MS: Final = 1_000_000
 # Misses are as frequent as hits, so their text is encoded once.
 _MISS_TEXT: Final = b"no value is stored under this key\n"
 _MISS_HEADERS: Final = (
-    ("X-Cache", "MISS"),
+    ("X-Cache", MISS),
     _TEXT_TYPE,
     ("Content-Length", str(len(_MISS_TEXT))),
 )
@@ -103,17 +105,18 @@ def text_response(status: HTTPStatus, text: str, *extra: tuple[str, str]) -> Res
         f"{status.value} {status.phrase}",
         [*extra, _TEXT_TYPE, ("Content-Length", str(len(body)))],
         [body],
+        "",
     )
 
 
 def empty_response(*headers: tuple[str, str]) -> Response:
     """Return a 200 without a body."""
-    return OK, [*headers, ("Content-Length", "0")], [b""]
+    return OK, [*headers, ("Content-Length", "0")], [b""], ""
 
 
 def miss_response() -> Response:
     """Return the 404 for a key that has no value."""
-    return "404 Not Found", [*_MISS_HEADERS], [_MISS_TEXT]
+    return "404 Not Found", [*_MISS_HEADERS], [_MISS_TEXT], MISS
 
 
 def stored_response(record: Record) -> Response:
@@ -123,38 +126,40 @@ def stored_response(record: Record) -> Response:
         ("ETag", etag_of(record)),
         ("Content-Length", "0"),
     ]
-    return OK, headers, [b""]
+    return OK, headers, [b""], ""
 
 
-def not_modified_response(headers: Headers) -> Response:
-    """Return a 304; `headers` are those of the 200."""
+def not_modified_response(headers: Headers, source: str) -> Response:
+    """Return a 304; `headers` are those of the 200, `source` is that of the record."""
     # RFC 9110 section 15.4.5: no representation metadata besides that of validators.
-    return "304 Not Modified", [h for h in headers if h[0] != "Content-Type"], []
+    headers = [header for header in headers if header[0] != "Content-Type"]
+    return "304 Not Modified", headers, [], source
 
 
-def range_response(headers: Headers, value: bytes, part: range) -> Response:
+def range_response(headers: Headers, record: Record, part: range) -> Response:
     """
     Return a 206 with a part of a value; a 416 if the part is empty.
 
     Args:
         headers: Those of the 200.
-        value: The whole value.
+        record: Has the whole value.
         part: Indexes within the value, or an empty range.
     """
     if not part:
-        size = len(value)
-        return text_response(
+        status, headers, text, _ = text_response(
             HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-            f"the range starts after the end of the file; the file has {size} bytes",
-            ("Content-Range", f"bytes */{size}"),
+            f"the range starts after the end of the file; the file has {record.length}"
+            " bytes",
+            ("Content-Range", f"bytes */{record.length}"),
         )
-    body = value[part.start : part.stop]
-    headers = [h for h in headers if h[0] != "Content-Length"]
+        return status, headers, text, record.source
+    body = record.value[part.start : part.stop]
+    headers = [header for header in headers if header[0] != "Content-Length"]
     headers += [
         ("Content-Length", str(len(body))),
-        ("Content-Range", f"bytes {part.start}-{part.stop - 1}/{len(value)}"),
+        ("Content-Range", f"bytes {part.start}-{part.stop - 1}/{record.length}"),
     ]
-    return "206 Partial Content", headers, [body]
+    return "206 Partial Content", headers, [body], record.source
 
 
 class ValueHeaders:
@@ -165,20 +170,29 @@ class ValueHeaders:
     types. Formatting a date takes longer than all other headers together.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int]) -> None:
+        """Take the time from `clock`, in nanoseconds since the epoch."""
+        self._clock = clock
+        self._second = 0
+        self.date = ("Date", "")
         self._last_modified: dict[int, tuple[str, str]] = {}
         self._ages: dict[int, tuple[str, str]] = {}
         self._types: dict[bytes, tuple[str, str]] = {}
 
-    def make(self, key: bytes, record: Record, now_ns: int) -> Headers:
+    def update(self) -> int:
         """
-        Return the headers of a GET or HEAD that found a record: a new list.
+        Set `date`, and the time that ages refer to, to the present second.
 
-        Args:
-            key: Its suffix suggests a content type if none was stored.
-            record: What was found.
-            now_ns: Nanoseconds since the epoch.
+        Returns:
+            How many nanoseconds the second still lasts.
         """
+        now_ns = self._clock()
+        self._second = now_ns // NS_PER_SECOND
+        self.date = ("Date", format_date(self._second))
+        return NS_PER_SECOND - now_ns % NS_PER_SECOND
+
+    def make(self, key: bytes, record: Record) -> Headers:
+        """Return the headers of a GET or HEAD that found a record: a new list."""
         # Unpacked at once: attributes of a named tuple would take 0.2 us more.
         (
             _value,
@@ -195,7 +209,7 @@ class ValueHeaders:
             source,
         ) = record
         stored = stored_ms // 1000
-        age = now_ns // NS_PER_SECOND - stored
+        age = self._second - stored
         headers = [
             ("X-Position", f"{volume},{offset},{size}"),
             ("X-Cache", source),
@@ -211,7 +225,7 @@ class ValueHeaders:
         if content_encoding:
             headers.append(("Content-Encoding", content_encoding.decode("latin-1")))
         if expires_ms:
-            left = max(expires_ms - now_ns // _NS_PER_MS, 0) // 1000
+            left = max(expires_ms - self._clock() // _NS_PER_MS, 0) // 1000
             headers.append(("Cache-Control", f"max-age={left}"))
         return headers
 
@@ -236,12 +250,6 @@ class ValueHeaders:
         header = ("Age", str(max(seconds, 0)))
         self._ages[seconds] = header
         return header
-
-
-@lru_cache(maxsize=2)
-def date_header(second: int) -> tuple[str, str]:
-    """Return the header Date of a second since the epoch."""
-    return "Date", format_date(second)
 
 
 def content_type_of(key: bytes, record: Record) -> str:

@@ -54,7 +54,7 @@ def file_response(path: str, key: bytes, record: Record) -> Response:
 
 def created_response() -> Response:
     """Return the 201 for a MKCOL."""
-    return "201 Created", [("Content-Length", "0")], [b""]
+    return "201 Created", [("Content-Length", "0")], [b""], ""
 
 
 def _multi_status(path: str, properties: str) -> Response:
@@ -65,4 +65,4 @@ def _multi_status(path: str, properties: str) -> Response:
         ("Content-Type", "application/xml; charset=utf-8"),
         ("Content-Length", str(len(body))),
     ]
-    return "207 Multi-Status", headers, [body]
+    return "207 Multi-Status", headers, [body], ""

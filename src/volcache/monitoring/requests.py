@@ -5,27 +5,28 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from random import getrandbits
 from typing import Final
 
 from volcache.histogram import Histogram
 
 VERBS: Final = ("GET", "HEAD", "PUT", "DELETE", "OTHER")
-# One hit in 64 is sampled to find the hottest keys. The choice is random, because every
-# 64th request would show the same few keys of a client that asks for them in turn.
+# One read in 64 is sampled to find the hottest keys: those whose duration in nanoseconds
+# has these bits 0. They are random, whereas every 64th read would select the same few keys
+# of a client that reads keys in turn.
 SAMPLE_ONE_IN: Final = 64
-_SAMPLE_BITS: Final = SAMPLE_ONE_IN.bit_length() - 1
+SAMPLE_MASK: Final = SAMPLE_ONE_IN - 1
 _SAMPLED_KEYS_MAX: Final = 2048
+_READS: Final = ("GET", "HEAD")
 
 
-class _Answers(dict[tuple[str, str], Histogram]):
-    """The durations of requests, by verb and status line."""
+class _Answers(dict[tuple[str, str, str], Histogram]):
+    """The durations of requests, by verb, status line and source."""
 
-    def __missing__(self, answer: tuple[str, str]) -> Histogram:
+    def __missing__(self, answer: tuple[str, str, str]) -> Histogram:
         """Add a histogram; methods outside `VERBS` share one, so clients add few."""
-        method, status = answer
+        method, status, source = answer
         if method not in VERBS:
-            return self["OTHER", status]
+            return self["OTHER", status, source]
         histogram = self[answer] = Histogram()
         return histogram
 
@@ -35,33 +36,14 @@ class RequestStats:
     """
     Counts since the start.
 
-    Every request is counted by `answers[method, status_line].observe(started_ns, ns)`.
+    A request is counted by `answers[method, status_line, source].observe(started_ns, ns)`;
+    the source is the tier that was read, MISS if neither tier has the key, else empty.
     """
 
     answers: _Answers = field(default_factory=_Answers)
-    memc_hits: int = 0  # GETs and HEADs that found a value in the hot tier
-    disk_hits: int = 0  # GETs and HEADs that found a value on the disk
-    misses: int = 0  # GETs and HEADs that found no value
     bytes_in: int = 0  # of values stored
     bytes_out: int = 0  # of values, or parts of values, sent
-    sampled: Counter[bytes] = field(default_factory=Counter)  # keys of hits
-
-    def count_hit(self, key: bytes, source: str, size: int) -> None:
-        """
-        Count a GET or HEAD that found a value.
-
-        Args:
-            key: Of the value; sampled to find the hottest keys.
-            source: `DISK`, or `MEMC` for the hot tier.
-            size: Bytes of the value that are sent.
-        """
-        if source == "DISK":
-            self.disk_hits += 1
-        else:
-            self.memc_hits += 1
-        self.bytes_out += size
-        if not getrandbits(_SAMPLE_BITS):
-            self.sample(key)
+    sampled: Counter[bytes] = field(default_factory=Counter)  # keys of reads
 
     def sample(self, key: bytes) -> None:
         """
@@ -91,17 +73,29 @@ class RequestStats:
         """Return the number of requests by verb and status."""
         # Status lines may differ in their reason alone, so counts are added.
         found: Counter[tuple[str, int]] = Counter()
-        for (verb, status), histogram in self.answers.items():
+        for (verb, status, _), histogram in self.answers.items():
             found[verb, int(status[:3])] += histogram.count
         return dict(found)
 
     def hits(self) -> dict[str, int]:
         """Return the number of GETs and HEADs that found a value, by source."""
-        return {"MEMC": self.memc_hits, "DISK": self.disk_hits}
+        return {source: self._reads(source) for source in ("MEMC", "DISK")}
+
+    @property
+    def misses(self) -> int:
+        """The number of GETs and HEADs that found no value."""
+        return self._reads("MISS")
+
+    def _reads(self, source: str) -> int:
+        return sum(
+            histogram.count
+            for (verb, _, found), histogram in self.answers.items()
+            if found == source and verb in _READS
+        )
 
     def latencies(self) -> dict[str, Histogram]:
         """Return the durations of requests by verb."""
         merged = {verb: Histogram() for verb in VERBS}
-        for (verb, _), histogram in self.answers.items():
+        for (verb, _, _), histogram in self.answers.items():
             merged[verb] = merged[verb].merged(histogram)
         return merged

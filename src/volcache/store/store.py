@@ -40,8 +40,8 @@ from volcache.store.format import (
     decode_record,
     encode_record,
     encode_tombstone,
-    make_record,
     make_seq,
+    new_record,
     prefix_length,
 )
 from volcache.store.log import CircularLog, SyncMode
@@ -473,7 +473,8 @@ class Store:
             index.set(key, volume.seq, offset, size)
             if index.is_sweeping:
                 index.sweep(_SWEEP_ENTRIES)
-        return make_record(
+        return new_record(
+            Record,
             (
                 value,
                 content_type,
@@ -487,7 +488,7 @@ class Store:
                 length,
                 checksum,
                 "DISK",
-            )
+            ),
         )
 
     def _append(

@@ -43,6 +43,13 @@ def errors_of(module: ModuleType) -> list[type[BaseException]]:
     ]
 
 
+def headers_at_now() -> ValueHeaders:
+    """Return the headers at 09:00:07."""
+    values = ValueHeaders(lambda: NOW_NS)
+    values.update()
+    return values
+
+
 @pytest.fixture
 def record() -> Record:
     """Return a record without stored headers."""
@@ -75,12 +82,12 @@ def test_status_is_that_of_the_nearest_base_class() -> None:
 
 def test_text_is_one_line() -> None:
     """Line ends in a cause cannot add a line; odd characters are escaped."""
-    status, headers, body = text_response(
+    status, headers, body, source = text_response(
         HTTPStatus.BAD_REQUEST, "a\r\nb \udc80 \u20ac"
     )
     assert body == [b"a b \\udc80 \xe2\x82\xac\n"]
     assert ("Content-Length", str(len(body[0]))) in headers
-    assert status == "400 Bad Request"
+    assert (status, source) == ("400 Bad Request", "")
 
 
 def test_etag_depends_on_position_and_value(record: Record) -> None:
@@ -103,12 +110,12 @@ def test_put_response_has_position_and_tag(record: Record) -> None:
         ("ETag", etag_of(record)),
         ("Content-Length", "0"),
     ]
-    assert stored_response(record) == ("200 OK", headers, [b""])
+    assert stored_response(record) == ("200 OK", headers, [b""], "")
 
 
 def test_hit_has_all_headers(record: Record) -> None:
     """Without a stored type, the type is guessed."""
-    assert ValueHeaders().make(b"a/b.json", record, NOW_NS) == [
+    assert headers_at_now().make(b"a/b.json", record) == [
         ("X-Position", "3,64,72"),
         ("X-Cache", "DISK"),
         ("ETag", etag_of(record)),
@@ -120,19 +127,26 @@ def test_hit_has_all_headers(record: Record) -> None:
     ]
 
 
+def test_update_sets_the_date_and_returns_the_rest_of_the_second() -> None:
+    """The caller need not read the clock before the second ends."""
+    values = ValueHeaders(lambda: NOW_NS + 300_000_000)
+    assert values.update() == 700_000_000
+    assert values.date == ("Date", "Sat, 21 Nov 2026 09:00:07 GMT")
+
+
 def test_stored_headers_are_returned(record: Record) -> None:
     """They take precedence over the guess, byte for byte."""
     record = record._replace(content_type=b"a/\xe9", content_encoding=b"br")
-    headers = dict(ValueHeaders().make(b"a/b.json", record, NOW_NS))
+    headers = dict(headers_at_now().make(b"a/b.json", record))
     assert headers["Content-Type"] == "a/\xe9"
     assert headers["Content-Encoding"] == "br"
 
 
 def test_each_response_has_its_own_list(record: Record) -> None:
     """App adds Date to it."""
-    values = ValueHeaders()
-    values.make(b"key", record, NOW_NS).clear()
-    assert values.make(b"key", record, NOW_NS)
+    values = headers_at_now()
+    values.make(b"key", record).clear()
+    assert values.make(b"key", record)
 
 
 @pytest.mark.property
@@ -154,10 +168,10 @@ def test_shared_headers_are_bounded(
     monkeypatch.setattr("volcache.http.responses._DATES_KEPT_MAX", 3)
     monkeypatch.setattr("volcache.http.responses._AGES_KEPT_MAX", 3)
     monkeypatch.setattr("volcache.http.responses._TYPES_KEPT_MAX", 3)
-    values = ValueHeaders()
+    values = headers_at_now()
     for number in range(20):
         record = record._replace(stored_ms=number * 1000, content_type=b"x/%d" % number)
-        assert ("Content-Type", f"x/{number}") in values.make(b"k", record, NOW_NS)
+        assert ("Content-Type", f"x/{number}") in values.make(b"k", record)
     assert len(values._last_modified) <= 3
     assert len(values._ages) <= 3
     assert len(values._types) <= 3

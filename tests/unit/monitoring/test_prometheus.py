@@ -31,15 +31,20 @@ def scrape(monitor: Monitor) -> dict[str, float]:
 
 def test_requests_hits_and_misses_add_up(store: Store) -> None:
     """Each request has one status and one duration; each read is a hit or a miss."""
-    requests = RequestStats(memc_hits=2, disk_hits=4, misses=2)
+    requests = RequestStats()
     requests.bytes_in, requests.bytes_out = 10, 20
     for ns in (3_000, 100_000, 2_000_000_000):
-        requests.answers["GET", "200 OK"].observe(0, ns)
-    for method, status in (("GET", 200), ("GET", 206), ("HEAD", 200), ("GET", 404)):
-        requests.answers[method, f"{status} X"].observe(0, 3_000)
-    requests.answers["HEAD", "404 Not Found"].observe(0, 3_000)
-    requests.answers["PUT", "507 Insufficient Storage"].observe(0, 9_000)
-    requests.answers["BREW", "405 Method Not Allowed"].observe(0, 3_000)
+        requests.answers["GET", "200 OK", "DISK"].observe(0, ns)
+    for method, status, source in (
+        ("GET", 200, "DISK"),
+        ("GET", 206, "MEMC"),
+        ("HEAD", 200, "MEMC"),
+        ("GET", 404, "MISS"),
+        ("HEAD", 404, "MISS"),
+        ("PUT", 507, ""),
+        ("BREW", 405, ""),
+    ):
+        requests.answers[method, f"{status} X", source].observe(0, 3_000)
     found = scrape(watch(store, requests))
 
     assert found["volcache_requests_total{method=GET,status=200}"] == 4

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 def test_requests_are_counted_by_method_and_status() -> None:
     """With their durations, by method."""
     stats = RequestStats()
-    stats.answers["GET", "200 OK"].observe(0, 2000)
-    stats.answers["GET", "200 OK"].observe(0, 3000)
-    stats.answers["GET", "404 Not Found"].observe(0, 3000)
-    stats.answers["PUT", "200 OK"].observe(0, 9000)
+    stats.answers["GET", "200 OK", "DISK"].observe(0, 2000)
+    stats.answers["GET", "200 OK", "MEMC"].observe(0, 3000)
+    stats.answers["GET", "404 Not Found", "MISS"].observe(0, 3000)
+    stats.answers["PUT", "200 OK", ""].observe(0, 9000)
     assert stats.requests() == {("GET", 200): 2, ("GET", 404): 1, ("PUT", 200): 1}
     latencies = stats.latencies()
     assert (latencies["GET"].count, latencies["GET"].total_ns) == (3, 8000)
@@ -33,21 +33,23 @@ def test_requests_are_counted_by_method_and_status() -> None:
     assert latencies["HEAD"].count == 0
 
 
-def test_hits_are_counted_by_source() -> None:
-    """With the bytes that were sent."""
+def test_hits_and_misses_are_counted_by_source() -> None:
+    """Those of GET and HEAD, whatever the status; not those of DELETE."""
     stats = RequestStats()
-    stats.count_hit(b"key", "DISK", 10)
-    stats.count_hit(b"key", "DISK", 0)
-    stats.count_hit(b"key", "MEMC", 5)
+    stats.answers["GET", "200 OK", "DISK"].observe(0, 2000)
+    stats.answers["HEAD", "304 Not Modified", "DISK"].observe(0, 2000)
+    stats.answers["GET", "206 Partial Content", "MEMC"].observe(0, 2000)
+    stats.answers["GET", "503 Service Unavailable", "MISS"].observe(0, 2000)
+    stats.answers["DELETE", "404 Not Found", "MISS"].observe(0, 2000)
     assert stats.hits() == {"MEMC": 1, "DISK": 2}
-    assert stats.bytes_out == 15
+    assert stats.misses == 1
 
 
 def test_unknown_methods_share_one_count() -> None:
     """A client that invents methods does not use up memory."""
     stats = RequestStats()
     for number in range(100):
-        stats.answers[f"X{number}", "405 Method Not Allowed"].observe(0, 10)
+        stats.answers[f"X{number}", "405 Method Not Allowed", ""].observe(0, 10)
     assert stats.requests() == {("OTHER", 405): 100}
 
 
@@ -134,7 +136,7 @@ def test_counters_agree_with_the_requests(app: App, store: Store) -> None:
     assert stats.misses == 2
     assert stats.bytes_in == 500
     assert stats.bytes_out == 310
-    assert store.stats.absent_reads == 2
+    assert store.stats.absent_reads == 3  # One of them is the bad key.
     assert store.stats.writes.count == 6
     assert store.stats.reads.count >= 5
 
