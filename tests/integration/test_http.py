@@ -268,21 +268,21 @@ def put_expecting_continue(
     """Send the head of a PUT, and the body after a 100; return the responses."""
     request = request_bytes("PUT", "/asked", body, f"Expect: {expect}")
     connection.sendall(request.removesuffix(body))
-    told = b""
-    while not told.endswith(b"\r\n\r\n"):
-        told += connection.recv(1)  # Not a byte of the answer that follows.
-    if told.startswith(b"HTTP/1.1 100 "):
+    interim = b""
+    while not interim.endswith(b"\r\n\r\n"):
+        interim += connection.recv(1)  # No byte of the final response.
+    if interim.startswith(b"HTTP/1.1 100 "):
         connection.sendall(body)
         assert read_reply(connection).status == 200
-    return told
+    return interim
 
 
 def test_upload_with_expect_gets_100_continue(port: int) -> None:
     """As Maven, Nix and curl send it; the connection stays open."""
     with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
         for body in (b"one", b"two"):
-            told = put_expecting_continue(connection, body, "100-continue")
-            assert told.startswith(b"HTTP/1.1 100 ")
+            interim = put_expecting_continue(connection, body, "100-continue")
+            assert interim.startswith(b"HTTP/1.1 100 ")
             connection.sendall(request_bytes("GET", "/asked"))
             assert read_reply(connection).body == body
 
@@ -294,8 +294,8 @@ def test_expect_in_capitals_requires_nginx(
     """Java sends `100-Continue`, which bjoern treats as another expectation."""
     address = ("127.0.0.1", ports[way])
     with socket.create_connection(address, ANSWER_SECONDS) as connection:
-        told = put_expecting_continue(connection, b"value", "100-Continue")
-    assert told.startswith(b"HTTP/1.1 %d " % status)
+        interim = put_expecting_continue(connection, b"value", "100-Continue")
+    assert interim.startswith(b"HTTP/1.1 %d " % status)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 SHIPPED: Final = Path(__file__).parents[2] / "systemd" / "volcache.logrotate"
-# systemd of a machine that has one instance: it knows it by its unit.
+# Replaces systemctl on a machine with one instance.
 SYSTEMCTL: Final = """#!/bin/sh
 echo "$*" >> {calls}
 test "$*" = "kill --signal=HUP volcache@1234.service" && kill -HUP {pid}
@@ -80,8 +80,8 @@ class Machine:
             timeout=30,
             check=False,
         )
-        said = done.stdout + done.stderr
-        assert (done.returncode, "error:" in said) == (0, False), said
+        output = done.stdout + done.stderr
+        assert (done.returncode, "error:" in output) == (0, False), output
         wait_until(lambda: self.access.exists() and self.events.exists(), "new files")
 
     def wait_for_line(self, text: str) -> None:

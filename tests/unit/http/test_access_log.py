@@ -1,4 +1,4 @@
-"""The access log has a line for each answer, and nobody can forge one."""
+"""access_log.py: one line per response, which no client can forge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NOW_NS = 1_795_251_600_123_456_789  # 2026-11-21, 09:00.
 HIT = [("X-Position", "0,4096,1500"), ("X-Cache", "DISK"), ("Content-Length", "5")]
-# What nginx's `main` has, then what is ours.
+# The fields of nginx's `main`, then ours.
 LINE = re.compile(
     r'(?P<remote>[^ "]+) - - \[(?P<time>[^]"]+)\]'
     r' "(?P<method>[^ "]+) (?P<uri>[^ "]*) (?P<protocol>[^ "]+)"'
@@ -42,7 +42,7 @@ def ask(
     *,
     as_json: bool = False,
 ) -> str:
-    """Send one request that takes 0.0125 seconds, and return what was logged."""
+    """Send one request that takes 0.0125 seconds; return its line."""
     lines: list[str] = []
     ticks = iter([1_000, 12_501_000])
     started: list[tuple[Any, ...]] = []
@@ -67,8 +67,8 @@ def ask(
     return line
 
 
-def test_line_is_nginx_main_and_three_fields() -> None:
-    """Programs that read nginx's logs read the beginning; ours follow by name."""
+def test_line_has_the_format_of_nginx_and_three_fields() -> None:
+    """Programs that parse nginx's logs can parse the beginning."""
     environ = ENVIRON | {
         "QUERY_STRING": "v=1",
         "HTTP_REFERER": "http://host/page",
@@ -82,8 +82,8 @@ def test_line_is_nginx_main_and_three_fields() -> None:
     )
 
 
-def test_what_there_is_not_is_a_dash() -> None:
-    """Every line has every field, also for a request that names no path."""
+def test_absent_field_is_a_dash() -> None:
+    """Every line has every field, also for a request without a path."""
     line = ask({"REQUEST_METHOD": "CONNECT"}, "405 Method Not Allowed", [], ())
     found = LINE.fullmatch(line)
     assert found
@@ -92,8 +92,8 @@ def test_what_there_is_not_is_a_dash() -> None:
     assert (found["agent"], found["cache"], found["position"]) == ("-", "-", "-")
 
 
-def test_json_has_the_same_with_numbers() -> None:
-    """One object a line; what there is not is null."""
+def test_json_has_the_same_fields() -> None:
+    """One object per line; absent fields are null."""
     line = ask(ENVIRON | {"HTTP_USER_AGENT": "curl"}, as_json=True)
     assert line.endswith("}\n")
     assert json.loads(line) == {
@@ -128,10 +128,10 @@ def test_json_has_the_same_with_numbers() -> None:
         }
     )
 )
-def test_nothing_a_client_sends_forges_a_line_or_a_field(
+def test_no_request_forges_a_line_or_a_field(
     environ: dict[str, str],
 ) -> None:
-    """Whatever comes, a line is one line of ASCII with the fields it should have."""
+    """For any input, a line is one line of ASCII with the right fields."""
     line = ask(environ)
     assert line.isascii()
     assert line[:-1].isprintable() or line == "\n"
@@ -144,16 +144,16 @@ def test_nothing_a_client_sends_forges_a_line_or_a_field(
     assert len(json.loads(fields)) == 13
 
 
-def test_line_has_an_end_whatever_is_sent() -> None:
-    """Headers of 80 KiB, which bjoern takes, do not make lines of 80 KiB."""
+def test_length_of_a_line_is_bounded() -> None:
+    """Headers of 80 KiB, which bjoern accepts, do not make lines of 80 KiB."""
     names = ("QUERY_STRING", "HTTP_REFERER", "HTTP_USER_AGENT", "HTTP_X_FORWARDED_FOR")
     environ = ENVIRON | dict.fromkeys(names, "\xe9" * 80_000)
     environ["PATH_INFO"] = "/\xe9" * 40_000
     assert len(ask(environ)) < 8_000
 
 
-def test_times_of_two_seconds_differ() -> None:
-    """The text of a second is used for that second alone."""
+def test_time_is_that_of_the_request() -> None:
+    """The text of a second is reused within that second only."""
     lines: list[str] = []
     times = iter([NOW_NS, NOW_NS + 800_000_000, NOW_NS + 900_000_000])
     log = AccessLog(lambda *_: [], lines.append, clock=lambda: next(times))
@@ -166,10 +166,10 @@ def test_times_of_two_seconds_differ() -> None:
     ]
 
 
-def test_mistake_of_the_log_leaves_the_answer(
+def test_failed_line_does_not_affect_the_response(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A line that cannot be made is lost; the client gets what the application said."""
+    """The line is lost; the failure is logged."""
 
     def fail(_line: str) -> None:
         raise ValueError("a bug")
