@@ -20,6 +20,10 @@ from volcache.histogram import NS_PER_SECOND
 from volcache.http import webdav
 from volcache.http.admin import Admin
 from volcache.http.preconditions import (
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_UNMODIFIED_SINCE,
     is_conditional,
     is_not_modified,
     requested_range,
@@ -141,7 +145,7 @@ class App:
         start_response(status, headers)
         took_ns = self._timer() - started_ns
         self.stats.answers[method, status, source].observe(started_ns, took_ns)
-        if source and not took_ns & SAMPLE_MASK:
+        if not took_ns & SAMPLE_MASK and source and source != MISS:
             self.stats.sample(parse_key(path, self._limits.key_size))
         if took_ns > self._slow_log.threshold_ns:
             disk_ns, memcached_ns = self._cache.waited_since(started_ns)
@@ -149,7 +153,13 @@ class App:
         return body
 
     def _get(self, environ: WSGIEnvironment, path: str) -> Response:
-        if is_conditional(environ):
+        # `is_conditional`, written out: the call would take 0.1 us of every GET.
+        if (
+            IF_NONE_MATCH in environ
+            or IF_MODIFIED_SINCE in environ
+            or IF_MATCH in environ
+            or IF_UNMODIFIED_SINCE in environ
+        ):
             response = self._evaluate_conditions(environ, path)
             if response is not None:
                 return response
