@@ -59,6 +59,7 @@ def test_lines_added_during_writes_are_not_lost(path: Path) -> None:
     assert path.read_text() == "".join(lines)
 
 
+@pytest.mark.slow
 def test_renamed_file_is_replaced_by_a_new_one(file: LogWriter, path: Path) -> None:
     """As logrotate does it: no line is lost or written twice."""
     file.add("one\n")
@@ -71,6 +72,7 @@ def test_renamed_file_is_replaced_by_a_new_one(file: LogWriter, path: Path) -> N
     assert moved.read_text() == "one\n"
 
 
+@pytest.mark.slow
 def test_truncated_file_is_appended_to(file: LogWriter, path: Path) -> None:
     """As `copytruncate` of logrotate does it."""
     file.add("one\n")

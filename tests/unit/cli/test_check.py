@@ -75,6 +75,7 @@ def flip_a_thousand(directory: Path) -> tuple[list[Extent], set[tuple[int, int]]
     }
 
 
+@pytest.mark.slow
 def test_a_thousand_flipped_bytes_are_reported_exactly(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_thousand_flipped_bytes_are_reported_exactly(
     assert f" {len(readable)} live keys," in lines[-1]
 
 
+@pytest.mark.slow
 def test_after_a_repair_only_damaged_records_are_reported(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str],
     return code, out.splitlines(), err
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.dictionaries(
@@ -94,6 +95,7 @@ def test_import_restores_what_an_export_wrote(
         assert values(f"{root}/after") == stored
 
 
+@pytest.mark.slow
 def test_file_names_become_keys_whatever_bytes_they_have(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,6 +189,7 @@ def test_settings_are_those_of_the_server(
     assert err.startswith(f"volcache: {config}: volume_num = 1 is not allowed; ")
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_imported_are_listed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

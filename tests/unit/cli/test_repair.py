@@ -103,6 +103,7 @@ def shuffle(lines: Lines) -> Lines:
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

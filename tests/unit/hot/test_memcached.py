@@ -57,6 +57,7 @@ def test_invalidation_calls_no_server() -> None:
     assert not tier.stats.failures
 
 
+@pytest.mark.slow
 def test_copy_that_arrives_late_is_not_found() -> None:
     """It was sent before the key was invalidated, so it has the old id."""
     script = Scripted()

@@ -33,6 +33,7 @@ def test_server_that_hangs_costs_one_timeout() -> None:
     assert tier.stats.calls.total_ns >= 50_000_000
 
 
+@pytest.mark.slow
 def test_late_reply_is_discarded() -> None:
     """A connection with an outstanding reply is not used again."""
     script = Scripted()

@@ -145,6 +145,7 @@ def test_page_has_no_external_resource_and_no_inline_code(client: Client) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_wheel_contains_the_page(tmp_path: Path) -> None:
     """An installed package serves the page, not only a checkout."""
     source = tmp_path / "source"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 JOB = Job(keys=50, key_size=30, volume_size=1 << 20)
 
 
+@pytest.mark.slow
 def test_each_state_of_the_files_opens_with_all_keys(tmp_path: Path) -> None:
     """A row has seconds, keys per second and bytes for each key."""
     fill(str(tmp_path), JOB)
@@ -24,6 +25,7 @@ def test_each_state_of_the_files_opens_with_all_keys(tmp_path: Path) -> None:
         assert len(row) == 5
 
 
+@pytest.mark.slow
 def test_a_store_that_lacks_a_key_has_no_figures(tmp_path: Path) -> None:
     """Its time would mean nothing."""
     fill(str(tmp_path), JOB)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.slow
 def test_a_cold_and_a_warm_store_have_figures_and_no_file_is_left(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
