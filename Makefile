@@ -52,7 +52,8 @@ test: ## lint, types and all tests: 2 minutes (PYTEST_ARGS=... JOBS=N)
 crash: ## the crash tests in full, every byte and bit: 5 minutes (SEED=1)
 	@tools/setup.sh test
 	@CRASH_EXTENT=0 CRASH_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -n $(CORES) \
-		--dist load --maxschedchunk 1 --timeout=7200 tests/crash tests/property
+		--dist load --maxschedchunk 1 --timeout=7200 tests/crash tests/property \
+		tests/integration/test_abuse.py
 
 mutations: ## break the store in 16 ways; each must make a test fail: 2 minutes
 	@tools/setup.sh test

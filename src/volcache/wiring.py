@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 from volcache.cache import Cache
 from volcache.errors import MountPointError
-from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
 from volcache.http.access_log import AccessLog
@@ -185,6 +184,9 @@ def _make_cache(config: Config, store: Store, parts: ExitStack) -> Cache:
     """Create the cache, with a hot tier if it is configured."""
     if not config.memc_on:
         return Cache(store)
+    # Here, so that an instance without memcached starts faster: 30 of 200 ms.
+    from volcache.hot.memcached import MemcachedTier  # noqa: PLC0415
+
     servers = config.memc_servers or (
         _server_address(config.memc_ip, config.memc_port),
     )

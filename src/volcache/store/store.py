@@ -451,6 +451,8 @@ class Store:
         )
         checksum = crc32c(value)
         with self._lock:
+            if self._index.is_sweeping:
+                self._index.sweep(_SWEEP_ENTRIES)
             volume = self._log.active
             if volume.end + size > volume.capacity:
                 volume = self._log.make_room(size, length)
@@ -469,10 +471,7 @@ class Store:
                 checksum,
             )
             self._append(volume, (key, offset, size), (header, value), size)
-            index = self._index
-            index.set(key, volume.seq, offset, size)
-            if index.is_sweeping:
-                index.sweep(_SWEEP_ENTRIES)
+            self._index.set(key, volume.seq, offset, size)
         return new_record(
             Record,
             (
