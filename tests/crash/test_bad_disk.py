@@ -35,7 +35,7 @@ def test_one_failed_call_fails_one_operation(sync_mode: SyncMode) -> None:
     """
     dice = random.Random(1)  # noqa: S311 - Repeatable on purpose.
     refused = 0
-    for number in range(1, 2000, step(6)):
+    for number in range(1, 2000, step(8)):
         fs = SimulatedFileSystem()
         fs.fail_at, fs.fail_with = number, dice.choice(ERRORS)
         runner = Runner(fs, sync_mode, faults_borne=1)

@@ -46,7 +46,7 @@ class Explorer:
         """Verify what is left if the crash comes before this operation."""
         fs = self.runner.fs
         if self.power_lost:
-            for _ in range(3 * EXTENT or 30):
+            for _ in range(2 * EXTENT or 30):
                 self.verify(fs.after_power_loss(self.dice), name)
             return
         self.verify(fs.after_kill(), name)
