@@ -40,7 +40,7 @@ _SEGMENTS: Final = 64
 _SEGMENT_MASK: Final = _SEGMENTS - 1
 # A sweep starts when this share of the entries is stale. It reads the whole table, so a
 # lower share costs more time per entry removed, a higher one more memory.
-_STALE_SHARE: Final = 8  # one in so many
+_STALE_SHARE: Final = 8  # one in this many
 
 Position = tuple[int, int, int]  # sequence number, offset, size
 
