@@ -22,6 +22,8 @@ from volcache.http.slow_log import SlowLog
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from volcache.store import Store
+
 
 def test_get_returns_the_stored_bytes(client: Client) -> None:
     """A PUT is acknowledged, and a GET returns the same bytes."""
@@ -274,3 +276,14 @@ def test_slow_request_is_logged_with_its_disk_time(
         )
         assert float(fields["memcached"]) == 0
         assert 0.03 <= float(fields["disk"]) <= float(fields["seconds"])
+
+
+def test_stored_key_above_a_lowered_limit_is_answered(store: Store) -> None:
+    """Also when the request is sampled for the hottest keys."""
+    store.put(b"longer than the limit", b"value")
+    app = App(Cache(store), Limits(key_size=3, value_size=100), timer=lambda: 0)
+    seen: list[str] = []
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/longer than the limit"}
+    body = app(environ, lambda status, *_: seen.append(status))  # type: ignore[arg-type]
+    assert (seen, body) == (["200 OK"], [b"value"])
+    assert app.stats.sampled[b"longer than the limit"] == 1
