@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from volcache.errors import BadKeyError
 from volcache.histogram import NS_PER_SECOND
 from volcache.http import webdav
 from volcache.http.admin import Admin
@@ -146,12 +148,18 @@ class App:
         took_ns = self._timer() - started_ns
         self.stats.answers[method, status, source].observe(started_ns, took_ns)
         if not took_ns & SAMPLE_MASK and source and source != MISS:
-            # Not `parse_key`: it refuses a stored key that exceeds a lowered limit.
-            self.stats.sample(path[1:].encode("latin-1", "replace"))
+            self._sample(path)
         if took_ns > self._slow_log.threshold_ns:
             disk_ns, memcached_ns = self._cache.waited_since(started_ns)
             self._slow_log.log(method, path, status, took_ns, disk_ns, memcached_ns)
         return body
+
+    def _sample(self, path: str) -> None:
+        """Count a path whose key was found as a request of that key."""
+        # Without the limit, which may be lower than when the value was stored. A path
+        # that is not a valid key is found only if something else wrote the volumes.
+        with suppress(BadKeyError):
+            self.stats.sample(parse_key(path, size_max=len(path)))
 
     def _get(self, environ: WSGIEnvironment, path: str) -> Response:
         # `is_conditional`, written out: the call would take 0.1 us of every GET.

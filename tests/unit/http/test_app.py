@@ -287,3 +287,23 @@ def test_stored_key_above_a_lowered_limit_is_answered(store: Store) -> None:
     body = app(environ, lambda status, *_: seen.append(status))  # type: ignore[arg-type]
     assert (seen, body) == (["200 OK"], [b"value"])
     assert app.stats.sampled[b"longer than the limit"] == 1
+
+
+def test_sample_counts_a_path_by_its_canonical_key(store: Store) -> None:
+    """Two paths of one key are one key among the hottest."""
+    store.put(b"a/b", b"value")
+    app = App(Cache(store), Limits(key_size=3, value_size=100), timer=lambda: 0)
+    for path in ("/a/b", "/x/../a/./b"):
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": path}
+        app(environ, lambda *_: None)  # type: ignore[arg-type]
+    assert app.stats.sampled == {b"a/b": 2}
+
+
+def test_stored_key_that_is_not_valid_is_answered(store: Store) -> None:
+    """Volumes that something else wrote may hold one; no exception leaves the app."""
+    store.put(b"control \x01 byte", b"value")
+    app = App(Cache(store), Limits(key_size=99, value_size=100), timer=lambda: 0)
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/control \x01 byte"}
+    body = app(environ, lambda *_: None)  # type: ignore[arg-type]
+    assert body == [b"value"]
+    assert not app.stats.sampled
