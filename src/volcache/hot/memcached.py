@@ -2,7 +2,7 @@
 The hot tier in memcached.
 
 Nothing is ever deleted from memcached. Instead, the id under which a copy is stored
-includes the version of its key (`versions.py`): after a put or a delete nobody looks up
+includes the version of its key (`versions.py`): after a put or a delete no call looks up
 the old id, so a lost or late call cannot bring an old value back. Each item begins with
 its own id, so that an item returned for another lookup is rejected. Connections, time-outs
 and back-off are in `servers.py`.
