@@ -65,14 +65,16 @@ def test_an_unknown_revision_ends_the_run_with_the_error_of_git(tmp_path: Path) 
 def test_an_interrupted_run_leaves_no_server_and_no_file(tmp_path: Path) -> None:
     """Ctrl-C while servers run."""
     log = tmp_path / "log"
-    arguments = ["--quick", "--only", "sequential-cold", *places(tmp_path)]
+    # So many rounds that the run cannot end before the signal.
+    only = ["--only", "sequential-cold", "--rounds", "1000"]
+    arguments = ["--quick", *only, *places(tmp_path)]
     with (
         log.open("wb") as stderr,
         subprocess.Popen(
             [sys.executable, "-m", "bench.run", *arguments], stderr=stderr, cwd=ROOT
         ) as process,
     ):
-        wait_until(lambda: b"1/1 volcache" in log.read_bytes(), "the first figures")
+        wait_until(lambda: b"1/1000 volcache" in log.read_bytes(), "the first figures")
         started = family(process.pid)[1:]
         process.send_signal(signal.SIGINT)
         process.wait(20)
