@@ -27,12 +27,16 @@ from support.code_changes import Change, changed, move, remove, replace, replace
 ROOT: Final = Path(__file__).resolve().parents[1]
 # From the quick and narrow to the slow and wide; pytest stops at the first that fails.
 TESTS: Final = (
+    "tests/unit/test_cache.py",
+    "tests/unit/http/test_dates.py",
     "tests/unit/store",
     "tests/golden",
-    "tests/crash/test_power_loss.py",
-    "tests/crash/test_bit_rot.py",
+    "tests/unit/hot",
     "tests/crash/test_bad_disk.py",
+    "tests/crash/test_bit_rot.py",
+    "tests/crash/test_replaced_files.py",
     "tests/crash/test_every_operation.py",
+    "tests/crash/test_power_loss.py",
     "tests/property",
 )
 JOBS: Final = 2
@@ -64,20 +68,11 @@ def mutation(fault: str, where: str, *changes: Change) -> Mutation:
 
 
 MUTATIONS: Final = (
+    # --- A record that is read ---------------------------------------------------------
     mutation(
         "a position of another key returns its value",
         "store.format:decode_record",
         replace("data[key_start:key_end] != key", "False"),
-    ),
-    mutation(
-        "a delete does not check the key on the disk",
-        "store.store:Store.delete",
-        replace("header.key != key", "False"),
-    ),
-    mutation(
-        "a record longer than the index says is damaged",
-        "store.store:Store._retry_read",
-        replace("isinstance(error, TruncatedReadError)", "False"),
     ),
     mutation(
         "the checksum of a value is not compared",
@@ -90,9 +85,321 @@ MUTATIONS: Final = (
         replace("crc32c(data[:value_start]) != _CHECKED", "False"),
     ),
     mutation(
-        "a record of another volume is accepted",
+        "a record with another salt is read",
         "store.format:decode_record",
         replace("found != prefix", "found[:4] != prefix[:4]"),
+    ),
+    mutation(
+        "a record of another offset is read",
+        "store.format:decode_record",
+        replace("at != offset", "False"),
+    ),
+    mutation(
+        "a record of another volume is read",
+        "store.format:decode_record",
+        replace("kind != volume", "kind >> 16"),
+    ),
+    mutation(
+        "a header with another salt is accepted",
+        "store.format:decode_header",
+        replace("data.startswith(prefix)", "data.startswith(prefix[:4])"),
+    ),
+    mutation(
+        "a header of another offset is accepted",
+        "store.format:decode_header",
+        replace("at != offset", "False"),
+    ),
+    mutation(
+        "a header of another volume is accepted",
+        "store.format:decode_header",
+        replace("volume_found != volume", "False"),
+    ),
+    mutation(
+        "a record longer than the index says is damaged",
+        "store.store:Store._retry_read",
+        replace("isinstance(error, TruncatedReadError)", "False"),
+    ),
+    mutation(
+        "a record that the disk cannot read is a miss",
+        "store.store:Store._count_failed_read",
+        replace("isinstance(error, OSError)", "False"),
+    ),
+    mutation(
+        "a delete does not check the key on the disk",
+        "store.store:Store.delete",
+        replace("header.key != key", "False"),
+    ),
+    # --- Files that were replaced ------------------------------------------------------
+    mutation(
+        "a replaced data file is used",
+        "store.inventory:_Comparison.compare",
+        replace("(header.use, header.store_id) != (use, self._store_id)", "False"),
+    ),
+    mutation(
+        "a replaced data file is taken for one that a crash explains",
+        "store.inventory:_Comparison._is_stale",
+        replace(
+            "header.store_id != self._store_id or header.use.seq >= listed.use.seq",
+            "False",
+        ),
+    ),
+    mutation(
+        "a synced volume is taken for one that a power loss took",
+        "store.inventory:_Comparison._is_stale",
+        replace("listed.state != 'synced'", "True"),
+    ),
+    mutation(
+        "a volume that was written is taken for one not started",
+        "store.inventory:_Comparison._is_stale",
+        replace("not is_written", "True"),
+    ),
+    mutation(
+        "a volume whose keys are not known is ignored",
+        "store.inventory:_with_refusal",
+        replace("inventory.unknown_ids", "False"),
+    ),
+    mutation(
+        "most volumes may be those of another use",
+        "store.inventory:_with_refusal",
+        replace("2 * len(inventory.rejected_ids) > number", "False"),
+    ),
+    mutation(
+        "META.txt may be older than a data file",
+        "store.inventory:_with_refusal",
+        replace_call("_newer", "[]"),
+    ),
+    mutation(
+        "LOCK may contradict META.txt",
+        "store.inventory:_with_refusal",
+        replace_call("_contradiction", "None"),
+    ),
+    mutation(
+        "META.txt may be older than an index file",
+        "store.recovery:Replay.replay",
+        replace("other.seq > self._active.seq", "False"),
+    ),
+    mutation(
+        "an index file with a block of a copy is used",
+        "store.index_file:IndexContents.read",
+        replace_call("self._are_ours", "True"),
+    ),
+    mutation(
+        "an index file without its last blocks is complete",
+        "store.recovery:is_whole",
+        replace(
+            "(contents.volume_end, contents.checksum)"
+            " == (listed.end, listed.index_checksum)",
+            "True",
+        ),
+    ),
+    mutation(
+        "an index file of the right length but other contents is complete",
+        "store.recovery:is_whole",
+        replace(
+            "(contents.volume_end, contents.checksum)"
+            " == (listed.end, listed.index_checksum)",
+            "contents.volume_end == listed.end",
+        ),
+    ),
+    mutation(
+        "a sealed index file may end before its volume",
+        "store.recovery:is_whole",
+        replace("contents.volume_end >= listed.end", "True"),
+    ),
+    mutation(
+        "a replaced volume needs no complete index file",
+        "store.recovery:Replay._check_known",
+        replace("volume.id in self._inventory.rejected_ids", "False"),
+    ),
+    mutation(
+        "a replaced volume is written further",
+        "store.recovery:_Recovery._start_active",
+        replace("active.id in inventory.rejected_ids", "False"),
+    ),
+    mutation(
+        "a mount writes records with the salt of the mount before",
+        "store.recovery:_Recovery._write_files",
+        remove("active.add_segment"),
+    ),
+    # --- Without META.txt --------------------------------------------------------------
+    mutation(
+        "volumes that do not follow each other are used",
+        "store.inventory:_sequence",
+        replace("not is_previous", "False"),
+    ),
+    mutation(
+        "the previous salt is not compared",
+        "store.inventory:_sequence",
+        replace("last.header.previous_salt == found.listed('open').salts[-1]", "True"),
+    ),
+    mutation(
+        "a reclaimed volume is used",
+        "store.inventory:_sequence",
+        replace("found.use.seq < newest.oldest_seq", "False"),
+    ),
+    mutation(
+        "volumes of two stores are used",
+        "store.inventory:_Rebuilt._store_id",
+        replace("len(counted) > 1", "False"),
+    ),
+    mutation(
+        "the volume that LOCK names may be missing",
+        "store.inventory:_Rebuilt.inventory",
+        replace("progress is not None and not is_confirmed", "False"),
+    ),
+    mutation(
+        "an index file may be newer than its volume",
+        "store.inventory:_Rebuilt._candidates",
+        replace("other != name", "False"),
+    ),
+    mutation(
+        "the time is not taken from the headers",
+        "store.inventory:_Rebuilt.inventory",
+        replace("max((header.started_ms for header in headers), default=0)", "0"),
+    ),
+    # --- Keys that are not known -------------------------------------------------------
+    mutation(
+        "a gap in a volume hides no key",
+        "store.recovery:Replay._is_known",
+        replace("tail.has_gap", "False"),
+    ),
+    mutation(
+        "records missing before the end in META.txt hide no key",
+        "store.recovery:Replay._is_known",
+        replace("tail.end >= listed.end", "True"),
+    ),
+    mutation(
+        "records missing before the end in LOCK hide no key",
+        "store.recovery:Replay._is_known",
+        replace("tail.end >= progress.end", "True"),
+    ),
+    mutation(
+        "an earlier index file hides no key without META.txt",
+        "store.recovery:Replay._is_known",
+        replace("contents.is_ours and contents.is_whole", "False"),
+    ),
+    mutation(
+        "a volume whose keys are not all known stays",
+        "store.recovery:Replay._check_known",
+        replace("volume.seq + 1", "volume.seq"),
+    ),
+    mutation(
+        "a header that cannot be read is no record",
+        "store.scan:_between",
+        replace_call("reader.may_hide_record", "False"),
+    ),
+    mutation(
+        "a value that cannot be read is damaged",
+        "store.scan:_check_value",
+        replace("reader.is_unreadable(header.offset, end)", "False"),
+    ),
+    mutation(
+        "a header with a wrong bit is not corrected",
+        "store.scan:scan_records",
+        replace_call("reader.corrected_header_at", "None"),
+    ),
+    mutation(
+        "a value with a wrong bit is torn",
+        "store.scan:_check_value",
+        replace_call("is_one_bit_wrong", "False"),
+    ),
+    # --- The clock ---------------------------------------------------------------------
+    mutation(
+        "the clock goes back",
+        "store.clock:Clock.now_us",
+        replace("now - elapsed > self._offset_us", "True"),
+    ),
+    mutation(
+        "two records have the same time",
+        "store.clock:Clock.next_us",
+        replace("self._stored_us + 1", "self._stored_us"),
+    ),
+    mutation(
+        "a time of the machine is not converted",
+        "store.clock:Clock.from_machine_ms",
+        replace("(self.now_us() - self._machine_us()) // 1000", "0"),
+    ),
+    mutation(
+        "a start does not advance the clock",
+        "store.recovery:_Recovery._replay_volumes",
+        remove("self._clock.advance_to"),
+    ),
+    mutation(
+        "a start ignores the time in META.txt",
+        "store.recovery:Replay.__init__",
+        replace("manifest.time_us", "0"),
+    ),
+    mutation(
+        "a start ignores the time in LOCK",
+        "store.recovery:Replay.__init__",
+        replace("self._progress.time_us", "0"),
+    ),
+    mutation(
+        "a start ignores the time of scanned records",
+        "store.recovery:Replay._replay_record",
+        remove("self.latest_us"),
+    ),
+    mutation(
+        "a start ignores the time of the last indexed record",
+        "store.recovery:Replay._see_time_of",
+        remove("self.latest_us"),
+    ),
+    mutation(
+        "an expiry that was seen is not noted",
+        "store.store:Store._unexpired",
+        remove("self._log.note_expiry"),
+    ),
+    mutation(
+        "a date may name two values",
+        "http.responses:ValueHeaders.make",
+        replace("modified <= self.second", "True"),
+    ),
+    mutation(
+        "a date that was sent is not seen by the store",
+        "http.responses:ValueHeaders.update",
+        remove("self._remaining_ms"),
+    ),
+    mutation(
+        "If-Modified-Since may be in the future",
+        "http.preconditions:is_not_modified",
+        replace("modified <= date <= now", "modified <= date"),
+    ),
+    # --- Copies in the hot tier --------------------------------------------------------
+    mutation(
+        "a put leaves the copies of its key",
+        "cache:Cache.put",
+        remove("self._invalidate"),
+    ),
+    mutation(
+        "a delete leaves the copies of its key",
+        "cache:Cache.delete",
+        remove("self._invalidate"),
+    ),
+    mutation(
+        "copies are invalidated before a delete is on the disk",
+        "cache:Cache.delete",
+        move("self._invalidate", before="self.store.delete"),
+    ),
+    mutation(
+        "the snapshot of another mount is used",
+        "hot.versions:KeyVersions._resume",
+        replace("not text.startswith(first)", "False"),
+    ),
+    mutation(
+        "a copy of HOT.txt is used",
+        "store.store:Store.take_hot_snapshot",
+        replace("self._directory.identify_hot() == valid", "True"),
+    ),
+    mutation(
+        "the snapshot is used without the last files",
+        "store.recovery:_Recovery.run",
+        replace("self._replay.is_clean", "True"),
+    ),
+    # --- Writing -----------------------------------------------------------------------
+    mutation(
+        "LOCK alone locks a directory",
+        "store.directory:StoreDirectory.open",
+        replace("_take_lock(fs, path, descriptors[0])", "None"),
     ),
     mutation(
         "a reclaimed volume stays in the table of volumes",
@@ -111,7 +418,7 @@ MUTATIONS: Final = (
     ),
     mutation(
         "the names of new volumes are not synced",
-        "store.recovery:_open_data_files",
+        "store.recovery:_create_data_files",
         remove("directory.fs.sync_directory"),
     ),
     mutation(
@@ -132,12 +439,7 @@ MUTATIONS: Final = (
     mutation(
         "the header of a volume is written before META.txt names it",
         "store.log:CircularLog._start",
-        move("volume.start", before="self._directory.write_manifest"),
-    ),
-    mutation(
-        "a reclaimed volume that a power loss brings back is used",
-        "store.inventory:_stale_seqs",
-        replace("seq <= reclaimed", "False"),
+        move("volume.start", before="self._write_manifest"),
     ),
     mutation(
         "volumes that a killed process had sealed are not synced",
@@ -154,11 +456,6 @@ MUTATIONS: Final = (
         "store.log:CircularLog._retire_unsynced",
         remove("failed.retire"),
     ),
-    mutation(
-        "a stale record of an earlier mount is accepted",
-        "store.scan:VolumeReader.header_at",
-        replace("header.mount_count < mount_count", "False"),
-    ),
 )
 
 
@@ -166,6 +463,8 @@ def first_failure(source: Path, scratch: Path) -> str:
     """Return the test that failed first against a source tree; empty: none did."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header"]
     command += ["-p", "no:cacheprovider", "-p", "no:schemathesis"]
+    # The same examples each time, and no deadline: a slow example is not a failure.
+    command += ["--hypothesis-profile=ci"]
     command += ["-o", f"pythonpath={source} tests", *TESTS]
     environment = {
         **os.environ,

@@ -10,7 +10,7 @@ from volcache.store import format as record_format
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "FORMAT.md").read_text()
-HEALTHY = ROOT / "tests" / "golden" / "v1" / "healthy"
+HEALTHY = ROOT / "tests" / "golden" / "v2" / "healthy"
 
 
 def blocks(kind: str) -> list[str]:
@@ -58,14 +58,16 @@ def test_the_hexdumps_are_the_bytes_of_the_golden_volume() -> None:
 def test_the_worked_record_decodes_to_the_documented_fields() -> None:
     """Key, type, value, time and checksum as in the text."""
     data = (HEALTHY / "data" / "1").read_bytes()
-    name = record_format.volume_identity(
-        generation=1, store_id=0x0123456789ABCDEF, volume=1
-    )
+    header = record_format.decode_volume_header(data)
+    assert header is not None
+    name = record_format.volume_identity(1, header.use.salt)
     record = record_format.decode_record(data[439:537], name, 439, b"a/hello.txt")
 
     assert record is not None
     assert (record.value, record.content_type) == (b"Hello, disk!\n", b"text/plain")
-    assert record.stored_ms == 1790000000000
+    assert f"= {record.stored_us} |" in TEXT
+    assert f"salt `{header.use.salt:016x}`" in TEXT
+    assert f"salt before `{header.previous_salt:016x}`" in TEXT
     assert f"`{record.checksum:08x}`" in TEXT
 
 

@@ -8,9 +8,9 @@ a put, a delete or a flush has replaced:
 
 - A copy is used only if the store accepts it: it is the record the index names, or the
   index has no record of the key and the volume of the copy was reclaimed.
-- A put or a delete first invalidates the copies of its key, then changes the store.
-  Invalidation is local, so it cannot be lost or delayed, and a crash between the two
-  steps leaves no stale copy.
+- A put or a delete changes the store, then invalidates the copies of its key, before it
+  returns. If the store refuses, the copies stay valid. Invalidation is a change in memory:
+  it cannot fail, be lost or delayed, and after a crash no copy is valid.
 
 All methods run in the thread that answers requests. The cache depends neither on HTTP nor
 on the settings.
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from volcache.errors import UnreadableRecordError
 from volcache.hot.tier import NoHotTier
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class Cache:
 
         `source` of the record names the tier: "DISK" or "MEMC". See `Store.get` for
         what is a miss.
+
+        Raises:
+            UnreadableRecordError: The disk refused, and the hot tier has no copy.
         """
         was_promoted = key in self._promoted
         if was_promoted:
@@ -78,7 +82,13 @@ class Cache:
                 return record
             # memcached dropped the copy or is down; the key must be promoted again.
             del self._promoted[key]
-        record = self.store.get(key)
+        try:
+            record = self.store.get(key)
+        except UnreadableRecordError:
+            record = None if was_promoted else self._get_hot(key)
+            if record is None:
+                raise
+            return record
         if record is None:
             return None if was_promoted else self._get_hot(key)
         if self._promotion is not None and self._promotion.is_hot_now(key):
@@ -86,11 +96,17 @@ class Cache:
         return record
 
     def stat(self, key: bytes) -> Record | None:
-        """Return the record of a key with an empty `value`; None for a miss."""
-        record = self.store.stat(key)
-        if record is not None:
-            return record
-        record = self._get_hot(key)
+        """Return the record of a key with an empty `value`; see `get`."""
+        try:
+            record = self.store.stat(key)
+        except UnreadableRecordError:
+            record = self._get_hot(key)
+            if record is None:
+                raise
+        else:
+            if record is not None:
+                return record
+            record = self._get_hot(key)
         return None if record is None else record._replace(value=b"")
 
     def put(
@@ -103,52 +119,59 @@ class Cache:
         expires_ms: int = 0,
     ) -> Record:
         """
-        Invalidate the copies of a key and store a value; see `Store.put`.
+        Store a value and invalidate the copies of its key; see `Store.put`.
 
         Raises:
-            StoreError: The disk refused; the old value stays.
-            OSError: The copies could not be invalidated; the old value stays.
+            StoreError: The disk refused; the old value stays, in both tiers.
         """
-        if self._hot.may_hold(key):
-            self._invalidate(key)
-        return self.store.put(
+        record = self.store.put(
             key,
             value,
             content_type=content_type,
             content_encoding=content_encoding,
             expires_ms=expires_ms,
         )
+        if self._hot.may_hold(key):
+            self._invalidate(key)
+        return record
 
     def delete(self, key: bytes) -> bool:
         """
-        Invalidate the copies of a key and delete it; see `Store.delete`.
+        Delete a key and invalidate its copies; see `Store.delete`.
 
         Returns:
             Whether either tier had the key.
 
         Raises:
-            StoreError: The disk refused; the old value stays.
-            OSError: The copies could not be invalidated; the old value stays.
+            StoreError: The disk refused; the old value stays, in both tiers.
         """
-        was_hot = False
-        if self._hot.may_hold(key):
-            was_hot = key not in self.store and self._get_hot(key) is not None
-            self._invalidate(key)
-        return self.store.delete(key) or was_hot
+        if not self._hot.may_hold(key):
+            return self.store.delete(key)
+        was_hot = key not in self.store and self._get_hot(key) is not None
+        was_on_disk = self.store.delete(key)
+        self._invalidate(key)
+        return was_on_disk or was_hot
 
     def flush(self) -> None:
         """
         Delete every key in both tiers, in constant time; see `Store.flush`.
 
         Raises:
-            StoreError: The disk refused; the store is unchanged.
-            OSError: The copies could not be invalidated; both tiers are unchanged.
+            StoreError: The disk refused; both tiers are unchanged.
         """
+        self.store.flush()
         self._hot.flush()
         self._promoted = {}
         if self._promotion is not None:
             self._promotion.clear()
-        self.store.flush()
+
+    def expiry_of(self, machine_ms: int) -> int:
+        """Return a time of the machine's clock, in milliseconds, as `put` takes it."""
+        return self.store.clock.from_machine_ms(machine_ms)
+
+    def remaining_ms(self, expires_ms: int) -> int:
+        """Return how long a record still lives that expires at a time, at least 0."""
+        return max(0, expires_ms - self.store.clock.now_ms())
 
     def is_ready(self) -> bool:
         """Whether the disk can be read; see `Store.is_ready`."""

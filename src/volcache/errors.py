@@ -65,8 +65,36 @@ class StoreLockedError(StoreError):
     """Another process has the mount point open. Nothing was changed."""
 
 
+class MismatchedFilesError(StoreError):
+    """Files of the mount point do not belong together. Nothing was changed."""
+
+
+class UnreadableVolumeError(StoreError):
+    """
+    The disk cannot be read where records without an index entry may be.
+
+    The start fails, nothing was changed. To serve the other records would expose values
+    that these records have replaced.
+    """
+
+    def __init__(self, root: str, volume: int, start: int, end: int) -> None:
+        super().__init__(
+            f"mount point {root!r}: data/{volume} cannot be read from offset {start} to"
+            f" {end}, where values may be that are in no index file yet; start again"
+            " when the disk can be read. If it cannot be repaired, give another"
+            " mount_point, or remove the files in this one to begin with an empty cache"
+        )
+        self.volume = volume
+        self.start = start
+        self.end = end
+
+
+class UnreadableRecordError(StoreError):
+    """The disk refuses to read a record: it is unknown whether its key has a value."""
+
+
 class FormatVersionError(StoreError):
-    """The mount point was written by a newer volcache. Nothing was changed."""
+    """The mount point has another format version. Nothing was changed."""
 
 
 class DiskFullError(StoreError):

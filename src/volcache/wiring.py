@@ -10,16 +10,13 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import secrets
 import threading
 import time
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from volcache.cache import Cache
-from volcache.errors import MountPointError
 from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
 from volcache.http.access_log import AccessLog
@@ -190,21 +187,14 @@ def _make_cache(config: Config, store: Store, parts: ExitStack) -> Cache:
     servers = config.memc_servers or (
         _server_address(config.memc_ip, config.memc_port),
     )
-    try:
-        versions = KeyVersions(
-            store.journal(), store_id=store.store_id, boot_id=_boot_id()
-        )
-    except OSError as error:
-        raise MountPointError(
-            f"mount point {config.mount_point!r}: HOT.txt cannot be used:"
-            f" {error.strerror or error}"
-        ) from error
+    versions = KeyVersions(*store.take_hot_snapshot())
     hot = MemcachedTier(
         servers,
         versions,
         timeout=config.memc_timeout,
         item_size_max=config.memc_max_value_size,
     )
+    parts.callback(store.write_hot_snapshot, versions.encode)
     parts.callback(hot.close)
     promotion = MissCounters(
         count=config.cache_after_miss_count,
@@ -218,11 +208,3 @@ def _server_address(host: str, port: int) -> str:
     if host.startswith("/"):
         return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _boot_id() -> str:
-    """Return an id that changes when the machine boots."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    except OSError:
-        return secrets.token_hex()  # Unknown, so every start counts as a boot.

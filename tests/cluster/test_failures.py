@@ -71,21 +71,25 @@ def test_keys_of_a_dead_instance_are_misses_and_are_not_written(tmp_path: Path) 
             assert ask(cluster, "GET", path).content == b"old"
 
 
-def read_until_unready(server: ServerProcess, path: str) -> requests.Response:
-    """Read a key until the instance reports that its disk cannot be read."""
-    statuses = []
-    while True:
-        answer = requests.get(server.url + path, timeout=10)
-        statuses.append(answer.status_code)
-        if answer.status_code != 404:
-            assert statuses == [404] * 2 + [503]
-            return answer
+def read_until_unready(server: ServerProcess, path: str) -> None:
+    """Read a key, which is a 503 each time, until the instance is not ready."""
+    absent = f"{server.url}/failure/absent"
+    assert requests.get(absent, timeout=10).status_code == 404
+    for method in ("GET", "HEAD", "GET"):
+        assert requests.get(f"{server.url}/-/ready", timeout=10).text == "ready\n"
+        answer = requests.request(method, server.url + path, timeout=10)
+        assert answer.status_code == 503
+        assert answer.headers["Retry-After"] == "1"
+        assert "X-Cache" not in answer.headers
+    assert requests.get(f"{server.url}/-/ready", timeout=10).status_code == 503
+    # It cannot be told any more from a key that the disk hides.
+    assert requests.get(absent, timeout=10).status_code == 503
 
 
 def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
     tmp_path: Path,
 ) -> None:
-    """It answers with misses, then with 503, which nginx turns into misses."""
+    """It answers with 503, which nginx turns into misses, and is soon not ready."""
     disk = BadDisk(tmp_path / "shim")
     with running_cluster(tmp_path, environment=disk.environment) as cluster:
         name, server = next(iter(cluster.instances.items()))
@@ -93,17 +97,41 @@ def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
             assert ask(cluster, "PUT", path, b"value").status_code == 200
         path, *_ = owned(cluster, name)
         disk.fail()
-        answer = read_until_unready(server, path)
-        assert answer.headers["Retry-After"] == "1"
-        ready = requests.get(f"{server.url}/-/ready", timeout=10)
-        assert ready.status_code == 503
-        read = ask(cluster, "GET", path)
-        assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
-        assert read.headers["X-Instance"].startswith(name)
-        assert ask(cluster, "HEAD", path).status_code == 404
+        for _ in range(2):
+            read = ask(cluster, "GET", path)
+            assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+            assert read.headers["X-Instance"].startswith(name)
+            assert ask(cluster, "HEAD", path).status_code == 404
+        assert requests.get(f"{server.url}/-/ready", timeout=10).status_code == 503
         disk.recover()
         assert ask(cluster, "GET", path).content == b"value"
         assert requests.get(f"{server.url}/-/ready", timeout=10).text == "ready\n"
+        disk.fail()
+        read_until_unready(server, path)
+
+
+def test_unreadable_value_is_not_changed_by_a_conditional_write(
+    tmp_path: Path,
+) -> None:
+    """503 through nginx; a plain DELETE deletes, so that the value does not return."""
+    disk = BadDisk(tmp_path / "shim")
+    with running_cluster(tmp_path, environment=disk.environment) as cluster:
+        name = next(iter(cluster.instances))
+        kept, deleted, *_ = owned(cluster, name)
+        for path in (kept, deleted):
+            assert ask(cluster, "PUT", path, b"value").status_code == 200
+        disk.fail()
+        for method in ("PUT", "DELETE"):
+            for headers in ({"If-None-Match": "*"}, {"If-Match": "*"}):
+                answer = requests.request(
+                    method, cluster.url + kept, data=b"x", headers=headers, timeout=10
+                )
+                assert answer.status_code == 503
+                assert answer.headers["Retry-After"] == "1"
+        assert ask(cluster, "DELETE", deleted).status_code == 200
+        disk.recover()
+        assert ask(cluster, "GET", kept).content == b"value"
+        assert ask(cluster, "GET", deleted).status_code == 404
 
 
 def test_failover_skips_an_instance_whose_disk_cannot_be_read(

@@ -14,7 +14,12 @@ from support.extent import step
 from support.histories import MOUNT_POINT, VOLUME_BYTES, Runner, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import fill_volume, kill, open_store, reopen, value_of
-from volcache.errors import MountPointError, StoreError, StoreIOError
+from volcache.errors import (
+    MountPointError,
+    StoreError,
+    StoreIOError,
+    UnreadableRecordError,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,10 +157,10 @@ def test_failing_reads_make_the_instance_not_ready_until_the_disk_works() -> Non
     store = open_simulated(fs)
     store.put(b"k", b"v")
     fs.failing["pread"] = errno.EIO
-    for _ in range(2):
-        assert store.get(b"k") is None
-    assert store.is_ready()
-    assert store.get(b"k") is None
+    for is_ready in (True, True, False):
+        with pytest.raises(UnreadableRecordError):
+            store.get(b"k")
+        assert store.stats.is_disk_good == is_ready
     assert not store.is_ready()
     assert not store.is_ready()
     fs.failing.clear()

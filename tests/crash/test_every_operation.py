@@ -60,8 +60,8 @@ class Script:
             if value is None:
                 store.delete(key)
             else:
-                record = store.put(key, value)
-                self.turn = record.generation * VOLUME_NUM + record.volume
+                store.put(key, value)
+                self.turn = store.usage().active_seq
                 self.turns[key] = self.turn
             self.acknowledged[key] = value
             self.under_way = None
@@ -69,7 +69,7 @@ class Script:
     def verify(self, store: Store) -> None:
         """Compare every key with its allowed values."""
         usage = store.usage()
-        turn = usage.active_generation * VOLUME_NUM + usage.active_id
+        turn = usage.active_seq
         for key, value in self.acknowledged.items():
             allowed = [value]
             if turn - self.turns[key] >= VOLUME_NUM - 1:

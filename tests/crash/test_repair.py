@@ -24,7 +24,7 @@ from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
 from volcache.store.verify import Counts, verify
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
+GOLDEN = Path(__file__).parents[1] / "golden" / "v2"
 pytestmark = pytest.mark.crash
 
 
@@ -86,7 +86,8 @@ def test_a_repair_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
     """A start in between finds all values, too."""
     whole = tmp_path / "whole"
     fill(whole, records=100)
-    expected = None
+    shutil.copytree(whole, tmp_path / "served")
+    expected = values(tmp_path / "served", records=100)
     for survive in range(100):
         directory = tmp_path / str(survive)
         shutil.copytree(whole, directory)
@@ -99,7 +100,6 @@ def test_a_repair_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
             ended = True
         fs.die()
         shutil.copytree(directory, tmp_path / f"{survive} served")
-        expected = expected or values(whole, records=100)
         assert values(tmp_path / f"{survive} served", records=100) == expected
         repair(str(directory), UnsyncedFileSystem(), lambda _: None)
         assert problems(directory) == []

@@ -1,4 +1,4 @@
-"""Directories written by earlier code are read by the current code."""
+"""Directories written by earlier code are read by the current code, or refused."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from support.stores import open_store, value_of
+from support.stores import FakeClock, open_store, value_of
+from volcache.errors import FormatVersionError
+from volcache.store.files import ReadOnlyFileSystem
+from volcache.store.offline import OfflineStore
 
-GOLDEN = Path(__file__).parent / "v1"
+GOLDEN = Path(__file__).parent / "v2"
+OLD = Path(__file__).parent / "v1" / "healthy"
+NOW_MS = 1_790_000_000_000
 HEALTHY = {
     b"turn": b"2",
     b"fill/0": None,
@@ -25,35 +30,81 @@ HEALTHY = {
 }
 
 
+def bytes_in(directory: Path) -> dict[str, bytes]:
+    """Return the contents of all files but LOCK by their names."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != "LOCK"
+    }
+
+
 @pytest.mark.parametrize(
-    ("name", "different", "scanned", "damaged"),
+    ("name", "different", "scanned"),
     [
-        ("healthy", {}, 0, 0),
-        ("no_index", {}, 11, 0),
-        ("no_meta", {}, 0, 0),
-        ("torn_tail", {b"deleted": b"x"}, 6, 0),
-        ("bit_rot", {b"fill/1 more": None}, 0, 0),
+        ("healthy", {}, 0),
+        ("no_index", {}, 11),
+        ("no_meta", {}, 0),
+        ("torn_tail", {b"deleted": b"x"}, 2),
+        ("bit_rot", {b"fill/1 more": None}, 0),
     ],
 )
-def test_a_directory_of_version_1_is_read(
-    tmp_path: Path,
-    name: str,
-    different: dict[bytes, bytes | None],
-    scanned: int,
-    damaged: int,
+def test_a_directory_of_version_2_is_read(
+    tmp_path: Path, name: str, different: dict[bytes, bytes | None], scanned: int
 ) -> None:
     """Every value is read byte for byte, except those damaged on purpose."""
     shutil.copytree(GOLDEN / name, tmp_path / name)
-    store = open_store(tmp_path / name, volume_size=2048, volume_num=3)
+    clock = FakeClock()
+    clock.now_ms = NOW_MS + 1000
+    store = open_store(tmp_path / name, volume_size=2048, volume_num=3, clock=clock)
 
     for key, value in (HEALTHY | different).items():
         assert value_of(store.get(key)) == value, key
-    assert store.recovery.scanned == scanned
-    assert store.recovery.damaged == damaged
+    found = store.recovery
+    assert found.scanned == scanned
+    assert (found.damaged, found.stale, found.rejected, found.unknown) == (0, 0, 0, 0)
+    assert found.torn == (name == "torn_tail")
+    assert found.rebuilt == (3 if name == "no_index" else 0)
+    assert found.meta_lost == (name == "no_meta")
     assert store.stats.damaged_records == (name == "bit_rot")
-    record = store.get(b"a/hello.txt")
+    assert store.stats.expired_reads == 1
+    store.close()
+
+
+def test_metadata_of_a_value_is_read(tmp_path: Path) -> None:
+    """Times, type, encoding and flags are those that were stored."""
+    shutil.copytree(GOLDEN / "healthy", tmp_path / "healthy")
+    store = open_store(tmp_path / "healthy", volume_size=2048, volume_num=3)
+
+    hello, packed = store.get(b"a/hello.txt"), store.get(b"packed")
+    assert hello is not None
+    assert packed is not None
+    # Each record has a microsecond of its own.
+    assert hello.stored_us == NOW_MS * 1000 + 9
+    assert packed.stored_us == NOW_MS * 1000 + 11
+    assert (hello.content_type, hello.content_encoding) == (b"text/plain", b"")
+    assert (packed.content_type, packed.content_encoding) == (b"", b"gzip")
+    assert (hello.flags, packed.flags) == (0, 0x01020304)
+    assert (hello.expires_ms, packed.expires_ms) == (0, 0)
+    store.close()
+
+
+def test_value_expires_at_its_time(tmp_path: Path) -> None:
+    """The time of expiry is that on the disk."""
+    shutil.copytree(GOLDEN / "healthy", tmp_path / "healthy")
+    clock = FakeClock()
+    clock.now_ms = NOW_MS
+    store = open_store(
+        tmp_path / "healthy", volume_size=2048, volume_num=3, clock=clock
+    )
+
+    record = store.get(b"later gone")
     assert record is not None
-    assert (record.content_type, record.stored_ms) == (b"text/plain", 1_790_000_000_000)
+    assert record.expires_ms == NOW_MS + 1000
+    clock.advance(0.999)
+    assert value_of(store.get(b"later gone")) == b"x"
+    clock.advance(0.001)
+    assert store.get(b"later gone") is None
     store.close()
 
 
@@ -68,14 +119,35 @@ def test_the_current_code_writes_the_same_bytes(tmp_path: Path) -> None:
     spec.loader.exec_module(make)
     make.make_all(tmp_path)
 
-    written = {
-        path.relative_to(tmp_path): path.read_bytes()
-        for path in tmp_path.rglob("*")
-        if path.is_file() and path.name != "LOCK"
-    }
-    golden = {
-        path.relative_to(GOLDEN): path.read_bytes()
-        for path in GOLDEN.rglob("*")
-        if path.is_file()
-    }
-    assert written == golden
+    assert bytes_in(tmp_path) == bytes_in(GOLDEN)
+
+
+@pytest.mark.parametrize("volume_num", [3, 5])
+@pytest.mark.parametrize(
+    ("meta", "named"),
+    [("intact", "META.txt"), ("missing", "data/0"), ("damaged", "data/0")],
+)
+def test_a_directory_of_version_1_is_refused_and_not_changed(
+    tmp_path: Path, meta: str, named: str, volume_num: int
+) -> None:
+    """The message says why and what to do; the tools that only read refuse it as well."""
+    shutil.copytree(OLD, tmp_path / "old")
+    if meta == "missing":
+        (tmp_path / "old" / "META.txt").unlink()
+    elif meta == "damaged":
+        (tmp_path / "old" / "META.txt").write_bytes(b"1\nformat 1\n")
+    before = bytes_in(tmp_path / "old")
+
+    with pytest.raises(FormatVersionError) as refused:
+        open_store(tmp_path / "old", volume_size=2048, volume_num=volume_num)
+
+    message = str(refused.value)
+    assert f"mount point {str(tmp_path / 'old')!r} has the old format 1" in message
+    assert f"({named})" in message
+    assert "this volcache reads format 2" in message
+    assert "give another mount_point, or remove the files in this one" in message
+    assert bytes_in(tmp_path / "old") == before
+    with pytest.raises(FormatVersionError) as inspected:
+        OfflineStore.inspect(ReadOnlyFileSystem(), str(tmp_path / "old"))
+    assert str(inspected.value) == message
+    assert bytes_in(tmp_path / "old") == before

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 VALUE_BYTES_MAX: Final = 64 << 20
-OTHER: Final = '"0-0-0-00000000"'
+OTHER: Final = '"0-00000000"'
 LONG_AGO: Final = "Sat, 01 Jan 2000 00:00:00 GMT"
 FAR_AHEAD: Final = "Fri, 01 Jan 2100 00:00:00 GMT"
 
@@ -61,19 +61,60 @@ def port(request: pytest.FixtureRequest, ports: dict[str, int]) -> int:
     return found
 
 
-def test_hit_has_the_headers_of_a_cache(port: int) -> None:
+@pytest.fixture(scope="module")
+def settled(ports: dict[str, int]) -> str:
+    """Return a path with ten digits whose Last-Modified is not in the future."""
+    path = "/settled"
+    assert exchange(ports["alone"], "PUT", path, b"0123456789").status == 200
+    wait_until(
+        lambda: "Last-Modified" in exchange(ports["alone"], "HEAD", path).headers,
+        "the end of the second",
+    )
+    return path
+
+
+def test_hit_has_the_headers_of_a_cache(port: int, settled: str) -> None:
     """Tag, dates, type, length, ranges, age; the same for HEAD."""
-    reply = exchange(port, "GET", "/key")
+    reply = exchange(port, "GET", settled)
     assert (reply.status, reply.body) == (200, b"0123456789")
     for method in ("GET", "HEAD"):
-        status, headers, _ = exchange(port, method, "/key")
+        status, headers, _ = exchange(port, method, settled)
         assert status == 200
         assert headers["ETag"].startswith('"')
         assert headers["Content-Type"] == "application/octet-stream"
         assert headers["Content-Length"] == "10"
         assert headers["Accept-Ranges"] == "bytes"
         assert 0 <= int(headers["Age"]) < 60
-        assert parsedate_to_datetime(headers["Last-Modified"]).tzinfo is not None
+        modified = parsedate_to_datetime(headers["Last-Modified"])
+        assert modified <= parsedate_to_datetime(headers["Date"])
+
+
+def test_last_modified_appears_when_the_second_is_over(port: int) -> None:
+    """It is the end of the second, so it is never later than Date."""
+    seen = []
+
+    def has_date() -> bool:
+        seen.append(exchange(port, "HEAD", "/key").headers)
+        return "Last-Modified" in seen[-1]
+
+    wait_until(has_date, "the end of the second")
+    modified = parsedate_to_datetime(seen[-1]["Last-Modified"])
+    assert all(parsedate_to_datetime(h["Date"]) < modified for h in seen[:-1])
+    assert modified <= parsedate_to_datetime(seen[-1]["Date"])
+    assert len({headers["ETag"] for headers in seen}) == 1
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_value_replaced_at_once_is_not_lost_to_a_date(port: int, method: str) -> None:
+    """A client that has only the Date of the old value cannot change the new one."""
+    old = exchange(port, "GET", "/key").headers
+    exchange(port, "PUT", "/key", b"replaced")
+    date = old.get("Last-Modified") or old["Date"]
+    since = exchange(port, "GET", "/key", None, f"If-Modified-Since: {date}")
+    assert (since.status, since.body) == (200, b"replaced")
+    condition = f"If-Unmodified-Since: {date}"
+    assert exchange(port, method, "/key", b"mine", condition).status == 412
+    assert exchange(port, "GET", "/key").body == b"replaced"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +151,7 @@ def test_every_response_has_date_and_length(
         (f"If-None-Match: {OTHER}, W/TAG", 304),
         ("If-None-Match: *", 304),
         (f"If-None-Match: {OTHER}", 200),
-        (f"If-Modified-Since: {FAR_AHEAD}", 304),
+        (f"If-Modified-Since: {FAR_AHEAD}", 200),
         ("If-Modified-Since: LAST", 304),
         (f"If-Modified-Since: {LONG_AGO}", 200),
         (f"If-None-Match: {OTHER}\nIf-Modified-Since: {FAR_AHEAD}", 200),
@@ -122,12 +163,14 @@ def test_every_response_has_date_and_length(
         ("Cache-Control: no-cache\nAccept-Encoding: gzip\nAuthorization: x y", 200),
     ],
 )
-def test_conditional_read(port: int, method: str, header: str, status: int) -> None:
+def test_conditional_read(
+    port: int, settled: str, method: str, header: str, status: int
+) -> None:
     """RFC 9110 section 13.2.2; a 304 has no body, and the connection stays open."""
-    now = exchange(port, "HEAD", "/key").headers
+    now = exchange(port, "HEAD", settled).headers
     header = header.replace("TAG", now["ETag"]).replace("LAST", now["Last-Modified"])
     with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
-        connection.sendall(request_bytes(method, "/key", headers=header))
+        connection.sendall(request_bytes(method, settled, headers=header))
         reply = read_reply(connection, method)
         assert reply.status == status
         if status == 304:
@@ -151,15 +194,21 @@ def test_conditional_read(port: int, method: str, header: str, status: int) -> N
         ("Range: bytes=0-1\nIf-Range: LAST", 206, b"01", "bytes 0-1/10"),
         (f"Range: bytes=0-1\nIf-Range: {OTHER}", 200, b"0123456789", None),
         (f"Range: bytes=0-1\nIf-Range: {LONG_AGO}", 200, b"0123456789", None),
+        (f"Range: bytes=0-1\nIf-Range: {FAR_AHEAD}", 200, b"0123456789", None),
     ],
 )
 def test_range(
-    port: int, header: str, status: int, body: bytes | None, place: str | None
+    port: int,
+    settled: str,
+    header: str,
+    status: int,
+    body: bytes | None,
+    place: str | None,
 ) -> None:
     """A part with its position; the whole file if If-Range names another file."""
-    now = exchange(port, "HEAD", "/key").headers
+    now = exchange(port, "HEAD", settled).headers
     header = header.replace("TAG", now["ETag"]).replace("LAST", now["Last-Modified"])
-    reply = exchange(port, "GET", "/key", headers=header)
+    reply = exchange(port, "GET", settled, headers=header)
     assert (reply.status, reply.headers["Content-Range"]) == (status, place)
     if body is None:
         assert b"10 bytes" in reply.body

@@ -59,11 +59,17 @@ def busy_stats() -> dict[str, Any]:
     stats = empty_stats(volumes=8)
     store = stats["store"]
     store["volumes"] = [
-        volume(i, used=VOLUME_SIZE, dead=VOLUME_SIZE // (i + 2), state="sealed")
+        volume(
+            i,
+            used=VOLUME_SIZE,
+            dead=VOLUME_SIZE // (i + 2),
+            state="sealed",
+            sequence=i + 9 if i <= 3 else i + 1,
+        )
         for i in range(8)
     ]
-    store["volumes"][3] = volume(3, used=VOLUME_SIZE // 2, state="active")
-    store["active"] = {"id": 3, "generation": 1, "write_position": VOLUME_SIZE // 2}
+    store["volumes"][3] = volume(3, used=VOLUME_SIZE // 2, state="active", sequence=12)
+    store["active"] = {"id": 3, "sequence": 12, "write_position": VOLUME_SIZE // 2}
     store["damaged_records"] = 3
     stats["hot"] = hot_tier(is_up=False)
     stats["hottest"] = [{"key": "long/" + "x" * 900, "reads": 640}]
@@ -204,6 +210,24 @@ def test_bad_response_is_reported(
     tab.wait_for("as-of", words)
     server.answer = None
     tab.wait_for("link", "Live")
+
+
+def test_volume_that_was_started_first_is_reclaimed_next(
+    browser: Browser, server: StatsServer
+) -> None:
+    """It has the lowest sequence number; the page shows the numbers of all volumes."""
+    server.stats = busy_stats()
+    tab = look(browser, server)
+    assert "Volume 4 is reclaimed next." in tab.text("ring-note")
+    assert "50.0 % written, sequence number 12;" in tab.text("active-sub")
+    table = tab.page.locator("#volumes-table")
+    rows = table.locator("tbody tr")
+    numbers = [rows.nth(i).locator("td").last.inner_text() for i in range(8)]
+    assert numbers == ["9", "10", "11", "12", "5", "6", "7", "8"]
+    assert rows.nth(4).inner_text().split("\t")[1] == "sealed, next to be reclaimed"
+    assert "Sequence number" in table.locator("thead").inner_text()
+    server.stats["store"]["volumes"][5]["sequence"] = 2
+    tab.wait_for("ring-note", "Volume 5 is reclaimed next.")
 
 
 def test_many_volumes_share_arcs(browser: Browser, server: StatsServer) -> None:

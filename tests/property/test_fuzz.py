@@ -13,7 +13,9 @@ from support.stores import keys_of
 from volcache.errors import DamagedRecordError, StoreError
 from volcache.store.format import (
     VOLUME_HEADER_BYTES,
+    Ring,
     VolumeHeader,
+    VolumeUse,
     decode_header,
     decode_record,
     decode_volume_header,
@@ -29,13 +31,22 @@ from volcache.store.index_format import (
     encode_block,
     encode_index_header,
 )
-from volcache.store.manifest import Manifest, decode_manifest, encode_manifest
+from volcache.store.manifest import (
+    ListedVolume,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
 
 pytestmark = pytest.mark.property
 
 STORE_ID = 7
-VOLUME = volume_identity(generation=1, store_id=STORE_ID, volume=0)
-RECORD = encode_record(VOLUME.prefix, 1, 64, 5, 0, b"t", b"", b"k", 0, 0)
+USE = VolumeUse(volume=0, seq=1, ring=Ring.MAIN, salt=5)
+VOLUME = volume_identity(USE.volume, USE.salt)
+RECORD = encode_record(VOLUME, 64, 5, 0, b"t", b"", b"k", 0, 0)
+USES = st.builds(
+    VolumeUse, st.just(0), st.integers(1, 3), st.just(Ring.MAIN), st.integers(5, 6)
+)
 
 NEARLY_RECORDS = st.builds(
     lambda data, at, junk: data[:at] + junk + data[at + len(junk) :],
@@ -49,34 +60,42 @@ ENTRIES = st.lists(
     )
 )
 BLOCKS = st.builds(
-    lambda entries, end, sealed: encode_block(entries, end, sealed=sealed),
+    lambda entries, end, sealed: encode_block(entries, end, sealed=sealed)[0],
     ENTRIES,
     st.integers(0, 10**7),
     st.booleans(),
 )
 INDEX_FILES = st.builds(
-    lambda generation, store_id, blocks: (
-        encode_index_header(IndexName(0, generation, store_id)) + b"".join(blocks)
+    lambda use, store_id, blocks: (
+        encode_index_header(IndexName(use, store_id))[0] + b"".join(blocks)
     ),
-    st.integers(0, 3),
+    USES,
     st.sampled_from([STORE_ID, 8]),
     st.lists(st.one_of(BLOCKS, st.binary(max_size=30)), max_size=4),
 )
 VOLUMES = st.builds(
-    lambda generation, store_id, rest: (
-        encode_volume_header(VolumeHeader(generation, store_id, 0, 1, 5))
-        + b"".join(rest)
+    lambda use, store_id, rest: (
+        encode_volume_header(VolumeHeader(use, store_id, 1, 5, 1, 0)) + b"".join(rest)
     ),
-    st.integers(0, 3),
+    USES,
     st.sampled_from([STORE_ID, 8]),
     st.lists(st.one_of(NEARLY_RECORDS, st.binary(max_size=80)), max_size=6),
 )
 METAS = st.builds(
-    lambda active, generation, mounts: encode_manifest(
-        Manifest(active, generation, STORE_ID, mounts)
+    lambda uses, mounts: encode_manifest(
+        Manifest(STORE_ID, mounts, 5, 0, tuple(map(ListedVolume, uses)))
     ),
-    st.integers(0, 70000),
-    st.integers(0, 3),
+    st.lists(
+        st.builds(
+            VolumeUse,
+            st.integers(0, 70000),
+            st.integers(1, 3),
+            st.just(Ring.MAIN),
+            st.integers(5, 6),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
     st.integers(0, 3),
 )
 
@@ -85,7 +104,7 @@ METAS = st.builds(
 @example(data=RECORD)
 def test_record_decoders_accept_any_bytes(data: bytes) -> None:
     """They return a valid record or raise DamagedRecordError."""
-    header = decode_header(data, VOLUME.prefix, VOLUME_HEADER_BYTES)
+    header = decode_header(data, VOLUME, VOLUME_HEADER_BYTES)
     assert (header is None) == (data[: len(RECORD)] != RECORD)
     try:
         record = decode_record(data, VOLUME, VOLUME_HEADER_BYTES, b"k")

@@ -1,16 +1,17 @@
 """
-Both tiers against a dict, with a memcached that drops, delays and loses items.
+Both tiers against a dict, with a memcached that drops, delays and loses items, and a disk
+that refuses reads and writes.
 
-The property: a get returns the last acknowledged value, or a miss.
+The property: a get returns the last acknowledged value, or a miss, or an error.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
@@ -19,8 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from support.extent import examples
+from support.refusing_disk import RefusingDisk
 from support.stores import FakeClock, fill_volume, kill, open_store
 from volcache.cache import Cache
+from volcache.errors import StoreError, UnreadableRecordError
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
 from volcache.hot.servers import ServerDownError
@@ -95,42 +98,60 @@ class HotMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         """Start the process."""
-        self.store = open_store(self.directory, volume_num=2, clock=self.clock)
-        versions = KeyVersions(
-            self.store.journal(), store_id=self.store.store_id, boot_id="boot"
+        self.disk = RefusingDisk()
+        self.store = open_store(
+            self.directory, volume_num=2, clock=self.clock, fs=self.disk
         )
+        self.versions = KeyVersions(*self.store.take_hot_snapshot())
         with mock.patch("volcache.hot.servers.Server", return_value=self.memcached):
             self.hot = MemcachedTier(
-                ["m"], versions, timeout=0.05, item_size_max=100_000
+                ["m"], self.versions, timeout=0.05, item_size_max=100_000
             )
         counters = MissCounters(count=2, duration_ms=60_000, clock=self.clock)
         self.cache = Cache(self.store, self.hot, counters)
 
+    def close(self) -> None:
+        """Stop the process cleanly."""
+        self.hot.close()
+        self.disk.refuses_reads = self.disk.refuses_writes = False
+        self.store.write_hot_snapshot(self.versions.encode)
+        self.store.close()
+
     def expected(self, key: bytes) -> bytes | None:
         """Return the last acknowledged value; None if it is deleted or expired."""
         value, expires_ms = self.model.get(key, (None, 0))
-        if expires_ms and expires_ms <= self.clock.now_ms:
+        if expires_ms and self.cache.remaining_ms(expires_ms) == 0:
             return None
         return value
 
     @rule(key=KEYS, life=st.sampled_from([0, 0, 0, 10, 1000]))
     def put(self, key: bytes, life: int) -> None:
-        """Store a unique value."""
+        """Store a unique value; if it is refused, the old one stays."""
         self.writes += 1
         value = b"%d." % self.writes
-        expires_ms = self.clock.now_ms + life * 1000 if life else 0
-        self.cache.put(key, value, expires_ms=expires_ms)
-        self.model[key] = (value, expires_ms)
+        expires_ms = 0
+        if life:
+            expires_ms = self.cache.expiry_of(self.clock.now_ms + life * 1000)
+        with suppress(StoreError):
+            self.cache.put(key, value, expires_ms=expires_ms)
+            self.model[key] = (value, expires_ms)
 
     @rule(key=KEYS)
     def delete(self, key: bytes) -> None:
-        """Delete a key."""
-        self.cache.delete(key)
-        self.model.pop(key, None)
+        """Delete a key; if it is refused, the value stays."""
+        with suppress(StoreError):
+            self.cache.delete(key)
+            self.model.pop(key, None)
+
+    @rule(reads=st.booleans(), writes=st.booleans())
+    def refuse(self, reads: bool, writes: bool) -> None:  # noqa: FBT001
+        """Break or repair the disk."""
+        self.disk.refuses_reads, self.disk.refuses_writes = reads, writes
 
     @rule(volumes=st.integers(1, 2))
     def age(self, volumes: int) -> None:
         """Rotate, so that the log overwrites one volume or all."""
+        self.disk.refuses_writes = False
         for _ in range(volumes):
             fill_volume(self.store, b"fill")
 
@@ -155,40 +176,65 @@ class HotMachine(RuleBasedStateMachine):
         self.memcached.items.update(self.memcached.delayed)
         self.memcached.delayed.clear()
 
-    @rule(what=st.sampled_from(["stop", "kill", "flush", "minutes"]))
-    def interrupt(self, what: str) -> None:
-        """Stop or kill the process and restart it, flush, or advance the clock."""
-        if what == "flush":
+    @rule(how=st.sampled_from(["stop", "kill", "off"]))
+    def restart(self, how: str) -> None:
+        """Stop or kill the process and restart it, also with the tier off meanwhile."""
+        if how == "kill":
+            self.hot.close()
+            kill(self.store)
+        else:
+            self.close()
+        if how == "off":
+            store = open_store(self.directory, volume_num=2, clock=self.clock)
+            store.put(b"a", b"off")
+            store.delete(b"b")
+            store.close()
+            self.model[b"a"] = (b"off", 0)
+            self.model.pop(b"b", None)
+        self.open()
+
+    @rule()
+    def flush(self) -> None:
+        """Delete every key, unless the disk refuses."""
+        with suppress(StoreError):
             self.cache.flush()
             self.model.clear()
-        elif what == "minutes":
-            self.clock.advance(200)
-        else:
-            self.hot.close()
-            if what == "stop":
-                self.store.close()
-            else:
-                kill(self.store)
-            self.open()
+
+    @rule(seconds=st.sampled_from([200, -300]))
+    def set_clock(self, seconds: int) -> None:
+        """Let minutes pass, or set the clock of the machine back."""
+        self.clock.advance(seconds)
 
     @invariant()
     def reads_are_right(self) -> None:
         """Every key is as in the model, or a miss; the reads make keys hot."""
         for key in (b"a", b"b", b"c"):
             for _ in range(1 + self.writes % 3):
-                record = self.cache.get(key)
-                assert record is None or record.value == self.expected(key)
-            head = self.cache.stat(key)
-            assert head is None or self.expected(key) is not None
+                self.read(key)
+            with self.errors_of_a_bad_disk():
+                head = self.cache.stat(key)
+                assert head is None or self.expected(key) is not None
         assert self.store.stats.damaged_records == 0
+
+    def read(self, key: bytes) -> None:
+        """Check one key."""
+        with self.errors_of_a_bad_disk():
+            record = self.cache.get(key)
+            assert record is None or record.value == self.expected(key)
+
+    @contextmanager
+    def errors_of_a_bad_disk(self) -> Iterator[None]:
+        """Accept that a record cannot be read, while the disk refuses reads."""
+        try:
+            yield
+        except UnreadableRecordError:
+            assert self.disk.refuses_reads
 
     def teardown(self) -> None:
         """Read every key once more, and remove the directory."""
         for key in self.model:
-            record = self.cache.get(key)
-            assert record is None or record.value == self.expected(key)
-        self.hot.close()
-        self.store.close()
+            self.read(key)
+        self.close()
         shutil.rmtree(self.directory)
 
 
@@ -209,11 +255,10 @@ def test_machine_reaches_the_hot_tier() -> None:
 
     assert record is not None
     assert record.source == "MEMC"
-    machine.interrupt("kill")
+    machine.restart("stop")
     record = machine.cache.get(b"a")
     assert record is not None
-    assert (record.source, record.value) == (
-        "MEMC",
-        cast("bytes", machine.expected(b"a")),
-    )
+    assert (record.source, record.value) == ("MEMC", machine.expected(b"a"))
+    machine.restart("kill")
+    assert machine.cache.get(b"a") is None
     machine.teardown()

@@ -11,22 +11,30 @@ class FakeCache:
     """
     Replaces `Cache`.
 
-    `error`, if set, is raised by every method but `is_ready`; `reads` counts the values
-    that were read.
+    `error`, if set, is raised by every method but `is_ready`, `read_error` by those that
+    read; `reads` counts the values that were read. Like the clock of a store, `now_ms`
+    never goes back.
     """
 
     def __init__(self) -> None:
         """Start empty, at 2026-11-21 09:00:00.123 UTC."""
         self.records: dict[bytes, Record] = {}
-        self.stored_ms = 1_795_251_600_123
+        self.machine_ms = self.now_ms = 1_795_251_600_123
         self.error: BaseException | None = None
+        self.read_error: BaseException | None = None
         self.reads = 0
         self.is_disk_readable = True
         self._end = 64
+        self._stored_us = 0
+
+    def set_clock(self, machine_ms: int) -> None:
+        """Set the clock of the machine."""
+        self.machine_ms = machine_ms
+        self.now_ms = max(self.now_ms, machine_ms)
 
     def get(self, key: bytes) -> Record | None:
         """Return the record of a key."""
-        self._raise()
+        self._raise(self.read_error)
         self.reads += 1
         return self.records.get(key)
 
@@ -37,7 +45,7 @@ class FakeCache:
 
     def stat(self, key: bytes) -> Record | None:
         """Return the record of a key without its value."""
-        self._raise()
+        self._raise(self.read_error)
         record = self.records.get(key)
         return None if record is None else record._replace(value=b"")
 
@@ -50,17 +58,18 @@ class FakeCache:
         content_encoding: bytes = b"",
         expires_ms: int = 0,
     ) -> Record:
-        """Store a value after the previous one."""
+        """Store a value after the previous one, which has another time."""
         self._raise()
+        self._stored_us = max(self.now_ms * 1000, self._stored_us + 1)
         size = 64 + len(key) + len(value)
         record = Record(
             value=value,
             content_type=content_type,
             content_encoding=content_encoding,
-            stored_ms=self.stored_ms,
+            stored_us=self._stored_us,
             expires_ms=expires_ms,
+            flags=0,
             volume=3,
-            generation=17,
             offset=self._end,
             size=size,
             length=len(value),
@@ -76,10 +85,19 @@ class FakeCache:
         self._raise()
         return self.records.pop(key, None) is not None
 
+    def expiry_of(self, machine_ms: int) -> int:
+        """Return the time by our clock."""
+        return machine_ms + self.now_ms - self.machine_ms
+
+    def remaining_ms(self, expires_ms: int) -> int:
+        """Return how long a record still lives."""
+        return max(0, expires_ms - self.now_ms)
+
     def is_ready(self) -> bool:
         """Return whether the disk can be read."""
         return self.is_disk_readable
 
-    def _raise(self) -> None:
-        if self.error is not None:
-            raise self.error
+    def _raise(self, error: BaseException | None = None) -> None:
+        error = self.error or error
+        if error is not None:
+            raise error

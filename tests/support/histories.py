@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from support.stores import fixed_clock
 from volcache.errors import DiskFullError, MountPointError, StoreIOError
 from volcache.store import Store
 
@@ -126,7 +127,7 @@ def open_simulated(
         volume_num=volume_num,
         sync_mode=sync_mode,
         fs=fs,
-        clock=lambda: CLOCK_MS,
+        clock=fixed_clock(lambda: CLOCK_MS),
     )
 
 
@@ -143,7 +144,7 @@ class Runner:
         self.history = History(sync_mode)
         self.volume_num = self.volume_num_min = 4
         self.turn = 0
-        self._active = (-1, -1)
+        self._active = -1
         self._store: Store | None = None
 
     @property
@@ -220,9 +221,8 @@ class Runner:
         else:
             pytest.fail("the store does not write again")
         usage = store.usage()
-        active = (usage.active_generation, usage.active_id)
-        self.turn += active != self._active
-        self._active = active
+        self.turn += usage.active_seq != self._active
+        self._active = usage.active_seq
         self.history.acknowledge(key, value, self.turn)
 
     def verify(self, store: Store, *, power_lost: bool) -> None:

@@ -30,6 +30,7 @@ class SimulatedFileSystem:
         self.root = root or Directory()
         self.watch: Callable[[str, bytes, File | None, int], None] | None = None
         self.operations = 0
+        self.boots = 1
         self.failing: dict[str, int] = {}  # operation: errno
         self.failing_writes: dict[str, int] = {}  # path of a file or folder: errno
         self.refused_writes = 0  # Those of `failing_writes`.
@@ -55,12 +56,15 @@ class SimulatedFileSystem:
             copy = copies.get(id(file))
             if isinstance(copy, File):
                 copy.change(Write(offset, data[:torn]))
+        found.boots = self.boots
         return found
 
     def after_power_loss(self, dice: random.Random) -> SimulatedFileSystem:
         """Return what the machine finds after a power loss at this moment."""
         kept = dice.choice([0.0, 0.3, 0.5, 0.8, 0.97, 1.0])
-        return SimulatedFileSystem(lose(self.root, dice, kept, {}))
+        found = SimulatedFileSystem(lose(self.root, dice, kept, {}))
+        found.boots = self.boots + 1
+        return found
 
     def go_on_from(self, before: SimulatedFileSystem) -> None:
         """Continue the counts, watch and faults of the disk before the crash."""
@@ -221,6 +225,22 @@ class SimulatedFileSystem:
         """Sync the bytes of a file, not its name."""
         self._operation("sync")
         self._open[fd][0].sync()
+
+    def open_directory(self, path: str) -> int:
+        """Open a directory, to lock it."""
+        self._directory(path)
+        self._next_fd += 1
+        self._open[self._next_fd] = (File(), path)
+        return self._next_fd
+
+    def identify(self, path: str) -> tuple[int, int, int]:
+        """Return device and inode, and no time."""
+        folder, name = self._parent(path)
+        return 1, id(folder.names[name]), 0
+
+    def boot_id(self) -> str:
+        """Return a number that grows with each power loss."""
+        return f"boot {self.boots}"
 
     def lock(self, fd: int) -> bool:
         """Take a lock; the process that held it before is dead."""

@@ -25,6 +25,8 @@ _RECOVERY: Final = (
     "rebuilt",
     "dropped",
     "stale",
+    "rejected",
+    "unknown",
 )
 _STORE_COUNTERS: Final = (
     *("rotations", "evicted_records", "evicted_bytes", "damaged_records"),
@@ -34,7 +36,7 @@ _TIMED: Final = (
     *("GET", "HEAD", "PUT", "DELETE", "OTHER"),
     *("disk_read", "disk_write", "rotation", "sync", "memcached"),
 )
-_FAILURES: Final = ("closed", "journal", "other", "protocol", "refused", "timeout")
+_FAILURES: Final = ("closed", "other", "protocol", "refused", "timeout")
 _HOT_COUNTERS: Final = (
     *("promoted_keys", "gets", "hits", "stale", "promotions", "refused"),
     *("invalidations", "flushes", "state_changes"),
@@ -46,11 +48,13 @@ def now_seconds() -> float:
     return time.time_ns() / 1e9
 
 
-def volume(number: int, *, used: int = 0, dead: int = 0, state: str) -> dict[str, Any]:
+def volume(
+    number: int, *, used: int = 0, dead: int = 0, state: str, sequence: int = 0
+) -> dict[str, Any]:
     """Return one volume; used bytes that are not dead are live."""
     return {
         "id": number,
-        "generation": 0 if state == "empty" else 1,
+        "sequence": 0 if state == "empty" else sequence or number + 1,
         "state": state,
         "size": VOLUME_SIZE,
         "used_bytes": used,
@@ -79,7 +83,7 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "volume_num": volumes,
             **dict.fromkeys(("keys", "live_bytes", "dead_bytes"), 0),
             "free_bytes": volumes * VOLUME_SIZE,
-            "active": {"id": 0, "generation": 1, "write_position": 0},
+            "active": {"id": 0, "sequence": 1, "write_position": 0},
             **dict.fromkeys(_STORE_COUNTERS, 0),
             "recovery": {**dict.fromkeys(_RECOVERY, 0), "meta_lost": False},
             "volumes": [volume(i, state=state) for i, state in enumerate(states)],

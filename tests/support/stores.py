@@ -10,13 +10,16 @@ from weakref import WeakKeyDictionary
 from google_crc32c import value as crc32c
 
 from volcache.store import Store
+from volcache.store.clock import Clock
 from volcache.store.files import OsFileSystem, read_file
-from volcache.store.format import VOLUME_HEADER_BYTES
+from volcache.store.format import VOLUME_HEADER_BYTES, decode_volume_header
 from volcache.store.index_format import decode_block, decode_blocks
 from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
 from volcache.store.volume import Volume
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from volcache.store.files import FileSystem
     from volcache.store.format import Record
 
@@ -40,6 +43,11 @@ class FakeClock:
         self.now_ms += round(seconds * 1000)
 
 
+def fixed_clock(clock: Callable[[], int]) -> Clock:
+    """Return a clock of a store that only a test advances, from one in milliseconds."""
+    return Clock(lambda: clock() * 1000, lambda: 0)
+
+
 class UnsyncedFileSystem(OsFileSystem):
     """The real disk without syncs, its slowest calls: no test cuts the power."""
 
@@ -47,6 +55,16 @@ class UnsyncedFileSystem(OsFileSystem):
 
     def sync_directory(self, path: str) -> None:
         """Do nothing."""
+
+
+class BootedFileSystem(UnsyncedFileSystem):
+    """A disk of a machine that a test boots again."""
+
+    boots = 1
+
+    def boot_id(self) -> str:
+        """Return another id after each boot."""
+        return f"boot {self.boots}"
 
 
 class Crash(BaseException):
@@ -98,6 +116,13 @@ class ProcessFileSystem:
         """Open a file and record its descriptor."""
         self.before_call("open", (path,))
         fd = self._disk.open(path, create=create)
+        self._descriptors.add(fd)
+        return fd
+
+    def open_directory(self, path: str) -> int:
+        """Open a directory and record its descriptor."""
+        self.before_call("open_directory", (path,))
+        fd = self._disk.open_directory(path)
         self._descriptors.add(fd)
         return fd
 
@@ -160,6 +185,8 @@ def open_store(directory: Path | str, **options: Any) -> Store:
     options.setdefault("volume_size", VOLUME_SIZE)
     options.setdefault("volume_num", VOLUME_NUM)
     options.setdefault("sync_mode", "none")
+    if isinstance(options.get("clock"), FakeClock):
+        options["clock"] = fixed_clock(options["clock"])
     process: Any = options.pop("fs", None) or UnsyncedFileSystem()
     if not isinstance(process, ProcessFileSystem):
         process = ProcessFileSystem(process)
@@ -213,17 +240,13 @@ def keys_of(
             for block in decode_blocks(data):
                 keys |= dict.fromkeys(key for key, _, _ in decode_block(block) or ())
         fd = fs.open(f"{directory}/data/{found.id}", create=False)
-        volume = Volume(
-            fs,
-            fd,
-            volume=found.id,
-            generation=found.generation,
-            store_id=store.store_id,
-        )
-        reader = VolumeReader(fs, volume, found.used)
-        for event in scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME):
-            if isinstance(event, Found):
-                keys[event.header.key] = None
+        header = decode_volume_header(fs.pread(fd, VOLUME_HEADER_BYTES, 0))
+        if header is not None:
+            volume = Volume(fs, fd, use=header.use, store_id=header.store_id)
+            reader = VolumeReader(fs, volume, found.used)
+            for event in scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME):
+                if isinstance(event, Found):
+                    keys[event.header.key] = None
         fs.close(fd)
     return [key for key in keys if key in store]
 

@@ -6,7 +6,6 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from support.journal import MemoryJournal
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.versions import KeyVersions
 
@@ -18,12 +17,9 @@ VERSION = b"VERSION 1.6.18\r\n"
 
 
 @contextmanager
-def open_tier(
-    *servers: str, journal: MemoryJournal | None = None, timeout: float = 0.05
-) -> Iterator[MemcachedTier]:
+def open_tier(*servers: str, timeout: float = 0.05) -> Iterator[MemcachedTier]:
     """Open a tier; `timeout`, in seconds, is short for servers that do not answer."""
-    epochs = KeyVersions(journal or MemoryJournal(), store_id=7, boot_id="boot")
-    tier = MemcachedTier(servers, epochs, timeout=timeout, item_size_max=1000)
+    tier = MemcachedTier(servers, KeyVersions(), timeout=timeout, item_size_max=1000)
     try:
         yield tier
     finally:

@@ -41,9 +41,8 @@ class Client:
         is_ready: bool = True,
         status: Monitor | None = None,
     ) -> None:
-        """Create an application for a cache, at the time at which its values are stored."""
+        """Create an application for a cache; both have the same machine."""
         self.cache = cache
-        self.now_ms = cache.stored_ms
         cache.is_disk_readable = is_ready
         served = cast("Cache", cache)
         self.app = App(
@@ -59,6 +58,15 @@ class Client:
             # Each request is in a second of its own, so it reads the clock.
             timer=count(step=1_000_000_000).__next__,
         )
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the machine, milliseconds since the epoch."""
+        return self.cache.machine_ms
+
+    @now_ms.setter
+    def now_ms(self, ms: int) -> None:
+        self.cache.set_clock(ms)
 
     def ask(
         self, method: str, path: str | None = "/key", body: bytes = b"", **more: str

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.refusing_disk import RefusingDisk
 from support.stores import FakeClock, fill_volume, open_store, value_of
 from volcache.cache import Cache
+from volcache.errors import StoreError, UnreadableRecordError
 from volcache.hot.promotion import MissCounters
 from volcache.hot.tier import HotStats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from volcache.store import Store
@@ -26,7 +29,6 @@ class DictTier:
         self.up = {"dict": True}
         self.copies: dict[bytes, bytes] = {}
         self.calls: list[str] = []
-        self.is_broken = False
 
     def may_hold(self, key: bytes) -> bool:
         """Return whether there is a copy."""
@@ -43,29 +45,44 @@ class DictTier:
         return True
 
     def invalidate(self, key: bytes) -> None:
-        """Drop a copy, or fail."""
-        self._change("invalidate")
+        """Drop a copy."""
+        self.calls.append("invalidate")
         del self.copies[key]
 
     def flush(self) -> None:
-        """Drop all copies, or fail."""
-        self._change("flush")
+        """Drop all copies."""
+        self.calls.append("flush")
         self.copies.clear()
 
     def close(self) -> None:
         """Do nothing."""
-
-    def _change(self, call: str) -> None:
-        if self.is_broken:
-            message = "broken"
-            raise OSError(message)
-        self.calls.append(call)
 
 
 @pytest.fixture
 def hot() -> DictTier:
     """Return an empty hot tier."""
     return DictTier()
+
+
+@pytest.fixture
+def disk() -> RefusingDisk:
+    """Return a disk that works."""
+    return RefusingDisk()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Return the clock of the machine."""
+    return FakeClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, disk: RefusingDisk, clock: FakeClock) -> Iterator[Store]:
+    """Open a store on the disk."""
+    opened = open_store(tmp_path, fs=disk, clock=clock)
+    yield opened
+    disk.refuses_writes = disk.refuses_reads = False
+    opened.close()
 
 
 @pytest.fixture
@@ -123,9 +140,7 @@ def test_hot_key_is_promoted_with_its_expiry(cache: Cache, hot: DictTier) -> Non
     assert (state.stats, state.up, state.promoted) == (hot.stats, {"dict": True}, 1)
 
 
-def test_put_invalidates_the_copy_before_the_store_changes(
-    cache: Cache, hot: DictTier
-) -> None:
+def test_put_invalidates_the_copy(cache: Cache, hot: DictTier) -> None:
     """The new value is read from the disk until it is promoted again."""
     cache.put(b"k", b"old")
     make_hot(cache, b"k")
@@ -135,22 +150,181 @@ def test_put_invalidates_the_copy_before_the_store_changes(
     assert source_of(cache, b"k") == "DISK"
 
 
-@pytest.mark.parametrize("change", ["put", "delete", "flush"])
-def test_failed_invalidation_changes_nothing(
-    cache: Cache, hot: DictTier, change: str
+def change(cache: Cache, how: str) -> None:
+    """Put, delete or flush."""
+    {
+        "put": lambda: cache.put(b"k", b"new"),
+        "delete": lambda: cache.delete(b"k"),
+        "flush": cache.flush,
+    }[how]()
+
+
+@pytest.mark.parametrize("how", ["put", "delete", "flush"])
+def test_copies_are_invalidated_after_the_store_has_changed(
+    cache: Cache, hot: DictTier, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """The old value stays in both tiers."""
+    """Before that the store may still refuse."""
     cache.put(b"k", b"old")
     make_hot(cache, b"k")
-    hot.is_broken = True
-    with pytest.raises(OSError, match="broken"):
-        {
-            "put": lambda: cache.put(b"k", b"new"),
-            "delete": lambda: cache.delete(b"k"),
-            "flush": cache.flush,
-        }[change]()
+    seen: list[bytes | None] = []
+    for name in ("invalidate", "flush"):
+        method = getattr(hot, name)
+
+        def call(*key: bytes, method: Callable[..., None] = method) -> None:
+            seen.append(value_of(cache.store.get(b"k")))
+            method(*key)
+
+        monkeypatch.setattr(hot, name, call)
+    change(cache, how)
+    assert seen == [b"new" if how == "put" else None]
+
+
+@pytest.mark.parametrize("how", ["put", "delete", "flush"])
+def test_refused_change_keeps_the_old_value_in_both_tiers(
+    cache: Cache, hot: DictTier, disk: RefusingDisk, how: str
+) -> None:
+    """The copy stays valid; the next change succeeds."""
+    cache.put(b"k", b"old")
+    make_hot(cache, b"k")
+    disk.refuses_writes = True
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            change(cache, how)
+        record = cache.get(b"k")
+        assert record is not None
+        assert (record.value, record.source) == (b"old", "MEMC")
+        assert value_of(cache.store.get(b"k")) == b"old"
+    assert hot.calls == ["promote k 0"]
+    disk.refuses_writes = False
+    change(cache, how)
+    assert value_of(cache.get(b"k")) == (b"new" if how == "put" else None)
+
+
+@pytest.mark.parametrize("how", ["put", "flush"])
+def test_refused_change_keeps_a_value_that_only_the_hot_tier_holds(
+    cache: Cache, store: Store, disk: RefusingDisk, how: str
+) -> None:
+    """It was overwritten by age; the copy still answers."""
+    cache.put(b"k", b"old")
+    make_hot(cache, b"k")
+    overwrite_by_age(store)
+    disk.refuses_writes = True
+    with pytest.raises(StoreError):
+        change(cache, how)
+    assert source_of(cache, b"k") == "MEMC"
     assert value_of(cache.get(b"k")) == b"old"
-    assert value_of(cache.store.get(b"k")) == b"old"
+    assert store.get(b"k") is None
+    disk.refuses_writes = False
+    change(cache, how)
+    assert value_of(cache.get(b"k")) == (b"new" if how == "put" else None)
+
+
+def test_value_that_only_the_hot_tier_holds_is_deleted_on_a_full_disk(
+    cache: Cache, store: Store, disk: RefusingDisk
+) -> None:
+    """Nothing need be written for that."""
+    cache.put(b"k", b"old")
+    make_hot(cache, b"k")
+    overwrite_by_age(store)
+    disk.refuses_writes = True
+    assert cache.delete(b"k")
+    assert cache.get(b"k") is None
+    assert not cache.delete(b"k")
+
+
+def test_unreadable_record_is_an_error(cache: Cache, disk: RefusingDisk) -> None:
+    """It is not a miss: the key has a value. It is read again later."""
+    cache.put(b"k", b"value")
+    disk.refuses_reads = True
+    for read in (cache.get, cache.stat):
+        with pytest.raises(UnreadableRecordError, match="Input/output error"):
+            read(b"k")
+        assert read(b"absent") is None
+    disk.refuses_reads = False
+    assert value_of(cache.get(b"k")) == b"value"
+    assert cache.stat(b"k") is not None
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_unreadable_record_is_answered_from_its_copy(
+    cache: Cache,
+    store: Store,
+    hot: DictTier,
+    disk: RefusingDisk,
+    is_restarted: bool,  # noqa: FBT001
+) -> None:
+    """By get and by stat, also if this process has not promoted it."""
+    cache.put(b"k", b"value")
+    make_hot(cache, b"k")
+    if is_restarted:
+        cache = Cache(store, hot)
+    disk.refuses_reads = True
+    record = cache.get(b"k")
+    assert record is not None
+    assert (record.value, record.source) == (b"value", "MEMC")
+    assert cache.stat(b"k") == record._replace(value=b"")
+    hot.copies.clear()
+    for read in (cache.get, cache.stat):
+        with pytest.raises(UnreadableRecordError):
+            read(b"k")
+
+
+def test_copy_of_another_record_does_not_answer_for_an_unreadable_one(
+    cache: Cache, hot: DictTier, disk: RefusingDisk
+) -> None:
+    """A copy of the value before is stale, so the error remains."""
+    cache.put(b"k", b"old")
+    make_hot(cache, b"k")
+    old = hot.copies[b"k"]
+    cache.put(b"k", b"new")
+    hot.copies[b"k"] = old
+    disk.refuses_reads = True
+    for read in (cache.get, cache.stat):
+        with pytest.raises(UnreadableRecordError):
+            read(b"k")
+    assert hot.stats.stale == 2
+
+
+@pytest.mark.parametrize("is_hot", [False, True])
+def test_unreadable_record_can_be_deleted_and_replaced(
+    cache: Cache,
+    hot: DictTier,
+    disk: RefusingDisk,
+    is_hot: bool,  # noqa: FBT001
+) -> None:
+    """Neither needs its value."""
+    for key in (b"a", b"b"):
+        cache.put(key, b"old")
+        if is_hot:
+            make_hot(cache, key)
+    disk.refuses_reads = True
+    assert cache.delete(b"a")
+    assert not cache.delete(b"a")
+    cache.put(b"b", b"new")
+    assert cache.get(b"a") is None
+    assert not hot.copies
+    disk.refuses_reads = False
+    assert cache.get(b"a") is None
+    assert value_of(cache.get(b"b")) == b"new"
+
+
+def test_expiry_is_by_the_clock_of_the_store(cache: Cache, clock: FakeClock) -> None:
+    """A machine clock that is set back changes neither the life nor what is left."""
+    asked_ms = clock.now_ms + 5000
+    expires_ms = cache.expiry_of(asked_ms)
+    assert expires_ms == asked_ms
+    cache.put(b"k", b"value", expires_ms=expires_ms)
+    clock.advance(2)
+    assert cache.remaining_ms(expires_ms) == 3000
+    clock.advance(-3600)
+    assert cache.remaining_ms(expires_ms) == 3000
+    # Five seconds from now, as the machine sees it.
+    assert cache.expiry_of(clock.now_ms + 5000) == expires_ms + 2000
+    clock.advance(3600 + 3)
+    assert cache.remaining_ms(expires_ms) == 0
+    assert cache.get(b"k") is None
+    clock.advance(60)
+    assert cache.remaining_ms(expires_ms) == 0
 
 
 def test_copy_of_a_replaced_value_is_rejected(cache: Cache, hot: DictTier) -> None:
@@ -193,11 +367,8 @@ def test_record_overwritten_by_age_is_answered_from_its_copy(
     assert cache.get(b"k") is None
 
 
-def test_expired_copy_is_a_miss(tmp_path: Path, hot: DictTier) -> None:
+def test_expired_copy_is_a_miss(cache: Cache, store: Store, clock: FakeClock) -> None:
     """A copy outlives its record on the disk, but not its expiry."""
-    clock = FakeClock()
-    store = open_store(tmp_path, clock=clock)
-    cache = Cache(store, hot, MissCounters(count=2, duration_ms=60_000, clock=clock))
     cache.put(b"k", b"value", expires_ms=clock.now_ms + 5000)
     make_hot(cache, b"k")
     overwrite_by_age(store)
@@ -205,7 +376,8 @@ def test_expired_copy_is_a_miss(tmp_path: Path, hot: DictTier) -> None:
     clock.advance(5)
     assert cache.get(b"k") is None
     assert cache.stat(b"k") is None
-    store.close()
+    clock.advance(-5)
+    assert cache.get(b"k") is None
 
 
 def test_flush_empties_both_tiers(cache: Cache, hot: DictTier) -> None:

@@ -44,10 +44,10 @@ def record(message: str, *args: object, level: int = logging.INFO) -> logging.Lo
 
 def test_line_has_time_level_logger_and_event() -> None:
     """For people and scripts."""
-    event = record("rotation.completed slot=%d generation=%d", 4, 18)
+    event = record("rotation.completed volume=%d seq=%d", 4, 18)
     assert LineFormatter().format(event) == (
         "2026-11-21T09:00:00.123Z INFO  volcache.store "
-        "rotation.completed slot=4 generation=18"
+        "rotation.completed volume=4 seq=18"
     )
 
 
@@ -96,16 +96,14 @@ def as_json(event: logging.LogRecord) -> dict[str, object]:
 
 def test_json_has_the_fields_of_the_text_in_order() -> None:
     """With the same names; numbers are numbers, as exact as in the text."""
-    event = record(
-        "rotation.completed slot=%d generation=%d seconds=%.3f", 4, 18, 0.12349
-    )
+    event = record("rotation.completed volume=%d seq=%d seconds=%.3f", 4, 18, 0.12349)
     assert list(as_json(event).items()) == [
         ("time", "2026-11-21T09:00:00.123Z"),
         ("level", "info"),
         ("logger", "volcache.store"),
         ("event", "rotation.completed"),
-        ("slot", 4),
-        ("generation", 18),
+        ("volume", 4),
+        ("seq", 18),
         ("seconds", 0.123),
     ]
 

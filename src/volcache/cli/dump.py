@@ -24,7 +24,7 @@ class Row(NamedTuple):
     """A record; the fields are the columns."""
 
     volume: int
-    generation: int
+    seq: int
     offset: int
     size: int
     stored: int  # Milliseconds since 1970.
@@ -66,10 +66,10 @@ def _row(volume: Volume, found: Found, live: LiveRecords, now_ms: int) -> Row:
     header = found.header
     return Row(
         volume.id,
-        volume.generation,
+        volume.seq,
         header.offset,
         header.size,
-        header.stored_ms,
+        header.stored_us // 1000,
         header.expires_ms,
         encode_key(header.content_type),
         _state(volume, found, live, now_ms),
@@ -109,10 +109,10 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 _EPILOG: Final = """\
-columns: volume, generation, offset, size, stored, expires (milliseconds since 1970, 0 =
-  never), content type, state (live, superseded, expired, damaged, tombstone), key
-  (percent-encoded); an empty column is a dash. A record with a damaged header is not
-  listed: "volcache check" reports it.
+columns: volume, seq (its sequence number), offset, size, stored, expires (milliseconds
+  since 1970, 0 = never), content type, state (live, superseded, expired, damaged,
+  tombstone), key (percent-encoded); an empty column is a dash. A record with a damaged
+  header is not listed: "volcache check" reports it.
 
 exit code: 0 done, also if the reader of the output goes away; 1 DIR cannot be read
 examples:

@@ -100,7 +100,7 @@ def _read(fs: FileSystem, place: Place) -> Record:
     volume, offset, size, key = place
     try:
         data = fs.pread(volume.fd, size, offset)
-        record = decode_record(data, volume.identity, offset, key)
+        record = decode_record(data, volume.identity_at(offset), offset, key)
     except DamagedRecordError as error:
         raise _LeftOutError(str(error)) from error
     except OSError as error:

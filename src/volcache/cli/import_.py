@@ -33,11 +33,9 @@ from volcache.errors import (
     MountPointError,
     ValueTooLargeError,
 )
-from volcache.hot.versions import KeyVersions
 from volcache.http.upload import TtlPolicy
 from volcache.keys import parse_key
 from volcache.store import PeriodicSync, Store
-from volcache.store.directory import HOT
 from volcache.store.files import OsFileSystem, ReadOnlyFileSystem
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.index_format import encode_key
@@ -119,7 +117,7 @@ def import_folder(
             with ExitStack() as parts:
                 parts.callback(store.close)
                 parts.callback(PeriodicSync(store, _SYNC_SECONDS).stop)
-                work.run(expires_ms)
+                work.run(expires_ms and store.clock.from_machine_ms(expires_ms))
         finally:
             seconds = time.monotonic() - started
             report(_summary(directory, work.outcome, store, seconds))
@@ -176,8 +174,6 @@ class _Import:
     def run(self, expires_ms: int) -> None:
         """Store all files, or those before an interrupt."""
         total = self._measure()
-        if not self._is_interrupted():
-            self._invalidate_copies()
         with progress(total, "import", "files") as bar:
             for entry in walk(self._folder):
                 if self._is_interrupted():
@@ -224,26 +220,6 @@ class _Import:
             return RECORD_OVERHEAD_BYTES + len(self._key(entry)) + entry.size
         except (_LeftOutError, ClientError):
             return 0
-
-    def _invalidate_copies(self) -> None:
-        """
-        Invalidate all copies in memcached, before the first record is written.
-
-        Otherwise an old copy of an imported key would be valid again after its record
-        was overwritten.
-        """
-        journal = self._store.journal()
-        try:
-            if journal.read():
-                versions = KeyVersions(
-                    journal, store_id=self._store.store_id, boot_id=""
-                )
-                versions.begin_epoch()
-        except OSError as error:
-            message = f"{HOT} of the mount point cannot be used"
-            raise MountPointError(f"{message}: {error.strerror or error}") from error
-        finally:
-            journal.close()
 
     def _key(self, entry: Entry) -> bytes:
         """

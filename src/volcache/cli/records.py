@@ -10,7 +10,6 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from volcache.store.directory import read_whole
 from volcache.store.recovery import open_contents
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ class LiveRecords:
     def __init__(self, store: OfflineStore) -> None:
         """Build the index in memory; nothing is written."""
         self._directory = store.directory
-        self._volumes = store.volumes
         self._index = store.replay()
+        self._volumes = store.volumes
 
     @property
     def count(self) -> int:
@@ -55,10 +54,7 @@ class LiveRecords:
         Records whose headers are damaged are included: the index files list them.
         """
         for volume in self._volumes:
-            data = read_whole(self._directory, self._directory.index_path(volume.id))
-            indexed = chain.from_iterable(
-                open_contents(self._directory, volume, data).read()
-            )
+            indexed = chain.from_iterable(open_contents(self._directory, volume).read())
             # `pending` are the records behind the last one that the index file lists.
             for key, offset, size in chain(indexed, volume.pending):
                 place = Place(volume, offset, size, key)

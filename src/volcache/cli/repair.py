@@ -1,9 +1,10 @@
 """
 `volcache repair`: rewrite index files and META.txt from the volumes.
 
-Lines of an index file that pass a check are kept: they list the keys of records whose
-headers are damaged. Records that follow are found as at the start of a server. Volumes
-are only read.
+Files that do not belong to the mount point are left out, and with them all volumes whose
+records may be outdated. Lines of an index file that pass a check are kept: they list the
+keys of records whose headers are damaged. Records that follow are found as at the start of
+a server. Volumes that are kept are only read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from volcache.cli.command import (
     silence_log,
 )
 from volcache.cli.progress import above, progress
-from volcache.hot.versions import first_damage
+from volcache.hot.versions import is_damaged
 from volcache.store.cross_check import (
     EntryWalk,
     Matching,
@@ -39,10 +40,17 @@ from volcache.store.directory import (
     unusable,
 )
 from volcache.store.files import OsFileSystem, replace_file
+from volcache.store.format import VOLUME_ID_MAX
 from volcache.store.index import Index
-from volcache.store.index_format import encode_block, encode_index_header
+from volcache.store.index_format import (
+    encode_block,
+    encode_index_header,
+    encode_segment,
+)
+from volcache.store.inventory import following_volume
+from volcache.store.manifest import ListedVolume
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
-from volcache.store.recovery import Replay
+from volcache.store.recovery import Replay, drop_volumes
 from volcache.store.scan import Gap, VolumeReader
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
@@ -84,7 +92,7 @@ def repair(directory: str, fs: FileSystem, report: Callable[[str], None]) -> boo
     StoreDirectory.inspect(fs, directory).close()
     opened = StoreDirectory.open(fs, directory)
     try:
-        store = OfflineStore(opened)
+        store = OfflineStore(opened, lenient=True)
         try:
             with progress(store.length, "repair") as bar:
                 work = _Repair(store, bar, above(bar, report))
@@ -111,13 +119,18 @@ class _Repair:
         self._bar = bar
         self._directory = store.directory
         self._report = report
-        self._replay = Replay(store.directory, Index(), RecoveryStats())
+        self._replay = Replay(
+            store.directory, store.inventory, Index(), RecoveryStats(), lenient=True
+        )
+        self._checksums: dict[int, int | None] = {}  # of the index files, by seq
         self.written = 0
         self.failed = 0
 
     def run(self) -> None:
         """Repair the files, one after the other."""
         directory, store = self._directory, self._store
+        contents = [self._replay.replay(volume) for volume in store.volumes]
+        self._replay.refuse()
         for name in directory.fs.names(directory.index):
             if name.endswith(_TEMPORARY):
                 with self._excused(f"{INDEX}/{name}"):
@@ -125,30 +138,75 @@ class _Repair:
         folders = {f.file for f in store.problems if f.what == IS_DIRECTORY}
         for name in sorted(folders):
             self._fail(name, "is a directory; move it away and run repair again")
-        present = directory.volume_ids()
-        for volume in store.volumes:
-            name = f"{INDEX}/{volume.id}"
-            if volume.fd == NO_FILE and volume.id in present:
-                # Its last records may have no line yet, so the file must not be sealed.
-                self._fail(name, f"not changed: {DATA}/{volume.id} cannot be opened")
-            elif name not in folders:
-                with self._excused(name):
-                    self._repair_index(volume)
+        for volume, content in zip(store.volumes, contents, strict=True):
+            if f"{INDEX}/{volume.id}" not in folders:
+                self._repair_volume(volume, content)
         self._repair_root()
+
+    def _repair_volume(self, volume: Volume, contents: IndexContents) -> None:
+        """Correct an index file; make room for a volume that has not been started."""
+        name, directory = f"{INDEX}/{volume.id}", self._directory
+        header = self._store.inventory.headers.get(volume.id)
+        if volume.fd == NO_FILE and volume.id in directory.volume_ids():
+            # Its last records may have no line yet, so the file must not be sealed.
+            self._fail(name, f"not changed: {DATA}/{volume.id} cannot be opened")
+        elif volume.id in self._store.inventory.rejected_ids:
+            return
+        elif header is not None and header.use != volume.use:
+            # What is in its place belongs elsewhere.
+            with self._excused(name):
+                directory.fs.unlink(directory.index_path(volume.id))
+                directory.fs.truncate(volume.fd, 0)
+        elif header is not None or contents.is_ours or volume.pending:
+            with self._excused(name):
+                self._repair_index(volume, contents)
 
     def _repair_root(self) -> None:
         """Correct META.txt and HOT.txt."""
         directory, store = self._directory, self._store
-        inventory, active = store.inventory, store.active
-        manifest = inventory.manifest
-        if inventory.is_manifest_lost or manifest.active_seq != active.seq:
-            directory.write_manifest(
-                manifest._replace(active=active.id, generation=active.generation)
+        unknown = self._replay.drop_unknown(store.volumes)
+        drop_volumes(directory, unknown, VOLUME_ID_MAX, RecoveryStats())
+        store.volumes = store.volumes[len(unknown) :]
+        active = store.inventory.manifest.active
+        listed = [
+            ListedVolume(volume.use, segments=tuple(volume.segments))
+            if volume.use == active
+            else ListedVolume(
+                volume.use,
+                "sealed",
+                volume.end,
+                self._checksums.get(volume.seq),
+                tuple(volume.segments),
             )
-            self._done(f"{META}: rebuilt from the volume headers")
-        if first_damage(read_whole(directory, directory.hot), manifest.store_id):
-            directory.fs.unlink(directory.hot)
-            directory.fs.sync_directory(directory.root)
+            for volume in store.volumes
+        ]
+        if not listed or listed[-1].use != active:  # It was dropped.
+            newest = active._replace(seq=self._replay.newest_seq)
+            listed.append(following_volume(newest))
+        kept = {volume.use for volume in listed}
+        before, _ = directory.read_manifest()
+        is_lost = before is None or store.inventory.is_manifest_lost
+        if (
+            is_lost
+            or before is None
+            or self.written
+            or kept != {v.use for v in before.volumes}
+        ):
+            manifest = store.inventory.manifest._replace(
+                mount_count=store.inventory.manifest.mount_count + 1,
+                boot=directory.boot(),
+                volumes=tuple(listed),
+            )
+            directory.write_manifest(manifest)
+            # What it says of a volume that is left out would refuse the next start.
+            directory.clear_progress()
+            left_out = (
+                0 if before is None else len({v.use for v in before.volumes} - kept)
+            )
+            what = f", {counted(left_out, 'volume')} left out" if left_out else ""
+            self._done(f"{META}: written for {counted(len(kept), 'volume')}{what}")
+        if is_damaged(store.hot_snapshot):
+            directory.remove_hot()
             self._done(f"{HOT}: removed; all copies in memcached are discarded")
 
     def _done(self, line: str) -> None:
@@ -167,20 +225,36 @@ class _Repair:
         except OSError as error:
             self._fail(name, f"cannot be written: {error.strerror or error}")
 
-    def _repair_index(self, volume: Volume) -> None:
+    def _repair_index(self, volume: Volume, contents: IndexContents) -> None:
         """Rewrite an index file that is incomplete or has wrong lines."""
         path = self._directory.index_path(volume.id)
         is_active = volume is self._store.active
         before = read_whole(self._directory, path)
-        contents = self._replay.replay(volume, is_active=is_active)
         entries, kept = list(volume.pending), contents.file_end
         lines, mistakes = self._compare(volume, contents)
         if mistakes:
             entries, kept = lines + entries, 0
-        data = before[:kept] or encode_index_header(volume.index_name)
+        data, checksum = before[:kept], contents.checksum
+        if not data or checksum is None:
+            data, checksum = encode_index_header(volume.index_name)
+            kept = 0
         sealed = volume.is_sealed or not is_active
         if entries or mistakes or sealed > volume.is_sealed:
-            data += encode_block(entries, volume.end, sealed=sealed)
+            named = contents.segments if kept else []
+            segments = [
+                segment
+                for segment in volume.segments
+                if segment.start < volume.end and segment not in named
+            ]
+            block, checksum = encode_block(
+                entries,
+                volume.end,
+                sealed=sealed,
+                previous=checksum,
+                before="".join(map(encode_segment, segments)),
+            )
+            data += block
+        self._checksums[volume.seq] = checksum
         if data == before:
             return
         try:
@@ -227,8 +301,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 _EPILOG: Final = f"""\
 Each line is one file that was rewritten, or could not be. The last line is a summary.
-Damaged records stay damaged: "volcache check" reports them. An interrupted repair can be
-run again.
+Damaged records stay damaged: "volcache check" reports them. Files that do not match
+META.txt are left out, and with them all volumes in which values may be outdated: put back
+the right files first, if you have them. An interrupted repair can be run again.
 {COMPLETES}
 
 exit code: 0 done; 1 a file cannot be written, or DIR cannot be used
@@ -237,7 +312,7 @@ example: volcache repair /srv/volcache/1234
 
 COMMAND: Final = Command(
     name="repair",
-    text="Rewrite index files and META.txt from the volumes, which are not changed.",
+    text="Rewrite index files and META.txt from the volumes.",
     epilog=_EPILOG,
     add_arguments=add_directory,
     run=_run,

@@ -10,7 +10,6 @@ and back-off are in `servers.py`.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from volcache.hot.servers import RefusedError, ServerDownError, Servers
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
     from volcache.hot.servers import Server
     from volcache.hot.versions import KeyVersions
-
-_logger: Final = logging.getLogger("volcache.hot")
 
 _PREFIX: Final = b"volcache:"
 # memcached takes an expiry above 30 days for seconds since the epoch, and a lower one for
@@ -47,7 +44,7 @@ class MemcachedTier:
 
         Args:
             servers: `host:port`, `[IPv6]:port` or the path of a unix socket, each.
-            versions: Of the keys; closed together with the tier.
+            versions: Of the keys.
             timeout: Of one call, in seconds.
             item_size_max: Of a record that is promoted, in bytes.
         """
@@ -93,13 +90,7 @@ class MemcachedTier:
         """Store a copy; see `HotTier.promote`."""
         if len(copy) > self._item_size_max or not self._locate(key)[0].is_up:
             return False
-        try:
-            self._versions.record_promotion(key)
-        except OSError as error:
-            # A promotion that is not recorded must not be sent.
-            self.stats.failures["journal"] += 1
-            _logger.error("hot.journal_failed error=%r", str(error))
-            return False
+        self._versions.record_promotion(key)
         # Recording it may have started a new epoch, so the id is computed again.
         server, item_id, name = self._locate(key)
         expire = min(_EXPIRE_MAX, -(-expires_ms // 1000))
@@ -124,6 +115,5 @@ class MemcachedTier:
         self.stats.flushes += 1
 
     def close(self) -> None:
-        """Close the connections and the journal; memcached keeps its items."""
+        """Close the connections; memcached keeps its items."""
         self._servers.close()
-        self._versions.close()

@@ -25,7 +25,6 @@ from google_crc32c import value as crc32c
 from pymemcache.client.base import Client
 from pymemcache.client.rendezvous import RendezvousHash
 from pymemcache.exceptions import (
-    MemcacheError,
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
 )
@@ -190,7 +189,9 @@ class Server:
             # The server is healthy, but pymemcache has closed the connection.
             self._reconnect()
             raise RefusedError from error
-        except (MemcacheError, OSError, ValueError) as error:
+        except Exception as error:
+            # A server that answers anything else than memcached makes pymemcache raise
+            # anything: KeyError for a key that was not requested, for example.
             kind = _kind_of(error)
             self._take_down(kind)
             raise ServerDownError(kind) from error
@@ -236,7 +237,7 @@ class Server:
         sockets.set_deadline()
         try:
             client.version()
-        except (MemcacheError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - As above.
             client.close()
             self._take_down(_kind_of(error))
             self._delay = self._next_delay()
@@ -271,9 +272,9 @@ def _kind_of(error: Exception) -> str:
         return "refused"
     if isinstance(error, MemcacheUnexpectedCloseError | ConnectionError):
         return "closed"
-    if isinstance(error, MemcacheError | ValueError):
-        return "protocol"
-    return "other"
+    if isinstance(error, OSError):
+        return "other"
+    return "protocol"
 
 
 class _DeadlineSocket(socket.socket):

@@ -59,20 +59,10 @@ class HotTier(Protocol):
         """
 
     def invalidate(self, key: bytes) -> None:
-        """
-        Make every copy of a key that was stored so far unreachable.
-
-        Raises:
-            OSError: The copies may still be found; do not change the value.
-        """
+        """Make every copy of a key that was stored so far unreachable, without a call."""
 
     def flush(self) -> None:
-        """
-        Make every copy that was stored so far unreachable.
-
-        Raises:
-            OSError: The copies may still be found.
-        """
+        """Make every copy that was stored so far unreachable, without a call."""
 
     def close(self) -> None:
         """Close the connections; memcached keeps its items."""

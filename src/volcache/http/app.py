@@ -106,7 +106,7 @@ class App:
         self._limits = limits
         self._admin = admin or Admin(cache)
         self._slow_log = slow_log or SlowLog(seconds=0)
-        self._value_headers = ValueHeaders(clock)
+        self._value_headers = ValueHeaders(clock, cache.remaining_ms)
         self._second_ends_ns = 0  # by `timer`
         self._ttl = TtlPolicy(default_ttl=limits.default_ttl, max_ttl=limits.max_ttl)
         self._clock = clock
@@ -184,7 +184,7 @@ class App:
                 return self._miss()
         headers = self._value_headers.make(key, record)
         if "HTTP_RANGE" in environ:
-            part = requested_range(environ, record)
+            part = requested_range(environ, record, self._value_headers.second)
             if part is not None:
                 self.stats.bytes_out += len(part)
                 return range_response(headers, record, part)
@@ -203,7 +203,7 @@ class App:
         record = self._cache.stat(key)
         if record is None:
             return self._miss()
-        if not is_not_modified(environ, record):
+        if not is_not_modified(environ, record, self._value_headers.second):
             return None
         headers = self._value_headers.make(key, record)
         return not_modified_response(headers, record.source)
@@ -213,7 +213,9 @@ class App:
         record = self._cache.stat(key)
         if record is None:
             return self._miss()
-        is_known = is_conditional(environ) and is_not_modified(environ, record)
+        is_known = is_conditional(environ) and is_not_modified(
+            environ, record, self._value_headers.second
+        )
         headers = self._value_headers.make(key, record)
         if is_known:
             return not_modified_response(headers, record.source)
@@ -241,6 +243,8 @@ class App:
         value = read_value(environ, self._limits.value_size)
         content_type, content_encoding = read_content_headers(environ)
         expires_ms = self._ttl.expires_ms(environ, self._clock() // _NS_PER_MS)
+        if expires_ms:
+            expires_ms = self._cache.expiry_of(expires_ms)
         if is_conditional(environ):
             # Requests are handled one at a time, so nothing changes before the put.
             require_change_allowed(environ, self._cache.stat(key))
@@ -298,6 +302,8 @@ def _error_response(error: BaseException, method: str, path: str) -> Response:
     """
     status = status_of(error)
     text = str(error)
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        return text_response(status, f"{text}; try again", _RETRY_SOON)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         _logger.error("request.failed method=%s path=%r", method, path, exc_info=error)
         text = "internal error; see the log of the instance"

@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from volcache import errors
 from volcache.histogram import NS_PER_SECOND
 from volcache.http.content_types import DEFAULT_TYPE_HEADER, guess_type_header
-from volcache.http.preconditions import ETAG_FORMAT, PreconditionFailedError, etag_of
+from volcache.http.preconditions import (
+    ETAG_FORMAT,
+    PreconditionFailedError,
+    etag_of,
+)
 from volcache.http.upload import BadHeaderError, LengthRequiredError
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ ERROR_STATUS: Final[Mapping[type[BaseException], HTTPStatus]] = {
     PreconditionFailedError: HTTPStatus.PRECONDITION_FAILED,
     LengthRequiredError: HTTPStatus.LENGTH_REQUIRED,
     # The disk failed.
+    errors.UnreadableRecordError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.DiskFullError: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.MountPointError: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.StoreIOError: HTTPStatus.INSUFFICIENT_STORAGE,
@@ -54,12 +59,13 @@ ERROR_STATUS: Final[Mapping[type[BaseException], HTTPStatus]] = {
     errors.DamagedRecordError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.ForeignDirectoryError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.FormatVersionError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.MismatchedFilesError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.UnreadableVolumeError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.StoreLockedError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
 _TEXT_TYPE: Final = ("Content-Type", "text/plain; charset=utf-8")
 _ACCEPT_RANGES: Final = ("Accept-Ranges", "bytes")
-_NS_PER_MS: Final = 1_000_000
 
 # Misses are as frequent as hits, so their text is encoded once.
 _MISS_TEXT: Final = b"no value is stored under this key\n"
@@ -170,10 +176,19 @@ class ValueHeaders:
     types. Formatting a date takes longer than all other headers together.
     """
 
-    def __init__(self, clock: Callable[[], int]) -> None:
-        """Take the time from `clock`, in nanoseconds since the epoch."""
+    def __init__(
+        self, clock: Callable[[], int], remaining_ms: Callable[[int], int]
+    ) -> None:
+        """
+        Begin without a date.
+
+        Args:
+            clock: Of the machine, nanoseconds since the epoch.
+            remaining_ms: Returns how long a record lives that expires at a time.
+        """
         self._clock = clock
-        self._second = 0
+        self._remaining_ms = remaining_ms
+        self.second = 0  # of `date`, since the epoch
         self.date = ("Date", "")
         self._last_modified: dict[int, tuple[str, str]] = {}
         self._ages: dict[int, tuple[str, str]] = {}
@@ -187,8 +202,10 @@ class ValueHeaders:
             How many nanoseconds the second still lasts.
         """
         now_ns = self._clock()
-        self._second = now_ns // NS_PER_SECOND
-        self.date = ("Date", format_date(self._second))
+        # Lets the store's clock see this date, so that it never stores a value before it.
+        self._remaining_ms(0)
+        self.second = now_ns // NS_PER_SECOND
+        self.date = ("Date", format_date(self.second))
         return NS_PER_SECOND - now_ns % NS_PER_SECOND
 
     def make(self, key: bytes, record: Record) -> Headers:
@@ -198,34 +215,39 @@ class ValueHeaders:
             _value,
             content_type,
             content_encoding,
-            stored_ms,
+            stored_us,
             expires_ms,
+            _flags,
             volume,
-            generation,
             offset,
             size,
             length,
             checksum,
             source,
         ) = record
-        stored = stored_ms // 1000
-        age = self._second - stored
+        # `modified_of`, written out: the call would take 0.1 us.
+        stored = stored_us // 1_000_000
+        modified = stored + 1
+        age = self.second - stored
         headers = [
             ("X-Position", f"{volume},{offset},{size}"),
             ("X-Cache", source),
-            ("ETag", ETAG_FORMAT % (volume, generation, offset, checksum)),
+            ("ETag", ETAG_FORMAT % (stored_us, checksum)),
             (self._types.get(content_type) or self._new_type(content_type))
             if content_type
             else (guess_type_header(key) if b"." in key else DEFAULT_TYPE_HEADER),
             ("Content-Length", str(length)),
-            self._last_modified.get(stored) or self._new_last_modified(stored),
             self._ages.get(age) or self._new_age(age),
             _ACCEPT_RANGES,
         ]
+        if modified <= self.second:
+            headers.append(
+                self._last_modified.get(modified) or self._new_last_modified(modified)
+            )
         if content_encoding:
             headers.append(("Content-Encoding", content_encoding.decode("latin-1")))
         if expires_ms:
-            left = max(expires_ms - self._clock() // _NS_PER_MS, 0) // 1000
+            left = self._remaining_ms(expires_ms) // 1000
             headers.append(("Cache-Control", f"max-age={left}"))
         return headers
 

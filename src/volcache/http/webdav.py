@@ -41,7 +41,8 @@ def directory_response(path: str, now: int) -> Response:
 
 def file_response(path: str, key: bytes, record: Record) -> Response:
     """Return the 207 for a stored value."""
-    modified = format_date(record.stored_ms // 1000)
+    # Earlier than Last-Modified, so that no condition is true for it.
+    modified = format_date(record.stored_us // 1_000_000)
     return _multi_status(
         path,
         "<D:resourcetype/>"

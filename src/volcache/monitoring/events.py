@@ -51,21 +51,28 @@ EVENTS: Final[dict[str, Event]] = {
         "META.txt was missing or damaged and was rebuilt from the volumes."
     ),
     "recovery.volume_dropped": Event(
-        "A volume was dropped because `volume_num` was decreased."
+        "A volume was dropped because `volume_num` was decreased, or after"
+        " `recovery.keys_unknown`."
     ),
     "recovery.stale_volume": Event(
-        "After a power loss the header of a volume is that of an earlier use, which was"
-        " already reclaimed. Its newer content had not been synced."
+        "After a crash the header of a volume is that of an earlier use, which was already"
+        " reclaimed. The present header had not been written or synced."
+    ),
+    "recovery.file_rejected": Event(
+        "A data file or index file is not the one that META.txt names; it is not read.",
+        "Find out who replaced it. Put back the right file before the volume is reused.",
+    ),
+    "recovery.keys_unknown": Event(
+        "Records of a volume, from `offset` on, are lost with their keys: all older volumes"
+        " are dropped, because their values may be outdated.",
+        "Check the disk.",
     ),
     "recovery.foreign_volume": Event(
         "A volume in `data` belongs to another store; it is not read.",
         "Remove it, or let the store overwrite it.",
     ),
-    "recovery.header_unreadable": Event(
-        "The header of a volume cannot be read.", _KERNEL_LOG
-    ),
     "recovery.file_unreadable": Event(
-        "META.txt or an index file cannot be read; it is treated as missing.",
+        "An index file cannot be read; its volume is read instead.",
         _KERNEL_LOG,
     ),
     "recovery.sectors_unreadable": Event(
@@ -90,7 +97,9 @@ EVENTS: Final[dict[str, Event]] = {
         "A record failed a check; its key is a miss.",
         "Check the disk if there are many.",
     ),
-    "read.failed": Event("The disk refused a read; it is a miss.", _KERNEL_LOG),
+    "read.failed": Event(
+        "The disk refused a read, which is answered 503.", _KERNEL_LOG
+    ),
     "write.failed": Event(
         "The disk refused a PUT or DELETE, which is answered 507; at startup, the space"
         " for the active volume.",
@@ -116,9 +125,9 @@ EVENTS: Final[dict[str, Event]] = {
         " kind of failure.",
     ),
     "hot.up": Event("The memcached server is used again."),
-    "hot.journal_failed": Event(
-        "HOT.txt could not be written: nothing is promoted, and a PUT of a promoted key is"
-        " answered 507.",
+    "hot.snapshot_failed": Event(
+        "HOT.txt could not be read or written: after this stop or start, files are promoted"
+        " again.",
         _DISK_SPACE,
     ),
     "request.slow": Event(

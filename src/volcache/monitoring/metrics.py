@@ -196,9 +196,9 @@ _hot_counter = partial(_hot, "counter")
 _METHOD: Final = Label("method", VERBS)
 _FINDINGS: Final = (
     *("entries", "scanned", "torn", "damaged", "rebuilt", "dropped", "stale"),
-    "meta_lost",
+    *("rejected", "unknown", "meta_lost"),
 )
-_FAILURES: Final = ("closed", "journal", "other", "protocol", "refused", "timeout")
+_FAILURES: Final = ("closed", "other", "protocol", "refused", "timeout")
 
 _INSTANCE: Final = (
     _info(
@@ -438,11 +438,11 @@ _STORE: Final = (
         Cell("volumes", "active {}"),
     ),
     _gauge(
-        "volcache_active_generation",
-        "store.active.generation",
-        "Generation of the active volume.",
-        lambda s: s.usage.active_generation,
-        Cell("volumes", "generation {}"),
+        "volcache_active_sequence",
+        "store.active.sequence",
+        "Sequence number of the active volume.",
+        lambda s: s.usage.active_seq,
+        Cell("volumes", "sequence number {}"),
     ),
     _gauge(
         "volcache_active_write_position_bytes",
@@ -484,10 +484,10 @@ _STORE: Final = (
 _VOLUMES: Final = (
     _volumes(
         "gauge",
-        "volcache_volume_generation",
-        "generation",
-        "Generation of a volume.",
-        lambda v: v.generation,
+        "volcache_volume_sequence",
+        "sequence",
+        "Sequence number of a volume, which orders them by age; 0 if empty.",
+        lambda v: v.seq,
     ),
     _volumes("info", "", "state", "State: active, sealed or empty.", lambda v: v.state),
     _volumes(

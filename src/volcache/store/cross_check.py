@@ -142,7 +142,7 @@ class EntryWalk:
                 break
             try:
                 data = reader.read(at, size)
-                record = decode_record(data, reader.identity, at, key)
+                record = decode_record(data, reader.identity_at(at), at, key)
             except DamagedRecordError:
                 break
             if record is None or record.size != size:

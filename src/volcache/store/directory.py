@@ -1,5 +1,5 @@
 """
-The directory of a store: its names, its lock and META.txt.
+The directory of a store: its names, its locks, META.txt, LOCK and HOT.txt.
 
 Refuses a directory that belongs to something else before it changes anything in it. The
 contents of volumes and index files are read elsewhere.
@@ -12,13 +12,15 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from google_crc32c import value as crc32c
+
 from volcache.errors import (
     ForeignDirectoryError,
     FormatVersionError,
     MountPointError,
     StoreLockedError,
 )
-from volcache.store.files import JournalFile, read_file, replace_file, write_all
+from volcache.store.files import read_file, replace_file, write_all
 from volcache.store.format import VERSION
 from volcache.store.manifest import (
     Manifest,
@@ -26,6 +28,7 @@ from volcache.store.manifest import (
     encode_manifest,
     manifest_version,
 )
+from volcache.store.progress import Progress, decode_progress, encode_progress
 
 if TYPE_CHECKING:
     from volcache.store.files import FileSystem
@@ -41,6 +44,7 @@ INDEX: Final = "index"
 NAMES: Final = frozenset(
     {LOCK, META, META + ".new", HOT, HOT + ".new", DATA, INDEX, "lost+found"}
 )
+_LOCK_BYTES_MAX: Final = 4096
 
 
 class StoreDirectory:
@@ -50,17 +54,22 @@ class StoreDirectory:
     Attributes:
         fs: The file system.
         root, data, index: Absolute paths of the directory and its two folders.
+        progress: What the process that served it before has left in LOCK.
     """
 
-    def __init__(self, fs: FileSystem, root: str, lock_fd: int | None) -> None:
+    def __init__(
+        self, fs: FileSystem, root: str, root_fd: int, lock_fd: int | None = None
+    ) -> None:
         """Use `StoreDirectory.open` or `StoreDirectory.inspect`."""
         self.fs = fs
         self.root = root
+        self._root_fd = root_fd
         self.data = os.path.join(root, DATA)
         self.index = os.path.join(root, INDEX)
         self._meta = os.path.join(root, META)
-        self.hot = os.path.join(root, HOT)
+        self._hot = os.path.join(root, HOT)
         self._lock_fd = lock_fd
+        self.progress: Progress | None = None
 
     @classmethod
     def open(cls, fs: FileSystem, path: str) -> Self:
@@ -70,27 +79,30 @@ class StoreDirectory:
         Raises:
             ForeignDirectoryError: It contains other files; nothing was changed.
             StoreLockedError: Another process has locked it.
-            FormatVersionError: It was written by a newer volcache.
+            FormatVersionError: It was written by another version of volcache.
             MountPointError: It cannot be created, read or written.
         """
+        root = os.path.abspath(path)
+        descriptors: list[int] = []
         try:
-            _create_durably(fs, os.path.abspath(path))
+            _create_durably(fs, root)
             _refuse_foreign(fs, path)
-            lock_fd = fs.open(os.path.join(path, LOCK), create=True)
-        except OSError as error:
-            raise unusable(path, error) from error
-        try:
-            _lock(fs, path, lock_fd)
-            self = cls(fs, os.path.abspath(path), lock_fd)
-            self._refuse_newer()
+            # LOCK can be removed by hand; the lock of the directory itself remains.
+            descriptors.append(fs.open_directory(root))
+            _take_lock(fs, path, descriptors[0])
+            descriptors.append(fs.open(os.path.join(root, LOCK), create=True))
+            _take_lock(fs, path, descriptors[1])
+            self = cls(fs, root, *descriptors)
+            self._refuse_other_version()
+            self._sign_lock()
             fs.make_directory(self.data)
             fs.make_directory(self.index)
             fs.sync_directory(self.root)
         except OSError as error:
-            fs.close(lock_fd)
+            _close(fs, descriptors)
             raise unusable(path, error) from error
         except BaseException:
-            fs.close(lock_fd)
+            _close(fs, descriptors)
             raise
         return self
 
@@ -102,31 +114,70 @@ class StoreDirectory:
         Raises:
             ForeignDirectoryError: It contains no part of a store.
             StoreLockedError: A process serves it.
-            FormatVersionError: It was written by a newer volcache.
+            FormatVersionError: It was written by another version of volcache.
             MountPointError: It cannot be read.
         """
-        lock_fd = None
+        root = os.path.abspath(path)
+        descriptors: list[int] = []
         try:
             _refuse_empty(fs, path)
+            descriptors.append(fs.open_directory(root))
+            _take_lock(fs, path, descriptors[0])
             with suppress(FileNotFoundError):
-                lock_fd = fs.open(os.path.join(path, LOCK), create=False)
-                _take_lock(fs, path, lock_fd)
-            self = cls(fs, os.path.abspath(path), lock_fd)
-            self._refuse_newer()
+                descriptors.append(fs.open(os.path.join(root, LOCK), create=False))
+                _take_lock(fs, path, descriptors[1])
+            self = cls(fs, root, *descriptors)
+            self._refuse_other_version()
+            self.progress = decode_progress(self._read_lock())
         except OSError as error:
-            if lock_fd is not None:
-                fs.close(lock_fd)
+            _close(fs, descriptors)
             raise unreadable(path, error) from error
         except BaseException:
-            if lock_fd is not None:
-                fs.close(lock_fd)
+            _close(fs, descriptors)
             raise
         return self
 
     def close(self) -> None:
-        """Release the lock."""
-        if self._lock_fd is not None:
-            self.fs.close(self._lock_fd)
+        """Release the locks."""
+        for fd in (self._lock_fd, self._root_fd):
+            if fd is not None:
+                self.fs.close(fd)
+
+    def _read_lock(self) -> bytes:
+        fd = self._lock_fd
+        return b"" if fd is None else self.fs.pread(fd, _LOCK_BYTES_MAX, 0)
+
+    def _sign_lock(self) -> None:
+        """Write the process id into LOCK; keep what the process before has written."""
+        assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
+        self.progress = decode_progress(self._read_lock())
+        self._replace_lock(encode_progress(self.progress) if self.progress else b"")
+
+    def _replace_lock(self, line: bytes) -> None:
+        assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
+        content = _process_line() + line
+        write_all(self.fs, self._lock_fd, content, 0)
+        self.fs.truncate(self._lock_fd, len(content))
+
+    def clear_progress(self) -> None:
+        """
+        Remove the second line of LOCK, which does not fit a changed META.txt.
+
+        Raises:
+            OSError: It may still be there.
+        """
+        self._replace_lock(b"")
+
+    def write_progress(self, progress: Progress) -> None:
+        """
+        Overwrite the second line of LOCK. Not synced.
+
+        Raises:
+            OSError: The line may be damaged, which is the same as none.
+        """
+        assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
+        line = _process_line() + encode_progress(progress)
+        write_all(self.fs, self._lock_fd, line, 0)
 
     def data_path(self, volume: int) -> str:
         """Return the path of the data file of a volume."""
@@ -139,6 +190,14 @@ class StoreDirectory:
     def volume_ids(self) -> list[int]:
         """Return the ids of all data files, in order."""
         return sorted(int(name) for name in self.fs.names(self.data) if _is_id(name))
+
+    def index_ids(self) -> list[int]:
+        """Return the ids of all index files, in order; none if there is no folder."""
+        try:
+            names = self.fs.names(self.index)
+        except OSError:
+            return []
+        return sorted(int(name) for name in names if _is_id(name))
 
     def read_manifest(self) -> tuple[Manifest | None, bool]:
         """
@@ -164,23 +223,53 @@ class StoreDirectory:
         """
         replace_file(self.fs, self._meta, encode_manifest(manifest))
 
-    def journal(self) -> JournalFile:
-        """Return HOT.txt, the journal of the hot tier."""
-        return JournalFile(self.fs, self.hot)
+    def read_hot(self) -> bytes:
+        """
+        Read HOT.txt; empty if there is none.
 
-    def _refuse_newer(self) -> None:
+        Raises:
+            OSError: It cannot be read.
+        """
+        return read_file(self.fs, self._hot) or b""
+
+    def write_hot(self, data: bytes) -> None:
+        """
+        Replace HOT.txt durably and atomically.
+
+        Raises:
+            OSError: The old one is still in place.
+        """
+        replace_file(self.fs, self._hot, data)
+
+    def identify_hot(self) -> str:
+        """
+        Return what no copy of HOT.txt has in common with it.
+
+        Raises:
+            OSError: There is none.
+        """
+        _, inode, changed_ns = self.fs.identify(self._hot)
+        return f"{inode} {changed_ns}"
+
+    def remove_hot(self) -> None:
+        """
+        Remove HOT.txt durably.
+
+        Raises:
+            OSError: It may still be there.
+        """
+        self.fs.unlink(self._hot)
+        self.fs.sync_directory(self.root)
+
+    def boot(self) -> int:
+        """Return a number that changes when the machine boots; 0: not known."""
+        boot_id = self.fs.boot_id()
+        return crc32c(boot_id.encode()) if boot_id else 0
+
+    def _refuse_other_version(self) -> None:
         version = manifest_version(read_file(self.fs, self._meta) or b"")
-        if version is not None and version > VERSION:
-            refuse_newer(self.root, META, version)
-
-
-def read_beginning(directory: StoreDirectory, fd: int, length: int) -> bytes:
-    """Read the first bytes of a file; empty if they cannot be read."""
-    try:
-        return directory.fs.pread(fd, length, 0)
-    except OSError as error:
-        _logger.warning("recovery.header_unreadable error=%r", str(error))
-        return b""
+        if version is not None:
+            refuse_other_version(self.root, META, version)
 
 
 def read_whole(directory: StoreDirectory, path: str) -> bytes:
@@ -192,14 +281,31 @@ def read_whole(directory: StoreDirectory, path: str) -> bytes:
         return b""
 
 
-def refuse_newer(root: str, name: str, version: int) -> None:
+def refuse_other_version(root: str, name: str, version: int) -> None:
     """Raise the error for a file of a format version that this code cannot read."""
-    message = (
-        f"mount point {root!r} was written by a newer volcache: {name} has format"
-        f" {version}, this one reads up to {VERSION}; start the newer volcache, or give"
-        " another mount_point"
-    )
-    raise FormatVersionError(message)
+    if version == VERSION:
+        return
+    if version > VERSION:
+        why = (
+            f"was written by a newer volcache: {name} has format {version}, this one"
+            f" reads {VERSION}; start the newer volcache, or give another mount_point"
+        )
+    else:
+        why = (
+            f"has the old format {version} ({name}), which was never released; this"
+            f" volcache reads format {VERSION}: give another mount_point, or remove the"
+            " files in this one to begin with an empty cache"
+        )
+    raise FormatVersionError(f"mount point {root!r} {why}")
+
+
+def _process_line() -> bytes:
+    return b"%d\n" % os.getpid()
+
+
+def _close(fs: FileSystem, descriptors: list[int]) -> None:
+    for fd in descriptors:
+        fs.close(fd)
 
 
 def _create_durably(fs: FileSystem, path: str) -> None:
@@ -261,16 +367,10 @@ def _refuse_empty(fs: FileSystem, path: str) -> None:
         raise ForeignDirectoryError(message)
 
 
-def _lock(fs: FileSystem, path: str, lock_fd: int) -> None:
-    """Lock the directory and write the process id into the lock file."""
-    _take_lock(fs, path, lock_fd)
-    fs.truncate(lock_fd, 0)
-    write_all(fs, lock_fd, b"%d\n" % os.getpid(), 0)
-
-
-def _take_lock(fs: FileSystem, path: str, lock_fd: int) -> None:
-    if not fs.lock(lock_fd):
-        holder = fs.pread(lock_fd, 32, 0).decode("ascii", "replace").strip()
+def _take_lock(fs: FileSystem, path: str, fd: int) -> None:
+    if not fs.lock(fd):
+        found = read_file(fs, os.path.join(path, LOCK)) or b""
+        holder = found.split(b"\n")[0][:32].decode("ascii", "replace").strip()
         message = (
             f"mount point {path!r} is in use by another process"
             f" (process id {holder or 'unknown'}); stop it, or give another mount_point"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _FILE_MODE: Final = 0o644
 _DIRECTORY_MODE: Final = 0o755
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class FileSystem(Protocol):
@@ -65,8 +66,17 @@ class FileSystem(Protocol):
     def free_bytes(self, path: str) -> int:
         """Return the free bytes of the file system that contains `path`."""
 
+    def open_directory(self, path: str) -> int:
+        """Open a directory, to lock it."""
+
     def lock(self, fd: int) -> bool:
-        """Lock the file exclusively; return false if another process has locked it."""
+        """Lock a file or directory; return false if another process has locked it."""
+
+    def identify(self, path: str) -> tuple[int, int, int]:
+        """Return device, inode and time of the last change (ns) of a file."""
+
+    def boot_id(self) -> str:
+        """Return an id that changes when the machine boots; empty: not known."""
 
 
 class OsFileSystem:
@@ -89,7 +99,7 @@ class OsFileSystem:
         return os.fstat(fd).st_size
 
     def sync_directory(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self.open_directory(path)
         try:
             os.fsync(fd)
         finally:
@@ -111,8 +121,22 @@ class OsFileSystem:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
+    def open_directory(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
     def lock(self, fd: int) -> bool:
         return _flock(fd, fcntl.LOCK_EX)
+
+    def identify(self, path: str) -> tuple[int, int, int]:
+        found = os.stat(path)
+        return found.st_dev, found.st_ino, found.st_ctime_ns
+
+    def boot_id(self) -> str:
+        try:
+            with open(_BOOT_ID, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
 
 
 def _flock(fd: int, kind: int) -> bool:
@@ -218,57 +242,3 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
         fs.close(fd)
     fs.rename(temporary, path)
     fs.sync_directory(os.path.dirname(path))
-
-
-class JournalFile:
-    """
-    A small append-only file, opened at the first append.
-
-    The hot tier keeps HOT.txt in one; its contents are defined there.
-    """
-
-    def __init__(self, fs: FileSystem, path: str) -> None:
-        self._fs = fs
-        self._path = path
-        self._fd: int | None = None
-        self._end = 0
-
-    def read(self) -> bytes:
-        """
-        Return the contents, empty if there is no file.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
-        data = read_file(self._fs, self._path) or b""
-        self._end = len(data)
-        return data
-
-    def replace(self, data: bytes) -> None:
-        """
-        Replace the contents durably and atomically.
-
-        Raises:
-            OSError: The old contents are in place.
-        """
-        self.close()
-        replace_file(self._fs, self._path, data)
-        self._end = len(data)
-
-    def append(self, data: bytes) -> None:
-        """
-        Append `data`; it survives a process crash when this returns.
-
-        Raises:
-            OSError: The next append overwrites what was written of `data`.
-        """
-        if self._fd is None:
-            self._fd = self._fs.open(self._path, create=False)
-        write_all(self._fs, self._fd, data, self._end)
-        self._end += len(data)
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            self._fs.close(fd)

@@ -7,10 +7,15 @@ version: they are on disks, and `tests/golden` holds directories written with th
 
 A volume is one header followed by records, the first at `VOLUME_HEADER_BYTES`. The bytes
 after the last record are undefined: zeros of a new file or records of an earlier use.
+
+Each use of a volume has a random *salt*, and so has each *segment*: what a later mount
+appends to it. A record is valid only with the salt of its place, so records of an earlier
+use, of a copy of the mount point or of another store are never accepted.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -18,57 +23,60 @@ from google_crc32c import value as crc32c
 
 from volcache.errors import DamagedRecordError
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 # --- Volume header -----------------------------------------------------------------
 #   0  4  magic "VLV" and version
-#   4  4  generation
-#   8  8  store id
-#  16  2  volume id
-#  18  2  zero
-#  20  4  mount count when the volume was started
-#  24  8  time it was started, milliseconds since the epoch
-#  32  8  the oldest valid sequence number, see `make_seq`
-#  40  8  zero
-#  48  4  CRC-32C of bytes 0 to 47
-#  52 12  zero
-_VOLUME_HEADER: Final = Struct("<3sBIQHHIQQ8x")
+#   4  8  salt
+#  12  8  store id
+#  20  8  sequence number
+#  28  2  volume id
+#  30  1  ring: 0 = main, 1 = probation
+#  31  1  zero
+#  32  4  mount count when the volume was started
+#  36  8  time it was started, milliseconds since the epoch
+#  44  8  the oldest sequence number that was valid then
+#  52  8  salt of the volume with the previous sequence number; 0 = there was none
+#  60  4  CRC-32C of bytes 0 to 59
+_VOLUME_HEADER: Final = Struct("<3sBQQQHBxIQQQ")
 _VOLUME_MAGIC: Final = b"VLV"
 _CHECKSUM: Final = Struct("<I")
 VOLUME_HEADER_BYTES: Final = 64
+_V1_HEADER_BYTES: Final = 48  # in format version 1, before its checksum
 
 # --- Record ------------------------------------------------------------------------
-#   0  4  magic "VLR" and version     \
-#   4  4  generation                   | the identity: the same in every
-#   8  8  store id                     | record of one use of a volume
-#  16  2  volume id                   /
-#  18  2  key length
-#  20  4  mount count
-#  24  8  offset of the record in its volume
-#  32  8  time stored, milliseconds since the epoch
-#  40  8  time it expires, likewise; 0 = never
-#  48  4  value length
-#  52  4  CRC-32C of the value
-#  56  1  flags: 1 = tombstone
-#  57  1  content type length
-#  58  1  content encoding length
+#   0  4  magic "VLR" and version     \  the identity: the same in every
+#   4  8  salt                        /  record that one mount has written
+#  12  2  key length
+#  14  1  content type length
+#  15  1  content encoding length
+#  16  4  value length
+#  20  4  CRC-32C of the value
+#  24  4  flags of memcached
+#  28  4  zero
+#  32  8  offset of the record in its volume
+#  40  8  time stored, microseconds since the epoch
+#  48  8  time it expires, milliseconds since the epoch; 0 = never
+#  56  2  volume id
+#  58  1  kind: 0 = value, 1 = tombstone
 #  59  1  zero
 #  60  .  content type, content encoding, key
 #   .  4  CRC-32C of all bytes before
 #   .  .  value
-_IDENTITY: Final = Struct("<3sBIQH")
-_FIELDS: Final = Struct("<HIQQQIIBBBx")
+_IDENTITY: Final = Struct("<3sBQ")
+_FIELDS: Final = Struct("<HBBIII4xQQQHBx")
 _RECORD_MAGIC: Final = b"VLR"
-# The fixed part for the path of a request: the identity as bytes, no mount count, flags
-# and the two short lengths as one number, which is 0 for most records.
-_READ_FIELDS: Final = Struct("<18sH4xQQQIII")
-IDENTITY_BYTES: Final = 18
+# The fixed part for the path of a request: the identity as bytes, the two short lengths
+# as one number, which is 0 for most records, and volume id with kind.
+_READ_FIELDS: Final = Struct("<12sHHIII4xQQQI")
+IDENTITY_BYTES: Final = 12
 FIXED_BYTES: Final = 60
+_OFFSET_AT: Final = 32
 _CHECKSUM_BYTES: Final = 4
 _TOMBSTONE: Final = 1
-_FLAGS_MASK: Final = 0xFF0000FF
 # The CRC-32C of any bytes followed by their own CRC-32C.
 _CHECKED: Final = 0x48674BC7
+_POLYNOMIAL: Final = 0x82F63B78  # of CRC-32C, reflected
 
 _unpack_read_fields = _READ_FIELDS.unpack_from
 
@@ -76,7 +84,7 @@ if (
     _IDENTITY.size != IDENTITY_BYTES
     or _IDENTITY.size + _FIELDS.size != FIXED_BYTES
     or _READ_FIELDS.size != FIXED_BYTES
-    or _VOLUME_HEADER.size + _CHECKSUM_BYTES > VOLUME_HEADER_BYTES
+    or _VOLUME_HEADER.size + _CHECKSUM_BYTES != VOLUME_HEADER_BYTES
 ):
     message = "the structs of format.py do not match the layout above them"
     raise AssertionError(message)
@@ -84,12 +92,16 @@ if (
 RECORD_OVERHEAD_BYTES: Final = FIXED_BYTES + _CHECKSUM_BYTES  # without key and value
 RECORD_BYTES_MIN: Final = RECORD_OVERHEAD_BYTES + 1  # a key has at least one byte
 VOLUME_ID_MAX: Final = 2**16 - 1
+SEQ_MAX: Final = 2**47 - 1  # 44 years at 100,000 rotations per second
 KEY_BYTES_MAX: Final = 2**16 - 1
 VALUE_BYTES_MAX: Final = 2**30
 _TYPE_AND_ENCODING_BYTES_MAX: Final = 255 + 255  # One byte each for their lengths.
 # The longest header part of a record, without the key and with the longest key.
 HEADER_BYTES_MAX: Final = RECORD_OVERHEAD_BYTES + _TYPE_AND_ENCODING_BYTES_MAX
 RECORD_PREFIX_BYTES_MAX: Final = HEADER_BYTES_MAX + KEY_BYTES_MAX
+# Longer header parts are not corrected: one attempt for each bit would take too long.
+_CORRECTED_BYTES_MAX: Final = 4096
+_CORRECTED_VALUE_BYTES_MAX: Final = 2**20
 
 
 class TruncatedReadError(DamagedRecordError):
@@ -104,41 +116,65 @@ class TruncatedReadError(DamagedRecordError):
         self.needed = needed
 
 
-class VolumeIdentity(NamedTuple):
+class Ring(IntEnum):
+    """The ring that a volume belongs to."""
+
+    MAIN = 0
+    PROBATION = 1
+
+
+class VolumeUse(NamedTuple):
     """One use of one volume."""
 
-    prefix: bytes  # the first IDENTITY_BYTES bytes of all its records
+    volume: int  # its id
+    seq: int  # the sequence number: higher than that of every volume started before
+    ring: Ring
+    salt: int
+
+
+class Segment(NamedTuple):
+    """What one mount has appended to a volume that an earlier mount had started."""
+
+    start: int  # offset in the volume; the next segment, or the volume, ends it
+    salt: int
+
+
+class VolumeIdentity(NamedTuple):
+    """What `decode_record` compares a record with."""
+
+    prefix: bytes  # the first IDENTITY_BYTES bytes of all records of the segment
     volume: int
-    generation: int
 
 
 class VolumeHeader(NamedTuple):
     """The header of a volume; fields as in the layout above."""
 
-    generation: int
+    use: VolumeUse
     store_id: int
-    volume: int
     mount_count: int
     started_ms: int
-    oldest_seq: int = 0  # volumes with a lower sequence number were flushed
+    oldest_seq: int  # volumes with a lower sequence number were invalid
+    previous_salt: int
 
 
 class Record(NamedTuple):
     """
     One stored value and its metadata.
 
-    Times are milliseconds since the epoch, 0 for "never expires"; `size` is the size of
-    the whole record in bytes; `length` and `checksum` (CRC-32C) are those of the value;
-    `source` is the tier it was read from, as in the header `X-Cache`.
+    `stored_us` is in microseconds, `expires_ms` in milliseconds since the epoch, 0 for
+    "never expires". No two records of a store have the same `stored_us`, except copies of
+    one record. `flags` are those of memcached; `size` is the size of the whole record in
+    bytes; `length` and `checksum` (CRC-32C) are those of the value; `source` is the tier
+    it was read from, as in the header `X-Cache`.
     """
 
     value: bytes
     content_type: bytes
     content_encoding: bytes
-    stored_ms: int
+    stored_us: int
     expires_ms: int
+    flags: int
     volume: int
-    generation: int
     offset: int
     size: int
     length: int
@@ -154,10 +190,10 @@ class RecordHeader(NamedTuple):
     """The header part of a record."""
 
     key: bytes
-    mount_count: int
     offset: int
-    stored_ms: int
+    stored_us: int
     expires_ms: int
+    flags: int
     length: int
     checksum: int
     tombstone: bool
@@ -167,59 +203,50 @@ class RecordHeader(NamedTuple):
     size: int
 
 
-def make_seq(generation: int, volume: int) -> int:
-    """
-    Return the sequence number of a volume.
-
-    A volume that is started later has a higher number: volume ids are used in a circle,
-    and the generation counts the turns.
-    """
-    return generation << 16 | volume
-
-
-def volume_of(seq: int) -> int:
-    """Return the volume id that a sequence number contains."""
-    return seq & VOLUME_ID_MAX
-
-
-def generation_of(seq: int) -> int:
-    """Return the generation that a sequence number contains."""
-    return seq >> 16
-
-
 # --- Volume header -----------------------------------------------------------------
 
 
 def encode_volume_header(header: VolumeHeader) -> bytes:
     """Return the first `VOLUME_HEADER_BYTES` bytes of a volume."""
+    use = header.use
     fixed = _VOLUME_HEADER.pack(
         _VOLUME_MAGIC,
         VERSION,
-        header.generation,
+        use.salt,
         header.store_id,
-        header.volume,
-        0,
+        use.seq,
+        use.volume,
+        use.ring,
         header.mount_count,
         header.started_ms,
         header.oldest_seq,
+        header.previous_salt,
     )
-    data = fixed + _CHECKSUM.pack(crc32c(fixed))
-    return data.ljust(VOLUME_HEADER_BYTES, b"\0")
+    return fixed + _CHECKSUM.pack(crc32c(fixed))
 
 
 def decode_volume_header(data: bytes) -> VolumeHeader | None:
     """Return the header of a volume, or None if it is missing or damaged."""
-    if len(data) < VOLUME_HEADER_BYTES:
+    if volume_version(data) != VERSION:
         return None
-    fixed = data[: _VOLUME_HEADER.size]
-    (checksum,) = _CHECKSUM.unpack_from(data, len(fixed))
-    magic, _, generation, store_id, volume, _, mount_count, started_ms, oldest_seq = (
-        _VOLUME_HEADER.unpack(fixed)
-    )
-    if magic != _VOLUME_MAGIC or checksum != crc32c(fixed):
+    (
+        _,
+        _,
+        salt,
+        store_id,
+        seq,
+        volume,
+        ring,
+        mount_count,
+        started_ms,
+        oldest_seq,
+        previous_salt,
+    ) = _VOLUME_HEADER.unpack_from(data)
+    if ring > Ring.PROBATION or seq > SEQ_MAX:
         return None
+    use = VolumeUse(volume, seq, Ring(ring), salt)
     return VolumeHeader(
-        generation, store_id, volume, mount_count, started_ms, oldest_seq
+        use, store_id, mount_count, started_ms, oldest_seq, previous_salt
     )
 
 
@@ -227,45 +254,24 @@ def volume_version(data: bytes) -> int | None:
     """Return the format version of a volume, or None if it has no valid header."""
     if len(data) < VOLUME_HEADER_BYTES or not data.startswith(_VOLUME_MAGIC):
         return None
-    fixed = data[: _VOLUME_HEADER.size]
-    (checksum,) = _CHECKSUM.unpack_from(data, len(fixed))
-    return data[len(_VOLUME_MAGIC)] if checksum == crc32c(fixed) else None
+    version = data[len(_VOLUME_MAGIC)]
+    end = _V1_HEADER_BYTES if version == 1 else _VOLUME_HEADER.size
+    (checksum,) = _CHECKSUM.unpack_from(data, end)
+    return version if checksum == crc32c(data[:end]) else None
 
 
-def volume_identity(*, generation: int, store_id: int, volume: int) -> VolumeIdentity:
-    """Return the identity of one use of a volume."""
-    prefix = _IDENTITY.pack(_RECORD_MAGIC, VERSION, generation, store_id, volume)
-    return VolumeIdentity(prefix, volume, generation)
+def volume_identity(volume: int, salt: int) -> VolumeIdentity:
+    """Return the identity of the records with a salt."""
+    return VolumeIdentity(_IDENTITY.pack(_RECORD_MAGIC, VERSION, salt), volume)
 
 
 # --- Records -----------------------------------------------------------------------
 
 
-def identified_generation(data: bytes, *, store_id: int, volume: int) -> int | None:
-    """
-    Return the generation of the first record of a volume.
-
-    Args:
-        data: The volume from `VOLUME_HEADER_BYTES` on.
-        store_id: The record must belong to this store.
-        volume: The record must belong to this volume.
-
-    Returns:
-        None if there is no intact record header of that store and volume.
-    """
-    if len(data) < IDENTITY_BYTES:
-        return None
-    generation: int = _IDENTITY.unpack_from(data)[2]
-    identity = volume_identity(generation=generation, store_id=store_id, volume=volume)
-    found = decode_header(data, identity.prefix, VOLUME_HEADER_BYTES)
-    return None if found is None else generation
-
-
 def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
-    prefix: bytes,
-    mount_count: int,
+    identity: VolumeIdentity,
     offset: int,
-    stored_ms: int,
+    stored_us: int,
     expires_ms: int,
     content_type: bytes,
     content_encoding: bytes,
@@ -273,30 +279,42 @@ def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
     length: int,
     checksum: int,
     flags: int = 0,
+    kind: int = 0,
 ) -> bytes:
     """Return the header part of a record: everything before its value."""
+    prefix, volume = identity
     fields = _FIELDS.pack(
         len(key),
-        mount_count,
-        offset,
-        stored_ms,
-        expires_ms,
+        len(content_type),
+        len(content_encoding),
         length,
         checksum,
         flags,
-        len(content_type),
-        len(content_encoding),
+        offset,
+        stored_us,
+        expires_ms,
+        volume,
+        kind,
     )
     checked = prefix + fields + content_type + content_encoding + key
     return checked + _CHECKSUM.pack(crc32c(checked))
 
 
 def encode_tombstone(
-    prefix: bytes, mount_count: int, offset: int, stored_ms: int, key: bytes
+    identity: VolumeIdentity, offset: int, stored_us: int, key: bytes
 ) -> bytes:
     """Return the record of a deletion."""
     return encode_record(
-        prefix, mount_count, offset, stored_ms, 0, b"", b"", key, 0, 0, _TOMBSTONE
+        identity,
+        offset,
+        stored_us,
+        0,
+        b"",
+        b"",
+        key,
+        0,
+        0,
+        kind=_TOMBSTONE,
     )
 
 
@@ -308,7 +326,7 @@ def decode_record(
 
     Args:
         data: The bytes from `offset` on, at least the whole record.
-        identity: The record must belong to this use of this volume.
+        identity: The record must have the salt of this place.
         offset: Where in the volume `data` begins.
         key: The key that was looked up.
 
@@ -320,20 +338,29 @@ def decode_record(
         TruncatedReadError: The record is longer than `data`; read again.
         DamagedRecordError: A check failed; the bytes are not an intact value record.
     """
-    prefix, volume, generation = identity
+    prefix, volume = identity
     if len(data) < RECORD_BYTES_MIN:
         raise DamagedRecordError(_explain(data, prefix), volume, offset)
-    found, key_length, at, stored_ms, expires_ms, length, checksum, kind = (
-        _unpack_read_fields(data)
-    )
+    (
+        found,
+        key_length,
+        lengths,
+        length,
+        checksum,
+        flags,
+        at,
+        stored_us,
+        expires_ms,
+        kind,
+    ) = _unpack_read_fields(data)
     if found != prefix:
         raise DamagedRecordError(_explain(data, prefix), volume, offset)
     key_start = FIXED_BYTES
     content_type = content_encoding = b""
-    if kind:
-        type_end = key_start + (kind >> 8 & 0xFF)
+    if lengths:
+        type_end = key_start + (lengths & 0xFF)
         content_type = data[key_start:type_end]
-        key_start = type_end + (kind >> 16 & 0xFF)
+        key_start = type_end + (lengths >> 8)
         content_encoding = data[type_end:key_start]
     key_end = key_start + key_length
     value_start = key_end + _CHECKSUM_BYTES
@@ -344,7 +371,7 @@ def decode_record(
         crc32c(data[:value_start]) != _CHECKED
         or at != offset
         or not key_length
-        or kind & _FLAGS_MASK
+        or kind != volume  # The upper half is 0: a value.
     ):
         raise DamagedRecordError("header check failed", volume, offset)
     if data[key_start:key_end] != key:
@@ -358,10 +385,10 @@ def decode_record(
             value,
             content_type,
             content_encoding,
-            stored_ms,
+            stored_us,
             expires_ms,
+            flags,
             volume,
-            generation,
             offset,
             size,
             length,
@@ -371,25 +398,16 @@ def decode_record(
     )
 
 
-def decode_copy(data: bytes, store_id: int, key: bytes) -> Record | None:
+def identity_of(data: bytes) -> tuple[VolumeIdentity, int] | None:
     """
-    Return the record in a copy that was stored elsewhere, with all checks but one.
+    Return the identity and the offset that a record names; None if it is too short.
 
-    The caller has to decide whether the volume and the offset are still valid.
-
-    Returns:
-        None if the bytes are not exactly one intact record of that store and key.
+    Nothing is checked: `decode_record` does that.
     """
     if len(data) < RECORD_BYTES_MIN:
         return None
-    generation, volume = _IDENTITY.unpack_from(data)[2], _IDENTITY.unpack_from(data)[4]
-    identity = volume_identity(generation=generation, store_id=store_id, volume=volume)
-    offset = _FIELDS.unpack_from(data, IDENTITY_BYTES)[2]
-    try:
-        record = decode_record(data, identity, offset, key)
-    except DamagedRecordError:
-        return None
-    return record if record is not None and record.size == len(data) else None
+    fields = _unpack_read_fields(data)
+    return VolumeIdentity(fields[0], fields[-1] & VOLUME_ID_MAX), fields[6]
 
 
 def _explain(data: bytes, prefix: bytes) -> str:
@@ -404,36 +422,40 @@ def prefix_length(data: bytes) -> int:
     """Return the length of a record without its value, from its first bytes."""
     if len(data) < FIXED_BYTES:
         return 0
-    key_length = data[18] | data[19] << 8
-    return RECORD_OVERHEAD_BYTES + key_length + data[57] + data[58]
+    key_length = data[12] | data[13] << 8
+    return RECORD_OVERHEAD_BYTES + key_length + data[14] + data[15]
 
 
-def decode_header(data: bytes, prefix: bytes, offset: int) -> RecordHeader | None:
+def decode_header(
+    data: bytes, identity: VolumeIdentity, offset: int
+) -> RecordHeader | None:
     """
     Check the header part of a record and return it.
 
     Args:
         data: The bytes from `offset` on, at least the header part.
-        prefix: The identity of the volume, see `VolumeIdentity`.
+        identity: Of the volume.
         offset: Where in the volume `data` begins.
 
     Returns:
         None if no intact header of that volume and offset is here. Each header contains
         its offset, so a copy of a record inside a value is not mistaken for a record.
     """
+    prefix, volume = identity
     if len(data) < RECORD_BYTES_MIN or not data.startswith(prefix):
         return None
     (
         key_length,
-        mount_count,
-        at,
-        stored_ms,
-        expires_ms,
+        type_length,
+        encoding_length,
         length,
         checksum,
         flags,
-        type_length,
-        encoding_length,
+        at,
+        stored_us,
+        expires_ms,
+        volume_found,
+        kind,
     ) = _FIELDS.unpack_from(data, IDENTITY_BYTES)
     type_end = FIXED_BYTES + type_length
     key_start = type_end + encoding_length
@@ -441,6 +463,7 @@ def decode_header(data: bytes, prefix: bytes, offset: int) -> RecordHeader | Non
     value_start = key_end + _CHECKSUM_BYTES
     if (
         at != offset
+        or volume_found != volume
         or not key_length
         or len(data) < value_start
         or _CHECKSUM.unpack_from(data, key_end)[0] != crc32c(data[:key_end])
@@ -448,15 +471,74 @@ def decode_header(data: bytes, prefix: bytes, offset: int) -> RecordHeader | Non
         return None
     return RecordHeader(
         data[key_start:key_end],
-        mount_count,
         at,
-        stored_ms,
+        stored_us,
         expires_ms,
+        flags,
         length,
         checksum,
-        flags == _TOMBSTONE,
+        kind == _TOMBSTONE,
         data[FIXED_BYTES:type_end],
         data[type_end:key_start],
         value_start,
         value_start + length,
     )
+
+
+# --- One wrong bit -----------------------------------------------------------------
+
+
+def correct_header(
+    data: bytes, identity: VolumeIdentity, offset: int
+) -> RecordHeader | None:
+    """
+    Return the header part of a record in which a single bit is wrong.
+
+    A record without an entry in the index file has its key only here: with the key, the
+    damaged record still supersedes an older one.
+
+    Args:
+        data: The bytes from `offset` on, with the whole header part.
+        identity: Of the volume.
+        offset: Where in the volume `data` begins.
+
+    Returns:
+        None if not exactly one bit is wrong, or the header is longer than 4,096 bytes.
+    """
+    wrong = _different_bits(data[:IDENTITY_BYTES], identity.prefix)
+    found_offset = data[_OFFSET_AT : _OFFSET_AT + 8]
+    wrong += _different_bits(found_offset, offset.to_bytes(8, "little"))
+    if wrong > 1:
+        return None  # Not a record of this place.
+    length = min(max(prefix_length(data), FIXED_BYTES), _CORRECTED_BYTES_MAX)
+    tried = bytearray(data[:_CORRECTED_BYTES_MAX])
+    for bit in range(8 * min(length, len(tried))):
+        tried[bit >> 3] ^= 1 << (bit & 7)
+        header = decode_header(bytes(tried), identity, offset)
+        if header is not None:
+            return header
+        tried[bit >> 3] ^= 1 << (bit & 7)
+    return None
+
+
+def _different_bits(one: bytes, other: bytes) -> int:
+    both = int.from_bytes(one, "little") ^ int.from_bytes(other, "little")
+    return both.bit_count()
+
+
+def is_one_bit_wrong(value: bytes, checksum: int) -> bool:
+    """
+    Return whether a value would have this CRC-32C if one of its bits were flipped.
+
+    False for a value above 1 MiB: it takes 0.1 us for each bit.
+    """
+    if len(value) > _CORRECTED_VALUE_BYTES_MAX:
+        return False
+    difference = crc32c(value) ^ checksum
+    # The difference that a flip of the last bit makes, of the one before it, and so on.
+    syndrome = _POLYNOMIAL
+    for _ in range(8 * len(value)):
+        if syndrome == difference:
+            return True
+        syndrome = syndrome >> 1 ^ (_POLYNOMIAL if syndrome & 1 else 0)
+    return False

@@ -11,32 +11,49 @@ import errno
 from typing import TYPE_CHECKING, Self
 
 from volcache.store.files import write_all
-from volcache.store.format import VOLUME_HEADER_BYTES
+from volcache.store.format import VERSION, VOLUME_HEADER_BYTES
 from volcache.store.index_format import (
     IndexName,
     decode_block,
     decode_blocks,
     decode_index_header,
+    decode_segments,
     encode_block,
     encode_index_header,
+    encode_segment,
     has_block,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from volcache.store.files import FileSystem
+    from volcache.store.format import Segment, VolumeUse
     from volcache.store.index_format import Entry
 
 
 class IndexContents:
     """The valid part of an index file: its blocks up to the first damaged one."""
 
-    def __init__(self, data: bytes, name: IndexName) -> None:
-        """Check the first line; `read` checks the rest."""
+    def __init__(
+        self, data: bytes, name: IndexName, segments: Collection[Segment] | None = None
+    ) -> None:
+        """
+        Check the first line; `read` checks the rest.
+
+        Args:
+            data: The file.
+            name: What the first line must be.
+            segments: Of the volume: a block that does not fit them was written for a copy
+                of the mount point, and ends the valid part. None: they are not known.
+        """
+        self._segments = segments
         named = decode_index_header(data) if has_block(data) else None
-        self.is_ours = named is not None and named[1] == name
-        self.version = named[0] if named and self.is_ours else 0
+        self.is_ours = named == (VERSION, name)
+        # The volume it belongs to, if that is another one of the same store.
+        self.other_use: VolumeUse | None = None
+        if named and not self.is_ours and named[1].store_id == name.store_id:
+            self.other_use = named[1].use
         self._data = data
         self._restart()
 
@@ -44,6 +61,9 @@ class IndexContents:
         self.file_end = 0  # The valid part ends here.
         self.volume_end = VOLUME_HEADER_BYTES  # The volume is indexed up to here.
         self.sealed = False
+        self.checksum: int | None = None  # of the last valid checkpoint
+        self.segments: list[Segment] = []  # that it names
+        self.is_of_copy = False  # a block of a copy follows the valid part
 
     def read(self) -> Iterator[list[Entry]]:
         """Yield the entries of each block; `file_end` and the others follow."""
@@ -51,13 +71,25 @@ class IndexContents:
         if not self.is_ours:
             return
         for block in decode_blocks(self._data):
-            entries = decode_block(block)
+            entries, segments = decode_block(block), decode_segments(block.lines)
             if entries is None:
                 return
+            if not self._are_ours([*self.segments, *segments], block.volume_end):
+                self.is_of_copy = True
+                return
+            self.segments += segments
             self.volume_end = block.volume_end
             self.sealed = block.sealed
             self.file_end = block.file_end
+            self.checksum = block.checksum
             yield entries
+
+    def _are_ours(self, named: list[Segment], end: int) -> bool:
+        """Return whether the segments up to `end` are those of the volume."""
+        if self._segments is None:
+            return True
+        before = [segment for segment in self._segments if segment.start < end]
+        return set(before) <= set(named) <= set(self._segments)
 
     @property
     def length(self) -> int:
@@ -71,13 +103,19 @@ class IndexContents:
 
 
 class IndexFile:
-    """An open index file and the offset of its next block."""
+    """
+    An open index file and the offset of its next block.
 
-    def __init__(self, fs: FileSystem, fd: int, end: int) -> None:
+    Attributes:
+        checksum: Of its last checkpoint.
+    """
+
+    def __init__(self, fs: FileSystem, fd: int, end: int, checksum: int) -> None:
         """Use `create` or `append_to`."""
         self._fs = fs
         self._fd = fd
         self._end = end
+        self.checksum = checksum
         self._synced_end = -1
 
     @classmethod
@@ -92,19 +130,25 @@ class IndexFile:
         if not remove_index_file(fs, path):
             why = "is a directory in the place of a file, move it away"
             raise IsADirectoryError(errno.EISDIR, why, path)
-        block = encode_index_header(name)
+        block, checksum = encode_index_header(name)
         fd = fs.open(path, create=True)
         try:
             write_all(fs, fd, block, 0)
         except BaseException:
             fs.close(fd)
             raise
-        return cls(fs, fd, len(block))
+        return cls(fs, fd, len(block), checksum)
 
     @classmethod
-    def append_to(cls, fs: FileSystem, path: str, end: int) -> Self:
+    def append_to(cls, fs: FileSystem, path: str, end: int, checksum: int) -> Self:
         """
-        Open an index file whose valid part ends at `end`; cut off the rest.
+        Open an index file; cut off what follows its valid part.
+
+        Args:
+            fs: The file system.
+            path: Of the index file.
+            end: Where its valid part ends.
+            checksum: Of the last checkpoint before.
 
         Raises:
             OSError: The file cannot be opened or cut.
@@ -116,10 +160,15 @@ class IndexFile:
         except BaseException:
             fs.close(fd)
             raise
-        return cls(fs, fd, end)
+        return cls(fs, fd, end, checksum)
 
     def append(
-        self, entries: Iterable[Entry], volume_end: int, *, sealed: bool = False
+        self,
+        entries: Iterable[Entry],
+        volume_end: int,
+        *,
+        sealed: bool = False,
+        segments: Iterable[Segment] = (),
     ) -> None:
         """
         Append one block; see `index_format.encode_block` for the arguments.
@@ -129,9 +178,21 @@ class IndexFile:
         Raises:
             OSError: The block is not valid; the next one overwrites it.
         """
-        block = encode_block(entries, volume_end, sealed=sealed)
+        block, checksum = encode_block(
+            entries,
+            volume_end,
+            sealed=sealed,
+            previous=self.checksum,
+            before="".join(map(encode_segment, segments)),
+        )
         write_all(self._fs, self._fd, block, self._end)
         self._end += len(block)
+        self.checksum = checksum
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether every block appended so far is on the disk."""
+        return self._end == self._synced_end
 
     def sync(self) -> None:
         """

@@ -6,9 +6,10 @@ by `grep`, `awk` and `sort`: checksums are in comment lines.
 
 An index file is a sequence of *blocks*. A block is any number of entries followed by a
 checkpoint: a comment with the offset up to which the volume is indexed and a CRC-32C of
-the whole block. The first block holds only the comment that identifies the volume::
+the file up to there. So the last checksum identifies the whole file. The first block
+holds only the comment that identifies the volume::
 
-    # volcache index 1 volume 3 generation 17 store 5f0c64d3c1f0a7be
+    # volcache index 2 volume 3 seq 17 ring main salt 5f0c64d3c1f0a7be store 012345...
     # checkpoint 64 open 8e2b1f04
     thumbs/a.jpg 64 1187
     thumbs/old.jpg 0 0
@@ -22,9 +23,9 @@ from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from google_crc32c import value as crc32c
+from google_crc32c import extend as extend_crc32c
 
-from volcache.store.format import VERSION, VOLUME_HEADER_BYTES
+from volcache.store.format import VERSION, VOLUME_HEADER_BYTES, Ring, Segment, VolumeUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,7 +38,11 @@ _CHECKPOINT: Final = re.compile(
 )
 _INDEX_HEADER: Final = re.compile(
     rb"# volcache index ([0-9]+)"
-    rb" volume ([0-9]{1,5}) generation ([0-9]{1,10}) store ([0-9a-f]{16})\n"
+    rb" volume ([0-9]{1,5}) seq ([0-9]{1,20}) ring (main|probation)"
+    rb" salt ([0-9a-f]{16}) store ([0-9a-f]{16})\n"
+)
+_SEGMENT: Final = re.compile(
+    rb"^# from ([0-9]{1,13}) salt ([0-9a-f]{16})$", re.MULTILINE
 )
 
 
@@ -47,8 +52,7 @@ Entry = tuple[bytes, int, int]  # key, offset, size; the last two 0 for a deleti
 class IndexName(NamedTuple):
     """The volume that an index file belongs to: its first line."""
 
-    volume: int
-    generation: int
+    use: VolumeUse
     store_id: int
 
 
@@ -59,6 +63,7 @@ class IndexBlock(NamedTuple):
     volume_end: int
     sealed: bool
     file_end: int
+    checksum: int  # of the file up to the checkpoint, which contains it
 
 
 def encode_key(key: bytes) -> str:
@@ -73,11 +78,25 @@ def decode_key(text: bytes) -> bytes:
     return unquote_to_bytes(text) if b"%" in text else text
 
 
-def encode_index_header(name: IndexName) -> bytes:
-    """Return the first block of an index file."""
+def encode_segment(segment: Segment) -> str:
+    """Return the comment that says where a segment of the volume begins."""
+    return f"# from {segment.start} salt {segment.salt:016x}\n"
+
+
+def decode_segments(lines: bytes) -> list[Segment]:
+    """Return the segments that the comments of a block name."""
+    if b"# from " not in lines:
+        return []
+    found = _SEGMENT.finditer(lines)
+    return [Segment(int(line[1]), int(line[2], 16)) for line in found]
+
+
+def encode_index_header(name: IndexName) -> tuple[bytes, int]:
+    """Return the first block of an index file and its checksum."""
+    volume, seq, ring, salt = name.use
     line = (
-        f"# volcache index {VERSION} volume {name.volume}"
-        f" generation {name.generation} store {name.store_id:016x}\n"
+        f"# volcache index {VERSION} volume {volume} seq {seq} ring {ring.name.lower()}"
+        f" salt {salt:016x} store {name.store_id:016x}\n"
     )
     return encode_block([], VOLUME_HEADER_BYTES, sealed=False, before=line)
 
@@ -87,22 +106,30 @@ def encode_block(
     volume_end: int,
     *,
     sealed: bool,
+    previous: int | None = None,
     before: str = "",
-) -> bytes:
+) -> tuple[bytes, int]:
     """
-    Return entries and the checkpoint after them.
+    Return entries and the checkpoint after them, and the checksum in the checkpoint.
 
     Args:
         entries: Key, offset and size of records in the order they were written;
             offset and size are 0 for a deletion.
         volume_end: The end of the last record indexed so far, offset in the volume.
         sealed: Nothing will be written to the volume after `volume_end`.
-        before: A comment line to start with.
+        previous: The checksum of the block before; None: it is the first.
+        before: Comment lines to start with.
     """
     lines = [f"{encode_key(key)} {offset} {size}\n" for key, offset, size in entries]
     state = "sealed" if sealed else "open"
     block = f"{before}{''.join(lines)}# checkpoint {volume_end} {state} ".encode()
-    return block + b"%08x\n" % crc32c(block)
+    checksum = extend_crc32c(_end_of_block(previous), block)
+    return block + b"%08x\n" % checksum, checksum
+
+
+def _end_of_block(checksum: int | None) -> int:
+    """Return the CRC-32C of a file whose last block ends with this checksum."""
+    return 0 if checksum is None else extend_crc32c(checksum, b"%08x\n" % checksum)
 
 
 def decode_index_header(data: bytes) -> tuple[int, IndexName] | None:
@@ -110,8 +137,9 @@ def decode_index_header(data: bytes) -> tuple[int, IndexName] | None:
     found = _INDEX_HEADER.match(data)
     if not found:
         return None
-    version, volume, generation = (int(found[group]) for group in (1, 2, 3))
-    return version, IndexName(volume, generation, int(found[4], 16))
+    version, volume, seq = (int(found[group]) for group in (1, 2, 3))
+    use = VolumeUse(volume, seq, Ring[found[4].decode().upper()], int(found[5], 16))
+    return version, IndexName(use, int(found[6], 16))
 
 
 def decode_blocks(data: bytes) -> Iterator[IndexBlock]:
@@ -122,17 +150,23 @@ def decode_blocks(data: bytes) -> Iterator[IndexBlock]:
     they describe are found in the volume.
     """
     start, volume_end = 0, 0
+    previous: int | None = None
     for found in _CHECKPOINT.finditer(data):
-        if crc32c(data[start : found.start(3)]) != int(found[3], 16):
+        checksum = extend_crc32c(_end_of_block(previous), data[start : found.start(3)])
+        if checksum != int(found[3], 16):
             return
         end = int(found[1])
         if end < volume_end:
             return
         volume_end = end
         yield IndexBlock(
-            data[start : found.start()], end, found[2] == b"sealed", found.end()
+            data[start : found.start()],
+            end,
+            found[2] == b"sealed",
+            found.end(),
+            checksum,
         )
-        start = found.end()
+        start, previous = found.end(), checksum
 
 
 def has_block(data: bytes) -> bool:

@@ -1,9 +1,12 @@
 """
 The inventory of a mount point: which volumes it holds, before any record is read.
 
-META.txt, the headers of the volumes and the index files each name generations, and each
-may be missing, damaged or, after a crash during a rotation, older than the others. The
-newest generation is right: a rotation that came at least that far has written it.
+META.txt names them. The header of each volume is compared with it, because files can be
+replaced: by earlier ones, by those of a copy of the mount point, or of another store. A
+data file that does not match is *rejected*: none of its records is used. If its index file
+does not match either, the keys of the volume are not known, and a record of an older volume
+could be outdated: then the start is refused. If META.txt is lost, it is rebuilt from the
+volumes, but only if they agree.
 
 Taking an inventory changes nothing and returns a value; `recovery.py` replays it.
 """
@@ -12,49 +15,56 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import ForeignDirectoryError
-from volcache.store.directory import read_beginning, read_whole, refuse_newer
+from volcache.store.directory import (
+    DATA,
+    INDEX,
+    META,
+    read_whole,
+    refuse_other_version,
+)
 from volcache.store.format import (
-    RECORD_PREFIX_BYTES_MAX,
-    VERSION,
     VOLUME_HEADER_BYTES,
+    Ring,
     VolumeHeader,
+    VolumeUse,
     decode_volume_header,
-    generation_of,
-    identified_generation,
-    make_seq,
-    volume_of,
     volume_version,
 )
-from volcache.store.index_format import decode_index_header, has_block
-from volcache.store.manifest import Manifest
+from volcache.store.index_file import IndexContents
+from volcache.store.index_format import IndexName, decode_index_header, has_block
+from volcache.store.manifest import ListedVolume, Manifest
 from volcache.store.volume import NO_FILE, Volume
+from volcache.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from volcache.store.directory import StoreDirectory
+    from volcache.store.format import Segment
+    from volcache.store.manifest import VolumeState
+    from volcache.store.progress import Progress
 
 # If META.txt is lost, the mount count is not known, only those at which volumes were
-# started. At most this many mounts followed, and none of their records may be taken for
-# a record of the next mount.
+# started. At most this many mounts followed, and HOT.txt must not be bound to the number
+# of one of them.
 _LOST_MOUNT_COUNTS_MAX: Final = 2**16
+_LISTED_MAX: Final = 3  # files that the text of a refusal names
 
 
-class FoundVolume(NamedTuple):
-    """One use of one volume."""
+class Rejected(NamedTuple):
+    """A file that does not belong to the volume that should be there."""
 
-    volume: int
-    generation: int
-    started_ms: int  # from the header; 0 if it is missing or of an earlier use
+    file: str
+    expected: str
+    found: str
 
-    @property
-    def seq(self) -> int:
-        """The sequence number."""
-        return make_seq(self.generation, self.volume)
+    def __str__(self) -> str:
+        """Return one sentence."""
+        return f"{self.file} is {self.found}, expected was {self.expected}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,228 +73,551 @@ class Inventory:
     What a mount point holds.
 
     Attributes:
-        manifest: META.txt, or what the volumes say if it is lost. Its `oldest_seq` is
-            the highest that META.txt or any header names.
+        manifest: META.txt, or what the volumes say if it is lost.
         is_manifest_lost: META.txt is missing or damaged although there are volumes.
+        is_same_boot: The machine has not booted since the last process wrote: what that
+            process wrote is there, synced or not.
         headers: The intact volume headers, by volume id.
-        volumes: The valid volumes, oldest first; at least one, the last is the active
-            one. A volume whose data file is lost is here if its index file is intact.
-        stale: Volumes (id, generation) whose header shows an earlier, reclaimed use.
-        damaged: Ids of volumes whose header is damaged or missing.
-        foreign: Ids of volumes of another store, and the id of that store.
+        damaged: Ids of valid volumes whose header is damaged, missing or unreadable.
+        stale: Ids of valid volumes whose header is that of an earlier use, because the
+            process ended, or the machine, before the present one was on the disk.
+        rejected: Files that belong elsewhere.
+        rejected_ids: Ids of valid volumes whose data file is rejected.
+        unknown_ids: Those whose index file is rejected as well.
+        foreign: Ids of volumes of another store that META.txt does not name.
+        refusal: Why a start must not use these files; empty: it may.
     """
 
     manifest: Manifest
     is_manifest_lost: bool
+    is_same_boot: bool
     headers: Mapping[int, VolumeHeader]
-    volumes: tuple[FoundVolume, ...]
-    stale: tuple[tuple[int, int], ...]
-    damaged: tuple[int, ...]
-    foreign: tuple[tuple[int, int], ...]
+    damaged: tuple[int, ...] = ()
+    stale: tuple[int, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+    rejected_ids: frozenset[int] = frozenset()
+    unknown_ids: frozenset[int] = frozenset()
+    foreign: tuple[int, ...] = ()
+    refusal: str = ""
 
     def open_volumes(
         self, directory: StoreDirectory, descriptors: Mapping[int, int]
     ) -> list[Volume]:
         """Return the valid volumes as objects, oldest first; nothing is read."""
         return [
-            self._open_volume(found, directory, descriptors) for found in self.volumes
+            Volume(
+                directory.fs,
+                descriptors.get(listed.use.volume, NO_FILE),
+                use=listed.use,
+                store_id=self.manifest.store_id,
+                segments=listed.segments,
+                started_ms=self._started_ms(listed.use),
+            )
+            for listed in self.manifest.volumes
         ]
 
-    def _open_volume(
-        self,
-        found: FoundVolume,
-        directory: StoreDirectory,
-        descriptors: Mapping[int, int],
-    ) -> Volume:
-        return Volume(
-            directory.fs,
-            descriptors.get(found.volume, NO_FILE),
-            volume=found.volume,
-            generation=found.generation,
-            store_id=self.manifest.store_id,
-            started_ms=found.started_ms,
-        )
+    def _started_ms(self, use: VolumeUse) -> int:
+        header = self.headers.get(use.volume)
+        return header.started_ms if header is not None and header.use == use else 0
 
 
 def take_inventory(
-    directory: StoreDirectory, descriptors: Mapping[int, int]
+    directory: StoreDirectory, descriptors: Mapping[int, int], *, lenient: bool = False
 ) -> Inventory:
     """
-    Read META.txt, all volume headers and, where a header is lost, the index file.
+    Read META.txt, the volume headers and, where they disagree, the index files.
 
     Args:
         directory: Locked.
         descriptors: Of the data files, by volume id; `NO_FILE` for one that cannot be
             opened.
+        lenient: Instead of a refusal, leave out the volumes that do not fit.
 
     Raises:
-        FormatVersionError: A volume was written by a newer volcache.
+        FormatVersionError: A volume was written by another version of volcache.
         ForeignDirectoryError: `data` contains files that are not volumes.
         OSError: META.txt cannot be read.
     """
-    return _Builder(directory, descriptors).build()
+    files = _Files(directory, descriptors)
+    manifest, exists = directory.read_manifest()
+    if manifest is None:
+        if files.headers or files.named():
+            return _Rebuilt(files, lenient=lenient).inventory()
+        if files.damaged and not exists:
+            message = (
+                f"mount point {directory.root!r} is not a volcache directory: the files"
+                " in data/ are not volumes and there is no META.txt; give an empty or a"
+                " new directory as mount_point"
+            )
+            raise ForeignDirectoryError(message)
+        return _new_store(directory, is_manifest_lost=exists)
+    compared = _compare(files, manifest)
+    if not (lenient and compared.refusal):
+        return compared
+    if _is_outdated(compared, directory.progress) or 2 * len(
+        compared.rejected_ids
+    ) > len(manifest.volumes):
+        return _Rebuilt(files, lenient=True).inventory()
+    return _without_unknown(compared)
 
 
-class _Builder:
-    """Collects the parts of an inventory."""
+def _new_store(directory: StoreDirectory, *, is_manifest_lost: bool) -> Inventory:
+    use = VolumeUse(0, 1, Ring.MAIN, secrets.randbits(64))
+    manifest = Manifest(
+        secrets.randbits(64), 0, 0, directory.boot(), (ListedVolume(use),)
+    )
+    return Inventory(
+        manifest=manifest,
+        is_manifest_lost=is_manifest_lost,
+        is_same_boot=False,
+        headers={},
+    )
+
+
+class _Files:
+    """
+    The headers of the data files, and the first lines of index files where needed.
+
+    Attributes:
+        headers: The intact headers, by volume id.
+        damaged: Ids of files that have bytes in place of a header.
+        unreadable: Ids of files whose header cannot be read.
+    """
 
     def __init__(
         self, directory: StoreDirectory, descriptors: Mapping[int, int]
     ) -> None:
-        self._directory = directory
-        self._descriptors = descriptors
-        manifest, exists = directory.read_manifest()
-        self._headers = self._read_headers(manifest_exists=exists)
-        self._is_manifest_lost = manifest is None and (exists or bool(self._headers))
-        self._manifest = self._with_flushes(
-            manifest or _manifest_from_headers(self._headers)
-        )
-        self._damaged: list[int] = []
-        self._foreign: list[tuple[int, int]] = []
+        self.directory = directory
+        self.headers: dict[int, VolumeHeader] = {}
+        self.damaged: list[int] = []
+        self.unreadable: list[int] = []
+        for volume, fd in descriptors.items():
+            if fd != NO_FILE:
+                self._read_header(volume, fd)
+        self._ids = {*descriptors, *directory.index_ids()}
 
-    def build(self) -> Inventory:
-        volumes = self._find_volumes()
-        stale = _stale_seqs(volumes)
-        return Inventory(
-            manifest=self._manifest,
-            is_manifest_lost=self._is_manifest_lost,
-            headers=self._headers,
-            volumes=tuple(volumes[seq] for seq in sorted(volumes) if seq not in stale),
-            stale=tuple((volume_of(seq), generation_of(seq)) for seq in stale),
-            damaged=tuple(self._damaged),
-            foreign=tuple(self._foreign),
-        )
+    def _read_header(self, volume: int, fd: int) -> None:
+        try:
+            data = self.directory.fs.pread(fd, VOLUME_HEADER_BYTES, 0)
+        except OSError:
+            self.unreadable.append(volume)
+            return
+        version = volume_version(data)
+        if version is not None:
+            refuse_other_version(self.directory.root, f"{DATA}/{volume}", version)
+        header = decode_volume_header(data)
+        if header is not None and header.use.volume == volume:
+            self.headers[volume] = header
+        elif any(data):
+            self.damaged.append(volume)
 
-    def _read_headers(self, *, manifest_exists: bool) -> dict[int, VolumeHeader]:
-        """Return the intact headers of all volumes."""
-        headers: dict[int, VolumeHeader] = {}
-        unknown = 0
-        for volume, fd in self._descriptors.items():
-            data = read_beginning(self._directory, fd, VOLUME_HEADER_BYTES)
-            version = volume_version(data)
-            if version is not None and version > VERSION:
-                refuse_newer(self._directory.root, f"data/{volume}", version)
-            header = decode_volume_header(data)
-            if header is not None and header.volume == volume:
-                headers[volume] = header
-            elif any(data):
-                unknown += 1
-        if unknown and not headers and not manifest_exists:
-            message = (
-                f"mount point {self._directory.root!r} is not a volcache directory: the"
-                " files in data/ are not volumes and there is no META.txt; give an"
-                " empty or a new directory as mount_point"
-            )
-            raise ForeignDirectoryError(message)
-        return headers
-
-    def _with_flushes(self, manifest: Manifest) -> Manifest:
-        """Take over the newest flush: META.txt and every later header record it."""
-        flushed = [
-            header.oldest_seq
-            for header in self._headers.values()
-            if header.store_id == manifest.store_id
-        ]
-        return manifest._replace(oldest_seq=max([manifest.oldest_seq, *flushed]))
-
-    def _find_volumes(self) -> dict[int, FoundVolume]:
-        """Return all volumes that were not flushed, by sequence number; at least one."""
-        volumes: dict[int, FoundVolume] = {}
-        for volume in self._descriptors:
-            generation = self._generation(volume)
-            if generation is None:
-                continue
-            if make_seq(generation, volume) >= self._manifest.oldest_seq:
-                found = self._found(volume, generation)
-                volumes[found.seq] = found
-        if not volumes:
-            # The data file of the active volume was removed, and its id is not below
-            # volume_num; or this is a new store.
-            found = self._found(0, self._manifest.generation + 1)
-            volumes[found.seq] = found
-        return volumes
-
-    def _found(self, volume: int, generation: int) -> FoundVolume:
-        header = self._headers.get(volume)
-        is_of_this_use = header is not None and (
-            header.generation,
-            header.store_id,
-        ) == (generation, self._manifest.store_id)
-        started_ms = header.started_ms if header is not None and is_of_this_use else 0
-        return FoundVolume(volume, generation, started_ms)
-
-    def _generation(self, volume: int) -> int | None:
-        """Return the generation of a volume; None: it holds nothing."""
-        generation = self._generation_on_disk(volume)
-        if volume != self._manifest.active:
-            return generation
-        # META.txt is replaced before the header is written: if the header is older, the
-        # earlier use of the volume has ended.
-        return max(self._manifest.generation, generation or 0)
-
-    def _generation_on_disk(self, volume: int) -> int | None:
-        """Return the generation in the header, else the index file or first record."""
-        header = self._headers.get(volume)
-        store_id = self._manifest.store_id
-        if header is not None:
-            if header.store_id == store_id:
-                return header.generation
-            self._foreign.append((volume, header.store_id))
-            return None
-        beginning = read_beginning(
-            self._directory,
-            self._descriptors[volume],
-            VOLUME_HEADER_BYTES + RECORD_PREFIX_BYTES_MAX,
-        )
-        generation = self._generation_of_index_file(volume)
-        if generation is None:
-            generation = identified_generation(
-                beginning[VOLUME_HEADER_BYTES:], store_id=store_id, volume=volume
-            )
-        if volume == self._manifest.active:
-            # The crash came while it was started; recovery writes the header again.
-            return generation
-        if generation is not None or any(beginning):
-            self._damaged.append(volume)
-        return generation
-
-    def _generation_of_index_file(self, volume: int) -> int | None:
-        """
-        Return the generation in the index file, if that is intact and of this volume.
-
-        It is used even if the data file is lost: the entries show which records of
-        older volumes are superseded.
-        """
-        data = read_whole(self._directory, self._directory.index_path(volume))
+    def index_name(self, volume: int) -> IndexName | None:
+        """Return the first line of an index file; None if it is not intact."""
+        data = read_whole(self.directory, self.directory.index_path(volume))
         named = decode_index_header(data)
         if named is None or not has_block(data):
             return None
-        _, name = named
-        is_ours = name.volume == volume and name.store_id == self._manifest.store_id
-        return name.generation if is_ours else None
+        version, name = named
+        refuse_other_version(self.directory.root, f"{INDEX}/{volume}", version)
+        return name if name.use.volume == volume else None
+
+    def index_segments(self, name: IndexName) -> tuple[tuple[Segment, ...], int]:
+        """Return the segments and the end that an index file names."""
+        path = self.directory.index_path(name.use.volume)
+        contents = IndexContents(read_whole(self.directory, path), name)
+        for _ in contents.read():
+            pass
+        return tuple(contents.segments), contents.volume_end
+
+    def named(self) -> dict[int, IndexName]:
+        """Return the first lines of the index files of volumes without a header."""
+        found = {
+            volume: self.index_name(volume)
+            for volume in self._ids
+            if volume not in self.headers
+        }
+        return {volume: name for volume, name in found.items() if name is not None}
 
 
-def _manifest_from_headers(headers: Mapping[int, VolumeHeader]) -> Manifest:
-    """Return what the volumes say about a lost META.txt; a new id for a new store."""
-    if not headers:
-        return Manifest(0, 0, secrets.randbits(64), 0)
-    counted = Counter(header.store_id for header in headers.values())
-    store_id = counted.most_common(1)[0][0]
-    ours = [header for header in headers.values() if header.store_id == store_id]
-    newest = max(ours, key=lambda header: (header.generation, header.volume))
-    mount_count = max(header.mount_count for header in ours) + _LOST_MOUNT_COUNTS_MAX
-    return Manifest(newest.volume, newest.generation, store_id, mount_count)
+def _text_of(use: VolumeUse, store_id: int) -> str:
+    volume, seq, _, salt = use
+    return f"volume {volume} seq {seq} salt {salt:016x} of store {store_id:016x}"
 
 
-def _stale_seqs(volumes: Mapping[int, FoundVolume]) -> list[int]:
+# --- With META.txt -----------------------------------------------------------------
+
+
+def _compare(files: _Files, manifest: Manifest) -> Inventory:
+    """Compare the files with META.txt."""
+    boot = files.directory.boot()
+    is_same_boot = bool(boot) and boot == manifest.boot
+    comparison = _Comparison(files, manifest, is_same_boot=is_same_boot)
+    for listed in manifest.volumes:
+        comparison.compare(listed)
+    inventory = Inventory(
+        manifest=manifest,
+        is_manifest_lost=False,
+        is_same_boot=is_same_boot,
+        headers=files.headers,
+        damaged=tuple(comparison.damaged),
+        stale=tuple(comparison.stale),
+        rejected=tuple(comparison.rejected),
+        rejected_ids=frozenset(comparison.rejected_ids),
+        unknown_ids=frozenset(comparison.unknown_ids),
+        foreign=tuple(_foreign(files, manifest)),
+    )
+    return _with_refusal(inventory, files.directory.progress)
+
+
+class _Comparison:
+    """Compares the volumes with META.txt; the fields are those of `Inventory`."""
+
+    def __init__(
+        self, files: _Files, manifest: Manifest, *, is_same_boot: bool
+    ) -> None:
+        self._files = files
+        self._store_id = manifest.store_id
+        self._active = manifest.active
+        self._is_same_boot = is_same_boot
+        self.damaged: list[int] = []
+        self.stale: list[int] = []
+        self.rejected: list[Rejected] = []
+        self.rejected_ids: set[int] = set()
+        self.unknown_ids: set[int] = set()
+
+    def compare(self, listed: ListedVolume) -> None:
+        """Compare one volume with its line."""
+        use = listed.use
+        header = self._files.headers.get(use.volume)
+        if header is None:
+            # The process may have ended while it wrote the header of a new volume.
+            if use != self._active or listed.state != "open":
+                self.damaged.append(use.volume)
+        elif (header.use, header.store_id) != (use, self._store_id):
+            name = self._files.index_name(use.volume)
+            if self._is_stale(listed, header, name):
+                self.stale.append(use.volume)
+            else:
+                self._reject(use, header, name)
+
+    def _is_stale(
+        self, listed: ListedVolume, header: VolumeHeader, name: IndexName | None
+    ) -> bool:
+        """
+        Return whether a crash explains that a header is that of an earlier use.
+
+        A new one is written after META.txt, and not synced; then LOCK names the volume.
+        """
+        if header.store_id != self._store_id or header.use.seq >= listed.use.seq:
+            return False
+        if not self._is_same_boot:
+            return listed.state != "synced"
+        progress = self._files.directory.progress
+        is_written = progress is not None and progress.salt in listed.salts
+        is_written |= name == IndexName(listed.use, self._store_id)
+        return listed.use == self._active and listed.state == "open" and not is_written
+
+    def _reject(
+        self, use: VolumeUse, header: VolumeHeader, name: IndexName | None
+    ) -> None:
+        expected = _text_of(use, self._store_id)
+        found = _text_of(header.use, header.store_id)
+        self.rejected.append(Rejected(f"{DATA}/{use.volume}", expected, found))
+        self.rejected_ids.add(use.volume)
+        if name == IndexName(use, self._store_id):
+            return
+        self.unknown_ids.add(use.volume)
+        if name is not None:
+            found = _text_of(*name)
+            self.rejected.append(Rejected(f"{INDEX}/{use.volume}", expected, found))
+
+
+def _foreign(files: _Files, manifest: Manifest) -> Iterator[int]:
+    listed = {volume.use.volume for volume in manifest.volumes}
+    for volume, header in files.headers.items():
+        if volume not in listed and header.store_id != manifest.store_id:
+            yield volume
+
+
+def _newer(inventory: Inventory) -> list[Rejected]:
+    """Return the data files of this store that are newer than META.txt."""
+    manifest = inventory.manifest
+    return [
+        Rejected(
+            f"{DATA}/{volume}",
+            f"at most seq {manifest.active.seq}",
+            _text_of(header.use, header.store_id),
+        )
+        for volume, header in inventory.headers.items()
+        if header.store_id == manifest.store_id and header.use.seq > manifest.active.seq
+    ]
+
+
+def _is_outdated(inventory: Inventory, progress: Progress | None) -> bool:
+    """Return whether META.txt is older than a data file or LOCK."""
+    return bool(_newer(inventory) or _contradiction(inventory.manifest, progress))
+
+
+def _has_written(listed: ListedVolume, end: int, progress: Progress) -> bool:
     """
-    Return the sequence numbers of volumes that a rotation has reclaimed.
+    Return whether the process that wrote LOCK has written this volume, and no other.
 
-    After a power loss META.txt, which is always synced, can be one or more rotations
-    ahead of a header that was not synced: the volume then shows its earlier use, some of
-    its records still intact, and the records that superseded them may be gone. All
-    volumes up to the earlier use of the active volume have been reclaimed.
+    Args:
+        listed: The volume and its segments.
+        end: A segment that begins here got no record, and is not listed any more.
+        progress: What LOCK says.
     """
-    newest = max(volumes)
-    reclaimed = make_seq(generation_of(newest) - 1, volume_of(newest))
-    return [seq for seq in sorted(volumes) if seq <= reclaimed]
+    if progress.seq != listed.use.seq:
+        return False
+    if progress.salt not in listed.salts:
+        return progress.end <= end
+    following = listed.segments[listed.salts.index(progress.salt) :]
+    return not following or progress.end <= following[0].start
+
+
+def _contradiction(manifest: Manifest, progress: Progress | None) -> Rejected | None:
+    """Return in what LOCK contradicts META.txt, which is written before it."""
+    if progress is None or progress.store_id != manifest.store_id:
+        return None
+    if progress.boot != manifest.boot and progress.seq <= manifest.active.seq:
+        return None  # A power loss may have taken what it names.
+    named = [one for one in manifest.volumes if one.use.seq == progress.seq]
+    for listed in named:
+        start = listed.segments[-1].start if listed.segments else 0
+        if _has_written(listed, start, progress):
+            return None
+    if not named and progress.seq < manifest.active.seq:
+        return None
+    expected = named[0].use if named else manifest.active
+    return Rejected(
+        "LOCK",
+        _text_of(expected, manifest.store_id),
+        f"of seq {progress.seq} salt {progress.salt:016x} end {progress.end}",
+    )
+
+
+def _with_refusal(inventory: Inventory, progress: Progress | None) -> Inventory:
+    """Return the inventory with the reason why it must not be used, if there is one."""
+    newer, rejected = _newer(inventory), inventory.rejected
+    lock = _contradiction(inventory.manifest, progress)
+    number = len(inventory.manifest.volumes)
+    if newer:
+        refusal = (
+            f"{META} is older than the volumes, or a volume is that of a copy of this"
+            f" mount point: {_some(newer)}; put back the files that belong together"
+        )
+    elif lock is not None:
+        refusal = (
+            f"{META} and LOCK do not belong together: {lock}; put back the right {META},"
+            " or remove LOCK if it is not of this mount point"
+        )
+    elif 2 * len(inventory.rejected_ids) > number:
+        refusal = (
+            f"{len(inventory.rejected_ids)} of {counted(number, 'volume')} do not match"
+            f" {META}: {_some(rejected)}; put back the right {META} or the right volumes"
+        )
+    elif inventory.unknown_ids:
+        refusal = (
+            f"files do not match {META}, so that it is unknown which older values they"
+            f" replaced: {_some(rejected)}; put back the right files"
+        )
+    else:
+        return inventory
+    return replace(inventory, refusal=refusal)
+
+
+def _some(rejected: Sequence[Rejected]) -> str:
+    shown = "; ".join(map(str, rejected[:_LISTED_MAX]))
+    more = len(rejected) - _LISTED_MAX
+    return f"{shown}; and {more} more" if more > 0 else shown
+
+
+def _without_unknown(inventory: Inventory) -> Inventory:
+    """Leave out the newest volume whose keys are not known, and all older ones."""
+    volumes = inventory.manifest.volumes
+    unknown = [
+        at
+        for at, listed in enumerate(volumes)
+        if listed.use.volume in inventory.unknown_ids
+    ]
+    kept = volumes[unknown[-1] + 1 :]
+    manifest = inventory.manifest._replace(volumes=kept)
+    if not kept:
+        manifest = manifest._replace(volumes=(following_volume(volumes[-1].use),))
+    return replace(inventory, manifest=manifest, unknown_ids=frozenset(), refusal="")
+
+
+def following_volume(use: VolumeUse) -> ListedVolume:
+    """Return a new, empty volume in the place of one whose files are rejected."""
+    return ListedVolume(
+        VolumeUse(use.volume, use.seq + 1, use.ring, secrets.randbits(64))
+    )
+
+
+# --- Without META.txt --------------------------------------------------------------
+
+
+class _Candidate(NamedTuple):
+    """A volume that a header or an index file names."""
+
+    use: VolumeUse
+    store_id: int
+    header: VolumeHeader | None
+    segments: tuple[Segment, ...]  # that its index file names
+    end: int  # of the last record in its index file
+
+    def listed(self, state: VolumeState) -> ListedVolume:
+        """Return its line for META.txt."""
+        return ListedVolume(self.use, state, segments=self.segments)
+
+
+class _Rebuilt:
+    """META.txt as the volumes have it."""
+
+    def __init__(self, files: _Files, *, lenient: bool) -> None:
+        self._files = files
+        self._lenient = lenient
+        self._progress = files.directory.progress
+        self._refusals: list[str] = []
+        self._is_broken = False  # files of the store do not follow each other
+        self._names: list[IndexName] = []  # what all files say they are
+
+    def inventory(self) -> Inventory:
+        """Return the volumes that follow each other, from the newest back."""
+        candidates = self._candidates()
+        store_id = self._store_id(candidates)
+        ours = [found for found in candidates if found.store_id == store_id]
+        ours.sort(key=lambda found: found.use.seq, reverse=True)
+        chain = self._chain(ours)
+        progress = self._progress
+        if progress is not None and progress.store_id != store_id:
+            progress = None
+        is_confirmed = progress is not None and any(
+            _has_written(found.listed("open"), found.end, progress) for found in chain
+        )
+        if progress is not None and not is_confirmed:
+            self._refusals.append(
+                "LOCK names the volume that was written last, and it is not there; put it"
+                " back, or remove LOCK if it is not of this mount point"
+            )
+        newest = max((name.use for name in self._names), key=lambda use: use.seq)
+        is_confirmed &= newest.seq == chain[-1].use.seq
+        is_doubtful = self._is_broken or not is_confirmed
+        if self._refusals and self._lenient and is_doubtful:
+            # Any of these files may be older than what was lost, or that of a copy.
+            volumes = [following_volume(newest)]
+        else:
+            # How far the sealed ones go is not known.
+            volumes = [found.listed("sealed") for found in chain]
+            volumes[-1] = chain[-1].listed("open")
+        headers = [found.header for found in chain if found.header is not None]
+        boot = self._files.directory.boot()
+        manifest = Manifest(
+            store_id,
+            max((header.mount_count for header in headers), default=0)
+            + _LOST_MOUNT_COUNTS_MAX,
+            max((header.started_ms for header in headers), default=0) * 1000,
+            boot,
+            tuple(volumes),
+        )
+        return Inventory(
+            manifest=manifest,
+            is_manifest_lost=True,
+            is_same_boot=progress is not None and 0 != boot == progress.boot,
+            headers=self._files.headers,
+            damaged=tuple(
+                found.use.volume for found in chain[:-1] if found.header is None
+            ),
+            foreign=tuple(
+                found.use.volume for found in candidates if found.store_id != store_id
+            ),
+            refusal=self._refusal(),
+        )
+
+    def _refusal(self) -> str:
+        unreadable = [f"{DATA}/{volume}" for volume in self._files.unreadable]
+        if unreadable:
+            self._refusals.append(f"{', '.join(unreadable)} cannot be read")
+        elif self._lenient:
+            return ""
+        if not self._refusals:
+            return ""
+        return f"{META} is missing or damaged, and {'; '.join(self._refusals)}"
+
+    def _candidates(self) -> list[_Candidate]:
+        """Return what each data file is, or else its index file."""
+        files, found = self._files, list[_Candidate]()
+        for volume, header in files.headers.items():
+            name = IndexName(header.use, header.store_id)
+            segments, end = files.index_segments(name)
+            found.append(_Candidate(*name, header, segments, end))
+            other = files.index_name(volume)
+            self._names += [name, other or name]
+            if (
+                other is not None
+                and other.store_id == name.store_id
+                and other.use.seq >= name.use.seq
+                and other != name
+            ):
+                self._is_broken = True
+                self._refusals.append(
+                    f"{DATA}/{volume} and {INDEX}/{volume} do not belong together:"
+                    f" {_text_of(*name)} and {_text_of(*other)}"
+                )
+        for name in files.named().values():
+            self._names.append(name)
+            found.append(_Candidate(*name, None, *files.index_segments(name)))
+        return found
+
+    def _store_id(self, candidates: list[_Candidate]) -> int:
+        """Return the store that LOCK names, or else the one most volumes belong to."""
+        counted = Counter(found.store_id for found in candidates).most_common()
+        if self._progress is not None:
+            named = self._progress.store_id
+            counted.sort(key=lambda pair: pair[0] != named)
+        if len(counted) > 1:
+            others = [f for f in candidates if f.store_id != counted[0][0]]
+            names = ", ".join(f"{DATA}/{f.use.volume}" for f in others[:_LISTED_MAX])
+            self._refusals.append(
+                f"the volumes belong to {len(counted)} stores: {names} to another one"
+                f" than the rest ({counted[0][0]:016x}); move away what does not belong"
+                " here"
+            )
+        return counted[0][0]
+
+    def _chain(self, newest_first: list[_Candidate]) -> list[_Candidate]:
+        """Return the volumes that end with the newest, without a break, oldest first."""
+        chain, following = _sequence(newest_first)
+        if following is not None:
+            self._is_broken = True
+            last = chain[-1].use
+            self._refusals.append(
+                f"no file is the volume before {DATA}/{last.volume} (seq {last.seq}), but"
+                f" there are older ones, such as {DATA}/{following.use.volume} (seq"
+                f" {following.use.seq}); put back the right files"
+            )
+        return chain[::-1]
+
+
+def _sequence(
+    newest_first: list[_Candidate],
+) -> tuple[list[_Candidate], _Candidate | None]:
+    """
+    Return the volumes up to the first break, and the one after it.
+
+    The oldest volume that was valid when the newest one was started ends the sequence.
+    """
+    chain = newest_first[:1]
+    newest = chain[0].header
+    for found in newest_first[1:]:
+        last = chain[-1]
+        if newest is not None and found.use.seq < newest.oldest_seq:
+            break
+        is_previous = found.use.seq == last.use.seq - 1 and (
+            last.header is None
+            or last.header.previous_salt == found.listed("open").salts[-1]
+        )
+        if not is_previous:
+            return chain, found
+        chain.append(found)
+    return chain, None

@@ -1,10 +1,10 @@
 """
 The circular log: which volumes there are, which one is active, and rotation.
 
-Volume ids are used in a circle, 0 to `volume_num - 1`. The generation counts the turns, so
-that sequence numbers order all volumes by age. When the active volume has no room for the
-next record, the log rotates: the next id becomes the active volume, and the oldest volume,
-which had that id, is reclaimed as a whole.
+Volume ids are used in a circle, 0 to `volume_num - 1`; sequence numbers order all volumes
+by age. When the active volume has no room for the next record, the log rotates: the next
+id becomes the active volume, with a new salt, and the oldest volume, which had that id, is
+reclaimed as a whole.
 
 The steps of a rotation, and what a crash after each of them leaves:
     1. Disk space for the new volume is allocated. Nothing has changed.
@@ -15,9 +15,9 @@ The steps of a rotation, and what a crash after each of them leaves:
     4. META.txt names the new active volume. The oldest volume has become invalid.
     5. The header of the new volume is written, and its empty index file. A start would
        write both from what META.txt says. Without an index file, the volume still works.
-An index file that reappears after a power loss is ignored: its first line has the
-generation. The oldest volume is removed from memory last, so that a step that fails leaves
-a store that serves everything it served before.
+An index file that reappears after a power loss is ignored: its first line has the salt.
+The oldest volume is removed from memory last, so that a step that fails leaves a store
+that serves everything it served before.
 
 A volume raises what the disk refuses; this module decides what follows. It contains
 nothing about keys.
@@ -35,29 +35,33 @@ from __future__ import annotations
 import errno
 import logging
 import random
+import secrets
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Literal
 
 from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
-from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES, volume_of
+from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES, VolumeUse
 from volcache.store.index_file import remove_index_file
+from volcache.store.progress import Progress
 from volcache.store.stats import StoreUsage, VolumeUsage
 from volcache.store.volume import SyncFailedError, Volume
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
-    from volcache.store.manifest import Manifest
     from volcache.store.recovery import Recovered
 
 SyncMode = Literal["none", "periodic", "always"]
 
 _logger = logging.getLogger("volcache.store")
 _PROBE_BYTES: Final = 4096
+# A start after a kill may begin this much later than the time at the kill.
+_NOTED_AHEAD_US: Final = 1_000_000
 
 
 class CircularLog:
@@ -79,7 +83,7 @@ class CircularLog:
         volume_size: int,
         volume_num: int,
         sync_mode: SyncMode,
-        clock: Callable[[], int],
+        clock: Clock,
     ) -> None:
         """Continue with what recovery has found, and allocate the active volume."""
         self._directory = directory
@@ -95,9 +99,11 @@ class CircularLog:
         self.manifest = recovered.manifest
         self.volumes = {volume.seq: volume for volume in recovered.volumes}
         self.active = recovered.volumes[-1]
+        self._noted = Progress(0, 0, 0, 0, 0, 0)  # the last progress written to LOCK
         # Sealed volumes that are not synced; `sync` removes them and closes their files.
         self._unsynced: deque[Volume] = deque()
         self._allocate_active()
+        self.note_progress()
         # A process that was killed has not synced what it wrote last.
         if sync_mode == "periodic":
             self._unsynced.extend(recovered.volumes[:-1])
@@ -107,7 +113,7 @@ class CircularLog:
     def _allocate_active(self) -> None:
         """At startup: without disk space, log it and serve reads."""
         active = self.active
-        if active.is_sealed:
+        if active.is_sealed or active.is_retired:
             return
         try:
             self._allocate(active, max(self._volume_size, active.end))
@@ -133,6 +139,33 @@ class CircularLog:
             volume.write_index()
         except OSError as error:
             self._stats.count_index_error(error, volume=volume.id)
+        self.note_progress()
+
+    def note_progress(self, *, ahead_us: int = 0) -> None:
+        """
+        Write to LOCK how far the active volume was written, and the time.
+
+        Args:
+            ahead_us: Added to the time, so that the next calls need not write it.
+        """
+        active = self.active
+        progress = Progress(
+            self.manifest.store_id,
+            active.seq,
+            active.last_salt,
+            active.end,
+            self._clock.now_us() + ahead_us,
+            self.manifest.boot,
+        )
+        # It only helps a start to notice replaced files: the next one may succeed.
+        with suppress(OSError):
+            self._directory.write_progress(progress)
+            self._noted = progress
+
+    def note_expiry(self, expires_ms: int) -> None:
+        """Let a later start know that a record has expired, whatever the clock says."""
+        if expires_ms * 1000 > self._noted.time_us:
+            self.note_progress(ahead_us=_NOTED_AHEAD_US)
 
     # --- Rotation ------------------------------------------------------------------
 
@@ -193,46 +226,43 @@ class CircularLog:
         """Seal the active volume and start the next; see the module for the steps."""
         started_ns = perf_counter_ns()
         old = self.active
-        volume, generation = self._next_id(old)
-        _logger.debug("rotation.started volume=%d generation=%d", volume, generation)
+        use = self._next_use(old)
+        _logger.debug("rotation.started volume=%d seq=%d", use.volume, use.seq)
         active = Volume(
             self._fs,
-            self._descriptors[volume],
-            volume=volume,
-            generation=generation,
+            self._descriptors[use.volume],
+            use=use,
             store_id=self.manifest.store_id,
-            started_ms=self._clock(),
+            started_ms=self._clock.now_ms(),
         )
         self._allocate(active, self._volume_size)
         self._seal(old)
-        manifest = self.manifest._replace(active=volume, generation=generation)
-        if is_flush:
-            manifest = manifest._replace(oldest_seq=active.seq)
-        self._start(active, manifest)
-        self.manifest = manifest
-        self._reclaim(volume, everything=is_flush)
+        reclaimed = self._to_reclaim(use.volume, everything=is_flush)
+        kept = [volume for seq, volume in self.volumes.items() if seq not in reclaimed]
+        self._start(active, kept)
+        self._reclaim(reclaimed, use.volume, everything=is_flush)
         active.trim()
         self.volumes[active.seq] = active
         self._index.add_volume(active.seq)
         # Before `active` changes: `sync` must find the old volume here or there.
         self._hand_over(old)
         self.active = active
+        self.note_progress()
         self._stats.rotations += 1
         took = perf_counter_ns() - started_ns
         self._stats.rotating.observe(started_ns, took)
         _logger.info(
-            "rotation.completed volume=%d generation=%d seconds=%.3f",
-            volume,
-            generation,
+            "rotation.completed volume=%d seq=%d seconds=%.3f",
+            use.volume,
+            use.seq,
             took / 1e9,
         )
         return active
 
-    def _next_id(self, volume: Volume) -> tuple[int, int]:
-        """Return the volume id that follows in the circle, and its new generation."""
-        if volume.id + 1 < self._volume_num:
-            return volume.id + 1, volume.generation
-        return 0, volume.generation + 1
+    def _next_use(self, old: Volume) -> VolumeUse:
+        """Return the use of the volume id that follows in the circle."""
+        volume = old.id + 1 if old.id + 1 < self._volume_num else 0
+        return VolumeUse(volume, old.seq + 1, old.use.ring, secrets.randbits(64))
 
     def _allocate(self, volume: Volume, length: int) -> None:
         """
@@ -268,11 +298,15 @@ class CircularLog:
         except OSError as error:
             self._stats.count_index_error(error, volume=volume.id)
 
-    def _start(self, volume: Volume, manifest: Manifest) -> None:
+    def _start(self, volume: Volume, kept: list[Volume]) -> None:
         """
         Make a volume the active one on the disk; its space is allocated already.
 
         An index file that cannot be created is only counted.
+
+        Args:
+            volume: To be started.
+            kept: The volumes that stay valid, oldest first.
 
         Raises:
             OSError: META.txt names the old active volume, or the new one whose header is
@@ -280,20 +314,43 @@ class CircularLog:
         """
         path = self._directory.index_path(volume.id)
         remove_index_file(self._fs, path)
-        self._directory.write_manifest(manifest)
-        volume.start(manifest, volume.started_ms)
+        self._write_manifest([*kept, volume], active=volume)
+        volume.start(
+            volume.started_ms,
+            mount_count=self.manifest.mount_count,
+            oldest_seq=min(old.seq for old in [*kept, volume]),
+            previous_salt=self.active.last_salt,
+        )
         try:
             volume.open_index_file(path, 0)
         except OSError as error:
             self._stats.count_index_error(error, volume=volume.id)
 
-    def _reclaim(self, volume_id: int, *, everything: bool) -> None:
-        """Drop the volume that had an id, all older ones, and those beyond the maximum."""
+    def bind_hot(self, identity: str) -> None:
+        """Let `close` write to META.txt which HOT.txt is valid."""
+        self.manifest = self.manifest._replace(hot=identity)
+
+    def _write_manifest(self, volumes: list[Volume], active: Volume | None) -> None:
+        """Write META.txt; `active` is being written, None after a clean stop."""
+        manifest = self.manifest._replace(
+            time_us=self._clock.now_us(),
+            volumes=tuple(v.listed(is_open=v is active) for v in volumes),
+        )
+        self._directory.write_manifest(manifest)
+        self.manifest = manifest
+
+    def _to_reclaim(self, volume_id: int, *, everything: bool) -> list[int]:
+        """Return the volume that had an id, all older ones, and those above the limit."""
         seqs = sorted(self.volumes)
-        ids = [volume_of(seq) for seq in seqs]
+        if everything:
+            return seqs
+        ids = [self.volumes[seq].id for seq in seqs]
         held = ids.index(volume_id) + 1 if volume_id in ids else 0
-        gone = max(held, len(seqs) + 1 - self._volume_num)
-        for seq in seqs if everything else seqs[:gone]:
+        return seqs[: max(held, len(seqs) + 1 - self._volume_num)]
+
+    def _reclaim(self, seqs: list[int], volume_id: int, *, everything: bool) -> None:
+        """Drop volumes from memory; free the space of those whose id is not used next."""
+        for seq in seqs:
             volume = self.volumes.pop(seq)
             if volume.id != volume_id and not everything:
                 self._free(volume)
@@ -301,9 +358,9 @@ class CircularLog:
             self._stats.evicted_records += records
             self._stats.evicted_bytes += lost
             _logger.info(
-                "rotation.reclaimed volume=%d generation=%d evicted=%d bytes=%d",
+                "rotation.reclaimed volume=%d seq=%d evicted=%d bytes=%d",
                 volume.id,
-                volume.generation,
+                seq,
                 records,
                 lost,
             )
@@ -340,7 +397,7 @@ class CircularLog:
             records, live = self._index.live(volume.seq)
             found[volume.id] = VolumeUsage(
                 volume.id,
-                volume.generation,
+                volume.seq,
                 "active" if volume is self.active else "sealed",
                 max(volume.end, self._size_or_zero(volume)),
                 volume.end,
@@ -353,7 +410,7 @@ class CircularLog:
             volume_size=self._volume_size,
             volume_num=self._volume_num,
             active_id=self.active.id,
-            active_generation=self.active.generation,
+            active_seq=self.active.seq,
             active_end=self.active.end,
         )
 
@@ -393,12 +450,16 @@ class CircularLog:
         # must be synced when this returns.
         with self._lock:
             active = self.active
+            # A start notices by them if the data file was replaced.
+            self.write_index(active)
         while self._unsynced:
             volume = self._unsynced.popleft()
             self._sync_unlocked(volume)
             with self._lock:
                 volume.close_index_file()
         self._sync_unlocked(active)
+        if (self._noted.seq, self._noted.end) != (active.seq, active.end):
+            self.note_progress()
         self._stats.syncs.observe(started_ns, perf_counter_ns() - started_ns)
 
     def _sync_unlocked(self, volume: Volume) -> None:
@@ -433,10 +494,19 @@ class CircularLog:
                 failed.retire()
 
     def close(self) -> None:
-        """Write pending entries, sync everything and close all files; no lock is held."""
+        """
+        Write pending entries, sync everything and close all files; no lock is held.
+
+        META.txt then says how far each volume goes, so that the next start need not scan.
+        """
         self.write_index(self.active)
         self.sync()
         self._sync_all()
+        volumes = [self.volumes[seq] for seq in sorted(self.volumes)]
+        try:
+            self._write_manifest(volumes, active=None)
+        except OSError as error:
+            self._stats.count_write_error(error)
         self.active.close_index_file()
         for fd in self._descriptors.values():
             self._fs.close(fd)

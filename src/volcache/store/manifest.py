@@ -1,49 +1,108 @@
 """
 META.txt, the manifest of a mount point, as specified in docs/FORMAT.md.
 
-Pure functions over bytes: this module reads and writes no files. The first line is the id
-of the active volume; `name value` lines and a checksum line follow.
+Links the files: one line for each valid volume names its sequence number, ring and salt
+and, once nothing is appended any more, its end and the checksum of its index file. Pure
+functions over bytes: this module reads and writes no files.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from volcache.store.format import VERSION, make_seq
+from volcache.store.format import (
+    SEQ_MAX,
+    VERSION,
+    VOLUME_ID_MAX,
+    Ring,
+    Segment,
+    VolumeUse,
+)
 
-_LINES_MAX: Final = 100
+# open: records are appended. sealed: complete, but a power loss may still lose the end.
+# synced: complete on the disk.
+VolumeState = Literal["open", "sealed", "synced"]
+
+_FIELDS: Final = re.compile(
+    rb"([0-9]{1,5})\nformat [0-9]+\nstore ([0-9a-f]{16})\nmount ([0-9]{1,10})\n"
+    rb"time ([0-9]{1,20})\nboot ([0-9a-f]{8})\n(?:hot ([0-9]{1,20} [0-9]{1,20})\n)?"
+)
+_VOLUME: Final = re.compile(
+    rb"volume ([0-9]{1,5}) seq ([0-9]{1,20}) ring (main|probation)"
+    rb" salt ([0-9a-f]{16}(?:,[0-9]{1,13}:[0-9a-f]{16})*)"
+    rb" (?:open|(sealed|synced) end ([0-9]{1,13})"
+    rb" index (-|[0-9a-f]{8}))\n"
+)
+# `Ring.name` takes longer than the rest of a line.
+_RINGS: Final = tuple(ring.name.lower() for ring in Ring)
+
+
+class ListedVolume(NamedTuple):
+    """The line of one volume."""
+
+    use: VolumeUse
+    state: VolumeState = "open"
+    end: int = 0  # of the last record; 0 while it is open
+    # Of the last checkpoint in the index file; None: open, or the file is incomplete.
+    index_checksum: int | None = None
+    segments: tuple[Segment, ...] = ()  # in order; the first mount's is not included
+
+    @property
+    def salts(self) -> list[int]:
+        """All its salts; the last one is that of what was appended last."""
+        return [self.use.salt, *(segment.salt for segment in self.segments)]
 
 
 class Manifest(NamedTuple):
     """The fields of META.txt."""
 
-    active: int  # id of the active volume
-    generation: int  # of the active volume
     store_id: int
     mount_count: int  # how often the mount point has been opened for writing
-    oldest_seq: int = 0  # volumes with a lower sequence number were flushed
+    time_us: int  # the latest time the store has seen, microseconds since the epoch
+    boot: int  # CRC-32C of the boot id of the machine
+    volumes: tuple[ListedVolume, ...]  # oldest first; the last is the active volume
+    hot: str = ""  # after a clean stop: inode and time of the last change of HOT.txt
 
     @property
-    def active_seq(self) -> int:
-        """The sequence number of the active volume."""
-        return make_seq(self.generation, self.active)
+    def active(self) -> VolumeUse:
+        """The volume being written."""
+        return self.volumes[-1].use
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the store was stopped, and nothing was appended since."""
+        return self.volumes[-1].state == "synced"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the contents of META.txt."""
-    oldest = f"oldest_life {manifest.oldest_seq}\n" if manifest.oldest_seq else ""
-    text = (
-        f"{manifest.active}\n"
+    first = (
+        f"{manifest.active.volume}\n"
         f"format {VERSION}\n"
-        f"generation {manifest.generation}\n"
         f"store {manifest.store_id:016x}\n"
-        f"session {manifest.mount_count}\n"
-        f"{oldest}"
-    ).encode()
+        f"mount {manifest.mount_count}\n"
+        f"time {manifest.time_us}\n"
+        f"boot {manifest.boot:08x}\n"
+    )
+    if manifest.hot:
+        first += f"hot {manifest.hot}\n"
+    text = (first + "".join(map(_encode_volume, manifest.volumes))).encode()
     return text + b"checksum %08x\n" % crc32c(text)
+
+
+def _encode_volume(listed: ListedVolume) -> str:
+    (volume, seq, ring, salt), state, end, checksum, segments = listed
+    line = f"volume {volume} seq {seq} ring {_RINGS[ring]} salt {salt:016x}"
+    for start, added in segments:
+        line += f",{start}:{added:016x}"
+    line += f" {state}"
+    if state == "open":
+        return f"{line}\n"
+    index = "-" if checksum is None else f"{checksum:08x}"
+    return f"{line} end {end} index {index}\n"
 
 
 def manifest_version(data: bytes) -> int | None:
@@ -51,7 +110,7 @@ def manifest_version(data: bytes) -> int | None:
     Return the format version in META.txt; None if its checksum is wrong or missing.
 
     The checksum line is the same in every version: a flipped bit in the version number
-    must not look like a newer version, which would refuse the start.
+    must not look like another version, which would refuse the start.
     """
     if _checked_text(data) is None:
         return None
@@ -62,22 +121,50 @@ def manifest_version(data: bytes) -> int | None:
 def decode_manifest(data: bytes) -> Manifest | None:
     """Return the fields of META.txt, or None if it is damaged."""
     text = _checked_text(data)
-    if text is None:
+    found = _FIELDS.match(text or b"")
+    if text is None or found is None:
         return None
-    active, *lines = text.splitlines()
-    if len(lines) > _LINES_MAX:
+    volumes, at = [], found.end()
+    while line := _VOLUME.match(text, at):
+        volumes.append(_decode_volume(line))
+        at = line.end()
+    seqs = [listed.use.seq for listed in volumes]
+    ids = {listed.use.volume for listed in volumes}
+    if (
+        at != len(text)
+        or not volumes
+        or seqs != sorted(set(seqs))
+        or seqs[-1] > SEQ_MAX
+        or len(ids) != len(volumes)
+        or max(ids) > VOLUME_ID_MAX
+        or volumes[-1].use.volume != int(found[1])
+    ):
         return None
-    try:
-        values = dict(line.split(b" ", 1) for line in lines)
-        return Manifest(
-            active=int(active),
-            generation=int(values[b"generation"]),
-            store_id=int(values[b"store"], 16),
-            mount_count=int(values[b"session"]),
-            oldest_seq=int(values.get(b"oldest_life", b"0")),
-        )
-    except (ValueError, KeyError):
-        return None
+    return Manifest(
+        store_id=int(found[2], 16),
+        mount_count=int(found[3]),
+        time_us=int(found[4]),
+        boot=int(found[5], 16),
+        volumes=tuple(volumes),
+        hot=(found[6] or b"").decode(),
+    )
+
+
+def _decode_volume(line: re.Match[bytes]) -> ListedVolume:
+    volume, seq, ring, salt, state, end, checksum = line.groups()
+    first, *later = salt.split(b",")
+    use = VolumeUse(int(volume), int(seq), Ring[ring.decode().upper()], int(first, 16))
+    pairs = (part.split(b":") for part in later)
+    segments = tuple(Segment(int(start), int(added, 16)) for start, added in pairs)
+    if state is None:
+        return ListedVolume(use, segments=segments)
+    return ListedVolume(
+        use,
+        "synced" if state == b"synced" else "sealed",
+        int(end),
+        None if checksum == b"-" else int(checksum, 16),
+        segments,
+    )
 
 
 def _checked_text(data: bytes) -> bytes | None:

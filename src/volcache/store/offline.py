@@ -59,15 +59,16 @@ class OfflineStore:
         problems: Files that cannot be used.
     """
 
-    def __init__(self, directory: StoreDirectory) -> None:
+    def __init__(self, directory: StoreDirectory, *, lenient: bool = False) -> None:
         """
         Take the inventory.
 
         Args:
             directory: Locked; closed with this.
+            lenient: Leave out the volumes that do not match.
 
         Raises:
-            FormatVersionError: A volume was written by a newer volcache.
+            FormatVersionError: A volume was written by another version of volcache.
             ForeignDirectoryError: `data` contains files that are not volumes.
             OSError: META.txt cannot be read.
         """
@@ -81,7 +82,9 @@ class OfflineStore:
                 self._descriptors[volume] = self._open(volume)
             # Without any volume, the inventory has volume 0 as the active one.
             self._descriptors.setdefault(0, NO_FILE)
-            self.inventory = take_inventory(directory, self._descriptors)
+            self.inventory = take_inventory(
+                directory, self._descriptors, lenient=lenient
+            )
         except BaseException:
             self.close()
             raise
@@ -126,13 +129,18 @@ class OfflineStore:
         """
         Return the index that a start would build; nothing is written.
 
+        Volumes that a start would drop are left out from now on.
+
         Raises:
-            FormatVersionError: An index file was written by a newer volcache.
+            MismatchedFilesError: Files were replaced.
+            UnreadableVolumeError: The disk cannot be read where records may be.
         """
         index = Index()
-        replay = Replay(self.directory, index, RecoveryStats())
+        replay = Replay(self.directory, self.inventory, index, RecoveryStats())
         for volume in self.volumes:
-            replay.replay(volume, is_active=volume is self.active)
+            replay.replay(volume)
+        replay.refuse()
+        self.volumes = self.volumes[len(replay.drop_unknown(self.volumes)) :]
         return index
 
     def records(self) -> Iterator[tuple[Volume, Found]]:
@@ -142,6 +150,16 @@ class OfflineStore:
             for event in scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME):
                 if isinstance(event, Found):
                     yield volume, event
+
+    @property
+    def hot_snapshot(self) -> bytes:
+        """
+        The contents of HOT.txt; empty if there is none.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return self.directory.read_hot()
 
     def _check_root(self) -> None:
         for name in self.directory.fs.names(self.directory.root):

@@ -2,41 +2,51 @@
 Recovery: open a mount point at startup.
 
 1. Open the data files and take an inventory (`inventory.py`): nothing is changed.
-2. Write META.txt with a new mount count, so that all that follows carries it, even if this
-   start does not complete. Remove volumes beyond `volume_num`.
-3. Replay the volumes into the index, oldest first, so that later entries win: the entries
+2. Replay the volumes into the index, oldest first, so that later entries win: the entries
    of the index file, then the records after the last entry, found by a scan.
-4. Add what the scan found to the index files, so that the next start need not scan again.
+3. Add what the scan found to the index files, so that the next start need not scan again.
+   Remove volumes beyond `volume_num`.
+4. Write META.txt, with a new mount count and what is known of each volume now. All that
+   follows carries that mount count.
 
-Damage never ends the start: it is counted, logged and skipped.
+Damage never ends the start: it is counted, logged and skipped. But a record that might be
+outdated is never served. If it is not known which keys a volume had, all older volumes are
+dropped. Where a file was replaced, or where the disk does not answer, the start is refused
+instead, because the records may still be recovered.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
+import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from volcache.store.directory import read_whole, refuse_newer
-from volcache.store.format import VERSION, VOLUME_HEADER_BYTES, VOLUME_ID_MAX
+from volcache.errors import MismatchedFilesError, UnreadableVolumeError
+from volcache.store.directory import DATA, INDEX, read_whole
+from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX, Segment
 from volcache.store.index import Index
 from volcache.store.index_file import IndexContents, remove_index_file
-from volcache.store.inventory import Inventory, take_inventory
+from volcache.store.inventory import Inventory, following_volume, take_inventory
 from volcache.store.scan import (
     TAIL_WINDOW_BYTES,
     WHOLE_VOLUME,
     Found,
     Gap,
+    Torn,
     VolumeReader,
     scan_records,
 )
 from volcache.store.stats import RecoveryStats, StoreStats
+from volcache.store.volume import NO_FILE, Volume
 
 if TYPE_CHECKING:
+    from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
     from volcache.store.index_format import Entry
-    from volcache.store.manifest import Manifest
-    from volcache.store.volume import Volume
+    from volcache.store.manifest import ListedVolume, Manifest
+    from volcache.store.progress import Progress
 
 _logger = logging.getLogger("volcache.store")
 
@@ -45,7 +55,8 @@ _logger = logging.getLogger("volcache.store")
 class Recovered:
     """A mount point, ready to be served."""
 
-    manifest: Manifest
+    manifest: Manifest  # as in META.txt now
+    hot: str  # if the last process has stopped: which HOT.txt is valid; else empty
     descriptors: dict[int, int]  # of all data files, by volume id
     volumes: list[Volume]  # oldest first; the last one is the active volume
     index: Index
@@ -53,43 +64,61 @@ class Recovered:
     stats: StoreStats  # of the store; counts what the disk has refused so far
 
 
-def recover(directory: StoreDirectory, *, volume_num: int, now_ms: int) -> Recovered:
+def recover(directory: StoreDirectory, *, volume_num: int, clock: Clock) -> Recovered:
     """
     Build the index of a mount point and make it ready for writing.
 
     Args:
         directory: Locked by this process.
         volume_num: The maximum number of volumes; the oldest ones beyond are removed.
-        now_ms: The time, milliseconds since the epoch.
+        clock: Is advanced to the latest time that any file names.
 
     Raises:
         OSError: The disk cannot be written; what was stored is still there.
-        FormatVersionError: A volume was written by a newer volcache.
+        FormatVersionError: A volume was written by another version of volcache.
         ForeignDirectoryError: `data` contains files that are not volumes.
+        MismatchedFilesError: Files were replaced; nothing was changed.
+        UnreadableVolumeError: The disk cannot be read where records may be; nothing was
+            changed.
     """
-    descriptors = _open_data_files(directory, volume_num)
+    descriptors = _open_data_files(directory)
+    # Millions of objects are created, and none is garbage: to look for it takes longer
+    # than all the rest.
+    is_collecting = gc.isenabled()
+    gc.disable()
     try:
-        return _recover(directory, descriptors, volume_num, now_ms)
+        return _Recovery(directory, descriptors, volume_num, clock).run()
     except BaseException:
         _close_all(directory, descriptors)
         raise
+    finally:
+        if is_collecting:
+            gc.enable()
 
 
-def _open_data_files(directory: StoreDirectory, volume_num: int) -> dict[int, int]:
-    """Open the data files of all volumes there may be, so that none can fail later."""
-    ids = sorted({*directory.volume_ids(), *range(volume_num)})
+def _open_data_files(directory: StoreDirectory) -> dict[int, int]:
+    """Open the data files that exist."""
     descriptors: dict[int, int] = {}
     try:
-        for volume in ids:
+        for volume in directory.volume_ids():
             if volume <= VOLUME_ID_MAX:
                 path = directory.data_path(volume)
-                descriptors[volume] = directory.fs.open(path, create=True)
-        # fdatasync makes the bytes of a file safe, but not its name.
-        directory.fs.sync_directory(directory.data)
+                descriptors[volume] = directory.fs.open(path, create=False)
     except BaseException:
         _close_all(directory, descriptors)
         raise
     return descriptors
+
+
+def _create_data_files(
+    directory: StoreDirectory, descriptors: dict[int, int], ids: set[int]
+) -> None:
+    """Create the other data files there may be, so that none can fail later."""
+    for volume in sorted(ids - set(descriptors)):
+        path = directory.data_path(volume)
+        descriptors[volume] = directory.fs.open(path, create=True)
+    # fdatasync makes the bytes of a file safe, but not its name.
+    directory.fs.sync_directory(directory.data)
 
 
 def _close_all(directory: StoreDirectory, descriptors: dict[int, int]) -> None:
@@ -97,99 +126,199 @@ def _close_all(directory: StoreDirectory, descriptors: dict[int, int]) -> None:
         directory.fs.close(fd)
 
 
-def _recover(
-    directory: StoreDirectory,
-    descriptors: dict[int, int],
-    volume_num: int,
-    now_ms: int,
-) -> Recovered:
-    inventory = take_inventory(directory, descriptors)
-    recovery = RecoveryStats()
-    _count_findings(inventory, recovery)
-    volumes = inventory.open_volumes(directory, descriptors)
-    active = volumes[-1]
-    manifest = inventory.manifest._replace(
-        active=active.id,
-        generation=active.generation,
-        mount_count=inventory.manifest.mount_count + 1,
-    )
-    directory.write_manifest(manifest)
-    volumes = _drop_oldest(directory, volumes, volume_num, recovery)
-    header = inventory.headers.get(active.id)
-    if header is None or header.generation != active.generation:
-        active.start(manifest, now_ms)
-    stats, index = StoreStats(), Index()
-    replay = Replay(directory, index, recovery)
-    for volume in volumes:
-        is_active = volume is active
-        contents = replay.replay(volume, is_active=is_active)
-        if not volume.is_sealed:
-            if volume.pending and not contents.is_whole:
-                recovery.count_rebuilt(volume.id, len(volume.pending))
-            _complete_index_file(directory, volume, contents, stats, seal=not is_active)
-    return Recovered(manifest, descriptors, volumes, index, recovery, stats)
+class _Recovery:
+    """One start; the steps are those in the docstring of the module."""
+
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        descriptors: dict[int, int],
+        volume_num: int,
+        clock: Clock,
+    ) -> None:
+        """Take the inventory."""
+        self._directory = directory
+        self._descriptors = descriptors
+        self._volume_num = volume_num
+        self._clock = clock
+        self._inventory = take_inventory(directory, descriptors)
+        self._stats, self._report = StoreStats(), RecoveryStats()
+        self._index = Index()
+        self._replay = Replay(directory, self._inventory, self._index, self._report)
+        # Of each index file, by sequence number: the end of its valid part, and whether
+        # nothing but a torn block follows.
+        self._index_files: dict[int, tuple[int, bool]] = {}
+
+    def run(self) -> Recovered:
+        """Replay, then write what the next start needs."""
+        volumes = self._replay_volumes()
+        manifest = self._write_files(volumes)
+        return Recovered(
+            manifest,
+            self._inventory.manifest.hot if self._replay.is_clean else "",
+            self._descriptors,
+            volumes,
+            self._index,
+            self._report,
+            self._stats,
+        )
+
+    def _replay_volumes(self) -> list[Volume]:
+        """Build the index; return the volumes that stay, with all files created."""
+        directory, inventory = self._directory, self._inventory
+        found = inventory.open_volumes(directory, self._descriptors)
+        excess, kept = found[: -self._volume_num], found[-self._volume_num :]
+        _count_findings(inventory, {volume.id for volume in kept}, self._report)
+        for volume in kept:
+            contents = self._replay.replay(volume)
+            self._index_files[volume.seq] = (contents.file_end, contents.is_whole)
+        self._replay.refuse()
+        # From here on, files are changed.
+        self._clock.advance_to(self._replay.latest_us)
+        if not inventory.manifest.mount_count:
+            directory.write_manifest(
+                inventory.manifest
+            )  # A new store, before its files.
+        ids = {*range(self._volume_num), *(volume.id for volume in found)}
+        _create_data_files(directory, self._descriptors, ids)
+        for volume in found:
+            volume.fd = self._descriptors[volume.id]
+        unknown = self._replay.drop_unknown(kept)
+        drop_volumes(directory, excess + unknown, self._volume_num, self._report)
+        return kept[len(unknown) :] or [self._following(found[-1])]
+
+    def _following(self, last: Volume) -> Volume:
+        """Return a new volume in the place of the active one, which was dropped."""
+        use = following_volume(last.use).use
+        self._index.add_volume(use.seq)
+        return Volume(self._directory.fs, last.fd, use=use, store_id=last.store_id)
+
+    def _write_files(self, volumes: list[Volume]) -> Manifest:
+        """Write header, index files and META.txt; return the manifest."""
+        before, active = self._inventory.manifest, volumes[-1]
+        self._start_active(volumes)
+        try:
+            for volume in volumes:
+                if not volume.is_sealed:
+                    self._complete_index_file(volume, seal=volume is not active)
+            # No other process can have written a volume that did not exist before.
+            if before.mount_count and not active.is_sealed:
+                active.add_segment(Segment(active.end, secrets.randbits(64)))
+            manifest = before._replace(
+                mount_count=before.mount_count + 1,
+                time_us=self._clock.now_us(),
+                boot=self._directory.boot(),
+                volumes=tuple(v.listed(is_open=v is active) for v in volumes),
+                hot="",
+            )
+            self._directory.write_manifest(manifest)
+        except BaseException:
+            active.close_index_file()
+            raise
+        return manifest
+
+    def _start_active(self, volumes: list[Volume]) -> None:
+        """Write the header of the active volume if it has none."""
+        active, inventory = volumes[-1], self._inventory
+        header = inventory.headers.get(active.id)
+        if active.id in inventory.rejected_ids:
+            active.retire()
+        elif header is None or header.use != active.use:
+            active.start(
+                self._clock.now_ms(),
+                mount_count=inventory.manifest.mount_count + 1,
+                oldest_seq=volumes[0].seq,
+                previous_salt=volumes[-2].last_salt if len(volumes) > 1 else 0,
+            )
+
+    def _complete_index_file(self, volume: Volume, *, seal: bool) -> None:
+        """Add the scanned records to the index file; leave it open unless sealed."""
+        valid_end, is_whole = self._index_files.get(volume.seq, (0, True))
+        if volume.pending and not is_whole:
+            self._report.count_rebuilt(volume.id, len(volume.pending))
+        try:
+            volume.open_index_file(self._directory.index_path(volume.id), valid_end)
+            if seal:
+                volume.seal()
+            else:
+                volume.write_index()
+        except OSError as error:
+            # The next start scans again; until then nothing is missing.
+            self._stats.count_index_error(error, volume=volume.id)
+        finally:
+            if seal:
+                volume.close_index_file()
 
 
-def _count_findings(inventory: Inventory, recovery: RecoveryStats) -> None:
-    """Count and log what the inventory has found wrong."""
+def _count_findings(
+    inventory: Inventory, kept: set[int], recovery: RecoveryStats
+) -> None:
+    """Count and log what the inventory has found wrong in the volumes that are kept."""
     if inventory.is_manifest_lost:
         recovery.count_meta_lost()
-    for volume, store_id in inventory.foreign:
+    for volume in inventory.foreign:
         _logger.warning(
             "recovery.foreign_volume volume=%d store=%016x expected=%016x",
             volume,
-            store_id,
+            inventory.headers[volume].store_id,
             inventory.manifest.store_id,
         )
-    for volume in inventory.damaged:
+    for rejected in inventory.rejected:
+        recovery.count_rejected(*rejected)
+    for volume in kept.intersection(inventory.damaged):
         recovery.count_damage("header", volume, 0, VOLUME_HEADER_BYTES)
-    for volume, generation in inventory.stale:
-        recovery.count_stale(volume, generation)
+    for volume in kept.intersection(inventory.stale):
+        recovery.count_stale(volume, inventory.headers[volume].use.seq)
 
 
-def _drop_oldest(
+def drop_volumes(
     directory: StoreDirectory,
     volumes: list[Volume],
     volume_num: int,
     recovery: RecoveryStats,
-) -> list[Volume]:
+) -> None:
     """
-    Remove the oldest volumes if there are more than `volume_num`; return the others.
+    Remove volumes, the oldest ones.
 
     Synced, because a power loss could bring one back after the records that superseded
     its own are gone.
     """
-    kept = volumes[-volume_num:]
-    dropped = volumes[: len(volumes) - len(kept)]
-    for volume in dropped:
+    for volume in volumes:
         remove_index_file(directory.fs, directory.index_path(volume.id))
-        directory.fs.truncate(volume.fd, 0)
-        directory.fs.sync(volume.fd)
+        if volume.fd != NO_FILE:
+            directory.fs.truncate(volume.fd, 0)
+            directory.fs.sync(volume.fd)
         if volume.id >= volume_num:
             directory.fs.unlink(directory.data_path(volume.id))
-        recovery.count_dropped(volume.id, volume.generation)
-    if dropped:
+        recovery.count_dropped(volume.id, volume.seq)
+    if volumes:
         directory.fs.sync_directory(directory.index)
         directory.fs.sync_directory(directory.data)
-    return kept
 
 
 # --- Replay ------------------------------------------------------------------------
 
 
-def open_contents(
-    directory: StoreDirectory, volume: Volume, data: bytes
-) -> IndexContents:
-    """
-    Return the valid part of the index file of a volume.
+def open_contents(directory: StoreDirectory, volume: Volume) -> IndexContents:
+    """Return the valid part of the index file of a volume; empty if it has none."""
+    data = read_whole(directory, directory.index_path(volume.id))
+    return IndexContents(data, volume.index_name, volume.segments)
 
-    Raises:
-        FormatVersionError: It was written by a newer volcache.
+
+def is_whole(contents: IndexContents, listed: ListedVolume) -> bool:
     """
-    contents = IndexContents(data, volume.index_name)
-    if contents.version > VERSION:
-        refuse_newer(directory.root, f"index/{volume.id}", contents.version)
-    return contents
+    Return whether an index file has all entries of its volume.
+
+    Args:
+        contents: Read to the end.
+        listed: The line of the volume in META.txt.
+    """
+    if contents.sealed:
+        return contents.volume_end >= listed.end
+    return listed.index_checksum is not None and (
+        contents.volume_end,
+        contents.checksum,
+    ) == (listed.end, listed.index_checksum)
 
 
 def tail_window(contents: IndexContents, *, is_active: bool) -> int:
@@ -197,17 +326,93 @@ def tail_window(contents: IndexContents, *, is_active: bool) -> int:
     return TAIL_WINDOW_BYTES if is_active and contents.is_whole else WHOLE_VOLUME
 
 
+class Tail(NamedTuple):
+    """What a scan found behind the last indexed record."""
+
+    end: int
+    entries: list[Entry]
+    has_gap: bool
+
+
 class Replay:
-    """Replays volumes into an index, oldest first. Writes nothing."""
+    """
+    Replays volumes into an index, oldest first. Writes nothing.
+
+    Attributes:
+        newest_seq: The highest sequence number that any file names.
+        latest_us: The latest time found, microseconds since the epoch.
+        is_clean: The last process has stopped, and its last files are there.
+    """
 
     def __init__(
-        self, directory: StoreDirectory, index: Index, recovery: RecoveryStats
+        self,
+        directory: StoreDirectory,
+        inventory: Inventory,
+        index: Index,
+        recovery: RecoveryStats,
+        *,
+        lenient: bool = False,
     ) -> None:
+        """
+        Begin with nothing.
+
+        Args:
+            directory: Of the store.
+            inventory: Of the directory.
+            index: Is filled.
+            recovery: Counts what is found.
+            lenient: Where files were replaced, drop volumes instead of a refusal.
+        """
+        self._lenient = lenient
+        manifest, progress = inventory.manifest, directory.progress
         self._directory = directory
+        self._inventory = inventory
         self._index = index
         self._recovery = recovery
+        self._listed = {listed.use.seq: listed for listed in manifest.volumes}
+        self._active = manifest.active
+        self._progress: Progress | None = None
+        if progress is not None and progress.store_id == manifest.store_id:
+            self._progress = progress
+        self._mismatched: list[str] = []
+        self._unreadable: list[UnreadableVolumeError] = []
+        self.newest_seq = manifest.active.seq
+        # Volumes with a lower sequence number may have outdated records.
+        self._known_from = 0
+        self.latest_us = max(
+            manifest.time_us, 0 if self._progress is None else self._progress.time_us
+        )
+        self.is_clean = False
 
-    def replay(self, volume: Volume, *, is_active: bool) -> IndexContents:
+    def refuse(self) -> None:
+        """
+        Raise the error if a start must not use the volumes replayed.
+
+        Raises:
+            MismatchedFilesError: Files were replaced.
+            UnreadableVolumeError: The disk cannot be read where records may be.
+        """
+        why = self._inventory.refusal
+        if not self._lenient:
+            why = why or "; ".join(self._mismatched)
+        if why:
+            root = self._directory.root
+            message = (
+                f"mount point {root!r}: {why}. Nothing was changed. Or run"
+                f' "volcache repair {root}" to go on without what does not match'
+            )
+            raise MismatchedFilesError(message)
+        if self._unreadable:
+            raise self._unreadable[0]
+
+    def drop_unknown(self, volumes: list[Volume]) -> list[Volume]:
+        """Drop the volumes that may have outdated records; return them, the oldest."""
+        unknown = [volume for volume in volumes if volume.seq < self._known_from]
+        for volume in unknown:
+            self._index.reclaim(volume.seq)
+        return unknown
+
+    def replay(self, volume: Volume) -> IndexContents:
         """
         Set the positions of all records of a volume in the index.
 
@@ -216,56 +421,122 @@ class Replay:
 
         Returns:
             The valid part of its index file, read to the end.
-
-        Raises:
-            FormatVersionError: The index file was written by a newer volcache.
         """
         self._index.add_volume(volume.seq)
-        data = read_whole(self._directory, self._directory.index_path(volume.id))
-        contents = open_contents(self._directory, volume, data)
+        listed = self._listed[volume.seq]
+        contents = open_contents(self._directory, volume)
+        other = contents.other_use
+        if other is not None and other.seq > self._active.seq:
+            self.newest_seq = max(self.newest_seq, other.seq)
+            self._known_from = self._active.seq + 1
+            self._mismatched.append(
+                f"{INDEX}/{volume.id} is newer (seq {other.seq}) than META.txt (seq"
+                f" {self._active.seq}); put back the right files"
+            )
+        last = self._replay_entries(volume, contents)
+        if contents.is_of_copy:
+            self._known_from = max(self._known_from, volume.seq + 1)
+            self._mismatched.append(
+                f"{INDEX}/{volume.id} and META.txt do not belong together: one of them is"
+                " that of a copy of this mount point; put back the right file"
+            )
+        tail = Tail(contents.volume_end, [], has_gap=False)
+        if is_whole(contents, listed):
+            is_active = volume.use == self._active
+            self.is_clean = is_active and listed.state == "synced"
+        else:
+            tail = self._replay_tail(volume, contents)
+            if last and not tail.entries and volume.use == self._active:
+                self._see_time_of(volume, last)
+            self._check_known(volume, contents, tail)
+        volume.resume(
+            end=tail.end,
+            pending=tail.entries,
+            sealed=contents.sealed,
+            index_checksum=contents.checksum,
+            named=contents.segments,
+        )
+        if listed.state == "synced":
+            volume.trust_synced()
+        return contents
+
+    def _replay_entries(self, volume: Volume, contents: IndexContents) -> int:
+        """Replay the index file; return the offset of the last record in it, or 0."""
         index_set, index_delete, seq = self._index.set, self._index.delete, volume.seq
+        last = 0
         for entries in contents.read():
             for key, offset, size in entries:
                 if size:
                     index_set(key, seq, offset, size)
+                    last = offset
                 else:
                     index_delete(key)
             self._recovery.entries += len(entries)
-        end = contents.volume_end
-        scanned: list[Entry] = []
-        if not contents.sealed:
-            window = tail_window(contents, is_active=is_active)
-            end, scanned = self._replay_tail(volume, end, window)
-        volume.resume(end=end, pending=scanned, sealed=contents.sealed)
-        return contents
+        return last
 
-    def _replay_tail(
-        self, volume: Volume, end: int, window: int
-    ) -> tuple[int, list[Entry]]:
-        """Replay the records after the last entry; return their end and entries."""
+    def _check_known(self, volume: Volume, contents: IndexContents, tail: Tail) -> None:
+        """Find out whether all keys of a volume are known, now that it was scanned."""
+        is_rejected = volume.id in self._inventory.rejected_ids
+        if is_rejected and not self._lenient:
+            replaced = "; ".join(map(str, self._inventory.rejected))
+            self._mismatched.append(
+                f"{DATA}/{volume.id} was replaced and its index file is not complete, so"
+                f" that it is unknown which older values it replaced: {replaced}; put back"
+                " the right file"
+            )
+        elif is_rejected or not self._is_known(volume, contents, tail):
+            # Its other records may be outdated, too.
+            self._known_from = max(self._known_from, volume.seq + 1)
+            self._recovery.count_unknown(volume.id, tail.end)
+
+    def _is_known(self, volume: Volume, contents: IndexContents, tail: Tail) -> bool:
+        listed, progress = self._listed[volume.seq], self._progress
+        if listed.state != "synced" and not self._inventory.is_same_boot:
+            return True  # A power loss may take what was not synced.
+        if tail.has_gap:
+            return False
+        if listed.state == "open":
+            is_its_own = progress is not None and progress.salt == volume.last_salt
+            return not is_its_own or progress is None or tail.end >= progress.end
+        if not listed.end:
+            # META.txt is lost. The index file was sealed: if it is intact, but not sealed,
+            # then it is an earlier one.
+            return not (contents.is_ours and contents.is_whole)
+        return tail.end >= listed.end
+
+    def _replay_tail(self, volume: Volume, contents: IndexContents) -> Tail:
+        """Replay the records after the last entry."""
+        end, has_gap = contents.volume_end, False
         entries: list[Entry] = []
+        is_active = volume.use == self._active
         reader = VolumeReader(self._directory.fs, volume)
+        window = tail_window(contents, is_active=is_active)
         for event in scan_records(reader, end, window):
             if isinstance(event, Found):
                 end = event.header.offset + event.header.size
                 entries.append(self._replay_record(volume, event))
             elif isinstance(event, Gap):
                 self._recovery.count_damage("gap", volume.id, event.start, event.end)
-                end = event.end
-            else:
+                end, has_gap = event.end, True
+            elif isinstance(event, Torn):
                 self._recovery.count_torn(volume.id, event.start)
-        if reader.unreadable_sectors:
+            else:
+                self._unreadable.append(
+                    UnreadableVolumeError(self._directory.root, volume.id, *event)
+                )
+        if reader.unreadable:
             _logger.warning(
                 "recovery.sectors_unreadable volume=%d sectors=%d",
                 volume.id,
-                reader.unreadable_sectors,
+                len(reader.unreadable),
             )
-        return end, entries
+        return Tail(end, entries, has_gap)
 
     def _replay_record(self, volume: Volume, found: Found) -> Entry:
         """Replay one record that was found by the scan; return its index entry."""
         header = found.header
         self._recovery.scanned += 1
+        self.latest_us = max(self.latest_us, header.stored_us)
         if not found.intact:
             # Its key is known, and an older value must not take its place: the index
             # gets the position, and a get of the key is a miss.
@@ -277,25 +548,8 @@ class Replay:
         self._index.set(header.key, volume.seq, header.offset, header.size)
         return header.key, header.offset, header.size
 
-
-def _complete_index_file(
-    directory: StoreDirectory,
-    volume: Volume,
-    contents: IndexContents,
-    stats: StoreStats,
-    *,
-    seal: bool,
-) -> None:
-    """Add the scanned records to the index file; leave it open unless sealed."""
-    try:
-        volume.open_index_file(directory.index_path(volume.id), contents.file_end)
-        if seal:
-            volume.seal()
-        else:
-            volume.write_index()
-    except OSError as error:
-        # The next start scans again; until then nothing is missing.
-        stats.count_index_error(error, volume=volume.id)
-    finally:
-        if seal:
-            volume.close_index_file()
+    def _see_time_of(self, volume: Volume, offset: int) -> None:
+        """Read when the last indexed record was stored; nothing if it is damaged."""
+        header = VolumeReader(self._directory.fs, volume).header_at(offset)
+        if header is not None:
+            self.latest_us = max(self.latest_us, header.stored_us)

@@ -3,23 +3,33 @@ Find records in a volume by reading it, without its index file.
 
 A torn record at the end is normal: the process or the machine stopped while it was
 written, and it was not acknowledged. Damage with records after it is an event. A scan
-distinguishes them by looking for a record of the same use of the volume further on. The
-offset and the store id in each record header prevent that a copy of a record, stored as
-part of a value, is taken for a record.
+distinguishes them by looking for a record of the same use of the volume further on, and
+by looking for a single wrong bit, which a torn record does not have. The offset and the
+salt in each record header prevent that a copy of a record, stored as part of a value, is
+taken for a record.
 
-Mount counts identify *stale* records. After a power loss, old records can lie behind a
-hole that is too wide to look across; the next mount writes from the hole on, and may end
-exactly where an old record begins. Mount counts never decrease along a volume, so a
-record with a lower one than the record before it is stale.
+A part of the disk that cannot be read is not an empty one: a record may be there.
+
+After a power loss, old records can lie behind a hole that is too wide to look across; the
+next mount writes from the hole on, with another salt. So they are never valid again.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from volcache.store.format import decode_header, prefix_length
+from volcache.store.format import (
+    FIXED_BYTES,
+    IDENTITY_BYTES,
+    RECORD_PREFIX_BYTES_MAX,
+    correct_header,
+    decode_header,
+    is_one_bit_wrong,
+    prefix_length,
+)
 from volcache.store.volume import NO_FILE
 
 if TYPE_CHECKING:
@@ -58,18 +68,30 @@ class Torn(NamedTuple):
     start: int
 
 
+class Unreadable(NamedTuple):
+    """Bytes that cannot be read where a record may be."""
+
+    start: int
+    end: int
+
+
 class VolumeReader:
-    """Reads a volume in large pieces; unreadable sectors read as zeros."""
+    """
+    Reads a volume in large pieces.
+
+    Unreadable bytes read as zeros; `unreadable` has the ranges found so far.
+    """
 
     def __init__(self, fs: FileSystem, volume: Volume, end: int = WHOLE_VOLUME) -> None:
         """Read the data file of `volume`, up to `end` or the end of the file."""
         self._fs = fs
         self._fd = volume.fd
-        self._prefix = volume.identity.prefix
-        self.identity = volume.identity
+        self.identity_at = volume.identity_at
+        starts = [0, *(segment.start for segment in volume.segments), WHOLE_VOLUME]
+        self._segments = list(pairwise(starts))
         self.file_length = 0 if volume.fd == NO_FILE else fs.size(volume.fd)
         self.length = min(end, self.file_length)
-        self.unreadable_sectors = 0
+        self.unreadable: list[tuple[int, int]] = []
         self._start = 0
         self._buffer = b""
 
@@ -83,60 +105,96 @@ class VolumeReader:
         return self._buffer[begin:end]
 
     def _read_through(self, offset: int, length: int) -> bytes:
-        length = max(0, min(length, self.length - offset))
+        length = min(length, self.length - offset)
+        if length <= 0:
+            return b""
         try:
             return self._fs.pread(self._fd, length, offset)
         except OSError:
-            sectors = range(offset, offset + length, _SECTOR_BYTES)
-            parts = (self._sector(at, offset + length - at) for at in sectors)
+            end = offset + length
+            first = offset - offset % _SECTOR_BYTES
+            parts = (
+                self._sector(max(at, offset), min(at + _SECTOR_BYTES, end))
+                for at in range(first, end, _SECTOR_BYTES)
+            )
             return b"".join(parts)
 
-    def _sector(self, offset: int, left: int) -> bytes:
-        length = min(left, _SECTOR_BYTES)
+    def _sector(self, start: int, end: int) -> bytes:
+        length = end - start
         try:
-            return self._fs.pread(self._fd, length, offset).ljust(length, b"\0")
+            return self._fs.pread(self._fd, length, start).ljust(length, b"\0")
         except OSError:
-            self.unreadable_sectors += 1
+            self.unreadable.append((start, end))
             return bytes(length)
+
+    def is_unreadable(self, start: int, end: int) -> bool:
+        """Return whether some of these bytes cannot be read."""
+        return any(first < end and start < last for first, last in self.unreadable)
+
+    def may_hide_record(self, offset: int) -> bool:
+        """Return whether the header of a record here may be in unreadable bytes."""
+        if self.is_unreadable(offset, offset + IDENTITY_BYTES):
+            return True
+        if not self.begins_record(offset):
+            return False
+        length = max(FIXED_BYTES, prefix_length(self.read(offset, FIXED_BYTES)))
+        return self.is_unreadable(offset, offset + length)
 
     def begins_record(self, offset: int) -> bool:
         """Return whether a record of this use of the volume was at least started here."""
-        return self.read(offset, len(self._prefix)) == self._prefix
+        return self.read(offset, IDENTITY_BYTES) == self.identity_at(offset).prefix
 
-    def header_at(self, offset: int, mount_count: int) -> RecordHeader | None:
-        """Return the header of a record here, if it has at least this mount count."""
+    def header_at(self, offset: int) -> RecordHeader | None:
+        """Return the header of a record here."""
         # Not the longest possible header: copying it for each record would cost more
         # than everything else. Few headers are longer than this.
         data = self.read(offset, _HEADER_BYTES)
-        if not data.startswith(self._prefix):
+        identity = self.identity_at(offset)
+        if not data.startswith(identity.prefix):
             return None
         length = prefix_length(data)
         if length > len(data):
             data = self.read(offset, length)
-        header = decode_header(data, self._prefix, offset)
-        if header is None or header.mount_count < mount_count:
+        return self._whole(decode_header(data, identity, offset))
+
+    def corrected_header_at(self, offset: int) -> RecordHeader | None:
+        """Return the header of a record here, in which one bit is wrong."""
+        data = self.read(offset, RECORD_PREFIX_BYTES_MAX)
+        return self._whole(correct_header(data, self.identity_at(offset), offset))
+
+    def _whole(self, header: RecordHeader | None) -> RecordHeader | None:
+        if header is None or header.offset + header.size > self.length:
             return None
-        return header if offset + header.size <= self.length else None
+        return header
 
-    def is_intact(self, header: RecordHeader) -> bool:
-        """Return whether the value of a record has the right checksum."""
-        value = self.read(header.offset + header.value_start, header.length)
-        return len(value) == header.length and crc32c(value) == header.checksum
+    def value_of(self, header: RecordHeader) -> bytes:
+        """Return the value of a record, not checked."""
+        return self.read(header.offset + header.value_start, header.length)
 
-    def find_header(self, offset: int, mount_count: int, window: int) -> int | None:
+    def find_header(self, offset: int, window: int) -> int | None:
         """Return the offset of the next record, at most `window` bytes further on."""
         limit = min(self.length, offset + window)
-        overlap = len(self._prefix) - 1
+        for start, end in self._segments:
+            if offset < end and start < limit:
+                first, last = max(offset, start), min(limit, end)
+                found = self._find_in_segment(first, last)
+                if found is not None:
+                    return found
+        return None
+
+    def _find_in_segment(self, offset: int, limit: int) -> int | None:
+        prefix = self.identity_at(offset).prefix
+        overlap = len(prefix) - 1
         while offset < limit:
             # The buffer is searched in place: there can be hundreds of damaged records.
             if not self._start <= offset < self._start + len(self._buffer) - overlap:
                 self.read(offset, min(_CHUNK_BYTES, self.length - offset))
             chunk, start = self._buffer, self._start
-            at = chunk.find(self._prefix, offset - start)
-            while at >= 0:
-                if self.header_at(start + at, mount_count) is not None:
+            at = chunk.find(prefix, offset - start)
+            while 0 <= at < limit - start:
+                if self.header_at(start + at) is not None:
                     return start + at
-                at = chunk.find(self._prefix, at + 1)
+                at = chunk.find(prefix, at + 1)
             following = start + len(chunk) - overlap
             if following <= offset:
                 return None
@@ -146,7 +204,7 @@ class VolumeReader:
 
 def scan_records(
     reader: VolumeReader, start: int, window: int
-) -> Iterator[Found | Gap | Torn]:
+) -> Iterator[Found | Gap | Torn | Unreadable]:
     """
     Yield what lies in a volume from `start` on, in the order of its bytes.
 
@@ -155,22 +213,61 @@ def scan_records(
         start: Where a record may begin.
         window: The scan ends after this many bytes without a record.
     """
-    offset, mount_count = start, 0
+    offset = start
     while offset < reader.length:
-        header = reader.header_at(offset, mount_count)
+        header = reader.header_at(offset)
+        is_corrected = header is None
+        if header is None:
+            header = reader.corrected_header_at(offset)
         if header is not None:
-            end = offset + header.size
-            intact = reader.is_intact(header)
-            if not intact and reader.find_header(end, mount_count, window) is None:
-                yield Torn(offset)
+            found = _check_value(reader, header, window, is_corrected=is_corrected)
+            yield found
+            if isinstance(found, Torn):
                 return
-            yield Found(header, intact)
-            offset, mount_count = end, header.mount_count
+            offset += header.size
             continue
-        following = reader.find_header(offset + 1, mount_count, window)
+        following = reader.find_header(offset + 1, window)
+        between = _between(reader, offset, following)
+        if between is not None:
+            yield between
         if following is None:
-            if reader.begins_record(offset):
-                yield Torn(offset)
             return
-        yield Gap(offset, following)
         offset = following
+
+
+def _between(
+    reader: VolumeReader, offset: int, following: int | None
+) -> Gap | Torn | Unreadable | None:
+    """Return what bytes without a record are, up to the one that follows, if any."""
+    if reader.may_hide_record(offset):
+        return Unreadable(offset, following or reader.length)
+    if following is not None:
+        return Gap(offset, following)
+    return Torn(offset) if reader.begins_record(offset) else None
+
+
+def _check_value(
+    reader: VolumeReader, header: RecordHeader, window: int, *, is_corrected: bool
+) -> Found | Torn:
+    """
+    Return a record whose key is known, intact or damaged, or that it is torn.
+
+    Args:
+        reader: Of the volume.
+        header: Of the record.
+        window: A record behind a torn one is at most this many bytes further on.
+        is_corrected: The header on the disk has a wrong bit.
+    """
+    end = header.offset + header.size
+    value = reader.value_of(header)
+    if (
+        crc32c(value) == header.checksum
+        # What a get finds later decides; until then the record supersedes older ones.
+        or reader.is_unreadable(header.offset, end)
+    ):
+        return Found(header, not is_corrected)
+    if reader.find_header(end, window) is not None or (
+        not is_corrected and is_one_bit_wrong(value, header.checksum)
+    ):
+        return Found(header, intact=False)
+    return Torn(header.offset)

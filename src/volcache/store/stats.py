@@ -69,7 +69,7 @@ class StoreStats:
         _log_some("read.damaged count=%d error=%r", self.damaged_records, error)
 
     def count_read_error(self, error: OSError) -> None:
-        """Count a read that failed."""
+        """Count a read that failed: it is unknown whether there is a value."""
         self.read_errors += 1
         self.read_errors_in_row += 1
         _log_some("read.failed count=%d error=%r", self.read_errors, error)
@@ -132,7 +132,9 @@ class RecoveryStats:
     damaged: int = 0  # headers, values and gaps that failed a check
     rebuilt: int = 0  # index files that were missing or damaged
     dropped: int = 0  # volumes removed because volume_num is smaller now
-    stale: int = 0  # volumes whose header a power loss has set back to an earlier use
+    stale: int = 0  # volumes whose header is that of an earlier use
+    rejected: int = 0  # files that belong to another volume, use or store
+    unknown: int = 0  # volumes with records whose keys are lost; older ones are dropped
     meta_lost: bool = False  # META.txt was missing or damaged
 
     def count_damage(self, what: str, volume: int, start: int, end: int) -> None:
@@ -157,19 +159,27 @@ class RecoveryStats:
         self.rebuilt += 1
         _logger.warning("recovery.index_rebuilt volume=%d records=%d", volume, records)
 
-    def count_dropped(self, volume: int, generation: int) -> None:
+    def count_dropped(self, volume: int, seq: int) -> None:
         """Count a volume that was removed."""
         self.dropped += 1
-        _logger.warning(
-            "recovery.volume_dropped volume=%d generation=%d", volume, generation
-        )
+        _logger.warning("recovery.volume_dropped volume=%d seq=%d", volume, seq)
 
-    def count_stale(self, volume: int, generation: int) -> None:
+    def count_stale(self, volume: int, seq: int) -> None:
         """Count a volume whose header shows an earlier, reclaimed use."""
         self.stale += 1
+        _logger.warning("recovery.stale_volume volume=%d seq=%d", volume, seq)
+
+    def count_rejected(self, file: str, expected: str, found: str) -> None:
+        """Count a file that belongs to another volume, use or store."""
+        self.rejected += 1
         _logger.warning(
-            "recovery.stale_volume volume=%d generation=%d", volume, generation
+            "recovery.file_rejected file=%s expected=%r found=%r", file, expected, found
         )
+
+    def count_unknown(self, volume: int, end: int) -> None:
+        """Count a volume of which not all keys are known."""
+        self.unknown += 1
+        _logger.warning("recovery.keys_unknown volume=%d offset=%d", volume, end)
 
     def count_meta_lost(self) -> None:
         """Record that META.txt was rebuilt."""
@@ -186,7 +196,7 @@ class VolumeUsage(NamedTuple):
     """One volume id and the volume in it; sizes are bytes."""
 
     id: int
-    generation: int
+    seq: int  # 0: empty
     state: State
     size: int
     used: int  # header included
@@ -208,7 +218,7 @@ class StoreUsage:
     volume_size: int  # of a volume that is started now
     volume_num: int
     active_id: int
-    active_generation: int
+    active_seq: int
     active_end: int  # offset of the next record
 
     @property

@@ -18,15 +18,16 @@ older record of a key never becomes current again.
 
 from __future__ import annotations
 
+import logging
 import threading
-import time
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Self
 
 from google_crc32c import value as crc32c
 
-from volcache.errors import DamagedRecordError
+from volcache.errors import DamagedRecordError, UnreadableRecordError
 from volcache.histogram import LONG_NS
+from volcache.store.clock import Clock
 from volcache.store.directory import StoreDirectory, unusable
 from volcache.store.files import OsFileSystem
 from volcache.store.format import (
@@ -35,12 +36,11 @@ from volcache.store.format import (
     Record,
     RecordHeader,
     TruncatedReadError,
-    decode_copy,
     decode_header,
     decode_record,
     encode_record,
     encode_tombstone,
-    make_seq,
+    identity_of,
     new_record,
     prefix_length,
 )
@@ -51,12 +51,14 @@ from volcache.store.stats import READ_ERRORS_IN_ROW_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from volcache.store.files import FileSystem, JournalFile
+    from volcache.store.files import FileSystem
     from volcache.store.index import Position
     from volcache.store.index_format import Entry
     from volcache.store.recovery import Recovered
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
     from volcache.store.volume import Volume
+
+_logger = logging.getLogger("volcache.store")
 
 # Index entries that a put reads while a sweep is under way: at 50 ns each, 2 us.
 _SWEEP_ENTRIES: Final = 40
@@ -72,6 +74,7 @@ class Store:
     Attributes (read-only for others):
         recovery: What the start found.
         stats: What was counted since.
+        clock: Never goes back; the time at which records are stored and expire.
     """
 
     def __init__(
@@ -82,12 +85,14 @@ class Store:
         volume_size: int,
         volume_num: int,
         sync_mode: SyncMode,
-        clock: Callable[[], int],
+        clock: Clock,
     ) -> None:
         """Use `Store.open`."""
         self._directory = directory
         self._pread = directory.fs.pread
-        self._clock = clock
+        self.clock = clock
+        self._next_us = clock.next_us
+        self._valid_hot = recovered.hot
         self._mount_count = recovered.manifest.mount_count
         self._index = recovered.index
         self._find = recovered.index.find
@@ -120,7 +125,7 @@ class Store:
         volume_num: int,
         sync_mode: SyncMode = "periodic",
         fs: FileSystem | None = None,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Clock | None = None,
     ) -> Self:
         """
         Open a mount point; create one where there is none.
@@ -135,17 +140,20 @@ class Store:
                 returns, "periodic" when the caller calls `sync`, "none" when the kernel
                 decides. `close` always syncs.
             fs: The file system.
-            clock: Milliseconds since the epoch.
+            clock: Not used by another store.
 
         Raises:
             ForeignDirectoryError: The directory contains something else.
             StoreLockedError: Another process has it open.
-            FormatVersionError: It was written by a newer volcache.
+            FormatVersionError: It was written by another version of volcache.
+            MismatchedFilesError: Its files do not belong together.
+            UnreadableVolumeError: The disk cannot be read where records may be.
             MountPointError: It cannot be read or written.
         """
         opened = StoreDirectory.open(fs or OsFileSystem(), directory)
+        clock = clock or Clock()
         try:
-            recovered = recover(opened, volume_num=volume_num, now_ms=clock())
+            recovered = recover(opened, volume_num=volume_num, clock=clock)
         except OSError as error:
             opened.close()
             raise unusable(directory, error) from error
@@ -168,8 +176,11 @@ class Store:
         Return the current record of a key, read from disk and checked.
 
         Returns:
-            None for a miss: never stored, deleted, expired, reclaimed, damaged or not
-            readable. Misses are counted by reason. A damaged record leaves the index.
+            None for a miss: never stored, deleted, expired, reclaimed or damaged. Misses
+            are counted by reason. A damaged record leaves the index.
+
+        Raises:
+            UnreadableRecordError: The disk refused; it is counted.
         """
         position = self._find(key)
         if position is None:
@@ -191,7 +202,12 @@ class Store:
                 self._reads.total_ns += took
                 if took > LONG_NS:
                     self._reads.long.append((started_ns, took))
-                record = decode_record(data, volume.identity, offset, key)
+                identity = (
+                    volume.identity
+                    if offset >= volume.identity_start
+                    else volume.identity_at(offset)
+                )
+                record = decode_record(data, identity, offset, key)
             else:
                 record = self._read_large(volume, offset, size, key)
         except (DamagedRecordError, OSError) as error:
@@ -243,7 +259,7 @@ class Store:
         length = prefix_length(data)
         if length > len(data):
             data = self._pread(volume.fd, length, offset)
-        header = decode_header(data, volume.identity.prefix, offset)
+        header = decode_header(data, volume.identity_at(offset), offset)
         if header is None or header.tombstone:
             raise DamagedRecordError("header check failed", volume.id, offset)
         return header
@@ -253,6 +269,9 @@ class Store:
         Return what `get` returns, with an empty `value`, which is not read.
 
         A damaged value is therefore not detected.
+
+        Raises:
+            UnreadableRecordError: The disk refused; it is counted.
         """
         position = self._find(key)
         if position is None:
@@ -273,20 +292,18 @@ class Store:
         if header.key != key:
             self.stats.absent_reads += 1
             return None
-        if self._is_expired(header):
-            self.stats.expired_reads += 1
-            return None
-        return _make_record(volume, header, b"")
+        return self._unexpired(_make_record(volume, header, b""))
 
     def _unexpired(self, record: Record) -> Record | None:
         """Return the record, or count it as expired."""
         if self._is_expired(record):
             self.stats.expired_reads += 1
+            self._log.note_expiry(record.expires_ms)
             return None
         return record
 
     def _is_expired(self, header: RecordHeader | Record) -> bool:
-        return bool(header.expires_ms) and header.expires_ms <= self._clock()
+        return bool(header.expires_ms) and header.expires_ms <= self.clock.now_ms()
 
     def _locate(self, key: bytes) -> tuple[Volume, int, int] | None:
         """Return volume, offset and size of a key's record."""
@@ -310,7 +327,7 @@ class Store:
         ):
             try:
                 data = self._pread(volume.fd, error.needed, offset)
-                record = decode_record(data, volume.identity, offset, key)
+                record = decode_record(data, volume.identity_at(offset), offset, key)
             except (DamagedRecordError, OSError) as second:
                 error = second
             else:
@@ -322,10 +339,16 @@ class Store:
     def _count_failed_read(
         self, key: bytes, position: Position, error: DamagedRecordError | OSError
     ) -> None:
-        """Count a failed read; a damaged record leaves the index."""
+        """
+        Count a failed read; a damaged record leaves the index.
+
+        Raises:
+            UnreadableRecordError: The disk refused.
+        """
         if isinstance(error, OSError):
             self.stats.count_read_error(error)
-            return
+            message = f"the disk cannot be read: {error.strerror or error}"
+            raise UnreadableRecordError(message) from error
         with self._lock:
             if self._find(key) == position:
                 self._index.delete(key)
@@ -349,34 +372,38 @@ class Store:
 
         It may if the index has this record, or if the record was reclaimed and the index
         has none for the key. Whether such a key was put or deleted since is not known
-        here: the caller has to discard all copies of a key before a put or delete.
+        here: the caller has to discard all copies of a key that is put or deleted, and
+        copies that another store has made.
 
         Args:
             key: The key that the copy was stored under.
             copy: What `read_raw` returned at some time, or any other bytes.
         """
-        record = decode_copy(copy, self._log.manifest.store_id, key)
-        if record is None:
+        named = identity_of(copy)
+        if named is None:
             return None
-        seq = make_seq(record.generation, record.volume)
-        position = self._find(key)
-        if position is not None and position[0] in self._volumes:
-            if position[:2] != (seq, record.offset):
-                return None
-        elif seq in self._volumes or seq > self._log.active.seq:
+        identity, offset = named
+        found = self._locate(key)
+        if found is not None:
+            volume, offset, _ = found
+            identity = volume.identity_at(offset)
+        elif any(
+            identity == volume.identity_at(offset) for volume in self._volumes.values()
+        ):
+            return None  # It was deleted.
+        try:
+            record = decode_record(copy, identity, offset, key)
+        except DamagedRecordError:
             return None
-        return None if self._is_expired(record) else record
+        if record is None or record.size != len(copy) or self._is_expired(record):
+            return None
+        return record
 
     def __contains__(self, key: bytes) -> bool:
         """Return whether the index has a key; the record itself is not read."""
         return self._locate(key) is not None
 
     # --- State ---------------------------------------------------------------------
-
-    @property
-    def store_id(self) -> int:
-        """The random number that identifies this store."""
-        return self._log.manifest.store_id
 
     @property
     def count(self) -> int:
@@ -389,9 +416,52 @@ class Store:
         """The number of index entries of reclaimed volumes that take memory."""
         return self._index.stale
 
-    def journal(self) -> JournalFile:
-        """Return HOT.txt, for the hot tier to write and to close."""
-        return self._directory.journal()
+    def take_hot_snapshot(self) -> tuple[bytes, str]:
+        """
+        Return HOT.txt and what it must be bound to; empty bytes: there is none to use.
+
+        The binding is right only for the last process, in this directory, since this
+        boot. HOT.txt is removed; META.txt has a new mount count already, so that it would
+        not be used again if it came back.
+        """
+        valid, self._valid_hot = self._valid_hot, ""
+        if not valid:
+            return b"", ""
+        try:
+            is_valid = self._directory.identify_hot() == valid
+            data = self._directory.read_hot() if is_valid else b""
+            self._directory.remove_hot()
+        except OSError as error:
+            _logger.warning("hot.snapshot_failed error=%r", str(error))
+            return b"", ""
+        return data, self._binding(self._mount_count - 1)
+
+    def write_hot_snapshot(self, make: Callable[[str], bytes]) -> None:
+        """
+        Write HOT.txt, after the last put and before `close`.
+
+        Args:
+            make: Returns the contents for a binding.
+        """
+        binding = self._binding(self._mount_count)
+        if not binding:
+            return
+        try:
+            self._directory.write_hot(make(binding))
+            self._log.bind_hot(self._directory.identify_hot())
+        except OSError as error:
+            _logger.warning("hot.snapshot_failed error=%r", str(error))
+
+    def _binding(self, mount_count: int) -> str:
+        """Return what identifies a mount of this directory; empty: not known."""
+        boot = self._directory.boot()
+        if not boot:
+            return ""
+        device, inode, _ = self._directory.fs.identify(self._directory.root)
+        return (
+            f"store {self._log.manifest.store_id:016x} mount {mount_count}"
+            f" directory {device}:{inode} boot {boot:08x}"
+        )
 
     def is_ready(self) -> bool:
         """
@@ -422,6 +492,7 @@ class Store:
         content_type: bytes = b"",
         content_encoding: bytes = b"",
         expires_ms: int = 0,
+        flags: int = 0,
     ) -> Record:
         """
         Store a value.
@@ -434,7 +505,8 @@ class Store:
             value: 0 bytes to what fits a volume; not copied.
             content_type: At most 255 bytes, returned unchanged.
             content_encoding: Likewise.
-            expires_ms: Milliseconds since the epoch; 0 = never.
+            expires_ms: By `clock`, milliseconds since the epoch; 0 = never.
+            flags: 32 bits of any kind, returned unchanged.
 
         Raises:
             ValueTooLargeError: The record does not fit an empty volume.
@@ -457,10 +529,9 @@ class Store:
             if volume.end + size > volume.capacity:
                 volume = self._log.make_room(size, length)
             offset = volume.end
-            now = self._clock()
+            now = self._next_us()
             header = encode_record(
-                volume.identity.prefix,
-                self._mount_count,
+                volume.identity,
                 offset,
                 now,
                 expires_ms,
@@ -469,6 +540,7 @@ class Store:
                 key,
                 length,
                 checksum,
+                flags,
             )
             self._append(volume, (key, offset, size), (header, value), size)
             self._index.set(key, volume.seq, offset, size)
@@ -480,8 +552,8 @@ class Store:
                 content_encoding,
                 now,
                 expires_ms,
+                flags,
                 volume.id,
-                volume.generation,
                 offset,
                 size,
                 length,
@@ -541,10 +613,9 @@ class Store:
             if volume.end + size > volume.capacity:
                 volume = self._log.make_room(size, 0)
             tombstone = encode_tombstone(
-                volume.identity.prefix,
-                self._mount_count,
+                volume.identity,
                 volume.end,
-                self._clock(),
+                self._next_us(),
                 key,
             )
             self._append(volume, (key, 0, 0), (tombstone,), size)
@@ -590,10 +661,10 @@ def _make_record(volume: Volume, header: RecordHeader, value: bytes) -> Record:
         value,
         header.content_type,
         header.content_encoding,
-        header.stored_ms,
+        header.stored_us,
         header.expires_ms,
+        header.flags,
         volume.id,
-        volume.generation,
         header.offset,
         header.size,
         header.length,

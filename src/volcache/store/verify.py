@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from volcache.store.cross_check import EntryWalk, Matching, Missing, cross_check
-from volcache.store.directory import DATA, INDEX, META, read_beginning, read_whole
-from volcache.store.format import VOLUME_HEADER_BYTES, encode_volume_header
+from volcache.store.directory import DATA, INDEX, META
+from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.index_format import encode_key
-from volcache.store.recovery import open_contents, tail_window
+from volcache.store.recovery import is_whole, open_contents, tail_window
 from volcache.store.scan import Found, Gap, Torn, VolumeReader, scan_records
 from volcache.store.volume import NO_FILE
 from volcache.text import counted
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from volcache.store.index_file import IndexContents
+    from volcache.store.manifest import ListedVolume
     from volcache.store.offline import OfflineStore
     from volcache.store.volume import Volume
 
@@ -69,11 +70,18 @@ def verify(
     for problem in store.problems:
         yield Finding("file", *problem)
     yield from _check_manifest(store)
-    for volume_id, generation in inventory.stale:
-        what = f"generation {generation} was reclaimed before a power loss"
+    for volume_id in inventory.stale:
+        what = "the header is that of an earlier use; the present one was not written"
         yield Finding("note", f"{DATA}/{volume_id}", 0, what)
-    for volume_id in inventory.headers:
-        yield from _check_header(store, volume_id)
+    for file, expected, found in inventory.rejected:
+        yield Finding("file", file, 0, f"is {found}, expected was {expected}")
+    for volume_id in inventory.foreign:
+        other = inventory.headers[volume_id].store_id
+        what = f"belongs to another store, {other:016x}"
+        yield Finding("file", f"{DATA}/{volume_id}", 12, what)
+    if inventory.refusal:
+        what = f"a server refuses to start: {inventory.refusal}"
+        yield Finding("file", META, 0, what)
     keys: set[bytes] = set()
     for volume in store.volumes:
         yield from _VolumeCheck(store, volume, counts, keys, advance).run()
@@ -81,29 +89,8 @@ def verify(
 
 
 def _check_manifest(store: OfflineStore) -> Iterator[Finding]:
-    inventory, active = store.inventory, store.active
-    if inventory.is_manifest_lost:
+    if store.inventory.is_manifest_lost:
         yield Finding("file", META, 0, "is missing or its checksum is wrong")
-    elif active.seq != inventory.manifest.active_seq:
-        what = (
-            f"names volume {inventory.manifest.active} of generation"
-            f" {inventory.manifest.generation}, but there is volume {active.id} of"
-            f" generation {active.generation}"
-        )
-        yield Finding("file", META, 0, what)
-
-
-def _check_header(store: OfflineStore, volume_id: int) -> Iterator[Finding]:
-    header = store.inventory.headers[volume_id]
-    file = f"{DATA}/{volume_id}"
-    if header.store_id != store.inventory.manifest.store_id:
-        what = f"belongs to another store, {header.store_id:016x}"
-        yield Finding("file", file, 8, what)
-        return
-    fd = store.descriptor(volume_id)
-    data = read_beginning(store.directory, fd, VOLUME_HEADER_BYTES)
-    if data != encode_volume_header(header):
-        yield Finding("file", file, 52, "the end of the header is not zero")
 
 
 class _VolumeCheck:
@@ -121,14 +108,17 @@ class _VolumeCheck:
         self._fs = store.directory.fs
         self._volume = volume
         self._is_active = volume is store.active
+        self._listed: ListedVolume = next(
+            listed
+            for listed in store.inventory.manifest.volumes
+            if listed.use == volume.use
+        )
         self._counts = counts
         self._keys = keys  # that can be read
         self._advance = advance
         self._data_file = f"{DATA}/{volume.id}"
         self._index_file = f"{INDEX}/{volume.id}"
-        path = store.directory.index_path(volume.id)
-        data = read_whole(store.directory, path)
-        self._contents = open_contents(store.directory, volume, data)
+        self._contents = open_contents(store.directory, volume)
         self._walk = EntryWalk(self._contents)
         self._without_entry = 0
         self._reported = VOLUME_HEADER_BYTES
@@ -137,11 +127,10 @@ class _VolumeCheck:
         """Yield what is wrong with the volume, then with its index file."""
         volume, contents = self._volume, self._contents
         self._counts.volumes += volume.fd != NO_FILE
-        header = self._store.inventory.headers.get(volume.id)
-        if header is not None and header.generation < volume.generation:
-            yield self._data("note", 0, "the process ended while it was started")
+        if volume.id in self._store.inventory.rejected_ids:
+            return  # None of its records belongs here; reported already.
         yield from self._indexed()
-        if not contents.sealed and volume.fd != NO_FILE:
+        if not is_whole(contents, self._listed) and volume.fd != NO_FILE:
             yield from self._tail()
         yield from self._file(contents)
 
@@ -203,8 +192,8 @@ class _VolumeCheck:
         return self._data("record", start, what)
 
     def _unreadable(self, reader: VolumeReader) -> Iterator[Finding]:
-        if reader.unreadable_sectors:
-            what = f"{counted(reader.unreadable_sectors, 'sector')} cannot be read"
+        if reader.unreadable:
+            what = f"{counted(len(reader.unreadable), 'sector')} cannot be read"
             yield self._data("file", 0, what)
 
     # --- The part after it ---------------------------------------------------------

@@ -27,18 +27,19 @@ from volcache.store.format import (
     VOLUME_HEADER_BYTES,
     VolumeHeader,
     encode_volume_header,
-    make_seq,
     volume_identity,
 )
 from volcache.store.index_file import IndexFile
 from volcache.store.index_format import IndexName
+from volcache.store.manifest import ListedVolume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from volcache.store.files import FileSystem
+    from volcache.store.format import Segment, VolumeIdentity, VolumeUse
     from volcache.store.index_format import Entry
-    from volcache.store.manifest import Manifest
+    from volcache.store.manifest import VolumeState
 
 NO_FILE: Final = -1  # The descriptor of a volume whose data file cannot be opened.
 # Entries are written to the index file this many at a time: about 13 KB, one write per
@@ -55,12 +56,13 @@ class SyncFailedError(OSError):
 
 class Volume:
     """
-    A volume in one generation.
+    A volume, as it is used from one start to the next.
 
     Attributes (read-only for others):
-        id, generation, store_id: Which use of which volume this is.
-        seq: The sequence number; volumes started later have higher ones.
-        identity: As `format.decode_record` takes it.
+        use: Its id, sequence number, ring and salt; `id` and `seq` are copies.
+        identity: Of the records from `identity_start` on, as `format.decode_record`
+            takes it; `identity_at` returns that of records before.
+        segments: Where later mounts have gone on, in order; the last is being written.
         fd: Descriptor of the data file, `NO_FILE` if it cannot be opened.
         end: Offset of the next record.
         capacity: Records may be written up to this offset; 0 if none may.
@@ -72,22 +74,26 @@ class Volume:
     __slots__ = (
         "_fs",
         "_index_batch",
+        "_index_checksum",
         "_index_file",
         "_pending",
         "_pwritev",
         "_synced_end",
+        "_unnamed",
         "_written_end",
         "capacity",
         "end",
         "fd",
-        "generation",
         "id",
         "identity",
+        "identity_start",
         "is_retired",
         "is_sealed",
+        "segments",
         "seq",
         "started_ms",
         "store_id",
+        "use",
     )
 
     def __init__(
@@ -95,22 +101,25 @@ class Volume:
         fs: FileSystem,
         fd: int,
         *,
-        volume: int,
-        generation: int,
+        use: VolumeUse,
         store_id: int,
+        segments: Iterable[Segment] = (),
         started_ms: int = 0,
     ) -> None:
         """Describe a use; nothing is read or written."""
         self._fs = fs
         self._pwritev = fs.pwritev
         self.fd = fd
-        self.id = volume
-        self.generation = generation
+        self.use = use
+        self.id = use.volume
+        self.seq = use.seq
         self.store_id = store_id
-        self.seq = make_seq(generation, volume)
-        self.identity = volume_identity(
-            generation=generation, store_id=store_id, volume=volume
-        )
+        self.segments: list[Segment] = []
+        self._unnamed: list[Segment] = []  # segments that the index file does not name
+        self.identity = volume_identity(use.volume, use.salt)
+        self.identity_start = 0
+        for segment in segments:
+            self.add_segment(segment)
         self.end = VOLUME_HEADER_BYTES
         # Whole pages are written up to here: the kernel has them in memory and does not
         # read them from the disk for a record that covers part of one.
@@ -121,13 +130,39 @@ class Volume:
         self.is_retired = False
         self.is_sealed = False
         self._index_file: IndexFile | None = None
+        self._index_checksum: int | None = None  # of the last checkpoint; None: unknown
         self._pending: list[Entry] = []  # records without an entry in the index file
         self._index_batch = _INDEX_BATCH  # this many pending entries are written
 
     @property
     def index_name(self) -> IndexName:
         """The first line of its index file."""
-        return IndexName(self.id, self.generation, self.store_id)
+        return IndexName(self.use, self.store_id)
+
+    @property
+    def last_salt(self) -> int:
+        """The salt of the records that are appended."""
+        return self.segments[-1].salt if self.segments else self.use.salt
+
+    def add_segment(self, segment: Segment) -> None:
+        """Let the records from its start on have its salt; nothing is written."""
+        # Those that got no record, or lost them by a power loss, are listed no more.
+        self.segments = [one for one in self.segments if one.start < segment.start]
+        self._unnamed = [one for one in self._unnamed if one in self.segments]
+        self.segments.append(segment)
+        self._unnamed.append(segment)
+        self.identity = volume_identity(self.id, segment.salt)
+        self.identity_start = segment.start
+
+    def identity_at(self, offset: int) -> VolumeIdentity:
+        """Return the identity of a record at an offset."""
+        if offset >= self.identity_start:
+            return self.identity
+        salt = self.use.salt
+        for segment in self.segments:
+            if segment.start <= offset:
+                salt = segment.salt
+        return volume_identity(self.id, salt)
 
     @property
     def pending(self) -> tuple[Entry, ...]:
@@ -136,20 +171,24 @@ class Volume:
 
     # --- Starting and resuming -----------------------------------------------------
 
-    def start(self, manifest: Manifest, now_ms: int) -> None:
+    def start(
+        self, now_ms: int, *, mount_count: int, oldest_seq: int, previous_salt: int
+    ) -> None:
         """
-        Write the header: from now on, records of earlier uses are invalid.
+        Write the header, which is used only if META.txt is lost.
+
+        Args:
+            now_ms: The time, milliseconds since the epoch.
+            mount_count: The present one.
+            oldest_seq: Of the oldest valid volume.
+            previous_salt: Of the volume with the previous sequence number; 0: there is
+                none.
 
         Raises:
-            OSError: The header may be torn; recovery rewrites it from META.txt.
+            OSError: The header may be torn; the volume is valid by META.txt.
         """
         header = VolumeHeader(
-            self.generation,
-            self.store_id,
-            self.id,
-            manifest.mount_count,
-            now_ms,
-            manifest.oldest_seq,
+            self.use, self.store_id, mount_count, now_ms, oldest_seq, previous_salt
         )
         data = encode_volume_header(header)
         if self._fs.pwritev(self.fd, [data], 0) != len(data):
@@ -157,7 +196,15 @@ class Volume:
             raise OSError(message)
         self.started_ms = now_ms
 
-    def resume(self, *, end: int, pending: Iterable[Entry], sealed: bool) -> None:
+    def resume(
+        self,
+        *,
+        end: int,
+        pending: Iterable[Entry],
+        sealed: bool,
+        index_checksum: int | None,
+        named: Collection[Segment],
+    ) -> None:
         """
         Take over what recovery has found; nothing is read or written.
 
@@ -165,10 +212,18 @@ class Volume:
             end: The end of the last record.
             pending: Records that are not in the index file.
             sealed: The index file is complete.
+            index_checksum: Of the last valid checkpoint in the index file.
+            named: The segments that the index file names.
         """
         self.end = end
         self._pending = list(pending)
         self.is_sealed = sealed
+        self._index_checksum = index_checksum
+        self._unnamed = [one for one in self.segments if one not in named]
+
+    def trust_synced(self) -> None:
+        """Take over from META.txt that all of it is on the disk."""
+        self._synced_end = self.end
 
     def allocate(self, length: int) -> None:
         """
@@ -257,10 +312,13 @@ class Volume:
         Raises:
             OSError: There is no index file; the next start scans the volume.
         """
-        if valid_end:
-            self._index_file = IndexFile.append_to(self._fs, path, valid_end)
+        checksum, self._index_checksum = self._index_checksum, None
+        if valid_end and checksum is not None:
+            self._index_file = IndexFile.append_to(self._fs, path, valid_end, checksum)
         else:
             self._index_file = IndexFile.create(self._fs, path, self.index_name)
+            self._unnamed = list(self.segments)
+        self._index_checksum = self._index_file.checksum
 
     def write_index(self, *, sealed: bool = False) -> None:
         """
@@ -275,16 +333,23 @@ class Volume:
         if self._index_file is None:
             # It could not be created. The next start finds these records by a scan.
             self._pending = []
+            self._index_checksum = None
             return
         if not (self._pending or sealed):
             return
         try:
-            self._index_file.append(self._pending, self.end, sealed=sealed)
+            # One that has no record yet may be replaced by that of the next mount.
+            segments = [one for one in self._unnamed if one.start < self.end]
+            self._index_file.append(
+                self._pending, self.end, sealed=sealed, segments=segments
+            )
         except OSError:
             self._index_batch = 2 * max(_INDEX_BATCH, len(self._pending))
             raise
         self._index_batch = _INDEX_BATCH
         self._pending = []
+        self._unnamed = self._unnamed[len(segments) :]
+        self._index_checksum = self._index_file.checksum
 
     @property
     def has_index_backlog(self) -> bool:
@@ -293,6 +358,8 @@ class Volume:
 
     def close_index_file(self) -> None:
         """Close the index file; the next start adds entries that are still pending."""
+        if self._pending:
+            self._index_checksum = None  # The file is not complete.
         self._pending = []
         index_file, self._index_file = self._index_file, None
         if index_file is not None:
@@ -318,8 +385,23 @@ class Volume:
         try:
             self.write_index(sealed=True)
             self.is_sealed = True
+        except OSError:
+            self._index_checksum = None
+            raise
         finally:
             self._pending = []
+
+    def listed(self, *, is_open: bool) -> ListedVolume:
+        """Return its line for META.txt; `is_open`: records may still be appended."""
+        if is_open:
+            return ListedVolume(self.use, segments=tuple(self.segments))
+        is_synced = self._synced_end == self.end and (
+            self._index_file is None or self._index_file.is_synced
+        )
+        state: VolumeState = "synced" if is_synced else "sealed"
+        return ListedVolume(
+            self.use, state, self.end, self._index_checksum, tuple(self.segments)
+        )
 
     def sync(self) -> None:
         """
@@ -337,4 +419,8 @@ class Volume:
             self._synced_end = end
         index_file = self._index_file
         if index_file is not None:
-            index_file.sync()
+            try:
+                index_file.sync()
+            except OSError:
+                self._index_checksum = None
+                raise

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,17 @@ from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, Extent, extents, fill, flip
 from support.full_output import run_with_full_output
 from support.process import SOURCE
+from support.replaced import mix
 from support.stores import kill, open_store
 from support.unheard import VOLCACHE, run_unheard
 from volcache.cli import main as cli
+from volcache.errors import MismatchedFilesError
+from volcache.hot.versions import KeyVersions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
+GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 
 
 @pytest.fixture(scope="module")
@@ -98,32 +102,86 @@ def test_a_thousand_flipped_bytes_are_reported_exactly(
 
 
 @pytest.mark.slow
-def test_after_a_repair_only_damaged_records_are_reported(
+def test_repair_with_intact_index_files_changes_nothing(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After a thousand flipped bytes, with intact and with damaged index files."""
+    """They have the keys of the damaged records, which are still reported."""
     directory = tmp_path / "store"
     shutil.copytree(filled, directory)
-    records, expected = flip_a_thousand(directory)
+    flip_a_thousand(directory)
     before = run(capsys, "check", str(directory))[1][:-1]
 
-    assert run(capsys, "repair", str(directory))[0] == 0
+    code, lines, _ = run(capsys, "repair", str(directory))
+
+    assert (code, lines) == (0, [f"{directory}: 5 volumes, 0 files written"])
     assert run(capsys, "check", str(directory))[1][:-1] == before
 
-    dice = random.Random(8)  # noqa: S311 - Seeded, to be repeated.
-    paths = sorted((directory / "index").iterdir())
-    for path in paths[1:]:
-        flip_many(path, dice)
-    paths[0].unlink()
-    assert run(capsys, "repair", str(directory))[0] == 0
-    code, lines, _ = run(capsys, "check", str(directory))
 
-    # Without its line, a record with a damaged header is part of a larger gap.
+def damage_index_files(directory: Path) -> None:
+    """Remove one and damage the others."""
+    dice = random.Random(8)  # noqa: S311 - Seeded, to be repeated.
+    removed, *others = sorted((directory / "index").iterdir())
+    for path in others:
+        flip_many(path, dice)
+    removed.unlink()
+
+
+@pytest.mark.slow
+def test_after_a_repair_no_value_is_outdated(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If neither index file nor volume has a key, all that may be outdated is left out."""
+    directory = tmp_path / "store"
+    shutil.copytree(filled, directory)
+    flip_a_thousand(directory)
+    shutil.copytree(directory, tmp_path / "before")
+    damage_index_files(directory)
+
+    code, lines, _ = run(capsys, "repair", str(directory))
+
+    assert code == 0
+    assert "META.txt: written for 1 volume, 5 volumes left out" in lines
+    code, lines, _ = run(capsys, "check", str(directory))
+    assert code == 0
+    options = {"volume_size": VOLUME_SIZE, "volume_num": VOLUME_NUM}
+    readable = values(directory, **options)
+    assert readable.items() <= values(tmp_path / "before", **options).items()
+
+
+@pytest.mark.slow
+def test_after_a_repair_only_damaged_values_are_reported(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The headers of the records have all keys: no volume is left out."""
+    directory = tmp_path / "store"
+    shutil.copytree(filled, directory)
+    records = extents(directory)
+    dice = random.Random(7)  # noqa: S311 - Seeded, to be repeated.
+    # With the longest of these keys, the value begins before this offset. A volume's
+    # last record would be taken for a torn one.
+    hit = {
+        record
+        for record, following in pairwise(records)
+        if record.end - record.start > 100 and record.volume == following.volume
+    }
+    hit = set(dice.sample(sorted(hit), 500))
+    for record in hit:
+        offset = dice.randrange(record.start + 100, record.end)
+        flip(directory / "data" / str(record.volume), offset, dice)
+    options = {"volume_size": VOLUME_SIZE, "volume_num": VOLUME_NUM}
+    shutil.copytree(directory, tmp_path / "before")
+    damage_index_files(directory)
+
+    code, lines, _ = run(capsys, "repair", str(directory))
+
+    assert code == 0
+    assert "META.txt: written for 5 volumes" in lines
+    code, lines, _ = run(capsys, "check", str(directory))
     assert code == 1
-    assert all(line.split()[1].startswith("data/") for line in lines[:-1])
-    whole = {(r.volume, r.start) for r in records} - expected
-    assert damaged_at(lines) <= expected
-    assert f" {len(whole)} records," in lines[-1]
+    assert len(lines) == len(hit) + 1
+    assert damaged_at(lines) == {(record.volume, record.start) for record in hit}
+    assert f": 5 volumes, {len(records) - len(hit)} records," in lines[-1]
+    assert values(directory, **options) == values(tmp_path / "before", **options)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -151,9 +209,9 @@ def test_any_damage_to_any_file_gets_a_verdict(
         assert left <= closed
         assert code == bool(folders | left)
         assert {line.split(":")[0] for line in repaired if "move" in line} == folders
-        found = {
-            line.split()[1] for line in run(capsys, "check", str(directory))[1][:-1]
-        }
+        lines = run(capsys, "check", str(directory))[1][:-1]
+        # A volume that was not started yet has notes.
+        found = {line.split()[1] for line in lines if line.startswith("damaged")}
         assert {
             file for file in found if not file.startswith("data/")
         } <= folders | left
@@ -265,7 +323,8 @@ def test_directory_that_is_not_a_store_is_one_error_line(
 
 
 @pytest.mark.parametrize(
-    ("file", "offset"), [("META.txt", 4), ("index/1", 300), ("data/1", 60)]
+    ("file", "offset"),
+    [("META.txt", 4), ("index/1", 300), ("data/1", 60), ("data/2", 60)],
 )
 def test_flipped_byte_outside_of_records_is_reported_with_its_file(
     filled: Path,
@@ -274,7 +333,8 @@ def test_flipped_byte_outside_of_records_is_reported_with_its_file(
     file: str,
     offset: int,
 ) -> None:
-    """META.txt, an index file and the end of a volume's header."""
+    """META.txt, an index file, the header of the active volume and of another one."""
+    assert (filled / "META.txt").read_text().startswith("1\n")
     directory = tmp_path / "store"
     shutil.copytree(filled, directory)
     dice = random.Random(1)  # noqa: S311 - Seeded, to be repeated.
@@ -286,19 +346,108 @@ def test_flipped_byte_outside_of_records_is_reported_with_its_file(
     assert [line.split(" ")[:2] for line in lines[:-1]] == [["damaged", file]]
 
 
-def test_damaged_line_of_hot_txt_is_reported(
+def uses_of(line: str) -> list[tuple[str, ...]]:
+    """Return file, volume and sequence number of what was found and what was expected."""
+    form = (
+        r"damaged (\S+) offset 0: is volume (\d+) seq (\d+) salt [0-9a-f]{16} of store"
+        r" ([0-9a-f]{16}), expected was volume (\d+) seq (\d+) salt [0-9a-f]{16} of store"
+        r" ([0-9a-f]{16})"
+    )
+    found = re.fullmatch(form, line)
+    return [found.groups()] if found else []
+
+
+def test_replaced_data_file_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its present and its expected use; its index file is right and has no fault."""
+    directory = tmp_path / "store"
+    mix(directory, ["data/1"])
+
+    code, lines, _ = run(capsys, "check", str(directory))
+
+    assert code == 1
+    ((file, *found, store_id, volume, seq, expected_id),) = uses_of(lines[0])
+    assert (file, found, [volume, seq]) == ("data/1", ["1", "2"], ["1", "6"])
+    assert store_id == expected_id
+    assert len(lines) == 2
+
+
+def test_replaced_volume_is_reported_and_that_a_start_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data file and index file belong together, but not to the others."""
+    directory = tmp_path / "store"
+    mix(directory, ["data/1", "index/1"])
+    before = snapshot(directory)
+
+    code, lines, _ = run(capsys, "check", str(directory))
+
+    assert code == 1
+    uses = [use for line in lines for use in uses_of(line)]
+    files = [(file, found, expected) for file, _, found, _, _, expected, _ in uses]
+    assert files[:2] == [("data/1", "2", "6"), ("index/1", "2", "6")]
+    assert (
+        "damaged META.txt offset 0: a server refuses to start: files do not match"
+        in ("".join(lines))
+    )
+    assert snapshot(directory) == before
+    with pytest.raises(MismatchedFilesError):
+        open_store(directory)
+
+
+def test_volume_of_another_store_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the place of a valid volume it is not the expected one."""
+    directory = tmp_path / "store"
+    mix(directory, [])
+    mix(tmp_path / "other", [])
+    shutil.copy(tmp_path / "other" / "data" / "1", directory / "data" / "1")
+
+    code, lines, _ = run(capsys, "check", str(directory))
+
+    assert code == 1
+    ((*_, store_id, _, _, expected_id),) = uses_of(lines[0])
+    assert store_id != expected_id
+    assert f"\nstore {expected_id}\n" in (directory / "META.txt").read_text()
+
+
+def test_earlier_meta_txt_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The volumes are newer than it says."""
+    directory = tmp_path / "store"
+    mix(directory, ["META.txt"])
+
+    code, lines, _ = run(capsys, "check", str(directory))
+
+    assert code == 1
+    refused = "damaged META.txt offset 0: a server refuses to start: META.txt is older"
+    assert sum(line.startswith(refused) for line in lines) == 1
+
+
+def test_damaged_hot_txt_is_reported(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A first line without a newline is torn, which is not damage."""
+    """It is replaced as a whole, so a part of it is damage as well; none is not."""
     directory = tmp_path / "store"
     shutil.copytree(filled, directory)
+    versions = KeyVersions()
+    versions.record_promotion(b"key")
+    whole = versions.encode(
+        "store 0123456789abcdef mount 1 directory 1:2 boot 01234567"
+    )
     hot = directory / "HOT.txt"
-    hot.write_bytes(b"# volcache hot 1 store 0123456789abcdef\n")
-    code, lines, _ = run(capsys, "check", str(directory))
-    assert code == 1
-    assert lines[0] == "damaged HOT.txt offset 0: the first line fails its checksum"
-    hot.write_bytes(b"# volcache hot 1 sto")
-    assert run(capsys, "check", str(directory))[0] == 0
+    for content in (whole, b""):
+        hot.write_bytes(content)
+        assert run(capsys, "check", str(directory))[0] == 0
+    for content in (whole[:-1], whole.replace(b"mount 1", b"mount 2"), b"#"):
+        hot.write_bytes(content)
+        code, lines, _ = run(capsys, "check", str(directory))
+        assert code == 1
+        assert lines[0] == "damaged HOT.txt offset 0: its checksum is wrong"
+        assert len(lines) == 2
 
 
 @pytest.mark.parametrize(("name", "code"), [("bit_rot", 1), ("torn_tail", 0)])

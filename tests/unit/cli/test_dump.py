@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from support.damage import extents, fill
 from support.full_output import run_with_full_output
+from support.replaced import mix
 from support.unheard import run_unheard
 from volcache.cli import main as cli
 from volcache.cli.dump import dump
@@ -16,7 +17,7 @@ from volcache.cli.dump import dump
 if TYPE_CHECKING:
     import pytest
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
+GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 
 
 def lines_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
@@ -30,12 +31,13 @@ def test_each_record_is_one_line_in_the_order_of_the_disk(
 ) -> None:
     """All columns, and all states a healthy directory has."""
     lines = lines_of(capsys, str(GOLDEN / "healthy"))
-    assert "1 1 439 98 1790000000000 0 text/plain live a/hello.txt" in lines
-    assert "1 1 764 72 1790000000000 0 - superseded deleted" in lines
-    assert "1 1 836 71 1790000000000 0 - tombstone deleted" in lines
+    assert "1 5 439 98 1790000000000 0 text/plain live a/hello.txt" in lines
+    assert "1 5 764 72 1790000000000 0 - superseded deleted" in lines
+    assert "1 5 836 71 1790000000000 0 - tombstone deleted" in lines
     assert len(lines) == 11
     places = [tuple(map(int, line.split(" ")[:3])) for line in lines]
-    assert places == sorted(places, key=lambda place: (place[1], place[0], place[2]))
+    assert places == sorted(places, key=lambda place: place[1:])
+    assert {place[:2] for place in places} == {(2, 3), (0, 4), (1, 5)}
 
 
 def test_expired_and_damaged_records_have_their_states(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_json_names_each_column(capsys: pytest.CaptureFixture[str]) -> None:
     (hello,) = [row for row in rows if row["key"] == "a/hello.txt"]
     assert hello == {
         "volume": 1,
-        "generation": 1,
+        "seq": 5,
         "offset": 439,
         "size": 98,
         "stored": 1790000000000,
@@ -80,6 +82,30 @@ def test_keys_are_those_of_live_records(
     lines = lines_of(capsys, str(tmp_path / "store"))
     assert len(lines) == len(extents(tmp_path / "store"))
     assert sum(" live " in line for line in lines) == len(keys)
+
+
+def test_directory_with_a_replaced_volume_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is unknown which of the older records are live."""
+    mix(tmp_path / "store", ["data/1", "index/1"])
+    assert cli.main(["dump", str(tmp_path / "store")]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(
+        f"volcache: mount point '{tmp_path / 'store'}': files do not match META.txt,"
+    )
+    assert err.count("\n") == 1
+    assert 'Nothing was changed. Or run "volcache repair ' in err
+
+
+def test_records_of_a_replaced_data_file_are_not_listed(tmp_path: Path) -> None:
+    """Its index file has the keys, so the older records of these are superseded."""
+    whole = mix(tmp_path / "store", ["data/1"])
+    rows = list(dump(str(tmp_path / "store"), 0))
+    assert {row.volume for row in rows} == {3, 0, 2}
+    live = {row.key.encode() for row in rows if row.state == "live"}
+    assert live == set(whole.of([3, 0, 2]))
 
 
 def test_dump_ends_if_its_reader_goes_away(*, unbuffered: bool) -> None:

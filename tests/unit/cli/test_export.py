@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from support.damage import extents, fill, flip
 from support.full_output import run_with_full_output
+from support.replaced import mix
 from support.stores import open_store
 from support.unheard import run_unheard
 from volcache.cli import main as cli
@@ -15,7 +16,7 @@ from volcache.cli import main as cli
 if TYPE_CHECKING:
     import pytest
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
+GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -115,6 +116,17 @@ def test_records_without_index_files_are_exported(
     assert files(tmp_path / "after") == files(tmp_path / "before")
     assert len(files(tmp_path / "after")) > 500
     assert capsys.readouterr().err == ""
+
+
+def test_directory_with_a_replaced_volume_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No value that may be outdated becomes a file."""
+    mix(tmp_path / "store", ["data/1", "index/1"])
+    target = tmp_path / "target"
+    assert cli.main(["export", str(tmp_path / "store"), str(target)]) == 1
+    assert ": files do not match META.txt," in capsys.readouterr().err
+    assert not any(target.rglob("*"))
 
 
 def store_with_two_bad_keys(directory: Path) -> None:

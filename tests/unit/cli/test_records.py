@@ -12,8 +12,10 @@ from volcache.store.index_format import (
     decode_blocks,
     decode_entries,
     decode_index_header,
+    decode_segments,
     encode_block,
     encode_index_header,
+    encode_segment,
 )
 from volcache.store.offline import OfflineStore
 
@@ -45,10 +47,17 @@ def repeat_lines(path: Path) -> None:
     assert named is not None
     blocks = list(decode_blocks(data))
     lines = [line for block in blocks for line in decode_entries(block.lines)]
-    path.write_bytes(
-        encode_index_header(named[1])
-        + encode_block(lines + lines, blocks[-1].volume_end, sealed=blocks[-1].sealed)
+    segments = [found for block in blocks for found in decode_segments(block.lines)]
+    header, checksum = encode_index_header(named[1])
+    sealed = blocks[-1].sealed
+    block, _ = encode_block(
+        lines + lines,
+        blocks[-1].volume_end,
+        sealed=sealed,
+        previous=checksum,
+        before="".join(map(encode_segment, segments)),
     )
+    path.write_bytes(header + block)
 
 
 def test_live_records_are_the_last_ones_of_their_keys(tmp_path: Path) -> None:

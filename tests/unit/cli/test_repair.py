@@ -13,35 +13,50 @@ import pytest
 from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
 from support.full_output import run_with_full_output
+from support.replaced import ACTIVE, EARLIER, mix, newer_than
 from support.stores import kill, open_store
 from support.unheard import run_unheard
 from volcache.cli import main as cli
+from volcache.hot.versions import KeyVersions
 from volcache.store.index_format import (
     decode_blocks,
     decode_entries,
     decode_index_header,
     encode_block,
     encode_index_header,
+    encode_segment,
 )
+from volcache.store.manifest import decode_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
+GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 Lines = list[tuple[bytes, int, int]]
 
 
-def forge(path: Path, change: Callable[[Lines], Lines]) -> None:
-    """Rewrite an index file with changed lines and valid checksums."""
+def forge(path: Path, change: Callable[[Lines], Lines], meta: Path) -> None:
+    """Rewrite an index file with changed lines and valid checksums, as META.txt has it."""
     data = path.read_bytes()
+    manifest = decode_manifest(meta.read_bytes())
+    assert manifest is not None
     blocks = list(decode_blocks(data))
     named = decode_index_header(data)
     assert named is not None
     lines = [line for block in blocks for line in decode_entries(block.lines)]
-    path.write_bytes(
-        encode_index_header(named[1])
-        + encode_block(change(lines), blocks[-1].volume_end, sealed=blocks[-1].sealed)
+    (listed,) = [v for v in manifest.volumes if v.use == named[1].use]
+    # A segment without a record is not named.
+    segments = [s for s in listed.segments if s.start < blocks[-1].volume_end]
+    header, checksum = encode_index_header(named[1])
+    sealed = blocks[-1].sealed
+    block, _ = encode_block(
+        change(lines),
+        blocks[-1].volume_end,
+        sealed=sealed,
+        previous=checksum,
+        before="".join(map(encode_segment, segments)),
     )
+    path.write_bytes(header + block)
 
 
 def stored(directory: Path) -> dict[bytes, bytes]:
@@ -130,10 +145,11 @@ def test_wrong_lines_with_valid_checksums_are_corrected(
     number = (
         (directory / "META.txt").read_text().split()[0] if volume == "active" else "0"
     )
-    path = directory / "index" / number
-    forge(path, lambda lines: lines)
-    right, expected = path.read_bytes(), stored(directory)
-    forge(path, change)
+    path, meta = directory / "index" / number, directory / "META.txt"
+    expected = stored(directory)
+    forge(path, lambda lines: lines, meta)
+    right = path.read_bytes()
+    forge(path, change, meta)
     findings = check(directory, capsys)
     assert {line.split()[1] for line in findings} == {f"index/{number}"}
 
@@ -149,6 +165,23 @@ def test_wrong_lines_with_valid_checksums_are_corrected(
     assert capsys.readouterr().out.endswith(": 5 volumes, 0 files written\n")
 
 
+def test_every_start_after_a_repair_finds_files_that_belong_together(
+    tmp_path: Path,
+) -> None:
+    """Also after mounts that have written nothing, before the repair and after it."""
+    store = open_store(tmp_path)
+    store.put(b"key", b"value")
+    store.close()
+    open_store(tmp_path).close()
+    (tmp_path / "index" / "0").unlink()
+
+    assert cli.main(["repair", str(tmp_path)]) == 0
+
+    for _ in range(3):
+        assert values(tmp_path) == {b"key": b"value"}
+        assert cli.main(["check", str(tmp_path)]) == 0
+
+
 def test_one_line_with_a_far_offset_hides_no_other_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,7 +194,8 @@ def test_one_line_with_a_far_offset_hides_no_other_line(
         flip(directory / "data" / "0", record.start + 20, dice)  # In its header.
     named = check(directory, capsys)
     assert [place(line) for line in named] == [record[:2] for record in hit]
-    forge(directory / "index" / "0", name_a_place_far_ahead)
+    meta = directory / "META.txt"
+    forge(directory / "index" / "0", name_a_place_far_ahead, meta)
     assert len(check(directory, capsys)) == len(named) + 2
     assert set(named) < set(check(directory, capsys))
 
@@ -193,17 +227,19 @@ def test_directory_in_place_of_an_index_file_is_reported_and_the_rest_repaired(
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "index/1: is a directory; move it away and run repair again"
     assert out[1].startswith("index/2: rewritten, ")
-    assert out[2] == f"{directory}: 5 volumes, 1 file written, 1 failed"
+    assert out[2] == "META.txt: written for 5 volumes"
+    assert out[3] == f"{directory}: 5 volumes, 2 files written, 1 failed"
     assert check(directory, capsys) == [
         "damaged index/1 offset 0: is a directory in the place of a file"
     ]
     (directory / "index" / "1" / "user file").rmdir()
     (directory / "index" / "1").rmdir()
     assert cli.main(["repair", str(directory)]) == 0
+    meta = directory / "META.txt"
     for name, data in whole.items():
-        forge(directory / "index" / name, lambda lines: lines)
+        forge(directory / "index" / name, lambda lines: lines, meta)
         (tmp_path / name).write_bytes(data)
-        forge(tmp_path / name, lambda lines: lines)
+        forge(tmp_path / name, lambda lines: lines, meta)
         assert (directory / "index" / name).read_bytes() == (
             tmp_path / name
         ).read_bytes()
@@ -232,13 +268,77 @@ def test_index_file_of_an_unreadable_volume_is_not_sealed(
     assert stored(directory) == {b"key": b"value"}
 
 
+@pytest.mark.parametrize("volume", [0, 1, ACTIVE])
+def test_replaced_volume_is_left_out_with_all_older_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], volume: int
+) -> None:
+    """The others have all their values; the next repair and start have nothing to do."""
+    directory = tmp_path / "store"
+    names = [f"data/{volume}", f"index/{volume}"]
+    mixed = mix(directory, names if volume in EARLIER else [])
+    if volume not in EARLIER:  # The copy has the same use of volume 0.
+        other = mix(tmp_path / "other", [])
+        assert other.values == mixed.values
+        for name in names:
+            shutil.copy(tmp_path / "other" / name, directory / name)
+    kept = newer_than(volume)
+
+    assert cli.main(["repair", str(directory)]) == 0
+
+    out = capsys.readouterr().out.splitlines()
+    # If the active volume is left out, a new one takes its place.
+    number = f"{len(kept)} volumes" if len(kept) > 1 else "1 volume"
+    left_out = 4 - len(kept)
+    assert out[-2] == f"META.txt: written for {number}, {left_out} volumes left out"
+    damaged = [line for line in check(directory, capsys) if line.startswith("damaged")]
+    if volume in EARLIER:
+        assert damaged == []
+    else:  # It is not read, and stays until its id is used next.
+        (line,) = damaged
+        assert line.startswith("damaged data/0 offset 12: belongs to another store, ")
+    assert cli.main(["repair", str(directory)]) == 0
+    assert capsys.readouterr().out.endswith(", 0 files written\n")
+    assert values(directory) == mixed.of(kept)
+    store = open_store(directory)
+    store.put(b"new", b"value")
+    store.close()
+    assert values(directory) == {**mixed.of(kept), b"new": b"value"}
+
+
+def test_replaced_data_file_hides_no_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its index file has the keys of its values, which are misses; nothing is left out."""
+    directory = tmp_path / "store"
+    mixed = mix(directory, ["data/1"])
+
+    assert cli.main(["repair", str(directory)]) == 0
+
+    assert capsys.readouterr().out == f"{directory}: 4 volumes, 0 files written\n"
+    assert values(directory) == mixed.of([3, 0, 2])
+
+
+def test_earlier_meta_txt_is_written_from_the_volumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """LOCK confirms that the newest volume is there: nothing is left out."""
+    directory = tmp_path / "store"
+    mixed = mix(directory, ["META.txt"])
+
+    assert cli.main(["repair", str(directory)]) == 0
+
+    assert "META.txt: written for 4 volumes" in capsys.readouterr().out
+    assert check(directory, capsys) == []
+    assert values(directory) == mixed.values
+
+
 def test_damaged_hot_txt_is_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The next start begins a new epoch with and without it."""
     directory = tmp_path / "store"
     fill(directory, records=10)
-    (directory / "HOT.txt").write_bytes(b"# volcache hot 1 store 0123456789abcdef\n")
+    (directory / "HOT.txt").write_bytes(KeyVersions().encode("store 1")[:-1])
     assert len(check(directory, capsys)) == 1
     assert cli.main(["repair", str(directory)]) == 0
     assert capsys.readouterr().out.startswith(

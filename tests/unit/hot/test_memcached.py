@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from support.journal import MemoryJournal
 from support.memcached import FakeMemcached
 from support.tiers import Scripted, is_up, open_tier
 from support.waiting import wait_until
@@ -96,20 +95,3 @@ def test_flush_calls_no_server_and_hides_every_copy() -> None:
         assert not tier.may_hold(b"k")
         assert tier.get(b"k") is None
         assert len(script.items) == 1
-
-
-def test_broken_journal_changes_nothing() -> None:
-    """A put of a promoted key fails then; other puts, and gets, continue."""
-    journal = MemoryJournal()
-    with (
-        FakeMemcached(Scripted()) as server,
-        open_tier(server.address, journal=journal) as tier,
-    ):
-        tier.promote(b"k", b"item", 0)
-        journal.is_broken = True
-        with pytest.raises(OSError, match="broken"):
-            tier.invalidate(b"k")
-        assert tier.get(b"k") == b"item"
-        assert not tier.promote(b"other", b"item", 0)
-        tier.invalidate(b"other")
-        assert tier.stats.failures["journal"] == 1

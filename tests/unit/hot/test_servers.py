@@ -84,6 +84,59 @@ def test_server_of_another_protocol_is_not_used(answer: bytes) -> None:
         assert tier.stats.failures["protocol"] >= 1
 
 
+ODD_ANSWERS = [
+    b"VALUE other 0 1\r\nx\r\nEND\r\n",
+    b"VALUE \xc3\xa9 0 1\r\nx\r\nEND\r\n",
+    b"VALUE \xff\xfe 0 1\r\nx\r\nEND\r\n",
+    b"VALUE\r\nEND\r\n",
+    b"VALUE a b c\r\nEND\r\n",
+    b"VALUE a 0 -1\r\nx\r\nEND\r\n",
+    b"STORED\r\n",
+    b"\x00\r\n",
+]
+
+
+@pytest.mark.parametrize("answer", ODD_ANSWERS)
+def test_odd_answer_to_a_get_takes_the_server_down(answer: bytes) -> None:
+    """Such as a key that was not requested: a miss, and never another exception."""
+    script = Scripted()
+    with FakeMemcached(script) as server, open_tier(server.address, timeout=5) as tier:
+        assert tier.promote(b"k", b"item", 0)
+        script.get_answer = answer
+
+        assert tier.get(b"k") is None
+        assert not is_up(tier)
+        assert tier.get(b"k") is None
+        assert dict(tier.stats.failures) == {"protocol": 1}
+        assert tier.stats.states == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [b"VALUE other 0 1\r\n", b"HTTP/1.1 400\r\n", b"\r\n"]
+)
+def test_odd_answer_to_a_set_takes_the_server_down(answer: bytes) -> None:
+    """The key is not promoted, and no exception leaves the tier."""
+    script = Scripted()
+    script.set_answer = answer
+    with FakeMemcached(script) as server, open_tier(server.address, timeout=5) as tier:
+        assert not tier.promote(b"k", b"item", 0)
+        assert not is_up(tier)
+        assert dict(tier.stats.failures) == {"protocol": 1}
+
+
+@pytest.mark.slow
+def test_server_that_answers_oddly_once_is_used_again() -> None:
+    """After a reconnect, with the items it has."""
+    script = Scripted()
+    with FakeMemcached(script) as server, open_tier(server.address, timeout=5) as tier:
+        assert tier.promote(b"k", b"item", 0)
+        script.get_answer = ODD_ANSWERS[0]
+        assert tier.get(b"k") is None
+        script.get_answer = None
+        wait_until(lambda: is_up(tier), "the server to be up")
+        assert tier.get(b"k") == b"item"
+
+
 def test_server_that_starts_later_is_found() -> None:
     """Down at the start, up as soon as a probe succeeds."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:

@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-from support.journal import MemoryJournal
-from volcache.hot.versions import KeyVersions
+from support.stores import (
+    ProcessFileSystem,
+    UnsyncedFileSystem,
+    kill,
+    open_store,
+    signed,
+)
+from volcache.hot.versions import KeyVersions, is_damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from volcache.store import Store
+
+BINDING = "store 5f0c64d3c1f0a7be mount 7 directory 2049:131 boot 77d0c2aa"
 
 
-def open_versions(journal: MemoryJournal, **options: object) -> KeyVersions:
-    """Open the journal as the next process does."""
-    store_id = options.get("store_id", 7)
-    boot_id = options.get("boot_id", "boot")
-    assert isinstance(store_id, int)
-    assert isinstance(boot_id, str)
-    return KeyVersions(journal, store_id=store_id, boot_id=boot_id)
+def resumed(versions: KeyVersions) -> KeyVersions:
+    """Return the versions after a clean stop and a start."""
+    return KeyVersions(versions.encode(BINDING), BINDING)
+
+
+def continues(later: KeyVersions, earlier: KeyVersions) -> bool:
+    """Return whether the epoch goes on, so that items are found."""
+    return later.item_id(b"never promoted") == earlier.item_id(b"never promoted")
 
 
 def test_key_that_was_not_promoted_has_no_item() -> None:
     """A miss or a put of it needs no call."""
-    versions = open_versions(MemoryJournal())
+    versions = KeyVersions()
     assert not versions.may_hold(b"k")
     versions.record_promotion(b"k")
 
@@ -27,22 +46,24 @@ def test_key_that_was_not_promoted_has_no_item() -> None:
     assert not versions.may_hold(b"other")
 
 
-def test_promotions_survive_a_restart() -> None:
+def test_promotions_survive_a_clean_stop() -> None:
     """The epoch continues with the same ids and the same promoted keys."""
-    journal = MemoryJournal()
-    versions = open_versions(journal)
+    versions = KeyVersions()
     for number in range(100):
         versions.record_promotion(b"%d" % number)
-    again = open_versions(journal)
+    versions.invalidate(b"7")
+    again = resumed(versions)
 
-    assert again.item_id(b"k") == versions.item_id(b"k")
-    assert all(again.may_hold(b"%d" % number) for number in range(100))
+    assert continues(again, versions)
+    for number in range(100):
+        key = b"%d" % number
+        assert again.may_hold(key) == (number != 7)
+        assert again.item_id(key) == versions.item_id(key)
 
 
 def test_id_of_an_invalidated_key_is_never_used_again() -> None:
     """However often it is invalidated, and after any restart."""
-    journal = MemoryJournal()
-    versions = open_versions(journal)
+    versions = KeyVersions()
     seen = set()
     for _ in range(5):
         versions.record_promotion(b"k")
@@ -52,102 +73,363 @@ def test_id_of_an_invalidated_key_is_never_used_again() -> None:
         versions.invalidate(b"k")
         assert not versions.may_hold(b"k")
         assert versions.item_id(b"k") not in seen
-        versions = open_versions(journal)
+        versions = resumed(versions)
         assert versions.item_id(b"k") not in seen
         assert not versions.may_hold(b"k")
 
     assert len(seen) == 5
-    assert journal.data.count(b"\n") == 1 + 5 + 5
 
 
-def test_invalidation_of_a_key_that_was_not_promoted_writes_nothing() -> None:
-    """A put of a key that is not hot costs no write."""
-    journal = MemoryJournal()
-    versions = open_versions(journal)
-    before = journal.data
+def test_invalidation_of_a_key_that_was_not_promoted_changes_nothing() -> None:
+    """A put of a key that is not hot takes no memory."""
+    versions = KeyVersions()
+    versions.record_promotion(b"hot")
+    before = versions.encode(BINDING)
     versions.invalidate(b"k")
 
-    assert journal.data == before
+    assert versions.encode(BINDING) == before
 
 
 def test_new_epoch_changes_all_ids() -> None:
-    """No item stored before is versions, in this process or the next."""
-    journal = MemoryJournal()
-    versions = open_versions(journal)
+    """No item stored before is found, in this process or the next."""
+    versions = KeyVersions()
     versions.record_promotion(b"k")
     item_id = versions.item_id(b"k")
     versions.begin_epoch()
 
-    for later in (versions, open_versions(journal)):
+    for later in (versions, resumed(versions)):
         assert later.item_id(b"k") != item_id
         assert not later.may_hold(b"k")
 
 
-@pytest.mark.parametrize("options", [{"store_id": 8}, {"boot_id": "another"}])
-def test_other_store_or_boot_begins_a_new_epoch(options: dict[str, object]) -> None:
-    """The items belong to another store, or appended lines may be lost."""
-    journal = MemoryJournal()
-    item_id = open_versions(journal).item_id(b"k")
-
-    assert open_versions(journal, **options).item_id(b"k") != item_id
-
-
-def test_torn_last_line_is_removed() -> None:
-    """Its item was not sent. The next line replaces it."""
-    journal = MemoryJournal()
-    open_versions(journal).record_promotion(b"a")
-    whole = len(journal.data)
-    open_versions(journal).record_promotion(b"b")
-    line = journal.data[whole:]
-    for length in range(len(line)):
-        journal.data = journal.data[:whole] + line[:length]
-        versions = open_versions(journal)
-        assert versions.may_hold(b"a")
-        assert not versions.may_hold(b"b")
-        versions.record_promotion(b"c")
-        assert open_versions(journal).may_hold(b"c")
-
-
-def test_flipped_bit_begins_a_new_epoch_or_removes_the_last_line() -> None:
-    """No promoted key is forgotten while its item may be versions."""
-    journal = MemoryJournal()
-    versions = open_versions(journal)
-    versions.record_promotion(b"a")
-    versions.record_promotion(b"b")
-    item_id, good = versions.item_id(b"a"), journal.data
-
-    for bit in range(len(good) * 8):
-        damaged = bytearray(good)
-        damaged[bit // 8] ^= 1 << bit % 8
-        versions = open_versions(MemoryJournal(bytes(damaged)))
-        if versions.item_id(b"a") == item_id:
-            assert versions.may_hold(b"a")
-            assert versions.may_hold(b"b") or b"\n" not in damaged[-1:]
-
-
-def test_full_journal_begins_a_new_epoch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """File and memory are bounded; the last key is promoted in the new epoch."""
-    monkeypatch.setattr("volcache.hot.versions.LINES_MAX", 10)
-    journal = MemoryJournal()
-    versions = open_versions(journal)
+def test_full_memory_begins_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of keys is bounded; the last key is promoted in the new epoch."""
+    monkeypatch.setattr("volcache.hot.versions.KEYS_MAX", 10)
+    versions = KeyVersions()
     for number in range(11):
         versions.record_promotion(b"%d" % number)
 
     assert versions.may_hold(b"10")
     assert not versions.may_hold(b"0")
-    assert journal.data.count(b"\n") == 2
+    assert versions.encode(BINDING).count(b"\n") == 1 + 1 + 1 + 1
 
 
-def test_broken_journal_records_no_promotion() -> None:
-    """The error is raised before the item is sent."""
-    journal = MemoryJournal()
-    versions = open_versions(journal)
-    journal.is_broken = True
+# --- The snapshot ----------------------------------------------------------------
 
-    with pytest.raises(OSError, match="broken"):
-        versions.record_promotion(b"k")
-    assert not versions.may_hold(b"k")
-    with pytest.raises(OSError, match="broken"):
-        versions.begin_epoch()
+
+def versions_of_two_keys() -> KeyVersions:
+    """Return versions with a promoted key and one that was invalidated."""
+    versions = KeyVersions()
+    versions.record_promotion(b"a")
+    versions.record_promotion(b"b")
+    versions.invalidate(b"b")
+    return versions
+
+
+def begins_anew(data: bytes, versions: KeyVersions, binding: str = BINDING) -> bool:
+    """Return whether a snapshot is not used at all: neither its epoch nor a key."""
+    later = KeyVersions(data, binding)
+    return not continues(later, versions) and not later.may_hold(b"a")
+
+
+def test_snapshot_has_the_documented_lines() -> None:
+    """Epoch, half of each key's digest with its version, and a checksum."""
+    text = versions_of_two_keys().encode(BINDING)
+    first, epoch, a, b, checksum = text.decode().splitlines()
+
+    assert first == f"# volcache hot 2 {BINDING}"
+    assert [len(word) for word in epoch.split()] == [5, 32]
+    assert [len(line.split()[0]) for line in (a, b)] == [16, 16]
+    assert [line.split()[1] for line in (a, b)] == ["1", "2"]
+    assert text == signed(text[: text.index(b"checksum")])
+    assert checksum.startswith("checksum ")
+    assert not is_damaged(text)
+
+
+@pytest.mark.parametrize(
+    "binding",
+    [
+        BINDING.replace("store 5", "store 6"),
+        BINDING.replace("mount 7", "mount 8"),
+        BINDING.replace("mount 7", "mount 6"),
+        BINDING.replace(":131", ":132"),
+        BINDING.replace("2049:", "2050:"),
+        BINDING.replace("boot 77", "boot 78"),
+        "",
+    ],
+)
+def test_snapshot_of_another_binding_begins_a_new_epoch(binding: str) -> None:
+    """Another store, mount, directory or boot; it is not damaged."""
+    versions = versions_of_two_keys()
+
+    assert begins_anew(versions.encode(BINDING), versions, binding)
+
+
+def test_any_flipped_bit_begins_a_new_epoch() -> None:
+    """No version is lost while an item of an older one may be found."""
+    versions = versions_of_two_keys()
+    good = versions.encode(BINDING)
+    for bit in range(len(good) * 8):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert begins_anew(bytes(damaged), versions), bit
+        assert is_damaged(bytes(damaged)), bit
+
+
+def test_any_truncated_snapshot_begins_a_new_epoch() -> None:
+    """Also one that lacks only the line feed at its end; an empty file is no damage."""
+    versions = versions_of_two_keys()
+    good = versions.encode(BINDING)
+    for length in range(len(good)):
+        assert begins_anew(good[:length], versions), length
+        assert is_damaged(good[:length]) == (length > 0)
+
+
+@pytest.mark.parametrize("more", [b"\n", b"x", b"checksum 00000000\n"])
+def test_snapshot_with_bytes_after_its_end_begins_a_new_epoch(more: bytes) -> None:
+    """Nothing follows the checksum."""
+    versions = versions_of_two_keys()
+
+    assert begins_anew(versions.encode(BINDING) + more, versions)
+    assert is_damaged(versions.encode(BINDING) + more)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[:1],
+        lambda lines: [lines[0], *lines[2:]],
+        lambda lines: [*lines, b"0123 1\n"],
+        lambda lines: [*lines, b"0123456789abcdef -1\n"],
+        lambda lines: [*lines, b"0123456789abcdef 1"],
+        lambda lines: [*lines, b"\n"],
+        lambda lines: [lines[0].replace(b"hot 2", b"hot 3"), *lines[1:]],
+    ],
+    ids=["nothing", "no epoch", "digest", "version", "no end", "empty line", "format"],
+)
+def test_snapshot_with_an_unknown_line_begins_a_new_epoch(
+    change: Callable[[list[bytes]], list[bytes]],
+) -> None:
+    """Although its checksum is right."""
+    versions = versions_of_two_keys()
+    lines = versions.encode(BINDING).splitlines(keepends=True)[:-1]
+    assert not begins_anew(signed(b"".join(lines)), versions)
+
+    assert begins_anew(signed(b"".join(change(lines))), versions)
+
+
+# --- HOT.txt in a mount point ----------------------------------------------------
+
+
+class Machine(UnsyncedFileSystem):
+    """The disk of a machine that can boot again, or does not tell that it did."""
+
+    boot = "first boot"
+
+    def boot_id(self) -> str:
+        """Return the id of this boot; empty if it is not known."""
+        return self.boot
+
+
+class Mount:
+    """One process that serves a mount point with a hot tier."""
+
+    def __init__(self, directory: Path, machine: Machine | None = None) -> None:
+        """Start it."""
+        options: dict[str, Any] = {"fs": machine} if machine else {}
+        self.store: Store = open_store(directory, **options)
+        self.versions = KeyVersions(*self.store.take_hot_snapshot())
+
+    def stop(self) -> None:
+        """Stop it cleanly."""
+        self.store.write_hot_snapshot(self.versions.encode)
+        self.store.close()
+
+
+@contextmanager
+def mounted(directory: Path, machine: Machine | None = None) -> Iterator[KeyVersions]:
+    """Serve a mount point and stop cleanly; return the versions."""
+    mount = Mount(directory, machine)
+    yield mount.versions
+    mount.stop()
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> tuple[Path, KeyVersions]:
+    """Return a mount point that was stopped cleanly, and its last versions."""
+    folder = tmp_path / "stopped"
+    with mounted(folder) as versions:
+        versions.record_promotion(b"a")
+    assert (folder / "HOT.txt").exists()
+    return folder, versions
+
+
+def test_start_after_a_clean_stop_continues(stopped: tuple[Path, KeyVersions]) -> None:
+    """As often as it is stopped; HOT.txt is gone while the process runs."""
+    folder, versions = stopped
+    for number in range(3):
+        with mounted(folder) as later:
+            assert not (folder / "HOT.txt").exists()
+            assert continues(later, versions)
+            assert later.may_hold(b"a")
+            assert later.may_hold(b"%d" % (number - 1)) == (number > 0)
+            later.record_promotion(b"%d" % number)
+
+
+def test_start_after_a_kill_begins_a_new_epoch(
+    stopped: tuple[Path, KeyVersions],
+) -> None:
+    """What the killed process invalidated is not known."""
+    folder, versions = stopped
+    killed = Mount(folder)
+    assert continues(killed.versions, versions)
+    kill(killed.store)
+    with mounted(folder) as later:
+        assert not continues(later, versions)
+        assert not later.may_hold(b"a")
+
+
+def test_snapshot_is_used_once(stopped: tuple[Path, KeyVersions]) -> None:
+    """Taken a second time, or after a kill before it was removed, it is not valid."""
+    folder, versions = stopped
+    snapshot = (folder / "HOT.txt").read_bytes()
+    killed = Mount(folder)
+    assert killed.store.take_hot_snapshot() == (b"", "")
+    kill(killed.store)
+    (folder / "HOT.txt").write_bytes(snapshot)
+    with mounted(folder) as later:
+        assert not continues(later, versions)
+
+
+def test_kill_before_the_snapshot_is_taken_begins_a_new_epoch(
+    stopped: tuple[Path, KeyVersions],
+) -> None:
+    """HOT.txt is still there, but it is that of the process before."""
+    folder, versions = stopped
+    store = open_store(folder)
+    assert (folder / "HOT.txt").exists()
+    kill(store)
+    with mounted(folder) as later:
+        assert not continues(later, versions)
+
+
+@pytest.mark.parametrize("stores", [False, True])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_period_with_the_tier_off_begins_a_new_epoch(
+    stopped: tuple[Path, KeyVersions],
+    stores: bool,  # noqa: FBT001
+    is_killed: bool,  # noqa: FBT001
+) -> None:
+    """Nobody recorded what was put and deleted meanwhile."""
+    folder, versions = stopped
+    store = open_store(folder)
+    if stores:
+        store.put(b"a", b"new")
+    if is_killed:
+        kill(store)
+    else:
+        store.close()
+    with mounted(folder) as later:
+        assert not continues(later, versions)
+        assert not later.may_hold(b"a")
+
+
+def test_older_snapshot_begins_a_new_epoch(stopped: tuple[Path, KeyVersions]) -> None:
+    """HOT.txt alone, restored from a backup."""
+    folder, versions = stopped
+    older = (folder / "HOT.txt").read_bytes()
+    with mounted(folder) as later:
+        later.invalidate(b"a")
+    (folder / "HOT.txt").write_bytes(older)
+    with mounted(folder) as latest:
+        assert not continues(latest, versions)
+        assert not latest.may_hold(b"a")
+
+
+def test_damaged_file_begins_a_new_epoch(stopped: tuple[Path, KeyVersions]) -> None:
+    """It is removed; the next clean stop writes an intact one."""
+    folder, versions = stopped
+    file = folder / "HOT.txt"
+    file.write_bytes(file.read_bytes()[:-1])
+    with mounted(folder) as later:
+        assert not continues(later, versions)
+        assert not file.exists()
+        later.record_promotion(b"b")
+    with mounted(folder) as latest:
+        assert continues(latest, later)
+        assert latest.may_hold(b"b")
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_clone_begins_a_new_epoch(
+    stopped: tuple[Path, KeyVersions],
+    is_moved: bool,  # noqa: FBT001
+) -> None:
+    """Also in the place of the original, which goes on if it was moved away."""
+    folder, versions = stopped
+    clone = folder.with_name("clone")
+    shutil.copytree(folder, clone)
+    if is_moved:
+        folder.rename(folder.with_name("original"))
+        clone.rename(folder)
+        folder, clone = folder.with_name("original"), folder
+    with mounted(clone) as later:
+        assert not continues(later, versions)
+        assert not later.may_hold(b"a")
+    with mounted(folder) as later:
+        assert continues(later, versions)
+
+
+@pytest.mark.parametrize("boot", ["second boot", ""])
+def test_start_after_another_boot_begins_a_new_epoch(tmp_path: Path, boot: str) -> None:
+    """A power loss may have lost what a stop wrote; also if the boot is not known."""
+    machine = Machine()
+    with mounted(tmp_path, machine) as versions:
+        versions.record_promotion(b"a")
+    machine.boot = boot
+    with mounted(tmp_path, machine) as later:
+        assert not continues(later, versions)
+        assert not later.may_hold(b"a")
+
+
+def test_no_snapshot_is_written_while_the_boot_is_not_known(tmp_path: Path) -> None:
+    """It could not be told from one of another boot."""
+    machine = Machine()
+    machine.boot = ""
+    with mounted(tmp_path, machine) as versions:
+        versions.record_promotion(b"a")
+    assert not (tmp_path / "HOT.txt").exists()
+    with mounted(tmp_path, machine) as later:
+        assert not continues(later, versions)
+
+
+class StubbornDisk(ProcessFileSystem):
+    """A disk on which HOT.txt cannot be removed or replaced."""
+
+    refuses = ""
+
+    def before_call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Refuse a call for HOT.txt."""
+        super().before_call(name, arguments)
+        if name == self.refuses and arguments[-1].endswith("HOT.txt"):
+            raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize("call", ["unlink", "rename"])
+def test_disk_that_refuses_begins_a_new_epoch(
+    tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The start and the stop go on; one line is logged."""
+    disk: Any = StubbornDisk(UnsyncedFileSystem())
+    if call == "rename":
+        disk.refuses = call
+    with mounted(tmp_path, disk) as versions:
+        versions.record_promotion(b"a")
+    disk.refuses = call
+    with mounted(tmp_path, disk) as later:
+        assert not continues(later, versions)
+        assert not later.may_hold(b"a")
+        disk.refuses = ""
+    assert "hot.snapshot_failed" in caplog.text
+    with mounted(tmp_path, disk) as latest:
+        assert continues(latest, later)

@@ -12,10 +12,16 @@ from wsgiref.validate import validator
 import pytest
 
 from support.fake_cache import FakeCache
+from support.refusing_disk import RefusingDisk
 from support.stores import UnsyncedFileSystem, open_store
 from support.wsgi_client import Client, assert_error
 from volcache.cache import Cache
-from volcache.errors import DiskFullError, StoreIOError, StoreLockedError
+from volcache.errors import (
+    DiskFullError,
+    StoreIOError,
+    StoreLockedError,
+    UnreadableRecordError,
+)
 from volcache.http.app import App, Limits
 from volcache.http.slow_log import SlowLog
 
@@ -235,6 +241,88 @@ def test_miss_is_503_while_the_disk_cannot_be_read(
     assert client.put("/key", b"value").status == "200 OK"
     assert client.ask(method, "/key").status == "200 OK"
     assert client.ask("DELETE", "/other").status == "404 Not Found"
+
+
+UNREADABLE = UnreadableRecordError("the disk cannot be read: Input/output error")
+# All requests that must know whether the key has a value, and which one.
+NEEDS_THE_RECORD = [
+    ("GET", {}),
+    ("HEAD", {}),
+    ("PROPFIND", {}),
+    *((m, {"HTTP_RANGE": "bytes=0-1"}) for m in ("GET", "HEAD")),
+    *(
+        (method, {name: value})
+        for method in ("GET", "HEAD", "PUT", "DELETE")
+        for name, value in (
+            ("HTTP_IF_NONE_MATCH", "*"),
+            ("HTTP_IF_NONE_MATCH", '"other"'),
+            ("HTTP_IF_MATCH", "*"),
+            ("HTTP_IF_MATCH", '"other"'),
+            ("HTTP_IF_UNMODIFIED_SINCE", "Sat, 21 Nov 2026 09:00:00 GMT"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "headers"), NEEDS_THE_RECORD)
+def test_unreadable_record_is_503(
+    client: Client,
+    method: str,
+    headers: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is neither a hit nor a miss; no condition is true or false, nothing changes."""
+    client.put("/key", b"value")
+    before = dict(client.cache.records)
+    client.cache.read_error = UNREADABLE
+    answer = client.ask(method, "/key", b"new", CONTENT_LENGTH="3", **headers)
+    if method == "HEAD":
+        assert answer.status == "503 Service Unavailable"
+    else:
+        assert_error(answer, 503, "cannot be read", "try again")
+    assert answer.headers["Retry-After"] == "1"
+    assert "X-Cache" not in answer.headers
+    assert "ETag" not in answer.headers
+    assert client.cache.records == before
+    assert not caplog.records
+
+
+def test_unreadable_record_can_be_replaced_and_deleted(client: Client) -> None:
+    """Without a condition, nothing need be known of it."""
+    client.put("/a", b"old")
+    client.put("/b", b"old")
+    client.cache.read_error = UNREADABLE
+    assert client.put("/a", b"new").status == "200 OK"
+    assert client.ask("DELETE", "/b").status == "200 OK"
+    client.cache.read_error = None
+    assert client.ask("GET", "/a").body == b"new"
+    assert client.ask("GET", "/b").status == "404 Not Found"
+
+
+def test_requests_to_a_store_whose_disk_cannot_be_read(tmp_path: Path) -> None:
+    """503 for the records, 404 for other keys; a DELETE deletes."""
+    disk: Any = RefusingDisk()
+    store = open_store(tmp_path, fs=disk)
+    app = App(Cache(store), Limits(key_size=99, value_size=100))
+
+    def status(method: str, key: str, **more: str) -> str:
+        seen: list[str] = []
+        environ = {"REQUEST_METHOD": method, "PATH_INFO": f"/{key}", **more}
+        app(environ, lambda line, *_: seen.append(line))  # type: ignore[arg-type]
+        return seen[0][:3]
+
+    store.put(b"kept", b"value")
+    store.put(b"deleted", b"value")
+    disk.refuses_reads = True
+    assert status("GET", "kept") == status("PROPFIND", "kept") == "503"
+    assert status("HEAD", "absent") == status("PROPFIND", "absent") == "404"
+    assert status("DELETE", "kept", HTTP_IF_MATCH="*") == "503"
+    assert status("DELETE", "deleted") == "200"
+    assert status("DELETE", "deleted") == "404"
+    disk.refuses_reads = False
+    assert status("GET", "kept") == "200"
+    assert status("GET", "deleted") == "404"
+    store.close()
 
 
 class SlowFileSystem(UnsyncedFileSystem):

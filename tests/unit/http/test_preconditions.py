@@ -11,9 +11,11 @@ from support.wsgi_client import Client, assert_error
 from volcache.http.preconditions import parse_date
 from volcache.http.responses import format_date
 
-MODIFIED = "Sat, 21 Nov 2026 09:00:00 GMT"
-EARLIER = "Sat, 21 Nov 2026 08:59:59 GMT"
-LATER = "Sat, 21 Nov 2026 09:00:01 GMT"
+# The value is stored at 09:00:00.123 and requested at 09:00:02.123.
+EARLIER = "Sat, 21 Nov 2026 09:00:00 GMT"
+MODIFIED = "Sat, 21 Nov 2026 09:00:01 GMT"
+LATER = "Sat, 21 Nov 2026 09:00:02 GMT"
+FUTURE = "Sat, 21 Nov 2026 09:00:03 GMT"
 OTHER = '"0-0-0-00000000"'
 
 
@@ -22,6 +24,7 @@ def client() -> Client:
     """Return a client of a cache with one value."""
     client = Client(FakeCache())
     client.put("/key", b"value")
+    client.now_ms += 2000
     return client
 
 
@@ -47,8 +50,9 @@ READS = [
     ({"if_modified_since": MODIFIED}, 304),
     ({"if_modified_since": LATER}, 304),
     ({"if_modified_since": EARLIER}, 200),
-    ({"if_modified_since": "Saturday, 21-Nov-26 09:00:00 GMT"}, 304),
-    ({"if_modified_since": "Sat Nov 21 09:00:00 2026"}, 304),
+    ({"if_modified_since": FUTURE}, 200),  # The value may change before.
+    ({"if_modified_since": "Saturday, 21-Nov-26 09:00:01 GMT"}, 304),
+    ({"if_modified_since": "Sat Nov 21 09:00:01 2026"}, 304),
     ({"if_modified_since": "yesterday"}, 200),
     ({"if_none_match": OTHER, "if_modified_since": MODIFIED}, 200),
     ({"if_none_match": "TAG", "if_modified_since": EARLIER}, 304),
@@ -58,6 +62,8 @@ READS = [
     ({"if_match": OTHER}, 412),
     ({"if_match": "W/TAG"}, 412),  # Strong tags only.
     ({"if_unmodified_since": MODIFIED}, 200),
+    ({"if_unmodified_since": LATER}, 200),
+    ({"if_unmodified_since": FUTURE}, 200),
     ({"if_unmodified_since": EARLIER}, 412),
     ({"if_unmodified_since": "yesterday"}, 200),
     ({"if_match": "TAG", "if_unmodified_since": EARLIER}, 200),
@@ -125,6 +131,7 @@ CHANGES = [
     ({"if_match": "TAG", "if_none_match": "*"}, 412),
     ({"if_unmodified_since": EARLIER}, 412),
     ({"if_unmodified_since": MODIFIED}, 200),
+    ({"if_unmodified_since": LATER}, 200),
     ({"if_modified_since": LATER}, 200),  # For reads only.
 ]
 
@@ -196,6 +203,7 @@ def ten_bytes() -> Client:
     """Return a client of a cache with one value of ten bytes."""
     client = Client(FakeCache())
     client.put("/key", VALUE)
+    client.now_ms += 2000
     return client
 
 
@@ -262,7 +270,9 @@ def test_anything_but_one_range_is_ignored(ten_bytes: Client, asked: str) -> Non
         ("", 206),
         ("W/TAG", 200),
         ('"other"', 200),
-        ("Sat, 21 Nov 2026 09:00:01 GMT", 200),
+        (EARLIER, 200),
+        (LATER, 200),
+        (FUTURE, 200),
         ("no date", 200),
     ],
 )

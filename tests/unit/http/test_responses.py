@@ -14,7 +14,7 @@ from support.fake_cache import FakeCache
 from volcache import errors
 from volcache.http import preconditions, upload
 from volcache.http.content_types import guess_type_header
-from volcache.http.preconditions import etag_of
+from volcache.http.preconditions import etag_of, modified_of
 from volcache.http.responses import (
     ERROR_STATUS,
     ValueHeaders,
@@ -43,11 +43,16 @@ def errors_of(module: ModuleType) -> list[type[BaseException]]:
     ]
 
 
-def headers_at_now() -> ValueHeaders:
-    """Return the headers at 09:00:07."""
-    values = ValueHeaders(lambda: NOW_NS)
+def headers_at(now_ns: int, remaining_ms: int = 0) -> ValueHeaders:
+    """Return the headers at a time."""
+    values = ValueHeaders(lambda: now_ns, lambda _expires_ms: remaining_ms)
     values.update()
     return values
+
+
+def headers_at_now() -> ValueHeaders:
+    """Return the headers at 09:00:07."""
+    return headers_at(NOW_NS)
 
 
 @pytest.fixture
@@ -90,17 +95,18 @@ def test_text_is_one_line() -> None:
     assert (status, source) == ("400 Bad Request", "")
 
 
-def test_etag_depends_on_position_and_value(record: Record) -> None:
+def test_etag_depends_on_time_and_value(record: Record) -> None:
     """A value stored again has another tag."""
-    record = record._replace(offset=0x40, checksum=0xBEEF)
-    assert etag_of(record) == '"3-11-40-0000beef"'
-    others = [
-        record._replace(volume=9),
-        record._replace(generation=9),
-        record._replace(offset=9),
-        record._replace(checksum=9),
-    ]
-    assert len({etag_of(record), *map(etag_of, others)}) == 5
+    record = record._replace(stored_us=0x1234, checksum=0xBEEF)
+    assert etag_of(record) == '"1234-0000beef"'
+    others = [record._replace(stored_us=0x1235), record._replace(checksum=9)]
+    assert len({etag_of(record), *map(etag_of, others)}) == 3
+
+
+def test_etag_is_independent_of_the_position(record: Record) -> None:
+    """A value that is moved on the disk, or read from another tier, keeps its tag."""
+    moved = record._replace(volume=9, offset=999, size=999, source="MEMC")
+    assert etag_of(moved) == etag_of(record)
 
 
 def test_put_response_has_position_and_tag(record: Record) -> None:
@@ -121,15 +127,43 @@ def test_hit_has_all_headers(record: Record) -> None:
         ("ETag", etag_of(record)),
         ("Content-Type", "application/json"),
         ("Content-Length", "5"),
-        ("Last-Modified", "Sat, 21 Nov 2026 09:00:00 GMT"),
         ("Age", "7"),
         ("Accept-Ranges", "bytes"),
+        ("Last-Modified", "Sat, 21 Nov 2026 09:00:01 GMT"),
     ]
+
+
+@pytest.mark.parametrize("second_us", [0, 1, 123_000, 999_999])
+def test_last_modified_is_the_end_of_the_second(record: Record, second_us: int) -> None:
+    """It is sent only when that second is over, so never later than Date."""
+    second = NOW_NS // 1_000_000_000
+    record = record._replace(stored_us=second * 1_000_000 + second_us)
+    assert modified_of(record.stored_us) == second + 1
+    for late_ns, expected in (
+        (-5_000_000_000, None),  # The clock of the machine was set back.
+        (0, None),
+        (999_999_999, None),
+        (1_000_000_000, "Sat, 21 Nov 2026 09:00:08 GMT"),
+        (9_000_000_000, "Sat, 21 Nov 2026 09:00:08 GMT"),
+    ):
+        headers = dict(headers_at(NOW_NS + late_ns).make(b"key", record))
+        assert headers.get("Last-Modified") == expected
+
+
+@pytest.mark.parametrize(("left_ms", "shown"), [(0, 0), (999, 0), (1000, 1), (5999, 5)])
+def test_max_age_is_what_the_clock_of_the_store_leaves(
+    record: Record, left_ms: int, shown: int
+) -> None:
+    """In whole seconds, whatever the clock of the machine says."""
+    values = headers_at(NOW_NS, left_ms)
+    headers = dict(values.make(b"key", record._replace(expires_ms=1)))
+    assert headers["Cache-Control"] == f"max-age={shown}"
+    assert "Cache-Control" not in dict(values.make(b"key", record))
 
 
 def test_update_sets_the_date_and_returns_the_rest_of_the_second() -> None:
     """The caller need not read the clock before the second ends."""
-    values = ValueHeaders(lambda: NOW_NS + 300_000_000)
+    values = ValueHeaders(lambda: NOW_NS + 300_000_000, lambda ms: ms)
     assert values.update() == 700_000_000
     assert values.date == ("Date", "Sat, 21 Nov 2026 09:00:07 GMT")
 
@@ -170,7 +204,9 @@ def test_shared_headers_are_bounded(
     monkeypatch.setattr("volcache.http.responses._TYPES_KEPT_MAX", 3)
     values = headers_at_now()
     for number in range(20):
-        record = record._replace(stored_ms=number * 1000, content_type=b"x/%d" % number)
+        record = record._replace(
+            stored_us=number * 1_000_000, content_type=b"x/%d" % number
+        )
         assert ("Content-Type", f"x/{number}") in values.make(b"k", record)
     assert len(values._last_modified) <= 3
     assert len(values._ages) <= 3

@@ -102,9 +102,13 @@ def test_metrics_of_the_store_agree_with_the_store(store: Store) -> None:
     assert sum(sizes) == found["volcache_capacity_bytes"] == VOLUME_NUM * VOLUME_SIZE
     usage = store.usage()
     assert found["volcache_active_volume"] == usage.active_id
-    assert found["volcache_active_generation"] == 1 == usage.active_generation
+    assert found["volcache_active_sequence"] == VOLUME_NUM + 1 == usage.active_seq
     assert found["volcache_active_write_position_bytes"] == usage.active_end
-    assert found["volcache_volume_generation{volume=0}"] == 1
+    sequences = [
+        found[f"volcache_volume_sequence{{volume={volume}}}"]
+        for volume in range(VOLUME_NUM)
+    ]
+    assert sequences == [VOLUME_NUM + 1, *range(2, VOLUME_NUM + 1)]
     began = "volcache_volume_began_timestamp_seconds{volume=1}"
     assert found[began] == FakeClock().now_ms / 1000
     rotations = found["volcache_rotations_total"]

@@ -28,7 +28,7 @@ def test_empty_instance_has_a_report() -> None:
         "0.0/s, 0 since start, sent 0 B/s, received 0 B/s"
     )
     assert line_of(lines, "volumes") == (
-        "4, 1.0 GiB each, active 0, generation 1, written 0 B"
+        "4, 1.0 GiB each, active 0, sequence number 1, written 0 B"
     )
     assert line_of(lines, "space") == "live 0 B, dead 0 B, free 4.0 GiB, keys 0"
     assert line_of(lines, "hot tier") == "off"

@@ -53,10 +53,10 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.close()
     path = tmp_path / "META.txt"
-    text = path.read_bytes().replace(b"format 1", b"format 2")
+    text = path.read_bytes().replace(b"format 2", b"format 3")
     path.write_bytes(signed(text.partition(b"checksum")[0]))
 
-    with pytest.raises(FormatVersionError, match=r"META\.txt has format 2"):
+    with pytest.raises(FormatVersionError, match=r"META\.txt has format 3"):
         open_store(tmp_path)
 
 
@@ -74,7 +74,7 @@ def test_the_lock_survives_a_refused_start(tmp_path: Path) -> None:
     store.close()
     meta = tmp_path / "META.txt"
     good = meta.read_bytes()
-    text = good.replace(b"format 1", b"format 2")
+    text = good.replace(b"format 2", b"format 3")
     meta.write_bytes(signed(text.partition(b"checksum")[0]))
     with pytest.raises(FormatVersionError):
         open_store(tmp_path)

@@ -10,26 +10,32 @@ from hypothesis import strategies as st
 from volcache.errors import DamagedRecordError
 from volcache.store.format import (
     VOLUME_HEADER_BYTES,
+    Ring,
     TruncatedReadError,
     VolumeHeader,
+    VolumeUse,
+    correct_header,
     decode_header,
     decode_record,
     decode_volume_header,
     encode_record,
     encode_tombstone,
     encode_volume_header,
-    identified_generation,
+    identity_of,
+    is_one_bit_wrong,
     volume_identity,
     volume_version,
 )
 
-VOLUME = volume_identity(generation=7, store_id=0x1122334455667788, volume=3)
+USE = VolumeUse(volume=3, seq=70, ring=Ring.PROBATION, salt=0x1122334455667788)
+VOLUME = volume_identity(USE.volume, USE.salt)
 HEADER = VolumeHeader(
-    generation=7,
+    use=USE,
     store_id=2**64 - 1,
-    volume=3,
     mount_count=9,
     started_ms=1_790_000_000_000,
+    oldest_seq=8,
+    previous_salt=5,
 )
 
 
@@ -38,16 +44,16 @@ def make_record(
 ) -> bytes:
     """Return a whole record of `VOLUME`."""
     prefix = encode_record(
-        VOLUME.prefix,
-        5,
+        VOLUME,
         offset,
-        1_790_000_000_123,
+        1_790_000_000_123_456,
         1_790_000_999_000,
         b"text/plain",
         b"gzip",
         key,
         len(value),
         crc32c(value),
+        2**32 - 1,
     )
     return prefix + value
 
@@ -59,19 +65,20 @@ def make_record(
     encoding=st.binary(max_size=255),
     offset=st.integers(VOLUME_HEADER_BYTES, 2**40 - 1),
     expires_ms=st.integers(0, 2**63),
+    flags=st.integers(0, 2**32 - 1),
 )
-def test_a_record_is_read_as_it_was_written(
+def test_a_record_is_read_as_it_was_written(  # noqa: PLR0913, PLR0917
     key: bytes,
     value: bytes,
     content_type: bytes,
     encoding: bytes,
     offset: int,
     expires_ms: int,
+    flags: int,
 ) -> None:
     """Every field is read back, whatever its bytes."""
     prefix = encode_record(
-        VOLUME.prefix,
-        1,
+        VOLUME,
         offset,
         42,
         expires_ms,
@@ -80,6 +87,7 @@ def test_a_record_is_read_as_it_was_written(
         key,
         len(value),
         crc32c(value),
+        flags,
     )
     data = prefix + value
 
@@ -92,8 +100,8 @@ def test_a_record_is_read_as_it_was_written(
         encoding,
         42,
         expires_ms,
+        flags,
         3,
-        7,
         offset,
         len(data),
         len(value),
@@ -148,7 +156,7 @@ def test_an_intact_record_of_another_key_is_a_miss() -> None:
 def test_a_record_of_another_volume_or_offset_is_refused() -> None:
     """An intact record is wrong where another one is expected."""
     data = make_record()
-    other = volume_identity(generation=8, store_id=0x1122334455667788, volume=3)
+    other = volume_identity(USE.volume, USE.salt + 1)
 
     with pytest.raises(DamagedRecordError, match="identity mismatch"):
         decode_record(data, other, 4096, b"a/key")
@@ -158,9 +166,9 @@ def test_a_record_of_another_volume_or_offset_is_refused() -> None:
 
 def test_a_tombstone_is_not_a_value() -> None:
     """A scan finds a tombstone; a get never returns it as an empty value."""
-    data = encode_tombstone(VOLUME.prefix, 5, 64, 42, b"gone")
+    data = encode_tombstone(VOLUME, 64, 42, b"gone")
 
-    header = decode_header(data, VOLUME.prefix, 64)
+    header = decode_header(data, VOLUME, 64)
 
     assert header is not None
     assert header.tombstone
@@ -174,9 +182,9 @@ def test_a_header_is_valid_only_at_its_own_offset() -> None:
     """A copy of a record inside a value is at another offset than its header has."""
     data = make_record(offset=4096)
 
-    assert decode_header(data, VOLUME.prefix, 4096) is not None
-    assert decode_header(data, VOLUME.prefix, 8192) is None
-    assert decode_header(data[:40], VOLUME.prefix, 4096) is None
+    assert decode_header(data, VOLUME, 4096) is not None
+    assert decode_header(data, VOLUME, 8192) is None
+    assert decode_header(data[:40], VOLUME, 4096) is None
 
 
 def test_a_volume_header_is_read_as_it_was_written() -> None:
@@ -185,14 +193,14 @@ def test_a_volume_header_is_read_as_it_was_written() -> None:
 
     assert len(data) == VOLUME_HEADER_BYTES
     assert decode_volume_header(data) == HEADER
-    assert volume_version(data) == 1
+    assert volume_version(data) == 2
 
 
 def test_every_flipped_bit_of_a_volume_header_is_detected() -> None:
-    """A changed bit outside the padding makes the header invalid."""
+    """A changed bit makes the header invalid."""
     data = encode_volume_header(HEADER)
 
-    for bit in range(52 * 8):
+    for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         assert decode_volume_header(bytes(damaged)) is None
@@ -205,20 +213,56 @@ def test_other_bytes_are_not_a_volume(data: bytes) -> None:
     assert volume_version(data) is None
 
 
-def test_the_first_record_identifies_the_generation() -> None:
-    """A volume with a damaged header is identified by its first record."""
-    data = make_record(offset=VOLUME_HEADER_BYTES)
-    store_id = 0x1122334455667788
+def test_the_identity_of_a_copy_is_that_of_its_volume() -> None:
+    """A copy of a record names volume and offset by itself."""
+    data = make_record(offset=4096)
 
-    assert identified_generation(data, store_id=store_id, volume=3) == 7
-    assert identified_generation(data, store_id=store_id, volume=4) is None
-    assert identified_generation(data, store_id=store_id + 1, volume=3) is None
-    assert identified_generation(b"", store_id=store_id, volume=3) is None
+    assert identity_of(data) == (VOLUME, 4096)
+    assert identity_of(data[:20]) is None
+
+
+def test_any_single_wrong_bit_of_a_record_header_is_corrected() -> None:
+    """The key is known although the header fails its checksum."""
+    data = make_record(key=b"a/key", value=b"")
+    intact = decode_header(data, VOLUME, 4096)
+
+    assert correct_header(data, VOLUME, 8192) is None
+    for bit in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert correct_header(bytes(damaged), VOLUME, 4096) == intact
+
+
+def test_two_wrong_bits_are_not_corrected() -> None:
+    """No other record is made of them."""
+    data = make_record(value=b"")
+
+    for one, other in ((0, 1), (5 * 8, 70 * 8), (300, 301), (61 * 8, 62 * 8)):
+        damaged = bytearray(data)
+        for bit in (one, other):
+            damaged[bit // 8] ^= 1 << bit % 8
+        assert correct_header(bytes(damaged), VOLUME, 4096) is None
+
+
+@given(st.binary(min_size=1, max_size=300), st.data())
+def test_a_single_wrong_bit_of_a_value_is_recognised(
+    value: bytes, data: st.DataObject
+) -> None:
+    """It is damage; a torn value differs in more bits."""
+    bit = data.draw(st.integers(0, 8 * len(value) - 1))
+    damaged = bytearray(value)
+    damaged[bit // 8] ^= 1 << bit % 8
+
+    assert is_one_bit_wrong(bytes(damaged), crc32c(value))
+    assert not is_one_bit_wrong(value, crc32c(value))
+    damaged[bit // 8] ^= 0x55
+    damaged[0] ^= 0x0C
+    assert not is_one_bit_wrong(bytes(damaged), crc32c(value)) or damaged == value
 
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_never_a_record(data: bytes) -> None:
     """The decoders refuse other bytes with the documented error only."""
-    assert decode_header(VOLUME.prefix + data, VOLUME.prefix, 64) is None
+    assert decode_header(VOLUME.prefix + data, VOLUME, 64) is None
     with pytest.raises(DamagedRecordError):
         decode_record(VOLUME.prefix + data, VOLUME, 64, b"k")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volcache.store.format import make_seq
 from volcache.store.index import Index
 
-OLD = make_seq(0, 1)
-NEW = make_seq(0, 2)
+OLD = 1
+NEW = 2
 
 
 def make_index() -> Index:
@@ -40,7 +39,7 @@ def test_find_returns_the_position_set_last() -> None:
 def test_positions_at_the_limits_are_kept_exactly() -> None:
     """The highest sequence number, offset and size of the format fit an entry."""
     index = Index()
-    seq = make_seq(2**32 - 1, 2**16 - 1)
+    seq = 2**47 - 1
     index.add_volume(seq)
     index.set(b"k", seq, 2**40 - 1, 2**32 - 1)
 
@@ -170,7 +169,7 @@ class Model:
     def __init__(self) -> None:
         self.index = Index()
         self.positions: dict[bytes, tuple[int, int, int]] = {}
-        self.volumes = [make_seq(0, 0)]
+        self.volumes = [0]
         self.index.add_volume(self.volumes[0])
 
     def do(self, number: int, what: str, key: bytes) -> None:
@@ -187,7 +186,7 @@ class Model:
             self._rotate(number)
 
     def _rotate(self, number: int) -> None:
-        self.volumes.append(make_seq(number + 1, 0))
+        self.volumes.append(number + 1)
         self.index.add_volume(self.volumes[-1])
         if len(self.volumes) > 3:
             oldest = self.volumes.pop(0)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from volcache.store.format import Ring, VolumeUse
 from volcache.store.index_format import (
     Entry,
     IndexName,
@@ -18,7 +19,10 @@ from volcache.store.index_format import (
     encode_key,
 )
 
-NAME = IndexName(volume=3, generation=17, store_id=0x5F0C64D3C1F0A7BE)
+NAME = IndexName(
+    VolumeUse(volume=3, seq=17, ring=Ring.MAIN, salt=2**64 - 1),
+    store_id=0x5F0C64D3C1F0A7BE,
+)
 
 entries = st.lists(
     st.tuples(
@@ -63,11 +67,15 @@ def test_blocks_are_read_in_the_order_written(
     blocks: list[list[Entry]],
 ) -> None:
     """Blocks that were appended one by one are read one by one."""
-    data = encode_index_header(NAME)
+    data, checksum = encode_index_header(NAME)
     for number, block in enumerate(blocks):
-        data += encode_block(block, 100 + number, sealed=number == 4)
+        more, checksum = encode_block(
+            block, 100 + number, sealed=number == 4, previous=checksum
+        )
+        data += more
 
-    assert decode_index_header(data) == (1, NAME)
+    assert decode_index_header(data) == (2, NAME)
+    assert list(decode_blocks(data))[-1].checksum == checksum
     _, *found = decode_blocks(data)
     assert [decode_entries(block.lines) for block in found] == blocks
     assert [block.volume_end for block in found] == list(range(100, 100 + len(blocks)))
@@ -76,17 +84,22 @@ def test_blocks_are_read_in_the_order_written(
 
 def test_a_deletion_is_a_line_of_zeros() -> None:
     """The line of a deleted key is as the format says."""
-    block = encode_block([(b"gone", 0, 0)], 64, sealed=False)
+    block, _ = encode_block([(b"gone", 0, 0)], 64, sealed=False)
 
     assert block.startswith(b"gone 0 0\n# checkpoint 64 open ")
 
 
 def test_a_block_torn_at_any_byte_is_ignored() -> None:
     """Whatever part of the last block was written, the blocks before it are read."""
-    first = encode_index_header(NAME) + encode_block(
-        [(b"a", 64, 70)], 134, sealed=False
+    header, checksum = encode_index_header(NAME)
+    more, checksum = encode_block(
+        [(b"a", 64, 70)], 134, sealed=False, previous=checksum
     )
-    second = encode_block([(b"b", 134, 70), (b"c", 0, 0)], 204, sealed=True)
+    first = header + more
+    second, _ = encode_block(
+        [(b"b", 134, 70), (b"c", 0, 0)], 204, sealed=True, previous=checksum
+    )
+    assert len(list(decode_blocks(first + second))) == 3
 
     for length in range(len(second)):
         *_, last = decode_blocks(first + second[:length])
@@ -95,9 +108,11 @@ def test_a_block_torn_at_any_byte_is_ignored() -> None:
 
 def test_blocks_from_a_flipped_bit_on_are_ignored() -> None:
     """Blocks before the damaged one are read; it and all after it are not."""
-    header = encode_index_header(NAME)
-    first = encode_block([(b"a", 64, 70)], 134, sealed=False)
-    second = encode_block([(b"b", 134, 70)], 204, sealed=True)
+    header, checksum = encode_index_header(NAME)
+    first, checksum = encode_block(
+        [(b"a", 64, 70)], 134, sealed=False, previous=checksum
+    )
+    second, _ = encode_block([(b"b", 134, 70)], 204, sealed=True, previous=checksum)
 
     for bit in range(len(first) * 8):
         damaged = bytearray(first)
@@ -110,5 +125,19 @@ def test_a_file_of_another_kind_has_no_index_header() -> None:
     """Other text is not mistaken for the first line of an index file."""
     assert decode_index_header(b"") is None
     assert decode_index_header(b"key 64 70\n") is None
-    assert decode_index_header(encode_index_header(NAME)[:-60]) is None
+    assert decode_index_header(encode_index_header(NAME)[0][:-60]) is None
     assert not list(decode_blocks(b"key 64 70\n"))
+
+
+def test_a_block_is_valid_only_after_the_block_it_was_written_after() -> None:
+    """The checksums are cumulative: the last one identifies the whole file."""
+    header, checksum = encode_index_header(NAME)
+    first, after_first = encode_block(
+        [(b"a", 64, 70)], 134, sealed=False, previous=checksum
+    )
+    other, _ = encode_block([(b"x", 64, 70)], 134, sealed=False, previous=checksum)
+    second, _ = encode_block([(b"b", 134, 70)], 204, sealed=True, previous=after_first)
+
+    assert len(list(decode_blocks(header + first + second))) == 3
+    assert len(list(decode_blocks(header + other + second))) == 2
+    assert len(list(decode_blocks(header + second))) == 1

@@ -21,10 +21,21 @@ from support.stores import (
     reopen,
     value_of,
 )
-from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
+from volcache.errors import (
+    DiskFullError,
+    StoreIOError,
+    UnreadableRecordError,
+    ValueTooLargeError,
+)
 from volcache.store.files import OsFileSystem
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
-from volcache.store.index_format import decode_blocks, decode_entries, encode_block
+from volcache.store.index_format import (
+    decode_blocks,
+    decode_entries,
+    decode_segments,
+    encode_block,
+    encode_segment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +72,11 @@ def test_get_returns_a_value_with_all_its_metadata(tmp_path: Path) -> None:
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
     put = store.put(
-        b"a b/\xff", b"value", content_type=b"image/png", content_encoding=b"br"
+        b"a b/\xff",
+        b"value",
+        content_type=b"image/png",
+        content_encoding=b"br",
+        flags=7,
     )
 
     got = store.get(b"a b/\xff")
@@ -73,8 +88,9 @@ def test_get_returns_a_value_with_all_its_metadata(tmp_path: Path) -> None:
         b"image/png",
         b"br",
     )
-    assert (got.volume, got.generation, got.offset) == (0, 0, VOLUME_HEADER_BYTES)
-    assert (got.stored_ms, got.length, got.source) == (clock.now_ms, 5, "DISK")
+    assert (got.volume, got.flags, got.offset) == (0, 7, VOLUME_HEADER_BYTES)
+    stored_us = clock.now_ms * 1000
+    assert (got.stored_us, got.length, got.source) == (stored_us, 5, "DISK")
     assert store.stat(b"a b/\xff") == got._replace(value=b"")
     store.close()
 
@@ -231,14 +247,15 @@ def test_a_record_in_a_truncated_volume_is_a_miss(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_read_error_is_a_miss_and_the_key_stays(tmp_path: Path) -> None:
+def test_a_read_error_is_no_miss_and_the_key_stays(tmp_path: Path) -> None:
     """The disk may recover; after three errors in a row it counts as failed."""
     fs = FailingFileSystem()
     store = open_store(tmp_path, fs=fs)
     store.put(b"k", b"v")
     fs.failing["pread"] = errno.EIO
-    for _ in range(3):
-        assert store.get(b"k") is None
+    for read in (store.get, store.stat, store.get):
+        with pytest.raises(UnreadableRecordError, match="cannot be read"):
+            read(b"k")
     assert (store.stats.read_errors, store.stats.is_disk_good) == (3, False)
     fs.failing.clear()
 
@@ -457,10 +474,17 @@ def rewrite_index(directory: Path, change: Callable[[bytes, int, int], Entry]) -
     """Change every entry of the index file of volume 0, with right checksums."""
     path = directory / "index" / "0"
     first, *blocks = decode_blocks(path.read_bytes())
-    data = path.read_bytes()[: first.file_end]
+    data, checksum = path.read_bytes()[: first.file_end], first.checksum
     for block in blocks:
         entries = [change(*entry) for entry in decode_entries(block.lines)]
-        data += encode_block(entries, block.volume_end, sealed=block.sealed)
+        more, checksum = encode_block(
+            entries,
+            block.volume_end,
+            sealed=block.sealed,
+            previous=checksum,
+            before="".join(map(encode_segment, decode_segments(block.lines))),
+        )
+        data += more
     path.write_bytes(data)
 
 

@@ -30,7 +30,7 @@ class Model:
     def __init__(self, store: Store) -> None:
         """Start with an empty store."""
         self.store = store
-        self.live: dict[bytes, tuple[tuple[int, int], int]] = {}
+        self.live: dict[bytes, tuple[int, int]] = {}
         self.evicted_records = 0
         self.evicted_bytes = 0
 
@@ -38,7 +38,7 @@ class Model:
         """Store a value."""
         record = self.store.put(key, bytes(length))
         self._evict()
-        self.live[key] = ((record.generation, record.volume), record.size)
+        self.live[key] = (self.store.usage().active_seq, record.size)
 
     def delete(self, key: bytes) -> None:
         """Delete a key; the tombstone may cause a rotation."""
@@ -48,7 +48,7 @@ class Model:
 
     def _evict(self) -> None:
         """Remove and count the records of reclaimed volumes."""
-        valid = {(v.generation, v.id) for v in self.store.usage().volumes if v.used}
+        valid = {v.seq for v in self.store.usage().volumes if v.used}
         for key, (volume, size) in list(self.live.items()):
             if volume not in valid:
                 del self.live[key]
@@ -58,11 +58,11 @@ class Model:
     def agrees(self) -> None:
         """Compare the usage with the model."""
         usage = self.store.usage()
-        by_place: dict[tuple[int, int], list[int]] = {}
+        by_place: dict[int, list[int]] = {}
         for place, size in self.live.values():
             by_place.setdefault(place, []).append(size)
         for volume in usage.volumes:
-            sizes = by_place.get((volume.generation, volume.id), [])
+            sizes = by_place.get(volume.seq, [])
             assert (volume.live_records, volume.live) == (len(sizes), sum(sizes))
             assert volume.live + volume.dead == volume.used <= volume.size
         assert usage.keys == len(self.live) == self.store.count
@@ -104,8 +104,8 @@ def test_every_volume_id_is_listed(tmp_path: Path) -> None:
         fill_volume(store)
     usage = store.usage()
     assert [v.state for v in usage.volumes] == ["active", "sealed", "sealed", "sealed"]
-    assert [v.generation for v in usage.volumes] == [1, 0, 0, 0]
-    assert (usage.active_id, usage.active_generation) == (0, 1)
+    assert [v.seq for v in usage.volumes] == [5, 2, 3, 4]
+    assert (usage.active_id, usage.active_seq) == (0, 5)
     store.close()
 
 

@@ -1,0 +1,62 @@
+"""
+The second line of LOCK: how far the active volume was written, and the time.
+
+META.txt is replaced only when a volume is started or the store is stopped. In between,
+this line lets a start notice that a killed process had written more than the files now
+contain, because they were replaced by earlier ones. Pure functions over bytes; the layout
+is in docs/FORMAT.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from google_crc32c import value as crc32c
+
+from volcache.store.format import VERSION
+
+# Numbers have a fixed width: the line is overwritten in place, within one page.
+_LINE: Final = re.compile(
+    rb"volcache lock %d store ([0-9a-f]{16}) seq ([0-9]{15}) salt ([0-9a-f]{16})"
+    rb" end ([0-9]{13})"
+    rb" time ([0-9]{20}) boot ([0-9a-f]{8}) ([0-9a-f]{8})\n" % VERSION
+)
+
+
+class Progress(NamedTuple):
+    """How far a process has come."""
+
+    store_id: int
+    seq: int  # of the active volume
+    salt: int  # likewise
+    end: int  # of its last record
+    time_us: int  # microseconds since the epoch
+    boot: int  # CRC-32C of the boot id of the machine: the line is not synced
+
+
+def encode_progress(progress: Progress) -> bytes:
+    """Return the line."""
+    store_id, seq, salt, end, time_us, boot = progress
+    line = (
+        f"volcache lock {VERSION} store {store_id:016x} seq {seq:015d} salt {salt:016x}"
+        f" end {end:013d} time {time_us:020d} boot {boot:08x} "
+    ).encode()
+    return line + b"%08x\n" % crc32c(line)
+
+
+def decode_progress(data: bytes) -> Progress | None:
+    """Return what the line in LOCK says; None if there is none or it is damaged."""
+    found = _LINE.search(data)
+    if found is None or crc32c(data[found.start() : found.start(7)]) != int(
+        found[7], 16
+    ):
+        return None
+    return Progress(
+        int(found[1], 16),
+        int(found[2]),
+        int(found[3], 16),
+        int(found[4]),
+        int(found[5]),
+        int(found[6], 16),
+    )
