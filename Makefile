@@ -53,7 +53,7 @@ crash: ## the crash tests in full, every byte and bit: 5 minutes (SEED=1)
 	@tools/setup.sh test
 	@CRASH_EXTENT=0 CRASH_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -n $(CORES) \
 		--dist load --maxschedchunk 1 --timeout=7200 tests/crash tests/property \
-		tests/integration/test_abuse.py
+		tests/integration/test_abuse.py tests/integration/test_file_attacks.py
 
 mutations: ## break the store in 74 ways; each must make a test fail: 10 minutes
 	@tools/setup.sh test
