@@ -161,15 +161,22 @@ def main() -> None:
     add("--keys", type=int, default=1_000_000, help="how many (1000000)")
     add("--key-size", type=int, default=100, help="in bytes (100)")
     add("--value-size", type=int, default=10, help="in bytes (10)")
+    add("--volume-size", type=int, default=64 * MIB, help="in bytes (67108864)")
     add("--rounds", type=int, default=3, help="for each state (3)")
     options = parser.parse_args()
     job = Job(
-        keys=options.keys, key_size=options.key_size, value_size=options.value_size
+        keys=options.keys,
+        key_size=options.key_size,
+        value_size=options.value_size,
+        volume_size=options.volume_size,
     )
     with measuring(options.directory) as (_, work):
         in_new_process("fill", work / "store", job)
         rows = [measure(name, work / "store", job, options.rounds) for name in STATES]
-    print(f"\n{job.keys} keys of {job.key_size} bytes; memory in bytes for each:\n")
+    print(
+        f"\n{job.keys} keys of {job.key_size} bytes in volumes of {job.volume_size};"
+        " memory in bytes for each key:\n"
+    )
     head = ["opened from", "seconds", "keys/s", "RSS", "RSS at most"]
     print(table(head, rows))
 
