@@ -99,14 +99,13 @@ class Cache:
         """Return the record of a key with an empty `value`; see `get`."""
         try:
             record = self.store.stat(key)
+            if record is not None:
+                return record
+            record = self._get_hot(key)
         except UnreadableRecordError:
             record = self._get_hot(key)
             if record is None:
                 raise
-        else:
-            if record is not None:
-                return record
-            record = self._get_hot(key)
         return None if record is None else record._replace(value=b"")
 
     def put(

@@ -69,7 +69,7 @@ def check(directory: str, report: Callable[[str], None]) -> bool:
 def _check_hot(store: OfflineStore) -> Iterator[Finding]:
     """Verify HOT.txt, whose format belongs to the hot tier."""
     with suppress(OSError):  # It is missing for a server, too.
-        if is_damaged(store.hot_snapshot):
+        if is_damaged(store.directory.read_hot()):
             yield Finding("file", HOT, 0, "its checksum is wrong")
 
 

@@ -184,14 +184,9 @@ class _Repair:
             newest = active._replace(seq=self._replay.newest_seq)
             listed.append(following_volume(newest))
         kept = {volume.use for volume in listed}
-        before, _ = directory.read_manifest()
-        is_lost = before is None or store.inventory.is_manifest_lost
-        if (
-            is_lost
-            or before is None
-            or self.written
-            or kept != {v.use for v in before.volumes}
-        ):
+        manifest, _ = directory.read_manifest()
+        before = set() if manifest is None else {v.use for v in manifest.volumes}
+        if store.inventory.is_manifest_lost or self.written or kept != before:
             manifest = store.inventory.manifest._replace(
                 mount_count=store.inventory.manifest.mount_count + 1,
                 boot=directory.boot(),
@@ -200,12 +195,10 @@ class _Repair:
             directory.write_manifest(manifest)
             # What it says of a volume that is left out would refuse the next start.
             directory.clear_progress()
-            left_out = (
-                0 if before is None else len({v.use for v in before.volumes} - kept)
-            )
+            left_out = len(before - kept)
             what = f", {counted(left_out, 'volume')} left out" if left_out else ""
             self._done(f"{META}: written for {counted(len(kept), 'volume')}{what}")
-        if is_damaged(store.hot_snapshot):
+        if is_damaged(directory.read_hot()):
             directory.remove_hot()
             self._done(f"{HOT}: removed; all copies in memcached are discarded")
 

@@ -141,7 +141,7 @@ def take_inventory(
     files = _Files(directory, descriptors)
     manifest, exists = directory.read_manifest()
     if manifest is None:
-        if files.headers or files.named():
+        if files.headers or files.without_header():
             return _Rebuilt(files, lenient=lenient).inventory()
         if files.damaged and not exists:
             message = (
@@ -174,6 +174,14 @@ def _new_store(directory: StoreDirectory, *, is_manifest_lost: bool) -> Inventor
     )
 
 
+class _IndexFacts(NamedTuple):
+    """What an index file says of its volume."""
+
+    name: IndexName
+    segments: tuple[Segment, ...]
+    end: int  # of the last record that it lists
+
+
 class _Files:
     """
     The headers of the data files, and the first lines of index files where needed.
@@ -195,6 +203,7 @@ class _Files:
             if fd != NO_FILE:
                 self._read_header(volume, fd)
         self._ids = {*descriptors, *directory.index_ids()}
+        self._index_files: dict[int, _IndexFacts | None] = {}
 
     def _read_header(self, volume: int, fd: int) -> None:
         try:
@@ -211,32 +220,30 @@ class _Files:
         elif any(data):
             self.damaged.append(volume)
 
-    def index_name(self, volume: int) -> IndexName | None:
-        """Return the first line of an index file; None if it is not intact."""
+    def index_file(self, volume: int) -> _IndexFacts | None:
+        """Return what an index file says; None if its first line is not intact."""
+        if volume not in self._index_files:
+            self._index_files[volume] = self._read_index_file(volume)
+        return self._index_files[volume]
+
+    def _read_index_file(self, volume: int) -> _IndexFacts | None:
         data = read_whole(self.directory, self.directory.index_path(volume))
         named = decode_index_header(data)
         if named is None or not has_block(data):
             return None
         version, name = named
         refuse_other_version(self.directory.root, f"{INDEX}/{volume}", version)
-        return name if name.use.volume == volume else None
-
-    def index_segments(self, name: IndexName) -> tuple[tuple[Segment, ...], int]:
-        """Return the segments and the end that an index file names."""
-        path = self.directory.index_path(name.use.volume)
-        contents = IndexContents(read_whole(self.directory, path), name)
+        if name.use.volume != volume:
+            return None
+        contents = IndexContents(data, name)
         for _ in contents.read():
             pass
-        return tuple(contents.segments), contents.volume_end
+        return _IndexFacts(name, tuple(contents.segments), contents.volume_end)
 
-    def named(self) -> dict[int, IndexName]:
-        """Return the first lines of the index files of volumes without a header."""
-        found = {
-            volume: self.index_name(volume)
-            for volume in self._ids
-            if volume not in self.headers
-        }
-        return {volume: name for volume, name in found.items() if name is not None}
+    def without_header(self) -> list[_IndexFacts]:
+        """Return what the index files of the volumes without a header say."""
+        found = (self.index_file(volume) for volume in self._ids - set(self.headers))
+        return [facts for facts in found if facts is not None]
 
 
 def _text_of(use: VolumeUse, store_id: int) -> str:
@@ -294,7 +301,8 @@ class _Comparison:
             if use != self._active or listed.state != "open":
                 self.damaged.append(use.volume)
         elif (header.use, header.store_id) != (use, self._store_id):
-            name = self._files.index_name(use.volume)
+            facts = self._files.index_file(use.volume)
+            name = None if facts is None else facts.name
             if self._is_stale(listed, header, name):
                 self.stale.append(use.volume)
             else:
@@ -549,13 +557,14 @@ class _Rebuilt:
         files, found = self._files, list[_Candidate]()
         for volume, header in files.headers.items():
             name = IndexName(header.use, header.store_id)
-            segments, end = files.index_segments(name)
+            nothing = _IndexFacts(name, (), VOLUME_HEADER_BYTES)
+            facts = files.index_file(volume) or nothing
+            other = facts.name
+            self._names += [name, other]
+            _, segments, end = facts if other == name else nothing
             found.append(_Candidate(*name, header, segments, end))
-            other = files.index_name(volume)
-            self._names += [name, other or name]
             if (
-                other is not None
-                and other.store_id == name.store_id
+                other.store_id == name.store_id
                 and other.use.seq >= name.use.seq
                 and other != name
             ):
@@ -564,9 +573,9 @@ class _Rebuilt:
                     f"{DATA}/{volume} and {INDEX}/{volume} do not belong together:"
                     f" {_text_of(*name)} and {_text_of(*other)}"
                 )
-        for name in files.named().values():
+        for name, segments, end in files.without_header():
             self._names.append(name)
-            found.append(_Candidate(*name, None, *files.index_segments(name)))
+            found.append(_Candidate(*name, None, segments, end))
         return found
 
     def _store_id(self, candidates: list[_Candidate]) -> int:

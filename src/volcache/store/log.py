@@ -318,7 +318,7 @@ class CircularLog:
         volume.start(
             volume.started_ms,
             mount_count=self.manifest.mount_count,
-            oldest_seq=min(old.seq for old in [*kept, volume]),
+            oldest_seq=[*kept, volume][0].seq,
             previous_salt=self.active.last_salt,
         )
         try:
@@ -450,16 +450,17 @@ class CircularLog:
         # must be synced when this returns.
         with self._lock:
             active = self.active
-            # A start notices by them if the data file was replaced.
-            self.write_index(active)
+            # By them a start notices that files were replaced.
+            if active.has_index_backlog:
+                self.note_progress()
+            elif active.pending:
+                self.write_index(active)
         while self._unsynced:
             volume = self._unsynced.popleft()
             self._sync_unlocked(volume)
             with self._lock:
                 volume.close_index_file()
         self._sync_unlocked(active)
-        if (self._noted.seq, self._noted.end) != (active.seq, active.end):
-            self.note_progress()
         self._stats.syncs.observe(started_ns, perf_counter_ns() - started_ns)
 
     def _sync_unlocked(self, volume: Volume) -> None:

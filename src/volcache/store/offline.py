@@ -151,16 +151,6 @@ class OfflineStore:
                 if isinstance(event, Found):
                     yield volume, event
 
-    @property
-    def hot_snapshot(self) -> bytes:
-        """
-        The contents of HOT.txt; empty if there is none.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        return self.directory.read_hot()
-
     def _check_root(self) -> None:
         for name in self.directory.fs.names(self.directory.root):
             if name not in NAMES:

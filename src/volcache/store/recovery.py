@@ -4,15 +4,15 @@ Recovery: open a mount point at startup.
 1. Open the data files and take an inventory (`inventory.py`): nothing is changed.
 2. Replay the volumes into the index, oldest first, so that later entries win: the entries
    of the index file, then the records after the last entry, found by a scan.
-3. Add what the scan found to the index files, so that the next start need not scan again.
-   Remove volumes beyond `volume_num`.
+3. Remove volumes beyond `volume_num`, and those that may have outdated records. Add what
+   the scan found to the index files, so that the next start need not scan again.
 4. Write META.txt, with a new mount count and what is known of each volume now. All that
    follows carries that mount count.
 
 Damage never ends the start: it is counted, logged and skipped. But a record that might be
-outdated is never served. If it is not known which keys a volume had, all older volumes are
-dropped. Where a file was replaced, or where the disk does not answer, the start is refused
-instead, because the records may still be recovered.
+outdated is never served. If it is not known which keys a volume had, it and all older ones
+are dropped. Where a file was replaced, or where the disk does not answer, the start is
+refused instead, because the records may still be recovered.
 """
 
 from __future__ import annotations
@@ -175,10 +175,8 @@ class _Recovery:
         self._replay.refuse()
         # From here on, files are changed.
         self._clock.advance_to(self._replay.latest_us)
-        if not inventory.manifest.mount_count:
-            directory.write_manifest(
-                inventory.manifest
-            )  # A new store, before its files.
+        if not inventory.manifest.mount_count:  # A new store: before its files.
+            directory.write_manifest(inventory.manifest)
         ids = {*range(self._volume_num), *(volume.id for volume in found)}
         _create_data_files(directory, self._descriptors, ids)
         for volume in found:
@@ -405,6 +403,11 @@ class Replay:
         if self._unreadable:
             raise self._unreadable[0]
 
+    def _mismatch(self, seq: int, why: str) -> None:
+        """Refuse the start, or else drop the volumes up to a sequence number."""
+        self._mismatched.append(why)
+        self._known_from = max(self._known_from, seq + 1)
+
     def drop_unknown(self, volumes: list[Volume]) -> list[Volume]:
         """Drop the volumes that may have outdated records; return them, the oldest."""
         unknown = [volume for volume in volumes if volume.seq < self._known_from]
@@ -428,17 +431,17 @@ class Replay:
         other = contents.other_use
         if other is not None and other.seq > self._active.seq:
             self.newest_seq = max(self.newest_seq, other.seq)
-            self._known_from = self._active.seq + 1
-            self._mismatched.append(
+            self._mismatch(
+                self._active.seq,
                 f"{INDEX}/{volume.id} is newer (seq {other.seq}) than META.txt (seq"
-                f" {self._active.seq}); put back the right files"
+                f" {self._active.seq}); put back the right files",
             )
         last = self._replay_entries(volume, contents)
         if contents.is_of_copy:
-            self._known_from = max(self._known_from, volume.seq + 1)
-            self._mismatched.append(
+            self._mismatch(
+                volume.seq,
                 f"{INDEX}/{volume.id} and META.txt do not belong together: one of them is"
-                " that of a copy of this mount point; put back the right file"
+                " that of a copy of this mount point; put back the right file",
             )
         tail = Tail(contents.volume_end, [], has_gap=False)
         if is_whole(contents, listed):
@@ -476,15 +479,15 @@ class Replay:
 
     def _check_known(self, volume: Volume, contents: IndexContents, tail: Tail) -> None:
         """Find out whether all keys of a volume are known, now that it was scanned."""
-        is_rejected = volume.id in self._inventory.rejected_ids
-        if is_rejected and not self._lenient:
+        if volume.id in self._inventory.rejected_ids:
             replaced = "; ".join(map(str, self._inventory.rejected))
-            self._mismatched.append(
+            self._mismatch(
+                volume.seq,
                 f"{DATA}/{volume.id} was replaced and its index file is not complete, so"
                 f" that it is unknown which older values it replaced: {replaced}; put back"
-                " the right file"
+                " the right file",
             )
-        elif is_rejected or not self._is_known(volume, contents, tail):
+        elif not self._is_known(volume, contents, tail):
             # Its other records may be outdated, too.
             self._known_from = max(self._known_from, volume.seq + 1)
             self._recovery.count_unknown(volume.id, tail.end)

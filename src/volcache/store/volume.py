@@ -73,6 +73,7 @@ class Volume:
 
     __slots__ = (
         "_fs",
+        "_identities",
         "_index_batch",
         "_index_checksum",
         "_index_file",
@@ -118,6 +119,8 @@ class Volume:
         self._unnamed: list[Segment] = []  # segments that the index file does not name
         self.identity = volume_identity(use.volume, use.salt)
         self.identity_start = 0
+        # By where the records with it begin, in order; the last one is `identity`.
+        self._identities = [(0, self.identity)]
         for segment in segments:
             self.add_segment(segment)
         self.end = VOLUME_HEADER_BYTES
@@ -153,16 +156,13 @@ class Volume:
         self._unnamed.append(segment)
         self.identity = volume_identity(self.id, segment.salt)
         self.identity_start = segment.start
+        before = [one for one in self._identities if one[0] < segment.start]
+        self._identities = [*before, (segment.start, self.identity)]
 
     def identity_at(self, offset: int) -> VolumeIdentity:
         """Return the identity of a record at an offset."""
-        if offset >= self.identity_start:
-            return self.identity
-        salt = self.use.salt
-        for segment in self.segments:
-            if segment.start <= offset:
-                salt = segment.salt
-        return volume_identity(self.id, salt)
+        found = reversed(self._identities)
+        return next(identity for start, identity in found if start <= offset)
 
     @property
     def pending(self) -> tuple[Entry, ...]:
