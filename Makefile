@@ -9,7 +9,10 @@ JOBS ?= $(shell echo $$(($(CORES) * 3 / 2)))
 # Seconds that a test may take before it fails with a traceback.
 TIMEOUT ?= 300
 
-LINT := lint-types lint-imports lint-code lint-format
+LINT := lint-types lint-imports lint-code lint-format lint-native
+# What differs without the extension.
+PURE := tests/unit/store tests/golden tests/crash tests/property/test_store_model.py \
+	tests/property/test_fuzz.py
 # Each worker gets one test at a time: some take a thousand times as long as others.
 WORKERS := -n $(JOBS) --dist load --maxschedchunk 1
 AT_ONCE := --no-print-directory -j$(CORES) --output-sync=target
@@ -22,11 +25,11 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster check test crash mutations soak screenshot bench reference lint \
-	format setup clean unit $(LINT)
+.PHONY: help run cluster check test pure sanitize aarch64 crash fuzz mutations soak \
+	screenshot bench reference lint format setup clean unit $(LINT)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 run: ## serve ./data at 127.0.0.1:1234 until Ctrl-C (CONFIG=FILE)
 	@tools/setup.sh run
@@ -46,14 +49,42 @@ check: ## lint, types and the fast unit tests, for use while editing: 20 seconds
 test: ## lint, types and all tests: 2 minutes (PYTEST_ARGS=... JOBS=N)
 	@tools/setup.sh test
 	@$(MAKE) $(AT_ONCE) $(LINT)
+	@echo "== tests/native"
+	@tools/native_tests.sh asan 2
 	@echo "== pytest"
 	@$(PYTHON) -m pytest $(WORKERS) --timeout=$(TIMEOUT) $(PYTEST_ARGS)
+ifeq ($(PYTEST_ARGS),)
+	@echo "== pytest without the extension"
+	@VOLCACHE_PURE=1 $(PYTHON) -m pytest $(WORKERS) -m "not slow" -p no:schemathesis \
+		--timeout=$(TIMEOUT) $(PURE)
+endif
 
-crash: ## the crash tests in full, every byte and bit: 5 minutes (SEED=1)
+pure: ## all tests without the C code: 2 minutes (PYTEST_ARGS=... JOBS=N)
+	@tools/setup.sh test
+	@VOLCACHE_PURE=1 $(PYTHON) -m pytest $(WORKERS) --timeout=$(TIMEOUT) $(PYTEST_ARGS)
+
+sanitize: ## the C code with sanitizers of memory and threads: 3 minutes (SECONDS=10 SEED=1)
+	@tools/setup.sh test
+	@tools/native_tests.sh asan $(or $(SECONDS),10) $(or $(SEED),1)
+	@tools/native_tests.sh tsan $(or $(SECONDS),10) $(or $(SEED),1)
+	@tools/native_tests.sh extension $(WORKERS) -p no:schemathesis --timeout=7200 \
+		tests/unit/store tests/golden tests/property/test_store_model.py \
+		tests/property/test_fuzz.py
+
+aarch64: ## the C code for 64-bit ARM in an emulator: 1 minute (SECONDS=10 SEED=1)
+	@tools/setup.sh aarch64
+	@tools/native_tests.sh aarch64 $(or $(SECONDS),10) $(or $(SEED),1)
+
+crash: ## the crash tests in full, every byte and bit, and fuzzing: 7 minutes (SEED=1)
 	@tools/setup.sh test
 	@CRASH_EXTENT=0 CRASH_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -n $(CORES) \
 		--dist load --maxschedchunk 1 --timeout=7200 tests/crash tests/property \
 		tests/integration/test_abuse.py tests/integration/test_file_attacks.py
+	@tools/native_tests.sh fuzz $(or $(SECONDS),60) $(or $(SEED),1)
+
+fuzz: ## random input for the C code, with libFuzzer: 3 minutes (SECONDS=60 SEED=1)
+	@tools/setup.sh fuzz
+	@tools/native_tests.sh fuzz $(or $(SECONDS),60) $(or $(SEED),1)
 
 mutations: ## break the store in 74 ways; each must make a test fail: 10 minutes
 	@tools/setup.sh test
@@ -97,6 +128,10 @@ lint-types:
 	@echo "== mypy"
 	@$(BIN)/mypy
 
+lint-native:
+	@echo "== gcc, cppcheck"
+	@tools/native_tests.sh lint
+
 unit:
 	@echo "== pytest tests/unit"
 	@$(PYTHON) -m pytest -n $(CORES) -m "not slow" -p no:schemathesis \
@@ -113,4 +148,5 @@ setup: ## install what run and test need, and nothing else: 1 minute
 clean: ## remove what the other targets made, except ./data and ./cluster
 	rm -rf .venv .cache build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache
 	rm -rf .ruff_cache .coverage src/volcache.egg-info
+	rm -f src/volcache/store/_core/_native.*.so
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from volcache.config import ENVIRONMENT_PREFIX
+from volcache.config import ENVIRONMENT_PREFIX, PURE_VARIABLE
 
 
 def pytest_collection_modifyitems(
@@ -25,5 +25,5 @@ def _is_short(item: pytest.Item) -> bool:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the settings of whoever runs the tests, also for the servers they start."""
     for name in list(os.environ):
-        if name.startswith(ENVIRONMENT_PREFIX):
+        if name.startswith(ENVIRONMENT_PREFIX) and name != PURE_VARIABLE:
             monkeypatch.delenv(name)

@@ -6,10 +6,13 @@
 #   tools/setup.sh cluster and of a cluster on this machine: memcached and nginx
 #   tools/setup.sh test    all of these, and of the tests
 #   tools/setup.sh bench   cluster and wrk, for the benchmarks
+#   tools/setup.sh fuzz    run and clang, for fuzzing
+#   tools/setup.sh aarch64 run, a compiler for 64-bit ARM and an emulator
 #
 # System packages are installed by apt, as root or through sudo; without apt the missing
 # ones are listed. Python packages go to .venv. A stamp in .venv records the requirements
-# that were installed: a second run takes milliseconds, a changed file is detected.
+# that were installed: a second run takes milliseconds, a changed file is detected. Another
+# records the sources of the extension, which is built again when they change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -91,6 +94,25 @@ missing_for_test() {
         echo libpopt0
     command -v openssl >/dev/null || echo openssl
     command -v systemd-analyze >/dev/null || echo systemd
+}
+
+# Prints the missing packages of the checks.
+missing_for_lint() {
+    command -v cppcheck >/dev/null || echo cppcheck
+}
+
+# Prints the missing packages of fuzzing. libFuzzer is not in the package of clang.
+missing_for_fuzz() {
+    command -v clang >/dev/null || echo clang
+    compgen -G "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*" >/dev/null ||
+        echo libclang-rt-dev
+}
+
+# Prints the missing packages of the tests for 64-bit ARM.
+missing_for_aarch64() {
+    command -v aarch64-linux-gnu-gcc >/dev/null || echo gcc-aarch64-linux-gnu
+    [ -e /usr/aarch64-linux-gnu/include/stdlib.h ] || echo libc6-dev-arm64-cross
+    command -v qemu-aarch64 >/dev/null || echo qemu-user
 }
 
 as_root() {
@@ -200,7 +222,7 @@ pip_install() {
 }
 
 # The build backend is pinned in pyproject.toml and installed first, so that bjoern and
-# this package are not built with its latest version.
+# this package are not built with its latest version. pip also builds the extension.
 install_run_requirements() {
     local backend
     backend=$("$VENV_PYTHON" -c 'import tomllib
@@ -208,10 +230,31 @@ with open("pyproject.toml", "rb") as file:
     print(*tomllib.load(file)["build-system"]["requires"])')
     say "installing requirements.txt into .venv"
     rm -f .venv/run.stamp
+    remove_extension
     # shellcheck disable=SC2086 # One word per requirement.
     pip_install $backend
     pip_install --use-pep517 --no-build-isolation -r requirements.txt -e .
     signature "${RUN_FILES[@]}" >.venv/run.stamp
+    ! has_extension || signature "${NATIVE_FILES[@]}" >.venv/native.stamp
+}
+
+has_extension() { compgen -G "$CORE/_native.*.so" >/dev/null; }
+
+extension_is_built() { has_extension && is_installed native.stamp "${NATIVE_FILES[@]}"; }
+
+# A failed build would take an earlier one from build/.
+remove_extension() {
+    rm -f .venv/native.stamp "$CORE"/_native.*.so build/lib.*/volcache/store/_core/*.so
+}
+
+# Unlike pip, shows what the compiler says. Fails if it fails. Where the tests have installed
+# ccache, only a changed file is compiled again.
+build_extension() {
+    say "building the extension of the store"
+    remove_extension
+    ! command -v ccache >/dev/null || local -x CC="ccache gcc" CCACHE_DIR=$PWD/.cache/ccache
+    "$VENV_PYTHON" setup.py --quiet build_ext --inplace --force && has_extension &&
+        signature "${NATIVE_FILES[@]}" >.venv/native.stamp
 }
 
 install_test_requirements() {
@@ -235,7 +278,11 @@ make_venv() {
     printf '%s\n' "$PWD" >.venv/made_at
 }
 
+CORE=src/volcache/store/_core
 RUN_FILES=(requirements.txt pyproject.toml)
+shopt -s nullglob
+NATIVE_FILES=(setup.py "$CORE"/*.{c,h,pxd,pxi,pyx})
+shopt -u nullglob
 CLUSTER_FILES=(conf/cluster/requirements.txt)
 TEST_FILES=(tests/requirements.txt)
 
@@ -244,8 +291,8 @@ TEST_FILES=(tests/requirements.txt)
 main() {
     local purpose=${1:-} python="" missing=()
     case $purpose in
-        run | lint | cluster | test | bench) ;;
-        *) die "usage: tools/setup.sh run|lint|cluster|test|bench" ;;
+        run | lint | cluster | test | bench | fuzz | aarch64) ;;
+        *) die "usage: tools/setup.sh run|lint|cluster|test|bench|fuzz|aarch64" ;;
     esac
 
     # Concurrent runs, as of `make run` and `make test`, wait for each other.
@@ -254,7 +301,8 @@ main() {
         flock 9
     fi
 
-    if ! venv_is_usable || ! is_installed run.stamp "${RUN_FILES[@]}"; then
+    if ! venv_is_usable || ! is_installed run.stamp "${RUN_FILES[@]}" ||
+        ! extension_is_built; then
         if ! python=$(find_python); then
             # Without Python the missing packages cannot be detected: install all.
             install_packages python3 python3-venv python3-dev gcc libc6-dev libev-dev
@@ -268,16 +316,27 @@ main() {
             mapfile -t -O "${#missing[@]}" missing < <(missing_for_cluster)
             ;;
     esac
-    if [ "$purpose" = bench ]; then
-        mapfile -t -O "${#missing[@]}" missing < <(missing_for_bench)
-    fi
-    if [ "$purpose" = test ]; then
-        mapfile -t -O "${#missing[@]}" missing < <(missing_for_test)
-    fi
+    case $purpose in
+        lint | test)
+            mapfile -t -O "${#missing[@]}" missing < <(missing_for_lint)
+            ;;
+    esac
+    case $purpose in
+        aarch64 | bench | fuzz | test)
+            mapfile -t -O "${#missing[@]}" missing < <("missing_for_$purpose")
+            ;;
+    esac
     [ "${#missing[@]}" = 0 ] || install_packages "${missing[@]}"
 
     venv_is_usable || make_venv "$python"
     is_installed run.stamp "${RUN_FILES[@]}" || install_run_requirements
+    if ! extension_is_built && ! build_extension; then
+        # The service needs no extension; a test without it would be of something else.
+        case $purpose in
+            lint | test | bench) die "the extension of the store cannot be built" ;;
+            *) say "the extension of the store cannot be built; it works without, slower" ;;
+        esac
+    fi
     case $purpose in
         cluster | test)
             is_installed cluster.stamp "${CLUSTER_FILES[@]}" ||

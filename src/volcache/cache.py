@@ -62,8 +62,17 @@ class Cache:
         self._hot: HotTier = hot or NoHotTier()
         self._promotion = promotion
         # Keys promoted since the start, oldest first. After a restart a key is read from
-        # the disk until it is promoted again.
-        self._promoted: dict[bytes, None] = {}
+        # the disk until it is promoted again. The object stays the same.
+        self.promoted: dict[bytes, None] = {}
+
+    @property
+    def has_hot_tier(self) -> bool:
+        """Whether there is a hot tier; without one, all is in the store."""
+        return not isinstance(self._hot, NoHotTier)
+
+    def may_hold(self, key: bytes) -> bool:
+        """Return whether the hot tier may have a copy of a key; no call to a server."""
+        return self._hot.may_hold(key)
 
     def get(self, key: bytes) -> Record | None:
         """
@@ -75,13 +84,13 @@ class Cache:
         Raises:
             UnreadableRecordError: The disk refused, and the hot tier has no copy.
         """
-        was_promoted = key in self._promoted
+        was_promoted = key in self.promoted
         if was_promoted:
             record = self._get_hot(key)
             if record is not None:
                 return record
             # memcached dropped the copy or is down; the key must be promoted again.
-            del self._promoted[key]
+            del self.promoted[key]
         try:
             record = self.store.get(key)
         except UnreadableRecordError:
@@ -91,9 +100,13 @@ class Cache:
             return record
         if record is None:
             return None if was_promoted else self._get_hot(key)
-        if self._promotion is not None and self._promotion.is_hot_now(key):
-            self._promote(key, record)
+        self.count_disk_read(key, record.expires_ms)
         return record
+
+    def count_disk_read(self, key: bytes, expires_ms: int) -> None:
+        """Count a read of a key from the disk, and promote it if it is hot now."""
+        if self._promotion is not None and self._promotion.is_hot_now(key):
+            self._promote(key, expires_ms)
 
     def stat(self, key: bytes) -> Record | None:
         """Return the record of a key with an empty `value`; see `get`."""
@@ -160,7 +173,7 @@ class Cache:
         """
         self.store.flush()
         self._hot.flush()
-        self._promoted = {}
+        self.promoted.clear()
         if self._promotion is not None:
             self._promotion.clear()
 
@@ -194,9 +207,9 @@ class Cache:
 
     def hot_state(self) -> HotState | None:
         """Return the state of the hot tier; None without one."""
-        if isinstance(self._hot, NoHotTier):
+        if not self.has_hot_tier:
             return None
-        return HotState(self._hot.stats, self._hot.up, len(self._promoted))
+        return HotState(self._hot.stats, self._hot.up, len(self.promoted))
 
     def _get_hot(self, key: bytes) -> Record | None:
         """Return the copy of a key if the store accepts it."""
@@ -211,14 +224,14 @@ class Cache:
             return None
         return record._replace(source="MEMC")
 
-    def _promote(self, key: bytes, record: Record) -> None:
+    def _promote(self, key: bytes, expires_ms: int) -> None:
         copy = self.store.read_raw(key)
-        if copy is None or not self._hot.promote(key, copy, record.expires_ms):
+        if copy is None or not self._hot.promote(key, copy, expires_ms):
             return
-        self._promoted[key] = None
-        if len(self._promoted) > _PROMOTED_MAX:
-            del self._promoted[next(iter(self._promoted))]
+        self.promoted[key] = None
+        if len(self.promoted) > _PROMOTED_MAX:
+            del self.promoted[next(iter(self.promoted))]
 
     def _invalidate(self, key: bytes) -> None:
-        self._promoted.pop(key, None)
+        self.promoted.pop(key, None)
         self._hot.invalidate(key)

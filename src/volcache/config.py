@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from volcache.settings import Setting
 
 ENVIRONMENT_PREFIX: Final = "VOLCACHE_"
+# Read when the store is imported: 1 means without the extension.
+PURE_VARIABLE: Final = "VOLCACHE_PURE"
 RECORD_OVERHEAD_MAX: Final = 4096  # Bytes; header, content type and encoding fit well.
 SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
 SAMPLE_COLUMNS: Final = 88
@@ -87,7 +89,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
     """Yield the settings of the environment; other variables are ignored."""
     by_variable = {ENVIRONMENT_PREFIX + s.name.upper(): s for s in SETTINGS}
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == PURE_VARIABLE:
             continue
         setting = by_variable.get(variable)
         if setting is None:

@@ -22,6 +22,7 @@ from volcache.hot.versions import KeyVersions
 from volcache.http.access_log import AccessLog
 from volcache.http.admin import Admin
 from volcache.http.app import App, Limits
+from volcache.http.native_app import with_fast_path
 from volcache.http.slow_log import SlowLog
 from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
@@ -32,8 +33,11 @@ from volcache.server.bjoern import activated_listener, listen, serve
 from volcache.server.connections import IdleReaper
 from volcache.server.drain import block_hangups, stop_signals_blocked
 from volcache.store import PeriodicSync, Store
+from volcache.store.native import warn_if_python
 
 if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
     from volcache.settings import Config
     from volcache.store import SyncMode
 
@@ -127,11 +131,11 @@ def _open_access_file(config: Config, parts: ExitStack) -> LogWriter | None:
 
 def _with_access_log(
     app: App, file: LogWriter | None, config: Config
-) -> App | AccessLog:
-    """Wrap the application in the access log if it is configured."""
+) -> WSGIApplication:
+    """Add the fast path, and the access log if it is configured."""
     if file is None:
-        return app
-    return AccessLog(app, file.add, as_json=config.log_format == "json")
+        return with_fast_path(app, is_merged=True)
+    return AccessLog(with_fast_path(app), file.add, as_json=config.log_format == "json")
 
 
 def _reopen_logs(access_file: LogWriter | None) -> None:
@@ -145,6 +149,7 @@ def _reopen_logs(access_file: LogWriter | None) -> None:
 def _open_store(config: Config) -> tuple[Store, float]:
     """Open the store; return it with the seconds that this took."""
     started = time.monotonic()
+    warn_if_python()
     _logger.info("recovery.started mount_point=%r", config.mount_point)
     store = Store.open(
         config.mount_point,

@@ -11,6 +11,7 @@ import pytest
 from support.memcached import MemcachedProcess
 from support.process import ServerProcess
 from support.samples import samples_of, total
+from support.stores import counted_size
 from support.wire import exchange
 
 if TYPE_CHECKING:
@@ -315,7 +316,7 @@ def test_eviction_and_damage_are_counted(server: ServerProcess, tmp_path: Path) 
     assert found["volcache_rotations_total"] == 2
     assert found["volcache_rotation_duration_seconds_count"] == 2
     assert found["volcache_evicted_records_total"] == SMALL_KEYS
-    assert found["volcache_evicted_bytes_total"] == sum(sizes)
+    assert found["volcache_evicted_bytes_total"] == sum(map(counted_size, sizes))
     assert found["volcache_damaged_records_total"] == 1
     assert store_misses(found) == {"damaged": 1, "absent": 1, "evicted": 1}
     assert total(found, "volcache_disk_errors_total") == 0

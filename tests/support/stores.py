@@ -14,6 +14,7 @@ from volcache.store.clock import Clock
 from volcache.store.files import OsFileSystem, read_file
 from volcache.store.format import VOLUME_HEADER_BYTES, decode_volume_header
 from volcache.store.index_format import decode_block, decode_blocks
+from volcache.store.native import IS_NATIVE
 from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
 from volcache.store.volume import Volume
 
@@ -209,6 +210,15 @@ def reopen(store: Store, directory: Path | str, **options: Any) -> Store:
 def value_of(record: Record | None) -> bytes | None:
     """Return the value, None for a miss."""
     return None if record is None else record.value
+
+
+def counted_size(size: int) -> int:
+    """Return the bytes that the index counts for a live record of a size."""
+    if not IS_NATIVE:
+        return size
+    from volcache.store._core import _native  # noqa: PLC0415 - May be missing.
+
+    return _native.size_middle(size)
 
 
 def fill_volume(store: Store, prefix: bytes = b"fill") -> list[bytes]:

@@ -81,6 +81,11 @@ def test_environment_overrides_file(path: Path) -> None:
     assert (config.port, config.volume_num) == (9000, 3)
 
 
+def test_the_variable_of_the_extension_is_no_setting() -> None:
+    """It is read when the store is imported, before there are settings."""
+    assert load_config(None, {"VOLCACHE_PURE": "1"}) == load_config(None, {})
+
+
 def test_empty_file_means_all_defaults(path: Path) -> None:
     """A file may leave out every setting."""
     path.write_text("")

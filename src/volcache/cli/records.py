@@ -44,8 +44,8 @@ class LiveRecords:
 
     def __contains__(self, place: Place) -> bool:
         """Return whether the record at this place is the live one of its key."""
-        position = (place.volume.seq, place.offset, place.size)
-        return self._index.find(place.key) == position
+        found = self._index.find(place.key)
+        return found is not None and found[:2] == (place.volume.seq, place.offset)
 
     def take(self) -> Iterator[Place]:
         """

@@ -41,7 +41,6 @@ from volcache.store.directory import (
 )
 from volcache.store.files import OsFileSystem, replace_file
 from volcache.store.format import VOLUME_ID_MAX
-from volcache.store.index import Index
 from volcache.store.index_format import (
     encode_block,
     encode_index_header,
@@ -50,8 +49,8 @@ from volcache.store.index_format import (
 from volcache.store.inventory import following_volume
 from volcache.store.manifest import ListedVolume
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
-from volcache.store.recovery import Replay, drop_volumes
-from volcache.store.scan import Gap, VolumeReader
+from volcache.store.recovery import Replay, drop_volumes, open_contents
+from volcache.store.scan import Gap
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
 from volcache.text import counted
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
 
     from volcache.store.files import FileSystem
     from volcache.store.index_file import IndexContents
+    from volcache.store.index_format import Entry
     from volcache.store.volume import Volume
 
 _TEMPORARY: Final = ".new"  # The suffix of a file that replaces another one.
@@ -120,7 +120,11 @@ class _Repair:
         self._directory = store.directory
         self._report = report
         self._replay = Replay(
-            store.directory, store.inventory, Index(), RecoveryStats(), lenient=True
+            store.directory,
+            store.inventory,
+            store.make_index(),
+            RecoveryStats(),
+            lenient=True,
         )
         self._checksums: dict[int, int | None] = {}  # of the index files, by seq
         self.written = 0
@@ -224,7 +228,7 @@ class _Repair:
         is_active = volume is self._store.active
         before = read_whole(self._directory, path)
         entries, kept = list(volume.pending), contents.file_end
-        lines, mistakes = self._compare(volume, contents)
+        lines, mistakes = self._compare(volume)
         if mistakes:
             entries, kept = lines + entries, 0
         data, checksum = before[:kept], contents.checksum
@@ -261,28 +265,36 @@ class _Repair:
             f" {counted(len(entries), 'record')} added from the volume{wrong}"
         )
 
-    def _compare(
-        self, volume: Volume, contents: IndexContents
-    ) -> tuple[list[tuple[bytes, int, int]], int]:
-        """Return the correct lines, and how many lines are wrong or missing."""
-        walk = EntryWalk(contents)
-        reader = VolumeReader(self._directory.fs, volume, walk.end)
-        lines: list[tuple[bytes, int, int]] = []
+    def _compare(self, volume: Volume) -> tuple[list[Entry], int]:
+        """Return the correct lines if any are wrong or missing, and how many are."""
+        contents = open_contents(self._directory, volume)
+        walk = EntryWalk(self._directory.fs, volume, contents)
+        passed: list[Matching | Entry] = []
         mistakes = seen = 0
-        for found in cross_check(walk, reader):
+        for found in cross_check(walk):
             if isinstance(found, Mistake):
                 mistakes += 1
             elif isinstance(found, Matching):
-                lines += found.entries
+                passed.append(found)
                 self._bar.update(found.end - seen)
                 seen = found.end
             elif not isinstance(found, Gap):
                 # A damaged record keeps its line, so that its key stays a miss.
                 record = found if isinstance(found, Missing) else found.header
                 place = (0, 0) if record.tombstone else (record.offset, record.size)
-                lines.append((record.key, *place))
-        self._bar.update(max(0, reader.file_length - seen))
-        return lines, mistakes
+                passed.append((record.key, *place))
+        self._bar.update(max(0, walk.reader.file_length - seen))
+        return _lines(passed) if mistakes else [], mistakes
+
+
+def _lines(passed: list[Matching | Entry]) -> list[Entry]:
+    lines: list[Entry] = []
+    for found in passed:
+        if isinstance(found, Matching):
+            lines += found.entries()
+        else:
+            lines.append(found)
+    return lines
 
 
 def _run(arguments: argparse.Namespace) -> int:

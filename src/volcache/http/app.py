@@ -22,10 +22,6 @@ from volcache.histogram import NS_PER_SECOND
 from volcache.http import webdav
 from volcache.http.admin import Admin
 from volcache.http.preconditions import (
-    IF_MATCH,
-    IF_MODIFIED_SINCE,
-    IF_NONE_MATCH,
-    IF_UNMODIFIED_SINCE,
     is_conditional,
     is_not_modified,
     requested_range,
@@ -102,11 +98,12 @@ class App:
             timer: Nanoseconds, monotonic, by the same clock as the histograms'.
         """
         self.stats = stats or RequestStats()
-        self._cache = cache
-        self._limits = limits
+        self.cache = cache
+        self.limits = limits
         self._admin = admin or Admin(cache)
         self._slow_log = slow_log or SlowLog(seconds=0)
-        self._value_headers = ValueHeaders(clock, cache.remaining_ms)
+        self.slow_ns = self._slow_log.threshold_ns
+        self.value_headers = ValueHeaders(clock, cache.remaining_ms)
         self._second_ends_ns = 0  # by `timer`
         self._ttl = TtlPolicy(default_ttl=limits.default_ttl, max_ttl=limits.max_ttl)
         self._clock = clock
@@ -127,7 +124,7 @@ class App:
         """Answer one request: `[]` or one `bytes` of exactly Content-Length."""
         started_ns = self._timer()
         if started_ns >= self._second_ends_ns:
-            self._second_ends_ns = started_ns + self._value_headers.update()
+            self._second_ends_ns = started_ns + self.value_headers.update()
         # bjoern omits the path for CONNECT and for `GET http://host`.
         path: str = environ.get("PATH_INFO", "")
         method: str = environ.get("REQUEST_METHOD", "")
@@ -143,18 +140,24 @@ class App:
             status, headers, body, source = _error_response(error, method, path)
         if method == "HEAD":
             body = []  # bjoern would send it.
-        headers.append(self._value_headers.date)
+        headers.append(self.value_headers.date)
         start_response(status, headers)
         took_ns = self._timer() - started_ns
         self.stats.answers[method, status, source].observe(started_ns, took_ns)
         if not took_ns & SAMPLE_MASK and source and source != MISS:
-            self._sample(path)
-        if took_ns > self._slow_log.threshold_ns:
-            disk_ns, memcached_ns = self._cache.waited_since(started_ns)
-            self._slow_log.log(method, path, status, took_ns, disk_ns, memcached_ns)
+            self.sample(path)
+        if took_ns > self.slow_ns:
+            self.log_slow(method, path, status, started_ns, took_ns)
         return body
 
-    def _sample(self, path: str) -> None:
+    def log_slow(
+        self, method: str, path: str, status: str, started_ns: int, took_ns: int
+    ) -> None:
+        """Log a slow request, with what it waited for; times by `timer`."""
+        disk_ns, memcached_ns = self.cache.waited_since(started_ns)
+        self._slow_log.log(method, path, status, took_ns, disk_ns, memcached_ns)
+
+    def sample(self, path: str) -> None:
         """Count a path whose key was found as a request of that key."""
         # Without the limit, which may be lower than when the value was stored. A path
         # that is not a valid key is found only if something else wrote the volumes.
@@ -162,29 +165,23 @@ class App:
             self.stats.sample(parse_key(path, size_max=len(path)))
 
     def _get(self, environ: WSGIEnvironment, path: str) -> Response:
-        # `is_conditional`, written out: the call would take 0.1 us of every GET.
-        if (
-            IF_NONE_MATCH in environ
-            or IF_MODIFIED_SINCE in environ
-            or IF_MATCH in environ
-            or IF_UNMODIFIED_SINCE in environ
-        ):
+        if is_conditional(environ):
             response = self._evaluate_conditions(environ, path)
             if response is not None:
                 return response
-        # Only canonical keys are stored, so a path whose bytes are found needs no check.
-        # That saves 0.3 us of a hit, the most frequent request.
+        # Only canonical keys are stored, so a path whose bytes are found needs no check:
+        # a value stored before max_key_size was lowered is still found.
         key = path[1:].encode("latin-1")
-        record = self._cache.get(key) if path[:1] == "/" else None
+        record = self.cache.get(key) if path[:1] == "/" else None
         if record is None:
-            canonical = parse_key(path, self._limits.key_size)
+            canonical = parse_key(path, self.limits.key_size)
             if canonical != key:
-                key, record = canonical, self._cache.get(canonical)
+                key, record = canonical, self.cache.get(canonical)
             if record is None:
                 return self._miss()
-        headers = self._value_headers.make(key, record)
+        headers = self.value_headers.make(key, record)
         if "HTTP_RANGE" in environ:
-            part = requested_range(environ, record, self._value_headers.second)
+            part = requested_range(environ, record, self.value_headers.second)
             if part is not None:
                 self.stats.bytes_out += len(part)
                 return range_response(headers, record, part)
@@ -199,24 +196,24 @@ class App:
 
         The header of the record is enough for that, so the value is not read.
         """
-        key = parse_key(path, self._limits.key_size)
-        record = self._cache.stat(key)
+        key = parse_key(path, self.limits.key_size)
+        record = self.cache.stat(key)
         if record is None:
             return self._miss()
-        if not is_not_modified(environ, record, self._value_headers.second):
+        if not is_not_modified(environ, record, self.value_headers.second):
             return None
-        headers = self._value_headers.make(key, record)
+        headers = self.value_headers.make(key, record)
         return not_modified_response(headers, record.source)
 
     def _head(self, environ: WSGIEnvironment, path: str) -> Response:
-        key = parse_key(path, self._limits.key_size)
-        record = self._cache.stat(key)
+        key = parse_key(path, self.limits.key_size)
+        record = self.cache.stat(key)
         if record is None:
             return self._miss()
         is_known = is_conditional(environ) and is_not_modified(
-            environ, record, self._value_headers.second
+            environ, record, self.value_headers.second
         )
-        headers = self._value_headers.make(key, record)
+        headers = self.value_headers.make(key, record)
         if is_known:
             return not_modified_response(headers, record.source)
         return OK, headers, [], record.source
@@ -228,7 +225,7 @@ class App:
         While the disk cannot be read, the key may well have a value: the answer is a 503
         then, and nginx decides whether it becomes a miss or goes to another instance.
         """
-        if self._cache.is_ready():
+        if self.cache.is_ready():
             return miss_response()
         status, headers, body, _ = text_response(
             HTTPStatus.SERVICE_UNAVAILABLE,
@@ -239,16 +236,16 @@ class App:
         return status, headers, body, MISS
 
     def _put(self, environ: WSGIEnvironment, path: str) -> Response:
-        key = parse_key(path, self._limits.key_size)
-        value = read_value(environ, self._limits.value_size)
+        key = parse_key(path, self.limits.key_size)
+        value = read_value(environ, self.limits.value_size)
         content_type, content_encoding = read_content_headers(environ)
         expires_ms = self._ttl.expires_ms(environ, self._clock() // _NS_PER_MS)
         if expires_ms:
-            expires_ms = self._cache.expiry_of(expires_ms)
+            expires_ms = self.cache.expiry_of(expires_ms)
         if is_conditional(environ):
             # Requests are handled one at a time, so nothing changes before the put.
-            require_change_allowed(environ, self._cache.stat(key))
-        record = self._cache.put(
+            require_change_allowed(environ, self.cache.stat(key))
+        record = self.cache.put(
             key,
             value,
             content_type=content_type,
@@ -259,12 +256,12 @@ class App:
         return stored_response(record)
 
     def _delete(self, environ: WSGIEnvironment, path: str) -> Response:
-        key = parse_key(path, self._limits.key_size)
+        key = parse_key(path, self.limits.key_size)
         if is_conditional(environ):
-            record = self._cache.stat(key)
+            record = self.cache.stat(key)
             if record is not None:  # An absent key is a miss whatever the condition.
                 require_change_allowed(environ, record)
-        return empty_response() if self._cache.delete(key) else miss_response()
+        return empty_response() if self.cache.delete(key) else miss_response()
 
     def _options(self, _environ: WSGIEnvironment, _path: str) -> Response:
         return empty_response(ALLOW)
@@ -272,17 +269,17 @@ class App:
     def _propfind(self, _environ: WSGIEnvironment, path: str) -> Response:
         if path == "/":
             return webdav.directory_response(path, self._clock() // NS_PER_SECOND)
-        key = parse_key(path, self._limits.key_size)
+        key = parse_key(path, self.limits.key_size)
         if webdav.is_directory(path):
             return webdav.directory_response(path, self._clock() // NS_PER_SECOND)
-        record = self._cache.stat(key)
+        record = self.cache.stat(key)
         if record is None:
             return miss_response()
         return webdav.file_response(path, key, record)
 
     def _mkcol(self, _environ: WSGIEnvironment, path: str) -> Response:
         if path != "/":
-            parse_key(path, self._limits.key_size)
+            parse_key(path, self.limits.key_size)
         return webdav.created_response()
 
     def _refuse_method(self, environ: WSGIEnvironment, _path: str) -> Response:

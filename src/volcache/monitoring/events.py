@@ -108,6 +108,11 @@ EVENTS: Final[dict[str, Event]] = {
     "sync.failed": Event(
         "The disk refused a sync; nothing more is appended to the volume.", _KERNEL_LOG
     ),
+    "core.python": Event(
+        "The native core was not built, or VOLCACHE_PURE is set: everything works, with"
+        " several times the CPU and the memory. `reason`: why it was not loaded.",
+        "Install a C compiler and the headers of Python, then install volcache again.",
+    ),
     "disk.not_ready": Event(
         "This number of consecutive reads failed: `/-/ready` answers 503 from now on.",
         _KERNEL_LOG,

@@ -3,6 +3,9 @@ Compare the entries of an index file with the records of its volume.
 
 Entries are in the order of the volume, but those of deletions have no offset. Where the
 volume has no intact record, the entries tell which record should be there.
+
+The native core compares the lines of the index file as they are. Where one differs, or a
+record is not intact, the entries are decoded, and the code here finds out what is wrong.
 """
 
 from __future__ import annotations
@@ -17,17 +20,20 @@ from volcache.store.format import (
     VOLUME_HEADER_BYTES,
     decode_record,
 )
-from volcache.store.index_format import encode_key
-from volcache.store.scan import WHOLE_VOLUME, Found, Gap, scan_records
+from volcache.store.index_format import decode_entries, encode_key
+from volcache.store.native import make_comparison
+from volcache.store.scan import WHOLE_VOLUME, Found, Gap, VolumeReader, scan_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from volcache.store._core._native import Comparison
+    from volcache.store.files import FileSystem
     from volcache.store.format import RecordHeader
+    from volcache.store.index import Index
     from volcache.store.index_file import IndexContents
     from volcache.store.index_format import Entry
-    from volcache.store.scan import VolumeReader
-
+    from volcache.store.volume import Volume
 
 _STEP_BYTES: Final = 8 * 2**20  # of matching records, reported at once
 
@@ -50,24 +56,24 @@ class Mistake(NamedTuple):
 class Matching(NamedTuple):
     """Adjacent records that match their entries, and where the last one ends."""
 
-    entries: list[Entry]
+    records: int
     end: int
+    entries: Callable[[], list[Entry]]
 
 
 def cross_check(
-    walk: EntryWalk, reader: VolumeReader
+    walk: EntryWalk,
 ) -> Iterator[Matching | Found | Missing | Gap | Mistake]:
     """
     Yield what is in the indexed part of a volume, in order, and which entries are wrong.
 
     Args:
         walk: Through the entries, at the first one.
-        reader: Of the volume, up to `walk.end`.
     """
-    at = VOLUME_HEADER_BYTES
+    reader, at = walk.reader, VOLUME_HEADER_BYTES
     yield from walk.mistakes
     while True:
-        while matching := walk.pass_matching(reader, at):
+        while matching := walk.pass_matching(at):
             yield matching
             at = matching.end
         # Something else: a deletion or damage; only a scan can tell.
@@ -85,15 +91,57 @@ def cross_check(
 
 
 class EntryWalk:
-    """A position in the entries of an index file."""
+    """
+    A position in the entries of an index file.
 
-    def __init__(self, contents: IndexContents) -> None:
-        """Start at the first entry; `contents` is read to its end."""
-        entries = [entry for block in contents.read() for entry in block]
-        self._entries, misplaced = _in_order(entries)
-        self.mistakes = [_no_such_record(*entry) for entry in misplaced]
-        self.end = contents.volume_end  # The volume is indexed up to here.
+    Attributes (read-only for others):
+        mistakes: Entries that are not in the order of the volume.
+        end: The volume is indexed up to here.
+        reader: Of the volume, up to there.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        volume: Volume,
+        contents: IndexContents,
+        index: Index | None = None,
+    ) -> None:
+        """
+        Start at the first entry.
+
+        Args:
+            fs: Reads the volume.
+            volume: That the entries belong to.
+            contents: Of its index file; read to the end by this.
+            index: Gets the positions of records that match their entries.
+        """
+        self._seq = volume.seq
+        self._index = index
         self._next = 0
+        self._decoded: list[Entry] | None = None
+        self.mistakes: list[Mistake] = []
+        lines = contents.read_lines() if index is None or index.is_native else None
+        if lines is None:
+            found = [entry for block in contents.read() for entry in block]
+            self._decoded, misplaced = _in_order(found)
+            self.mistakes = [_no_such_record(*entry) for entry in misplaced]
+        self._count = contents.entries - len(self.mistakes)
+        self.end = contents.volume_end
+        self.reader = VolumeReader(fs, volume, self.end)
+        self._lines = lines or b""
+        self._comparison: Comparison | None = None
+        if lines is not None:
+            self._comparison = make_comparison(
+                fs, volume.fd, volume.id, self.reader.length, lines
+            )
+        self._compared = 0  # The comparison is at this entry.
+
+    @property
+    def _entries(self) -> list[Entry]:
+        if self._decoded is None:
+            self._decoded = decode_entries(self._lines)
+        return self._decoded
 
     def pass_range(
         self, start: int, end: int, before: RecordHeader | None
@@ -106,7 +154,7 @@ class EntryWalk:
             end: End of the range.
             before: The record that was found at `end`, if any.
         """
-        while start < end and self._next < len(self._entries):
+        while start < end and self._next < self._count:
             key, offset, size = self._entries[self._next]
             tombstone = not size
             if tombstone:
@@ -125,17 +173,41 @@ class EntryWalk:
         if start < end:
             yield Gap(start, end)
 
-    def pass_matching(self, reader: VolumeReader, start: int) -> Matching | None:
+    def pass_matching(self, start: int) -> Matching | None:
         """
         Pass entries whose records pass the checks of a get.
 
-        Much cheaper than a scan, which does not know where a record ends.
+        Much cheaper than a scan, which does not know where a record ends. The native core
+        passes deletions, too.
 
         Args:
-            reader: Of the volume.
             start: Where the record of the next entry should be.
         """
-        first, at = self._next, start
+        if self._next == self._count:
+            return None
+        return self._pass_lines(start) or self._pass_entries(start)
+
+    def _pass_lines(self, start: int) -> Matching | None:
+        """Let the native core pass entries."""
+        comparison = self._comparison
+        if comparison is None:
+            return None
+        comparison.skip(self._next - self._compared)
+        first = comparison.at
+        salt, limit = next(self.reader.salts_from(start))
+        limit = min(limit, start + _STEP_BYTES)
+        passed = comparison.run(self._index, self._seq, salt, start, limit)
+        self._next += passed.records
+        self._compared = self._next
+        if not passed.records:
+            return None
+        lines = slice(first, comparison.at)
+        return Matching(
+            passed.records, passed.end, lambda: decode_entries(self._lines[lines])
+        )
+
+    def _pass_entries(self, start: int) -> Matching | None:
+        reader, first, at = self.reader, self._next, start
         stop = start + _STEP_BYTES
         for key, offset, size in islice(self._entries, first, None):
             if offset != at or at >= stop:
@@ -147,13 +219,18 @@ class EntryWalk:
                 break
             if record is None or record.size != size:
                 break
+            if self._index is not None:
+                self._index.set(key, self._seq, offset, size)
             at += size
             self._next += 1
-        return Matching(self._entries[first : self._next], at) if at > start else None
+        entries = slice(first, self._next)
+        if at == start:
+            return None
+        return Matching(self._next - first, at, lambda: self._entries[entries])
 
     def pass_record(self, header: RecordHeader) -> Iterator[Mistake]:
         """Pass the entry of a record that was found; yield what is wrong with it."""
-        while self._next < len(self._entries):
+        while self._next < self._count:
             key, offset, size = self._entries[self._next]
             if size and offset > header.offset:
                 break
@@ -175,9 +252,9 @@ class EntryWalk:
 
     def pass_rest(self) -> Iterator[Mistake]:
         """Yield what is wrong with the entries after the last record."""
-        for entry in self._entries[self._next :]:
-            yield _no_such_record(*entry)
-        self._next = len(self._entries)
+        while self._next < self._count:
+            yield _no_such_record(*self._entries[self._next])
+            self._next += 1
 
 
 def _no_such_record(key: bytes, offset: int, size: int) -> Mistake:

@@ -182,6 +182,9 @@ class Record(NamedTuple):
     source: str = "DISK"
 
 
+# The fields of a `Record`, in their order.
+RecordFields = tuple[bytes, bytes, bytes, int, int, int, int, int, int, int, int, str]
+
 # `new_record(Record, fields)` is Record(*fields) without a Python call: 0.3 us less.
 new_record = tuple.__new__
 
@@ -424,6 +427,13 @@ def prefix_length(data: bytes) -> int:
         return 0
     key_length = data[12] | data[13] << 8
     return RECORD_OVERHEAD_BYTES + key_length + data[14] + data[15]
+
+
+def record_size(data: bytes) -> int:
+    """Return the length of a record, from its first bytes; not checked."""
+    if len(data) < FIXED_BYTES:
+        return len(data)
+    return prefix_length(data) + int.from_bytes(data[16:20], "little")
 
 
 def decode_header(

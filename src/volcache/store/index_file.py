@@ -8,28 +8,34 @@ block overwrites what a failed write left behind.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from volcache.store.files import write_all
+from volcache.store.files import read_range, write_all
 from volcache.store.format import VERSION, VOLUME_HEADER_BYTES
 from volcache.store.index_format import (
     IndexName,
+    close_block,
     decode_block,
     decode_blocks,
     decode_index_header,
     decode_segments,
-    encode_block,
     encode_index_header,
     encode_segment,
     has_block,
 )
+from volcache.store.native import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from volcache.store.files import FileSystem
     from volcache.store.format import Segment, VolumeUse
+    from volcache.store.index import Index, Loaded
     from volcache.store.index_format import Entry
+
+
+# The first block, with the name of the file, is shorter.
+_HEAD_BYTES: Final = 4096
 
 
 class IndexContents:
@@ -55,6 +61,7 @@ class IndexContents:
         if named and not self.is_ours and named[1].store_id == name.store_id:
             self.other_use = named[1].use
         self._data = data
+        self._after = b""
         self._restart()
 
     def _restart(self) -> None:
@@ -64,6 +71,50 @@ class IndexContents:
         self.checksum: int | None = None  # of the last valid checkpoint
         self.segments: list[Segment] = []  # that it names
         self.is_of_copy = False  # a block of a copy follows the valid part
+        self.entries = 0  # so far
+        self.last_offset = 0  # of the last entry that is not a deletion
+
+    def replay(self, index: Index, seq: int, file: tuple[FileSystem, int]) -> None:
+        """
+        Set the positions of all entries in an index.
+
+        Args:
+            index: Is filled.
+            seq: Of the volume.
+            file: With its descriptor. The data given before may be only its beginning.
+
+        Raises:
+            OSError: The file cannot be read; some positions may have been set.
+        """
+        if not self.is_ours:
+            return
+        fs, fd = file
+        loaded = index.load(seq, fd, self._segments or ())
+        if loaded is not None:
+            self._take(loaded)
+            self._data, self._after = (
+                b"",
+                read_range(fs, fd, loaded.file_end, fs.size(fd)),
+            )
+            return
+        self._data = read_range(fs, fd, 0, fs.size(fd))
+        for entries in self.read():
+            for key, offset, size in entries:
+                if size:
+                    index.set(key, seq, offset, size)
+                else:
+                    index.delete(key)
+
+    def _take(self, loaded: Loaded) -> None:
+        """Take over what a native index has found."""
+        self.file_end = loaded.file_end
+        self.volume_end = loaded.volume_end
+        self.sealed = loaded.is_sealed
+        self.checksum = loaded.checksum
+        self.segments = list(self._segments or ())[: loaded.named]
+        self.is_of_copy = loaded.is_of_copy
+        self.entries = loaded.entries
+        self.last_offset = loaded.last_offset
 
     def read(self) -> Iterator[list[Entry]]:
         """Yield the entries of each block; `file_end` and the others follow."""
@@ -82,14 +133,32 @@ class IndexContents:
             self.sealed = block.sealed
             self.file_end = block.file_end
             self.checksum = block.checksum
+            self.entries += len(entries)
+            self.last_offset = max([self.last_offset, *(e[1] for e in entries)])
             yield entries
+
+    def read_lines(self) -> bytes | None:
+        """
+        Read the valid part without decoding it; `file_end` and the others follow.
+
+        Returns:
+            Its lines, None if they must be decoded: the native core is missing, or the
+            entries are not in the order of the volume.
+        """
+        if not self.is_ours or self._segments is None:
+            return None
+        found = read_lines(self._data, self._segments)
+        if found is None or not found[1]:
+            return None
+        self._take(found[0])
+        return self._data[: self.file_end]
 
     def _are_ours(self, named: list[Segment], end: int) -> bool:
         """Return whether the segments up to `end` are those of the volume."""
         if self._segments is None:
             return True
-        before = [segment for segment in self._segments if segment.start < end]
-        return set(before) <= set(named) <= set(self._segments)
+        before = sum(segment.start < end for segment in self._segments)
+        return len(named) >= before and named == list(self._segments)[: len(named)]
 
     @property
     def length(self) -> int:
@@ -99,7 +168,44 @@ class IndexContents:
     @property
     def is_whole(self) -> bool:
         """Whether at most a torn block follows the valid part."""
-        return self.is_ours and b"\n# checkpoint " not in self._data[self.file_end :]
+        after = self._after or self._data[self.file_end :]
+        return self.is_ours and b"\n# checkpoint " not in after
+
+
+def replay_index_file(
+    fs: FileSystem,
+    path: str,
+    name: IndexName,
+    segments: Collection[Segment],
+    index: Index,
+) -> IndexContents:
+    """
+    Set the positions of all entries of an index file in an index.
+
+    Args:
+        fs: The file system.
+        path: Of the index file; it may be missing.
+        name: See `IndexContents`.
+        segments: Likewise.
+        index: Is filled.
+
+    Returns:
+        The valid part; it cannot be read again.
+
+    Raises:
+        OSError: The file cannot be read; some positions may have been set.
+    """
+    try:
+        fd = fs.open(path, create=False)
+    except FileNotFoundError:
+        return IndexContents(b"", name, segments)
+    try:
+        head = read_range(fs, fd, 0, _HEAD_BYTES)
+        contents = IndexContents(head, name, segments)
+        contents.replay(index, name.use.seq, (fs, fd))
+    finally:
+        fs.close(fd)
+    return contents
 
 
 class IndexFile:
@@ -164,26 +270,23 @@ class IndexFile:
 
     def append(
         self,
-        entries: Iterable[Entry],
+        lines: bytes,
         volume_end: int,
         *,
         sealed: bool = False,
         segments: Iterable[Segment] = (),
     ) -> None:
         """
-        Append one block; see `index_format.encode_block` for the arguments.
+        Append one block; see `index_format.close_block` for the arguments.
 
         It survives a process crash when this returns, a power loss after `sync`.
 
         Raises:
             OSError: The block is not valid; the next one overwrites it.
         """
-        block, checksum = encode_block(
-            entries,
-            volume_end,
-            sealed=sealed,
-            previous=self.checksum,
-            before="".join(map(encode_segment, segments)),
+        named = "".join(map(encode_segment, segments)).encode()
+        block, checksum = close_block(
+            named + lines, volume_end, sealed=sealed, previous=self.checksum
         )
         write_all(self._fs, self._fd, block, self._end)
         self._end += len(block)

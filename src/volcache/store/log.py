@@ -46,7 +46,8 @@ from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES, VolumeUs
 from volcache.store.index_file import remove_index_file
 from volcache.store.progress import Progress
 from volcache.store.stats import StoreUsage, VolumeUsage
-from volcache.store.volume import SyncFailedError, Volume
+from volcache.store.volume import Volume
+from volcache.store.writer import SyncFailedError
 
 if TYPE_CHECKING:
     import threading
@@ -102,6 +103,8 @@ class CircularLog:
         self._noted = Progress(0, 0, 0, 0, 0, 0)  # the last progress written to LOCK
         # Sealed volumes that are not synced; `sync` removes them and closes their files.
         self._unsynced: deque[Volume] = deque()
+        for volume in recovered.volumes:
+            self.bind(volume)
         self._allocate_active()
         self.note_progress()
         # A process that was killed has not synced what it wrote last.
@@ -162,6 +165,10 @@ class CircularLog:
             self._directory.write_progress(progress)
             self._noted = progress
 
+    def bind(self, volume: Volume) -> None:
+        """Let the index read records of a volume."""
+        self._index.bind_volume(volume.seq, volume.fd, volume.id, volume.salts)
+
     def note_expiry(self, expires_ms: int) -> None:
         """Let a later start know that a record has expired, whatever the clock says."""
         if expires_ms * 1000 > self._noted.time_us:
@@ -169,7 +176,7 @@ class CircularLog:
 
     # --- Rotation ------------------------------------------------------------------
 
-    def make_room(self, size: int, length: int) -> Volume:
+    def with_room(self, size: int, length: int) -> Volume:
         """
         Return the active volume with room for a record, after a rotation if needed.
 
@@ -182,11 +189,13 @@ class CircularLog:
             DiskFullError: There is no disk space for the next volume.
             StoreIOError: The disk refused. In all cases the store continues as before.
         """
+        active = self.active
+        if active.end + size <= active.capacity:
+            return active
         room = self._volume_size - VOLUME_HEADER_BYTES
         if size > room or length > VALUE_BYTES_MAX:
             limit = min(VALUE_BYTES_MAX, max(0, room - (size - length)))
             raise ValueTooLargeError(size=length, limit=limit)
-        active = self.active
         with self._refusals_counted("start a volume"):
             if active.capacity == 0 and not (active.is_sealed or active.is_retired):
                 # There was no disk space when the store was opened.
@@ -244,6 +253,7 @@ class CircularLog:
         active.trim()
         self.volumes[active.seq] = active
         self._index.add_volume(active.seq)
+        self.bind(active)
         # Before `active` changes: `sync` must find the old volume here or there.
         self._hand_over(old)
         self.active = active
@@ -402,7 +412,8 @@ class CircularLog:
                 max(volume.end, self._size_or_zero(volume)),
                 volume.end,
                 records,
-                live,
+                # The index knows sizes to an eighth only.
+                min(live, volume.end - VOLUME_HEADER_BYTES),
                 volume.started_ms,
             )
         return StoreUsage(
@@ -453,7 +464,7 @@ class CircularLog:
             # By them a start notices that files were replaced.
             if active.has_index_backlog:
                 self.note_progress()
-            elif active.pending:
+            elif active.writer.pending:
                 self.write_index(active)
         while self._unsynced:
             volume = self._unsynced.popleft()
@@ -509,6 +520,7 @@ class CircularLog:
         except OSError as error:
             self._stats.count_write_error(error)
         self.active.close_index_file()
+        self._index.close()
         for fd in self._descriptors.values():
             self._fs.close(fd)
 

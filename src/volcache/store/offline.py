@@ -22,9 +22,9 @@ from volcache.store.directory import (
     unreadable,
 )
 from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX
-from volcache.store.index import Index
 from volcache.store.inventory import take_inventory
-from volcache.store.recovery import Replay
+from volcache.store.native import make_index
+from volcache.store.recovery import Replay, expected_keys
 from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from volcache.store.files import FileSystem
+    from volcache.store.index import Index
     from volcache.store.volume import Volume
 
 IS_DIRECTORY: Final = "is a directory in the place of a file"
@@ -125,6 +126,18 @@ class OfflineStore:
         found = self._descriptors.values()
         return sum(self.directory.fs.size(fd) for fd in found if fd != NO_FILE)
 
+    def make_index(self) -> Index:
+        """Return an empty index for these volumes."""
+        fs, manifest = self.directory.fs, self.inventory.manifest
+        fds = [fd for fd in self._descriptors.values() if fd != NO_FILE]
+        return make_index(
+            fs,
+            manifest.store_id,
+            volumes=len(self.volumes) + 1,
+            volume_bytes=max([0, *map(fs.size, fds)]),
+            expected=expected_keys(self.directory, self.volumes),
+        )
+
     def replay(self) -> Index:
         """
         Return the index that a start would build; nothing is written.
@@ -135,7 +148,7 @@ class OfflineStore:
             MismatchedFilesError: Files were replaced.
             UnreadableVolumeError: The disk cannot be read where records may be.
         """
-        index = Index()
+        index = self.make_index()
         replay = Replay(self.directory, self.inventory, index, RecoveryStats())
         for volume in self.volumes:
             replay.replay(volume)

@@ -21,14 +21,18 @@ import gc
 import logging
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
 from volcache.store.directory import DATA, INDEX, read_whole
 from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX, Segment
-from volcache.store.index import Index
-from volcache.store.index_file import IndexContents, remove_index_file
+from volcache.store.index_file import (
+    IndexContents,
+    remove_index_file,
+    replay_index_file,
+)
 from volcache.store.inventory import Inventory, following_volume, take_inventory
+from volcache.store.native import make_index
 from volcache.store.scan import (
     TAIL_WINDOW_BYTES,
     WHOLE_VOLUME,
@@ -44,11 +48,14 @@ from volcache.store.volume import NO_FILE, Volume
 if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
-    from volcache.store.index_format import Entry
+    from volcache.store.index import Index
     from volcache.store.manifest import ListedVolume, Manifest
     from volcache.store.progress import Progress
 
 _logger = logging.getLogger("volcache.store")
+
+_SAMPLE_BYTES: Final = 2**16  # of each file
+_CHUNK_BYTES: Final = 8 * 2**20
 
 
 @dataclass(slots=True)
@@ -64,12 +71,15 @@ class Recovered:
     stats: StoreStats  # of the store; counts what the disk has refused so far
 
 
-def recover(directory: StoreDirectory, *, volume_num: int, clock: Clock) -> Recovered:
+def recover(
+    directory: StoreDirectory, *, volume_size: int, volume_num: int, clock: Clock
+) -> Recovered:
     """
     Build the index of a mount point and make it ready for writing.
 
     Args:
         directory: Locked by this process.
+        volume_size: The length of a volume that is started from now on.
         volume_num: The maximum number of volumes; the oldest ones beyond are removed.
         clock: Is advanced to the latest time that any file names.
 
@@ -87,7 +97,9 @@ def recover(directory: StoreDirectory, *, volume_num: int, clock: Clock) -> Reco
     is_collecting = gc.isenabled()
     gc.disable()
     try:
-        return _Recovery(directory, descriptors, volume_num, clock).run()
+        lengths = (directory.fs.size(fd) for fd in descriptors.values())
+        volume_bytes = max(volume_size, *lengths, 0)
+        return _Recovery(directory, descriptors, volume_bytes, volume_num, clock).run()
     except BaseException:
         _close_all(directory, descriptors)
         raise
@@ -133,17 +145,25 @@ class _Recovery:
         self,
         directory: StoreDirectory,
         descriptors: dict[int, int],
+        volume_bytes: int,
         volume_num: int,
         clock: Clock,
     ) -> None:
-        """Take the inventory."""
+        """Take the inventory; `volume_bytes` is the length of the longest volume."""
         self._directory = directory
         self._descriptors = descriptors
         self._volume_num = volume_num
         self._clock = clock
         self._inventory = take_inventory(directory, descriptors)
         self._stats, self._report = StoreStats(), RecoveryStats()
-        self._index = Index()
+        self._found = self._inventory.open_volumes(directory, descriptors)
+        self._index = make_index(
+            directory.fs,
+            self._inventory.manifest.store_id,
+            volumes=volume_num + 1,
+            volume_bytes=volume_bytes,
+            expected=expected_keys(directory, self._found[-volume_num:]),
+        )
         self._replay = Replay(directory, self._inventory, self._index, self._report)
         # Of each index file, by sequence number: the end of its valid part, and whether
         # nothing but a torn block follows.
@@ -165,13 +185,13 @@ class _Recovery:
 
     def _replay_volumes(self) -> list[Volume]:
         """Build the index; return the volumes that stay, with all files created."""
-        directory, inventory = self._directory, self._inventory
-        found = inventory.open_volumes(directory, self._descriptors)
+        directory, inventory, found = self._directory, self._inventory, self._found
         excess, kept = found[: -self._volume_num], found[-self._volume_num :]
         _count_findings(inventory, {volume.id for volume in kept}, self._report)
         for volume in kept:
             contents = self._replay.replay(volume)
             self._index_files[volume.seq] = (contents.file_end, contents.is_whole)
+        self._index.end_load()
         self._replay.refuse()
         # From here on, files are changed.
         self._clock.advance_to(self._replay.latest_us)
@@ -232,8 +252,9 @@ class _Recovery:
     def _complete_index_file(self, volume: Volume, *, seal: bool) -> None:
         """Add the scanned records to the index file; leave it open unless sealed."""
         valid_end, is_whole = self._index_files.get(volume.seq, (0, True))
-        if volume.pending and not is_whole:
-            self._report.count_rebuilt(volume.id, len(volume.pending))
+        pending = volume.writer.pending
+        if pending and not is_whole:
+            self._report.count_rebuilt(volume.id, pending)
         try:
             volume.open_index_file(self._directory.index_path(volume.id), valid_end)
             if seal:
@@ -297,6 +318,48 @@ def drop_volumes(
 # --- Replay ------------------------------------------------------------------------
 
 
+def expected_keys(directory: StoreDirectory, volumes: list[Volume]) -> int:
+    """Return about how many entries the volumes have, from samples of their files."""
+    estimate = sampled = lines = length = 0
+    for volume in volumes:
+        try:
+            size, sample = _sample(directory, volume.id)
+        except OSError:
+            estimate += _expected_records(directory, volume)
+            continue
+        length += size
+        lines += sample.count(b"\n")
+        sampled += len(sample)
+    return estimate + (length * lines // sampled if sampled else 0)
+
+
+def _sample(directory: StoreDirectory, volume: int) -> tuple[int, bytes]:
+    """
+    Return the length of an index file and its first bytes.
+
+    Raises:
+        OSError: It is missing or cannot be read.
+    """
+    fs = directory.fs
+    fd = fs.open(directory.index_path(volume), create=False)
+    try:
+        return fs.size(fd), fs.pread(fd, _SAMPLE_BYTES, 0)
+    finally:
+        fs.close(fd)
+
+
+def _expected_records(directory: StoreDirectory, volume: Volume) -> int:
+    """Return about how many records a volume has, by the size of the first ones."""
+    try:
+        reader = VolumeReader(directory.fs, volume, _SAMPLE_BYTES)
+    except OSError:
+        return 0
+    records, end = 0, VOLUME_HEADER_BYTES
+    while (header := reader.header_at(end)) is not None:
+        records, end = records + 1, end + header.size
+    return reader.file_length * records // end
+
+
 def open_contents(directory: StoreDirectory, volume: Volume) -> IndexContents:
     """Return the valid part of the index file of a volume; empty if it has none."""
     data = read_whole(directory, directory.index_path(volume.id))
@@ -328,7 +391,7 @@ class Tail(NamedTuple):
     """What a scan found behind the last indexed record."""
 
     end: int
-    entries: list[Entry]
+    records: int
     has_gap: bool
 
 
@@ -427,7 +490,7 @@ class Replay:
         """
         self._index.add_volume(volume.seq)
         listed = self._listed[volume.seq]
-        contents = open_contents(self._directory, volume)
+        contents = self._replay_entries(volume)
         other = contents.other_use
         if other is not None and other.seq > self._active.seq:
             self.newest_seq = max(self.newest_seq, other.seq)
@@ -436,25 +499,24 @@ class Replay:
                 f"{INDEX}/{volume.id} is newer (seq {other.seq}) than META.txt (seq"
                 f" {self._active.seq}); put back the right files",
             )
-        last = self._replay_entries(volume, contents)
         if contents.is_of_copy:
             self._mismatch(
                 volume.seq,
                 f"{INDEX}/{volume.id} and META.txt do not belong together: one of them is"
                 " that of a copy of this mount point; put back the right file",
             )
-        tail = Tail(contents.volume_end, [], has_gap=False)
+        tail = Tail(contents.volume_end, 0, has_gap=False)
         if is_whole(contents, listed):
             is_active = volume.use == self._active
             self.is_clean = is_active and listed.state == "synced"
         else:
             tail = self._replay_tail(volume, contents)
-            if last and not tail.entries and volume.use == self._active:
-                self._see_time_of(volume, last)
+            is_active = volume.use == self._active
+            if contents.last_offset and not tail.records and is_active:
+                self._see_time_of(volume, contents.last_offset)
             self._check_known(volume, contents, tail)
         volume.resume(
             end=tail.end,
-            pending=tail.entries,
             sealed=contents.sealed,
             index_checksum=contents.checksum,
             named=contents.segments,
@@ -463,19 +525,21 @@ class Replay:
             volume.trust_synced()
         return contents
 
-    def _replay_entries(self, volume: Volume, contents: IndexContents) -> int:
-        """Replay the index file; return the offset of the last record in it, or 0."""
-        index_set, index_delete, seq = self._index.set, self._index.delete, volume.seq
-        last = 0
-        for entries in contents.read():
-            for key, offset, size in entries:
-                if size:
-                    index_set(key, seq, offset, size)
-                    last = offset
-                else:
-                    index_delete(key)
-            self._recovery.entries += len(entries)
-        return last
+    def _replay_entries(self, volume: Volume) -> IndexContents:
+        """Replay the index file; one that cannot be read counts as missing."""
+        directory, name = self._directory, volume.index_name
+        path = directory.index_path(volume.id)
+        try:
+            contents = replay_index_file(
+                directory.fs, path, name, volume.segments, self._index
+            )
+        except OSError as error:
+            _logger.warning(
+                "recovery.file_unreadable path=%r error=%r", path, str(error)
+            )
+            contents = IndexContents(b"", name, volume.segments)
+        self._recovery.entries += contents.entries
+        return contents
 
     def _check_known(self, volume: Volume, contents: IndexContents, tail: Tail) -> None:
         """Find out whether all keys of a volume are known, now that it was scanned."""
@@ -508,35 +572,58 @@ class Replay:
         return tail.end >= listed.end
 
     def _replay_tail(self, volume: Volume, contents: IndexContents) -> Tail:
-        """Replay the records after the last entry."""
-        end, has_gap = contents.volume_end, False
-        entries: list[Entry] = []
+        """Replay the records after the last entry, and keep their entries."""
+        before, end, has_gap = self._recovery.scanned, contents.volume_end, False
         is_active = volume.use == self._active
         reader = VolumeReader(self._directory.fs, volume)
         window = tail_window(contents, is_active=is_active)
-        for event in scan_records(reader, end, window):
+        end = self._replay_intact(volume, reader, end)
+        events = scan_records(reader, end, window)
+        while (event := next(events, None)) is not None:
             if isinstance(event, Found):
                 end = event.header.offset + event.header.size
-                entries.append(self._replay_record(volume, event))
+                self._replay_record(volume, event)
             elif isinstance(event, Gap):
                 self._recovery.count_damage("gap", volume.id, event.start, event.end)
                 end, has_gap = event.end, True
             elif isinstance(event, Torn):
                 self._recovery.count_torn(volume.id, event.start)
+                break
             else:
                 self._unreadable.append(
                     UnreadableVolumeError(self._directory.root, volume.id, *event)
                 )
+                break
+            if self._index.is_native:
+                end = self._replay_intact(volume, reader, end)
+                events = scan_records(reader, end, window)
         if reader.unreadable:
             _logger.warning(
                 "recovery.sectors_unreadable volume=%d sectors=%d",
                 volume.id,
                 len(reader.unreadable),
             )
-        return Tail(end, entries, has_gap)
+        return Tail(end, self._recovery.scanned - before, has_gap)
 
-    def _replay_record(self, volume: Volume, found: Found) -> Entry:
-        """Replay one record that was found by the scan; return its index entry."""
+    def _replay_intact(self, volume: Volume, reader: VolumeReader, start: int) -> int:
+        """Replay intact records at once; return where something else begins."""
+        if not self._index.is_native:
+            return start
+        for salt, limit in reader.salts_from(start):
+            while start < limit:
+                data = reader.read(start, _CHUNK_BYTES)
+                end, records, latest_us = self._index.replay(
+                    volume.seq, data, salt, volume.id, start, limit, volume.writer
+                )
+                self._recovery.scanned += records
+                self.latest_us = max(self.latest_us, latest_us)
+                if end == start:
+                    return start
+                start = end
+        return start
+
+    def _replay_record(self, volume: Volume, found: Found) -> None:
+        """Replay one record that was found by the scan, and keep its entry."""
         header = found.header
         self._recovery.scanned += 1
         self.latest_us = max(self.latest_us, header.stored_us)
@@ -547,9 +634,10 @@ class Replay:
             self._recovery.count_damage("value", volume.id, header.offset, end)
         if header.tombstone:
             self._index.delete(header.key)
-            return header.key, 0, 0
-        self._index.set(header.key, volume.seq, header.offset, header.size)
-        return header.key, header.offset, header.size
+            volume.writer.add_entry(header.key, 0, 0)
+        else:
+            self._index.set(header.key, volume.seq, header.offset, header.size)
+            volume.writer.add_entry(header.key, header.offset, header.size)
 
     def _see_time_of(self, volume: Volume, offset: int) -> None:
         """Read when the last indexed record was stored; nothing if it is damaged."""

@@ -89,6 +89,7 @@ class VolumeReader:
         self.identity_at = volume.identity_at
         starts = [0, *(segment.start for segment in volume.segments), WHOLE_VOLUME]
         self._segments = list(pairwise(starts))
+        self._salts = [salt for _, salt in volume.salts]
         self.file_length = 0 if volume.fd == NO_FILE else fs.size(volume.fd)
         self.length = min(end, self.file_length)
         self.unreadable: list[tuple[int, int]] = []
@@ -126,6 +127,12 @@ class VolumeReader:
         except OSError:
             self.unreadable.append((start, end))
             return bytes(length)
+
+    def salts_from(self, offset: int) -> Iterator[tuple[int, int]]:
+        """Yield the salt at an offset and where it ends, and those that follow."""
+        for salt, (_, end) in zip(self._salts, self._segments, strict=True):
+            if offset < end:
+                yield salt, end
 
     def is_unreadable(self, start: int, end: int) -> bool:
         """Return whether some of these bytes cannot be read."""

@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Self
 
 from google_crc32c import value as crc32c
 
 from volcache.errors import DamagedRecordError, UnreadableRecordError
-from volcache.histogram import LONG_NS
-from volcache.store.clock import Clock
 from volcache.store.directory import StoreDirectory, unusable
 from volcache.store.files import OsFileSystem
 from volcache.store.format import (
@@ -38,22 +37,22 @@ from volcache.store.format import (
     TruncatedReadError,
     decode_header,
     decode_record,
-    encode_record,
-    encode_tombstone,
     identity_of,
     new_record,
     prefix_length,
+    record_size,
 )
 from volcache.store.log import CircularLog, SyncMode
+from volcache.store.native import make_clock
 from volcache.store.recovery import recover
 from volcache.store.stats import READ_ERRORS_IN_ROW_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from volcache.store.clock import Clock
     from volcache.store.files import FileSystem
-    from volcache.store.index import Position
-    from volcache.store.index_format import Entry
+    from volcache.store.index import Index, Position
     from volcache.store.recovery import Recovered
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
     from volcache.store.volume import Volume
@@ -65,6 +64,18 @@ _SWEEP_ENTRIES: Final = 40
 # Records from this size on are read in two parts. For smaller ones that are not in the
 # page cache, the second read costs more than the copy it saves.
 _LARGE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CoreParts:
+    """What `NativeApp` needs to do what `Store.get` and `Store.put` do."""
+
+    index: Index
+    log: CircularLog
+    lock: threading.Lock
+    stats: StoreStats
+    clock: Clock
+    syncs_each: bool
 
 
 class Store:
@@ -91,17 +102,12 @@ class Store:
         self._directory = directory
         self._pread = directory.fs.pread
         self.clock = clock
-        self._next_us = clock.next_us
         self._valid_hot = recovered.hot
         self._mount_count = recovered.manifest.mount_count
         self._index = recovered.index
         self._find = recovered.index.find
         self.recovery: RecoveryStats = recovered.recovery
         self.stats: StoreStats = recovered.stats
-        self._reads = recovered.stats.reads
-        self._read_counts = self._reads.counts
-        self._observe_read = self._reads.observe
-        self._observe_write = recovered.stats.writes.observe
         self._syncs_each = sync_mode == "always"
         self._lock = threading.Lock()
         self._log = CircularLog(
@@ -151,9 +157,11 @@ class Store:
             MountPointError: It cannot be read or written.
         """
         opened = StoreDirectory.open(fs or OsFileSystem(), directory)
-        clock = clock or Clock()
+        clock = clock or make_clock()
         try:
-            recovered = recover(opened, volume_num=volume_num, clock=clock)
+            recovered = recover(
+                opened, volume_size=volume_size, volume_num=volume_num, clock=clock
+            )
         except OSError as error:
             opened.close()
             raise unusable(directory, error) from error
@@ -182,42 +190,59 @@ class Store:
         Raises:
             UnreadableRecordError: The disk refused; it is counted.
         """
+        started_ns = perf_counter_ns()
+        fields = self._index.read(key)
+        if fields is None:
+            return self._get_in_python(key)
+        self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
+        self.stats.read_errors_in_row = 0
+        return self._unexpired(new_record(Record, fields))
+
+    def _get_in_python(self, key: bytes) -> Record | None:
+        """Do what `get` does for a key that the index cannot read, and find out why."""
         position = self._find(key)
         if position is None:
-            self.stats.absent_reads += 1
+            self._count_absent(key)
             return None
         seq, offset, size = position
         volume = self._volumes.get(seq)
         if volume is None:
             self.stats.evicted_reads += 1
             return None
-        record: Record | None
         try:
             if size < _LARGE_BYTES:
-                started_ns = perf_counter_ns()
-                data = self._pread(volume.fd, size, offset)
-                # `Histogram.observe`, written out: the call would cost 0.1 us.
-                took = perf_counter_ns() - started_ns
-                self._read_counts[took.bit_length()] += 1
-                self._reads.total_ns += took
-                if took > LONG_NS:
-                    self._reads.long.append((started_ns, took))
-                identity = (
-                    volume.identity
-                    if offset >= volume.identity_start
-                    else volume.identity_at(offset)
-                )
-                record = decode_record(data, identity, offset, key)
+                record = self._read_whole(volume, offset, size, key)
             else:
                 record = self._read_large(volume, offset, size, key)
         except (DamagedRecordError, OSError) as error:
             return self._retry_read(key, position, volume, error)
-        if self.stats.read_errors_in_row:
-            self.stats.read_errors_in_row = 0
+        self.stats.read_errors_in_row = 0
         if record is None:
             self.stats.absent_reads += 1  # The position is that of another key.
             return None
-        return self._unexpired(record) if record.expires_ms else record
+        return self._unexpired(record)
+
+    def _read_whole(
+        self, volume: Volume, offset: int, size: int, key: bytes
+    ) -> Record | None:
+        """
+        Read a record with one system call.
+
+        Raises:
+            DamagedRecordError: A check failed.
+            OSError: The disk refused.
+        """
+        started_ns = perf_counter_ns()
+        data = self._pread(volume.fd, size, offset)
+        self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
+        return decode_record(data, volume.identity_at(offset), offset, key)
+
+    def _count_absent(self, key: bytes) -> None:
+        """Count a miss of a key without a position."""
+        if self._index.is_stale(key):
+            self.stats.evicted_reads += 1
+        else:
+            self.stats.absent_reads += 1
 
     def _read_large(
         self, volume: Volume, offset: int, size: int, key: bytes
@@ -234,7 +259,7 @@ class Store:
         if header.key != key:
             return None
         value = self._pread(volume.fd, header.length, offset + header.value_start)
-        self._observe_read(started_ns, perf_counter_ns() - started_ns)
+        self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
         if len(value) != header.length or crc32c(value) != header.checksum:
             raise DamagedRecordError("value checksum mismatch", volume.id, offset)
         return _make_record(volume, header, value)
@@ -275,7 +300,7 @@ class Store:
         """
         position = self._find(key)
         if position is None:
-            self.stats.absent_reads += 1
+            self._count_absent(key)
             return None
         seq, offset, size = position
         volume = self._volumes.get(seq)
@@ -285,7 +310,7 @@ class Store:
         try:
             started_ns = perf_counter_ns()
             header = self._read_header(volume, offset, size, key)
-            self._observe_read(started_ns, perf_counter_ns() - started_ns)
+            self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
         except (DamagedRecordError, OSError) as error:
             self._count_failed_read(key, position, error)
             return None
@@ -361,7 +386,11 @@ class Store:
             return None
         volume, offset, size = found
         try:
-            return self._pread(volume.fd, size, offset)
+            data = self._pread(volume.fd, size, offset)
+            needed = record_size(data)
+            if needed > len(data):
+                data = self._pread(volume.fd, needed, offset)
+            return data[:needed]
         except OSError as error:
             self.stats.count_read_error(error)
             return None
@@ -404,6 +433,19 @@ class Store:
         return self._locate(key) is not None
 
     # --- State ---------------------------------------------------------------------
+
+    def core_parts(self) -> CoreParts | None:
+        """Return the parts of the native core; None without it."""
+        if not self._index.is_native:
+            return None
+        return CoreParts(
+            self._index,
+            self._log,
+            self._lock,
+            self.stats,
+            self.clock,
+            self._syncs_each,
+        )
 
     @property
     def count(self) -> int:
@@ -521,64 +563,76 @@ class Store:
             + len(content_encoding)
             + length
         )
-        checksum = crc32c(value)
         with self._lock:
             if self._index.is_sweeping:
                 self._index.sweep(_SWEEP_ENTRIES)
-            volume = self._log.active
-            if volume.end + size > volume.capacity:
-                volume = self._log.make_room(size, length)
-            offset = volume.end
-            now = self._next_us()
-            header = encode_record(
-                volume.identity,
-                offset,
-                now,
-                expires_ms,
-                content_type,
-                content_encoding,
+            volume = self._log.with_room(size, length)
+            now = self.clock.next_us()
+            offset, size, checksum = self._append(
+                volume,
                 key,
-                length,
-                checksum,
-                flags,
-            )
-            self._append(volume, (key, offset, size), (header, value), size)
-            self._index.set(key, volume.seq, offset, size)
-        return new_record(
-            Record,
-            (
                 value,
-                content_type,
-                content_encoding,
-                now,
-                expires_ms,
-                flags,
-                volume.id,
-                offset,
-                size,
-                length,
-                checksum,
-                "DISK",
-            ),
+                content_type=content_type,
+                content_encoding=content_encoding,
+                stored_us=now,
+                expires_ms=expires_ms,
+                flags=flags,
+            )
+            self._index.set(key, volume.seq, offset, size)
+        return Record(
+            value,
+            content_type,
+            content_encoding,
+            now,
+            expires_ms,
+            flags,
+            volume.id,
+            offset,
+            size,
+            length,
+            checksum,
         )
 
-    def _append(
-        self, volume: Volume, entry: Entry, buffers: tuple[bytes, ...], size: int
-    ) -> None:
+    def _append(  # noqa: PLR0913 - One argument for one field.
+        self,
+        volume: Volume,
+        key: bytes,
+        value: bytes,
+        *,
+        stored_us: int,
+        content_type: bytes = b"",
+        content_encoding: bytes = b"",
+        expires_ms: int = 0,
+        flags: int = 0,
+        is_tombstone: bool = False,
+    ) -> tuple[int, int, int]:
         """
-        Append a record; see `Volume.append` for the arguments.
+        Append a record; see `Writer.append` for arguments and result.
 
         Raises:
             StoreIOError: The disk refused; the next record overwrites this one.
         """
-        started_ns = perf_counter_ns()
+        started_ns, sync = perf_counter_ns(), self._syncs_each
         try:
-            is_index_due = volume.append(entry, buffers, size, self._syncs_each)
+            written = volume.writer.append(
+                key,
+                value,
+                content_type,
+                content_encoding,
+                stored_us,
+                expires_ms,
+                flags,
+                is_tombstone,
+                sync,
+            )
         except OSError as error:
             raise self._log.refused(volume, error) from error
-        self._observe_write(started_ns, perf_counter_ns() - started_ns)
-        if is_index_due:
+        self.stats.writes.observe(started_ns, perf_counter_ns() - started_ns)
+        if sync:
+            volume.note_synced()
+        if volume.is_index_due:
             self._log.write_index(volume)
+        return written
 
     def delete(self, key: bytes) -> bool:
         """
@@ -597,28 +651,24 @@ class Store:
         """
         with self._lock:
             found = self._locate(key)
-            if found is None:
+            # A key that the index has lost for want of memory may be there after a start.
+            if found is None and not self._index.displaced:
                 return False
-            existed = True
+            existed = found is not None
             try:
-                header = self._read_header(*found, key)
+                header = self._read_header(*found, key) if found else None
             except (DamagedRecordError, OSError):
-                pass
-            else:
+                header = None
+            if header is not None:
+                # Two keys with one fingerprint have it at every start: the record of the
+                # other key hides that of this one then, too.
                 if header.key != key:
                     return False
                 existed = not self._is_expired(header)
-            size = RECORD_OVERHEAD_BYTES + len(key)
-            volume = self._log.active
-            if volume.end + size > volume.capacity:
-                volume = self._log.make_room(size, 0)
-            tombstone = encode_tombstone(
-                volume.identity,
-                volume.end,
-                self._next_us(),
-                key,
+            volume = self._log.with_room(RECORD_OVERHEAD_BYTES + len(key), 0)
+            self._append(
+                volume, key, b"", stored_us=self.clock.next_us(), is_tombstone=True
             )
-            self._append(volume, (key, 0, 0), (tombstone,), size)
             if not volume.has_index_backlog:
                 self._log.write_index(volume)
             # A rotation may have reclaimed the record; then there is nothing to remove.

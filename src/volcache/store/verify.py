@@ -23,6 +23,7 @@ from volcache.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from volcache.store.index import Index
     from volcache.store.index_file import IndexContents
     from volcache.store.manifest import ListedVolume
     from volcache.store.offline import OfflineStore
@@ -82,10 +83,11 @@ def verify(
     if inventory.refusal:
         what = f"a server refuses to start: {inventory.refusal}"
         yield Finding("file", META, 0, what)
-    keys: set[bytes] = set()
+    keys = store.make_index()  # Of records that can be read.
     for volume in store.volumes:
+        keys.add_volume(volume.seq)
         yield from _VolumeCheck(store, volume, counts, keys, advance).run()
-    counts.keys = len(keys)
+    counts.keys = keys.count
 
 
 def _check_manifest(store: OfflineStore) -> Iterator[Finding]:
@@ -101,7 +103,7 @@ class _VolumeCheck:
         store: OfflineStore,
         volume: Volume,
         counts: Counts,
-        keys: set[bytes],
+        keys: Index,
         advance: Callable[[int], object],
     ) -> None:
         self._store = store
@@ -114,12 +116,12 @@ class _VolumeCheck:
             if listed.use == volume.use
         )
         self._counts = counts
-        self._keys = keys  # that can be read
+        self._keys = keys
         self._advance = advance
         self._data_file = f"{DATA}/{volume.id}"
         self._index_file = f"{INDEX}/{volume.id}"
         self._contents = open_contents(store.directory, volume)
-        self._walk = EntryWalk(self._contents)
+        self._walk = EntryWalk(self._fs, volume, self._contents, keys)
         self._without_entry = 0
         self._reported = VOLUME_HEADER_BYTES
 
@@ -151,16 +153,15 @@ class _VolumeCheck:
 
     def _indexed(self) -> Iterator[Finding]:
         """Check the records up to where the volume is indexed."""
-        reader = VolumeReader(self._fs, self._volume, self._walk.end)
-        for event in cross_check(self._walk, reader):
+        reader = self._walk.reader
+        for event in cross_check(self._walk):
             if isinstance(event, Matching):
-                self._counts.records += len(event.entries)
-                self._keys.update(key for key, _, _ in event.entries)
+                self._counts.records += event.records
                 self._progress(event.end)
             elif isinstance(event, Found):
                 yield from self._record(event)
             elif isinstance(event, Missing):
-                self._keys.discard(event.key)
+                self._keys.delete(event.key)
                 yield self._lost(event.offset, event.size, event.key, "is not intact")
             elif isinstance(event, Gap):
                 yield self._gap(event.start, event.end)
@@ -172,16 +173,16 @@ class _VolumeCheck:
     def _record(self, found: Found) -> Iterator[Finding]:
         header = found.header
         if not found.intact:
-            self._keys.discard(header.key)
+            self._keys.delete(header.key)
             yield self._lost(
                 header.offset, header.size, header.key, "value checksum mismatch"
             )
             return
         self._counts.records += 1
         if header.tombstone:
-            self._keys.discard(header.key)
+            self._keys.delete(header.key)
         else:
-            self._keys.add(header.key)
+            self._keys.set(header.key, self._volume.seq, header.offset, header.size)
 
     def _lost(self, offset: int, size: int, key: bytes, why: str) -> Finding:
         what = f"{encode_key(key)}, {size} bytes: {why}"

@@ -22,16 +22,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from volcache.store.files import write_all
 from volcache.store.format import (
-    VOLUME_HEADER_BYTES,
     VolumeHeader,
     encode_volume_header,
     volume_identity,
 )
 from volcache.store.index_file import IndexFile
-from volcache.store.index_format import IndexName
+from volcache.store.index_format import IndexName, decode_entries
 from volcache.store.manifest import ListedVolume
+from volcache.store.native import make_writer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -45,13 +44,6 @@ NO_FILE: Final = -1  # The descriptor of a volume whose data file cannot be open
 # Entries are written to the index file this many at a time: about 13 KB, one write per
 # 512 puts. Entries not yet written are found by a scan at the next start.
 _INDEX_BATCH: Final = 512
-# The block size of ext4 and XFS, and the page size of x86 and most ARM.
-_PAGE_BYTES: Final = 4096
-_ZEROS: Final = bytes(_PAGE_BYTES)
-
-
-class SyncFailedError(OSError):
-    """A sync failed: the volume must be retired."""
 
 
 class Volume:
@@ -60,42 +52,12 @@ class Volume:
 
     Attributes (read-only for others):
         use: Its id, sequence number, ring and salt; `id` and `seq` are copies.
-        identity: Of the records from `identity_start` on, as `format.decode_record`
-            takes it; `identity_at` returns that of records before.
         segments: Where later mounts have gone on, in order; the last is being written.
-        fd: Descriptor of the data file, `NO_FILE` if it cannot be opened.
-        end: Offset of the next record.
-        capacity: Records may be written up to this offset; 0 if none may.
+        writer: Appends the records.
         started_ms: When it was started, milliseconds since the epoch; 0: not known.
         is_retired: Nothing is appended again, because it is full or a sync failed.
         is_sealed: Its index file is complete.
     """
-
-    __slots__ = (
-        "_fs",
-        "_identities",
-        "_index_batch",
-        "_index_checksum",
-        "_index_file",
-        "_pending",
-        "_pwritev",
-        "_synced_end",
-        "_unnamed",
-        "_written_end",
-        "capacity",
-        "end",
-        "fd",
-        "id",
-        "identity",
-        "identity_start",
-        "is_retired",
-        "is_sealed",
-        "segments",
-        "seq",
-        "started_ms",
-        "store_id",
-        "use",
-    )
 
     def __init__(
         self,
@@ -109,33 +71,44 @@ class Volume:
     ) -> None:
         """Describe a use; nothing is read or written."""
         self._fs = fs
-        self._pwritev = fs.pwritev
-        self.fd = fd
         self.use = use
         self.id = use.volume
         self.seq = use.seq
         self.store_id = store_id
         self.segments: list[Segment] = []
         self._unnamed: list[Segment] = []  # segments that the index file does not name
-        self.identity = volume_identity(use.volume, use.salt)
-        self.identity_start = 0
-        # By where the records with it begin, in order; the last one is `identity`.
-        self._identities = [(0, self.identity)]
+        self.writer = make_writer(fs, fd, use.volume)
+        self.writer.salt = use.salt
+        # By where the records with it begin, in order.
+        self._identities = [(0, volume_identity(use.volume, use.salt))]
         for segment in segments:
             self.add_segment(segment)
-        self.end = VOLUME_HEADER_BYTES
-        # Whole pages are written up to here: the kernel has them in memory and does not
-        # read them from the disk for a record that covers part of one.
-        self._written_end = 0
         self._synced_end = 0
         self.started_ms = started_ms
-        self.capacity = 0
         self.is_retired = False
         self.is_sealed = False
         self._index_file: IndexFile | None = None
         self._index_checksum: int | None = None  # of the last checkpoint; None: unknown
-        self._pending: list[Entry] = []  # records without an entry in the index file
         self._index_batch = _INDEX_BATCH  # this many pending entries are written
+
+    @property
+    def fd(self) -> int:
+        """Descriptor of the data file, `NO_FILE` if it cannot be opened."""
+        return self.writer.fd
+
+    @fd.setter
+    def fd(self, fd: int) -> None:
+        self.writer.fd = fd
+
+    @property
+    def end(self) -> int:
+        """Offset of the next record."""
+        return self.writer.end
+
+    @property
+    def capacity(self) -> int:
+        """Records may be written up to this offset; 0 if none may."""
+        return self.writer.capacity
 
     @property
     def index_name(self) -> IndexName:
@@ -154,10 +127,10 @@ class Volume:
         self._unnamed = [one for one in self._unnamed if one in self.segments]
         self.segments.append(segment)
         self._unnamed.append(segment)
-        self.identity = volume_identity(self.id, segment.salt)
-        self.identity_start = segment.start
+        self.writer.salt = segment.salt
+        identity = volume_identity(self.id, segment.salt)
         before = [one for one in self._identities if one[0] < segment.start]
-        self._identities = [*before, (segment.start, self.identity)]
+        self._identities = [*before, (segment.start, identity)]
 
     def identity_at(self, offset: int) -> VolumeIdentity:
         """Return the identity of a record at an offset."""
@@ -167,7 +140,12 @@ class Volume:
     @property
     def pending(self) -> tuple[Entry, ...]:
         """The entries of records that are not in the index file yet."""
-        return tuple(self._pending)
+        return tuple(decode_entries(self.writer.lines))
+
+    @property
+    def salts(self) -> list[tuple[int, int]]:
+        """From which offset on records have which salt."""
+        return [(0, self.use.salt), *self.segments]
 
     # --- Starting and resuming -----------------------------------------------------
 
@@ -200,7 +178,6 @@ class Volume:
         self,
         *,
         end: int,
-        pending: Iterable[Entry],
         sealed: bool,
         index_checksum: int | None,
         named: Collection[Segment],
@@ -208,15 +185,15 @@ class Volume:
         """
         Take over what recovery has found; nothing is read or written.
 
+        The entries of records that the index file does not have are in `writer` already.
+
         Args:
             end: The end of the last record.
-            pending: Records that are not in the index file.
             sealed: The index file is complete.
             index_checksum: Of the last valid checkpoint in the index file.
             named: The segments that the index file names.
         """
-        self.end = end
-        self._pending = list(pending)
+        self.writer.end = end
         self.is_sealed = sealed
         self._index_checksum = index_checksum
         self._unnamed = [one for one in self.segments if one not in named]
@@ -233,7 +210,7 @@ class Volume:
             OSError: Nothing has changed, except that the file may be longer.
         """
         self._fs.allocate(self.fd, length)
-        self.capacity = length
+        self.writer.capacity = length
 
     def trim(self) -> None:
         """
@@ -247,57 +224,14 @@ class Volume:
 
     # --- Appending -----------------------------------------------------------------
 
-    def append(
-        self,
-        entry: Entry,
-        buffers: tuple[bytes, ...],
-        size: int,
-        sync: bool,  # noqa: FBT001 - By position: a keyword takes 0.1 us more.
-    ) -> bool:
-        """
-        Write a record at `end`; its entry in the index file follows later.
+    @property
+    def is_index_due(self) -> bool:
+        """Whether enough entries are pending to write them to the index file."""
+        return self.writer.pending >= self._index_batch
 
-        It survives a process crash when this returns, a power loss after a sync.
-
-        The page that the record ends in is written completely. To write part of a page
-        that is not in memory, the kernel would first read it from the disk: one read for
-        each page of a volume that is used again.
-
-        Args:
-            entry: The entry for the index file.
-            buffers: The record, in pieces.
-            size: Their total length; `end + size` is at most `capacity`.
-            sync: Return only when the record is on the disk.
-
-        Returns:
-            Whether enough entries are pending to write them to the index file.
-
-        Raises:
-            SyncFailedError: `end` has not moved; the volume must be retired.
-            OSError: `end` has not moved; the next record overwrites this one.
-        """
-        offset = self.end
-        end = offset + size
-        written_end = self._written_end
-        if end > written_end:
-            written_end = min(end + -end % _PAGE_BYTES, self.capacity)
-            buffers = (*buffers, _ZEROS[: written_end - end])
-            size = written_end - offset
-        written = self._pwritev(self.fd, buffers, offset)
-        if written != size:  # The kernel wrote only a part.
-            rest = b"".join(buffers)[written:]
-            write_all(self._fs, self.fd, rest, offset + written)
-        if sync:
-            try:
-                self._fs.sync(self.fd)
-            except OSError as error:
-                raise SyncFailedError(error.errno, error.strerror) from error
-            self._synced_end = end
-        self._written_end = written_end
-        self.end = end
-        pending = self._pending
-        pending.append(entry)
-        return len(pending) >= self._index_batch
+    def note_synced(self) -> None:
+        """Take over from an append with a sync that all of it is on the disk."""
+        self._synced_end = self.end
 
     # --- The index file ------------------------------------------------------------
 
@@ -332,22 +266,22 @@ class Volume:
         """
         if self._index_file is None:
             # It could not be created. The next start finds these records by a scan.
-            self._pending = []
+            self.writer.clear()
             self._index_checksum = None
             return
-        if not (self._pending or sealed):
+        if not (self.writer.pending or sealed):
             return
         try:
             # One that has no record yet may be replaced by that of the next mount.
             segments = [one for one in self._unnamed if one.start < self.end]
             self._index_file.append(
-                self._pending, self.end, sealed=sealed, segments=segments
+                self.writer.lines, self.end, sealed=sealed, segments=segments
             )
         except OSError:
-            self._index_batch = 2 * max(_INDEX_BATCH, len(self._pending))
+            self._index_batch = 2 * max(_INDEX_BATCH, self.writer.pending)
             raise
         self._index_batch = _INDEX_BATCH
-        self._pending = []
+        self.writer.clear()
         self._unnamed = self._unnamed[len(segments) :]
         self._index_checksum = self._index_file.checksum
 
@@ -358,9 +292,9 @@ class Volume:
 
     def close_index_file(self) -> None:
         """Close the index file; the next start adds entries that are still pending."""
-        if self._pending:
+        if self.writer.pending:
             self._index_checksum = None  # The file is not complete.
-        self._pending = []
+        self.writer.clear()
         index_file, self._index_file = self._index_file, None
         if index_file is not None:
             index_file.close()
@@ -370,7 +304,7 @@ class Volume:
     def retire(self) -> None:
         """Append nothing from now on."""
         self.is_retired = True
-        self.capacity = 0
+        self.writer.capacity = 0
 
     def seal(self) -> None:
         """
@@ -389,7 +323,7 @@ class Volume:
             self._index_checksum = None
             raise
         finally:
-            self._pending = []
+            self.writer.clear()
 
     def listed(self, *, is_open: bool) -> ListedVolume:
         """Return its line for META.txt; `is_open`: records may still be appended."""

@@ -145,19 +145,22 @@ def test_page_has_no_external_resource_and_no_inline_code(client: Client) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_wheel_contains_the_page(tmp_path: Path) -> None:
-    """An installed package serves the page, not only a checkout."""
+    """An installed package serves the page, and has the extension of the store."""
     source = tmp_path / "source"
-    ignore = shutil.ignore_patterns("*.egg-info", "__pycache__")
+    ignore = shutil.ignore_patterns("*.egg-info", "*.so", "__pycache__")
     shutil.copytree(ROOT / "src", source / "src", ignore=ignore)
-    for name in ("pyproject.toml", "requirements.txt", "LICENSE"):
+    for name in ("pyproject.toml", "requirements.txt", "setup.py", "LICENSE"):
         shutil.copy(ROOT / name, source)
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", *options, "-w", tmp_path, source],
         check=True,
-        timeout=60,
+        timeout=240,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    assert "volcache/http/page.html" in zipfile.ZipFile(wheel).namelist()
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "volcache/http/page.html" in names
+    assert any(
+        re.fullmatch(r"volcache/store/_core/_native\..*\.so", name) for name in names
+    )

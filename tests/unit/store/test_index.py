@@ -5,20 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volcache.store.index import Index
+from volcache.store.index import PythonIndex
 
 OLD = 1
 NEW = 2
 
 
-def make_index() -> Index:
+def make_index() -> PythonIndex:
     """Return an index that accepts positions in the volume OLD."""
-    index = Index()
+    index = PythonIndex()
     index.add_volume(OLD)
     return index
 
 
-def finish_sweep(index: Index) -> None:
+def finish_sweep(index: PythonIndex) -> None:
     """Sweep until there is no sweep under way."""
     while index.is_sweeping:
         index.sweep(100)
@@ -38,7 +38,7 @@ def test_find_returns_the_position_set_last() -> None:
 
 def test_positions_at_the_limits_are_kept_exactly() -> None:
     """The highest sequence number, offset and size of the format fit an entry."""
-    index = Index()
+    index = PythonIndex()
     seq = 2**47 - 1
     index.add_volume(seq)
     index.set(b"k", seq, 2**40 - 1, 2**32 - 1)
@@ -167,7 +167,7 @@ class Model:
     """A dict, and three volumes of which the oldest is reclaimed."""
 
     def __init__(self) -> None:
-        self.index = Index()
+        self.index = PythonIndex()
         self.positions: dict[bytes, tuple[int, int, int]] = {}
         self.volumes = [0]
         self.index.add_volume(self.volumes[0])

@@ -36,6 +36,7 @@ from volcache.store.index_format import (
     encode_block,
     encode_segment,
 )
+from volcache.store.native import IS_NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,6 +211,9 @@ def test_rotation_over_a_deleted_key_works(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.skipif(
+    IS_NATIVE, reason="a sweep of the native index takes thousands of puts"
+)
 def test_memory_of_evicted_keys_is_freed(tmp_path: Path) -> None:
     """The index does not grow with the number of turns."""
     store = open_store(tmp_path)

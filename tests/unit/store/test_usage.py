@@ -12,6 +12,7 @@ from support.stores import (
     VOLUME_SIZE,
     FakeClock,
     UnsyncedFileSystem,
+    counted_size,
     fill_volume,
     open_store,
     reopen,
@@ -38,7 +39,8 @@ class Model:
         """Store a value."""
         record = self.store.put(key, bytes(length))
         self._evict()
-        self.live[key] = (self.store.usage().active_seq, record.size)
+        seq = self.store.usage().active_seq
+        self.live[key] = (seq, counted_size(record.size))
 
     def delete(self, key: bytes) -> None:
         """Delete a key; the tombstone may cause a rotation."""
@@ -63,7 +65,8 @@ class Model:
             by_place.setdefault(place, []).append(size)
         for volume in usage.volumes:
             sizes = by_place.get(volume.seq, [])
-            assert (volume.live_records, volume.live) == (len(sizes), sum(sizes))
+            live = min(sum(sizes), max(0, volume.used - VOLUME_HEADER_BYTES))
+            assert (volume.live_records, volume.live) == (len(sizes), live)
             assert volume.live + volume.dead == volume.used <= volume.size
         assert usage.keys == len(self.live) == self.store.count
         assert usage.live + usage.dead + usage.free == VOLUME_NUM * VOLUME_SIZE

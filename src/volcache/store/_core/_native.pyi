@@ -1,0 +1,207 @@
+"""The native core; `Index` and `Writer` are those of index.py and writer.py."""
+
+from collections.abc import Callable, Iterable
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from volcache.store.files import FileSystem
+from volcache.store.format import RecordFields
+from volcache.store.index import Loaded, Position, Replayed
+from volcache.store.writer import Writer as _Writer
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """Return the CRC-32C of the bytes with the checksum `crc` followed by `data`."""
+
+def size_max(size: int) -> int:
+    """Return the largest size of the class of `size`; at most an eighth more."""
+
+def size_middle(size: int) -> int:
+    """Return the middle of the class of `size`, by which live bytes are counted."""
+
+class Clock:
+    """A `volcache.store.clock.Clock` of the machine; see there."""
+
+    def now_us(self) -> int: ...
+    def now_ms(self) -> int: ...
+    def from_machine_ms(self, ms: int) -> int: ...
+    def next_us(self) -> int: ...
+    def advance_to(self, us: int) -> None: ...
+
+class Index:
+    """
+    An index of fingerprints; see `volcache.store.index.Index`.
+
+    `read` may be called without the lock of the store. Two keys with one fingerprint,
+    which is one pair in 2^50, share an entry: the key set last has it.
+    """
+
+    is_native: bool
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        hash_key: bytes,
+        *,
+        volume_bytes: int,
+        volumes: int,
+        expected: int = 0,
+    ) -> None:
+        """
+        Allocate an empty index.
+
+        Args:
+            fs: Reads the data files.
+            hash_key: 16 bytes, secret.
+            volume_bytes: No offset is higher; 2^24 to 2^40.
+            volumes: That are live at a time; 1 to 65,536. The product of the two, each
+                rounded up to a power of two, is at most 2^47.
+            expected: The number of keys; 0 if not known.
+
+        Raises:
+            MemoryError: There is no memory, or the product is too large.
+        """
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def stale(self) -> int: ...
+    @property
+    def is_sweeping(self) -> bool: ...
+    @property
+    def displaced(self) -> int: ...
+    @property
+    def memory(self) -> int:
+        """The bytes of all buckets."""
+    def live(self, seq: int) -> tuple[int, int]: ...
+    def add_volume(self, seq: int) -> None: ...
+    def bind_volume(
+        self, seq: int, fd: int, volume: int, salts: Iterable[tuple[int, int]]
+    ) -> None: ...
+    def find(self, key: bytes) -> Position | None: ...
+    def hits(self, key: bytes) -> int:
+        """Return how often a key was read since it was set, at most 3."""
+    def is_stale(self, key: bytes) -> bool: ...
+    def set(self, key: bytes, seq: int, offset: int, size: int) -> None: ...
+    def delete(self, key: bytes) -> bool: ...
+    def reclaim(self, seq: int) -> tuple[int, int]: ...
+    def sweep(self, budget: int) -> None: ...
+    def read(self, key: bytes) -> RecordFields | None: ...
+    def load(
+        self, seq: int, fd: int, segments: Iterable[tuple[int, int]]
+    ) -> Loaded | None: ...
+    def end_load(self) -> None: ...
+    def replay(
+        self,
+        seq: int,
+        data: bytes,
+        salt: int,
+        volume: int,
+        offset: int,
+        limit: int,
+        writer: _Writer,
+    ) -> Replayed: ...
+    def close(self) -> None: ...
+
+class Writer:
+    """See `volcache.store.writer.Writer`."""
+
+    fd: int
+    end: int
+    capacity: int
+    salt: int
+
+    def __init__(self, fs: FileSystem, fd: int, volume: int) -> None: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def lines(self) -> bytes: ...
+    def clear(self) -> None: ...
+    def add_entry(self, key: bytes, offset: int, size: int) -> None: ...
+    def append(
+        self,
+        key: bytes,
+        value: bytes,
+        content_type: bytes,
+        content_encoding: bytes,
+        stored_us: int,
+        expires_ms: int,
+        flags: int,
+        is_tombstone: bool,
+        sync: bool,
+    ) -> tuple[int, int, int]: ...
+
+def read_lines(data: bytes, segments: Iterable[tuple[int, int]]) -> tuple[Loaded, bool]:
+    """
+    Find the valid part of an index file.
+
+    Args:
+        data: The file; its first line is right.
+        segments: Of the volume.
+
+    Returns:
+        What it says, and whether the offsets of its entries grow.
+    """
+
+class Comparison:
+    """Compares the records of a volume with the lines of its index file."""
+
+    def __init__(
+        self, fs: FileSystem, fd: int, volume: int, length: int, lines: bytes
+    ) -> None:
+        """
+        Begin with the first line.
+
+        Args:
+            fs: Reads the data file.
+            fd: Of the data file.
+            volume: Its id.
+            length: Nothing behind is read.
+            lines: The valid part of the index file.
+        """
+
+    @property
+    def at(self) -> int:
+        """Where in `lines` the next line begins."""
+    def skip(self, count: int) -> None:
+        """Pass as many entries."""
+    def run(
+        self, index: object, seq: int, salt: int, offset: int, limit: int
+    ) -> Replayed:
+        """
+        Pass intact records that follow each other and have the next lines.
+
+        Stops where something cannot be read, too.
+
+        Args:
+            index: Gets the positions of the records passed; None: nothing does.
+            seq: Of the volume.
+            salt: Of the records.
+            offset: Of the first record.
+            limit: Records that begin here or later are not passed.
+        """
+
+class NativeApp:
+    """
+    A WSGI application that answers plain requests, and passes on all others.
+
+    See `volcache.http.native_app`.
+    """
+
+    def __init__(
+        self,
+        app: object,
+        parts: object,
+        guess_type: Callable[[bytes], tuple[str, str]],
+        *,
+        is_merged: bool,
+    ) -> None: ...
+    def __call__(
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> list[bytes]: ...
+
+def http_date(second: int) -> str:
+    """
+    Return seconds since the epoch as an HTTP date.
+
+    Raises:
+        ValueError: It is before 1970 or after the year 9999.
+    """

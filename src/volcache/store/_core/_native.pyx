@@ -1,0 +1,737 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
+"""
+The native core for Python: thin classes over `core.h`; see `_native.pyi` for the contracts.
+
+The classes have the interface of their counterparts in Python, `Index` of index.py and
+`Writer` of writer.py. Whatever cannot be answered here returns None: the caller then does the
+same in Python, which finds out why, counts it and raises the error.
+"""
+
+import os
+
+from libc.errno cimport EIO, errno
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.types cimport off_t
+
+from volcache.store._core.core cimport *
+
+from volcache.store.index import Loaded, Replayed
+
+
+cdef extern from *:
+    """
+    /* A `bytes` that is being filled has one reference, which must be a pointer. */
+    #define bytes_new(data, n) PyBytes_FromStringAndSize(data, n)
+    #define bytes_data(value) PyBytes_AS_STRING(value)
+    #define bytes_drop(value) Py_DECREF(value)
+    #define bytes_take(value) (value)
+    """
+    PyObject *bytes_new(const char *data, Py_ssize_t length) except NULL
+    char *bytes_data(PyObject *value)
+    void bytes_drop(PyObject *value)
+    bytes bytes_take(PyObject *value)
+    int _PyBytes_Resize(PyObject **value, Py_ssize_t length) except -1
+
+
+# Up to here a record is read into a buffer, and the value copied to its `bytes`; above, the
+# value is read into its `bytes` at once. The copy costs less than a page of new memory.
+cdef enum:
+    SMALL_BYTES = 16384
+    HEAD_BYTES = 66560
+    # Longer records are left to the caller, who reads the header first: the size in the
+    # index is up to an eighth too large.
+    LARGE_BYTES = 1048576
+    # Entries are written to the index file this many at a time, as in volume.py.
+    INDEX_BATCH = 512
+    # Buckets that a put looks at while a sweep is due: about 2 us.
+    SWEEP_BUCKETS = 64
+
+
+cdef inline int64_t monotonic_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
+cdef inline int64_t realtime_us() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <int64_t>now.tv_sec * 1_000_000 + now.tv_nsec // 1000
+
+
+cdef inline const uint8_t *data_of(bytes value) noexcept:
+    return <const uint8_t *>PyBytes_AS_STRING(value)
+
+
+def crc32c(bytes data not None, uint32_t crc=0):
+    return vc_crc32c(crc, data_of(data), PyBytes_GET_SIZE(data))
+
+
+def size_max(uint64_t size):
+    return vc_size_max(size)
+
+
+def size_middle(uint64_t size):
+    return vc_size_middle(size)
+
+
+# --- System calls ---------------------------------------------------------------------
+
+
+cdef class Calls:
+    """
+    The system calls of a file system, as the core makes them.
+
+    Those that are the functions of `os` are called without the interpreter, all others
+    through it: so a test can fail any of them. An exception is kept until `failure`.
+    """
+
+    cdef vc_calls table
+    cdef object fs
+    cdef object error
+
+    def __cinit__(self, fs not None):
+        self.fs = fs
+        self.table = vc_os_calls
+        self.table.context = <void *>self
+        if fs.pread is not os.pread:
+            self.table.pread = python_pread
+            self.table.preadv = python_preadv
+        if fs.pwritev is not os.pwritev:
+            self.table.pwritev = python_pwritev
+        if fs.sync is not os.fdatasync:
+            self.table.fdatasync = python_sync
+
+    cdef object failure(self, int number):
+        """Return the exception for a call that failed with this errno."""
+        error, self.error = self.error, None
+        return error if error is not None else OSError(number, os.strerror(number))
+
+    cdef int fail(self, object error) noexcept:
+        global errno
+        self.error = error
+        errno = getattr(error, "errno", None) or EIO
+        return -1
+
+
+cdef ssize_t python_pread(
+    void *context, int fd, void *buffer, size_t length, off_t offset
+) noexcept with gil:
+    cdef Calls calls = <Calls>context
+    cdef bytes data
+    try:
+        data = calls.fs.pread(fd, length, offset)
+    except BaseException as error:
+        return calls.fail(error)
+    length = min(length, <size_t>PyBytes_GET_SIZE(data))
+    memcpy(buffer, data_of(data), length)
+    return length
+
+
+cdef ssize_t python_preadv(
+    void *context, int fd, const iovec *parts, int count, off_t offset
+) noexcept with gil:
+    cdef Calls calls = <Calls>context
+    cdef bytes data
+    cdef size_t total = 0, at = 0, left, n
+    cdef int i
+    for i in range(count):
+        total += parts[i].iov_len
+    try:
+        data = calls.fs.pread(fd, total, offset)
+    except BaseException as error:
+        return calls.fail(error)
+    left = PyBytes_GET_SIZE(data)
+    for i in range(count):
+        n = min(parts[i].iov_len, left)
+        memcpy(parts[i].iov_base, data_of(data) + at, n)
+        at += n
+        left -= n
+    return at
+
+
+cdef ssize_t python_pwritev(
+    void *context, int fd, const iovec *parts, int count, off_t offset
+) noexcept with gil:
+    cdef Calls calls = <Calls>context
+    try:
+        buffers = tuple(
+            [(<char *>parts[i].iov_base)[: parts[i].iov_len] for i in range(count)]
+        )
+        return calls.fs.pwritev(fd, buffers, offset)
+    except BaseException as error:
+        return calls.fail(error)
+
+
+cdef int python_sync(void *context, int fd) noexcept with gil:
+    cdef Calls calls = <Calls>context
+    try:
+        calls.fs.sync(fd)
+    except BaseException as error:
+        return calls.fail(error)
+    return 0
+
+
+# --- The clock ------------------------------------------------------------------------
+
+
+cdef class Clock:
+    cdef int64_t stored_us, offset_us
+
+    def __cinit__(self):
+        self.offset_us = realtime_us() - monotonic_ns() // 1000
+
+    cdef int64_t now(self) noexcept:
+        cdef int64_t now = realtime_us(), elapsed = monotonic_ns() // 1000
+        if now - elapsed > self.offset_us:
+            self.offset_us = now - elapsed
+        return elapsed + self.offset_us
+
+    cdef int64_t next(self) noexcept:
+        self.stored_us = max(self.now(), self.stored_us + 1)
+        return self.stored_us
+
+    def now_us(self):
+        return self.now()
+
+    def now_ms(self):
+        return self.now() // 1000
+
+    def from_machine_ms(self, int64_t ms):
+        return ms + (self.now() - realtime_us()) // 1000
+
+    def next_us(self):
+        return self.next()
+
+    def advance_to(self, int64_t us):
+        self.stored_us = max(self.stored_us, us)
+        self.offset_us = max(self.offset_us, us - monotonic_ns() // 1000)
+
+
+# --- The index ------------------------------------------------------------------------
+
+
+cdef class Index:
+    cdef vc_core *core
+    cdef Calls calls
+    cdef dict slots  # by sequence number
+
+    is_native = True
+
+    def __cinit__(
+        self,
+        fs,
+        bytes hash_key not None,
+        *,
+        uint64_t volume_bytes,
+        uint32_t volumes,
+        uint64_t expected=0,
+    ):
+        if len(hash_key) != 16:
+            raise ValueError("the hash key must have 16 bytes")
+        self.calls = Calls(fs)
+        self.slots = {}
+        self.core = vc_core_new(
+            &self.calls.table, data_of(hash_key), volume_bytes, volumes, expected
+        )
+        if self.core is NULL:
+            raise MemoryError("no memory for the index")
+
+    def __dealloc__(self):
+        vc_core_free(self.core)
+
+    def close(self):
+        with nogil:
+            vc_core_close(self.core)
+
+    cdef uint64_t fingerprint(self, bytes key) noexcept:
+        return vc_core_fingerprint(self.core, data_of(key), PyBytes_GET_SIZE(key))
+
+    cdef vc_index_stats get_stats(self) noexcept:
+        cdef vc_index_stats stats
+        vc_core_stats(self.core, &stats)
+        return stats
+
+    @property
+    def count(self):
+        return self.get_stats().records
+
+    @property
+    def stale(self):
+        return self.get_stats().stale
+
+    @property
+    def is_sweeping(self):
+        return bool(self.get_stats().is_sweeping)
+
+    @property
+    def memory(self):
+        return self.get_stats().bytes
+
+    @property
+    def displaced(self):
+        return self.get_stats().displaced
+
+    def live(self, seq):
+        slot = self.slots.get(seq)
+        if slot is None:
+            return 0, 0
+        cdef vc_live found = vc_core_live(self.core, slot)
+        return found.records, found.bytes
+
+    def add_volume(self, seq):
+        cdef uint32_t slot
+        if seq in self.slots:
+            return
+        slot = vc_core_add_volume(self.core, seq)
+        if slot == VC_NO_SLOT:
+            raise MemoryError("too many volumes for the index")
+        self.slots[seq] = slot
+
+    def bind_volume(self, seq, int fd, uint16_t volume, segments):
+        cdef size_t count = len(segments), i
+        cdef uint32_t slot = self.slots[seq]
+        cdef vc_segment *copy = <vc_segment *>malloc(count * sizeof(vc_segment))
+        cdef bint is_bound = False
+        if copy is not NULL:
+            for i in range(count):
+                copy[i].start, copy[i].salt = segments[i]
+            is_bound = vc_core_bind(self.core, slot, fd, volume, copy, count)
+            free(copy)
+        if not is_bound:
+            raise MemoryError("no memory for the segments of a volume")
+
+    def find(self, bytes key not None):
+        cdef vc_entry found
+        if not vc_core_find(self.core, self.fingerprint(key), &found):
+            return None
+        return vc_core_seq(self.core, found.slot), found.offset, found.size
+
+    def hits(self, bytes key not None):
+        cdef vc_entry found
+        if not vc_core_find(self.core, self.fingerprint(key), &found):
+            return 0
+        return found.hits
+
+    def is_stale(self, bytes key not None):
+        return bool(vc_core_is_stale(self.core, self.fingerprint(key)))
+
+    def set(self, bytes key not None, seq, uint64_t offset, uint64_t size):
+        cdef uint32_t slot = self.slots[seq]
+        vc_core_set(
+            self.core, self.fingerprint(key), slot, offset, size, VC_TYPES_UNKNOWN
+        )
+
+    def delete(self, bytes key not None):
+        return bool(vc_core_delete(self.core, self.fingerprint(key)))
+
+    def reclaim(self, seq):
+        slot = self.slots.pop(seq, None)
+        if slot is None:
+            return 0, 0
+        cdef vc_live lost = vc_core_reclaim(self.core, slot)
+        return lost.records, lost.bytes
+
+    def sweep(self, uint32_t budget):
+        vc_core_sweep(self.core, budget)
+
+    # --- Reading ----------------------------------------------------------------------
+
+    def read(self, bytes key not None):
+        cdef Reading reading
+        cdef bytes value = read_record(self, data_of(key), PyBytes_GET_SIZE(key), &reading)
+        if value is None:
+            return None
+        cdef vc_record *r = &reading.record
+        cdef const char *types = <const char *>reading.types
+        return (
+            value,
+            types[: r.type_length],
+            types[r.type_length : r.type_length + r.encoding_length],
+            r.stored_us,
+            r.expires_ms,
+            r.flags,
+            r.volume,
+            r.offset,
+            r.size,
+            r.length,
+            r.checksum,
+            "DISK",
+        )
+
+    # --- Loading ----------------------------------------------------------------------
+
+    def load(self, seq, int fd, segments):
+        cdef uint32_t slot = self.slots[seq]
+        cdef size_t count = len(segments), i
+        cdef vc_segment *copy = <vc_segment *>malloc((count + 1) * sizeof(vc_segment))
+        cdef vc_lines lines
+        cdef vc_status status
+        cdef int error
+        if copy is NULL:
+            raise MemoryError("no memory for the segments of a volume")
+        for i in range(count):
+            copy[i].start, copy[i].salt = segments[i]
+        memset(&lines, 0, sizeof(lines))
+        lines.segments, lines.segment_count = copy, count
+        lines.volume_end = VC_VOLUME_HEADER_BYTES
+        with nogil:
+            status = vc_core_load(self.core, slot, fd, &lines)
+            error = errno
+        free(copy)
+        if status == VC_IO_ERROR:
+            raise self.calls.failure(error)
+        if status == VC_NO_MEMORY:
+            raise MemoryError("no memory to load an index file")
+        return loaded_of(&lines)
+
+    def end_load(self):
+        vc_core_end_load(self.core)
+
+    def replay(
+        self,
+        seq,
+        bytes data not None,
+        uint64_t salt,
+        uint16_t volume,
+        uint64_t offset,
+        uint64_t limit,
+        Writer writer not None,
+    ):
+        cdef uint32_t slot = self.slots[seq]
+        cdef const uint8_t *at = data_of(data)
+        cdef size_t length = PyBytes_GET_SIZE(data)
+        cdef vc_run run
+        cdef bint has_memory
+        with nogil:
+            has_memory = vc_core_replay(
+                self.core, slot, at, length, salt, volume, offset, limit, &writer.writer,
+                &run,
+            )
+        if not has_memory:
+            raise MemoryError("no memory for index entries")
+        return Replayed(run.end, run.records, run.latest_us)
+
+
+cdef object loaded_of(const vc_lines *lines):
+    return Loaded(
+        lines.file_end,
+        lines.volume_end,
+        bool(lines.is_sealed),
+        lines.checksum if lines.has_checksum else None,
+        lines.named,
+        bool(lines.is_of_copy),
+        lines.entries,
+        lines.last_offset,
+    )
+
+
+cdef struct Reading:
+    vc_record record
+    uint8_t types[510]  # content type and encoding
+
+
+cdef bytes read_record(Index index, const uint8_t *key, size_t length, Reading *reading):
+    """
+    Look up, read and check the record of a key; return its value.
+
+    None for whatever is not an intact record of the key; nothing is counted then.
+    """
+    cdef vc_lookup at
+    cdef bytes value = None
+    if not vc_core_lookup(index.core, key, length, &at):
+        return None
+    try:
+        if at.size <= SMALL_BYTES:
+            value = read_small(index.core, key, length, &at, reading)
+        else:
+            value = read_large(index.core, key, length, &at, reading)
+    finally:
+        vc_core_end_read(index.core)
+    if value is None:
+        # The caller tries again in Python, and meets what an injected call has raised.
+        index.calls.error = None
+    return value
+
+
+cdef inline void keep_types(Reading *reading) noexcept nogil:
+    memcpy(
+        reading.types,
+        reading.record.type,
+        reading.record.type_length + reading.record.encoding_length,
+    )
+
+
+cdef bytes read_small(
+    vc_core *core, const uint8_t *key, size_t length, vc_lookup *at, Reading *reading
+):
+    cdef uint8_t buffer[SMALL_BYTES]
+    cdef vc_record *record = &reading.record
+    cdef vc_status status
+    with nogil:
+        status = vc_core_read(core, key, length, at, buffer, at.size, NULL, 0, record)
+    if status != VC_OK:
+        return None
+    keep_types(reading)
+    return (<char *>buffer)[record.prefix : record.size]
+
+
+cdef bytes read_large(
+    vc_core *core, const uint8_t *key, size_t length, vc_lookup *at, Reading *reading
+):
+    cdef uint8_t head[HEAD_BYTES]
+    cdef vc_record *record = &reading.record
+    cdef vc_status status
+    cdef size_t split = VC_OVERHEAD_BYTES + length + (at.types if at.types > 0 else 0)
+    if split >= at.size or at.size > LARGE_BYTES:
+        return None
+    cdef size_t room = at.size - split
+    cdef PyObject *value = bytes_new(NULL, room)
+    cdef uint8_t *into = <uint8_t *>bytes_data(value)
+    with nogil:
+        status = vc_core_read(core, key, length, at, head, split, into, room, record)
+    if status != VC_OK:
+        bytes_drop(value)
+        return None
+    keep_types(reading)
+    # The size in the index is rounded up. Shrinking does not copy.
+    _PyBytes_Resize(&value, record.length)
+    return bytes_take(value)
+
+
+# --- Appending ------------------------------------------------------------------------
+
+
+cdef class Writer:
+    cdef vc_writer writer
+    cdef Calls calls
+
+    def __cinit__(self, fs, int fd, uint16_t volume):
+        self.calls = Calls(fs)
+        self.writer.fd = fd
+        self.writer.volume = volume
+        self.writer.end = VC_VOLUME_HEADER_BYTES
+
+    def __dealloc__(self):
+        vc_writer_free(&self.writer)
+
+    @property
+    def fd(self):
+        return self.writer.fd
+
+    @fd.setter
+    def fd(self, int fd):
+        self.writer.fd = fd
+
+    @property
+    def end(self):
+        return self.writer.end
+
+    @end.setter
+    def end(self, uint64_t end):
+        self.writer.end = end
+
+    @property
+    def capacity(self):
+        return self.writer.capacity
+
+    @capacity.setter
+    def capacity(self, uint64_t capacity):
+        self.writer.capacity = capacity
+
+    @property
+    def salt(self):
+        return self.writer.salt
+
+    @salt.setter
+    def salt(self, uint64_t salt):
+        self.writer.salt = salt
+
+    @property
+    def pending(self):
+        return self.writer.pending
+
+    @property
+    def lines(self):
+        if not self.writer.lines_used:
+            return b""
+        return self.writer.lines[: self.writer.lines_used]
+
+    def clear(self):
+        vc_writer_clear(&self.writer)
+
+    def add_entry(self, bytes key not None, uint64_t offset, uint64_t size):
+        if not vc_writer_add_entry(
+            &self.writer, data_of(key), PyBytes_GET_SIZE(key), offset, size
+        ):
+            raise MemoryError("no memory for index entries")
+
+    def append(
+        self,
+        bytes key not None,
+        bytes value not None,
+        bytes content_type not None,
+        bytes content_encoding not None,
+        uint64_t stored_us,
+        uint64_t expires_ms,
+        uint32_t flags,
+        bint is_tombstone,
+        bint sync,
+    ):
+        cdef vc_record record
+        cdef vc_status status
+        cdef int error = 0
+        if not 0 < PyBytes_GET_SIZE(key) <= VC_KEY_BYTES_MAX:
+            raise ValueError("a key has 1 to 65,535 bytes")
+        if max(PyBytes_GET_SIZE(content_type), PyBytes_GET_SIZE(content_encoding)) > 255:
+            raise ValueError("content type and encoding have at most 255 bytes each")
+        record.key_length = PyBytes_GET_SIZE(key)
+        record.type_length = PyBytes_GET_SIZE(content_type)
+        record.encoding_length = PyBytes_GET_SIZE(content_encoding)
+        record.length = PyBytes_GET_SIZE(value)
+        record.stored_us = stored_us
+        record.expires_ms = expires_ms
+        record.flags = flags
+        record.kind = is_tombstone
+        status = append_record(
+            self,
+            &record,
+            data_of(content_type),
+            data_of(content_encoding),
+            data_of(key),
+            data_of(value),
+            sync,
+            &error,
+        )
+        if status == VC_OK:
+            return record.offset, record.size, record.checksum
+        if status == VC_NO_MEMORY:
+            raise MemoryError("no memory for index entries")
+        if status == VC_NO_ROOM:
+            raise ValueError("the record is longer than the rest of the volume")
+        failure = self.calls.failure(error)
+        if status == VC_SYNC_ERROR and isinstance(failure, OSError):
+            from volcache.store.writer import SyncFailedError
+
+            raise SyncFailedError(failure.errno, failure.strerror) from failure
+        raise failure
+
+
+cdef vc_status append_record(
+    Writer writer,
+    vc_record *record,
+    const uint8_t *content_type,
+    const uint8_t *encoding,
+    const uint8_t *key,
+    const uint8_t *value,
+    bint sync,
+    int *error,
+) noexcept:
+    """Append a record without the interpreter; see `vc_writer_append`."""
+    cdef vc_status status
+    with nogil:
+        status = vc_writer_append(
+            &writer.writer, &writer.calls.table, record, content_type, encoding, key,
+            value, sync,
+        )
+        error[0] = errno
+    return status
+
+
+# --- Checking -------------------------------------------------------------------------
+
+
+cdef struct Order:
+    uint64_t last
+    bint is_growing
+
+
+cdef c_bool take_offset(
+    void *context, const uint8_t *key, size_t length, uint64_t offset, uint64_t size
+) noexcept nogil:
+    cdef Order *order = <Order *>context
+    if size:
+        order.is_growing &= offset > order.last
+        order.last = offset
+    return True
+
+
+def read_lines(bytes data not None, segments):
+    cdef size_t count = len(segments), i
+    cdef vc_segment *copy = <vc_segment *>malloc((count + 1) * sizeof(vc_segment))
+    cdef vc_lines lines
+    cdef Order order = Order(0, True)
+    cdef const uint8_t *at = data_of(data)
+    cdef size_t length = PyBytes_GET_SIZE(data)
+    if copy is NULL:
+        raise MemoryError("no memory for the segments of a volume")
+    try:
+        for i in range(count):
+            copy[i].start, copy[i].salt = segments[i]
+        memset(&lines, 0, sizeof(lines))
+        lines.segments, lines.segment_count = copy, count
+        lines.volume_end = VC_VOLUME_HEADER_BYTES
+        with nogil:
+            vc_lines_read(&lines, at, length, take_offset, &order)
+    finally:
+        free(copy)
+    return loaded_of(&lines), bool(order.is_growing)
+
+
+cdef class Comparison:
+    cdef vc_comparison comparison
+    cdef Calls calls
+    cdef bytes lines
+
+    def __cinit__(self, fs, int fd, uint16_t volume, uint64_t length, bytes lines not None):
+        self.calls = Calls(fs)
+        self.lines = lines
+        self.comparison.calls = &self.calls.table
+        self.comparison.fd = fd
+        self.comparison.volume = volume
+        self.comparison.length = length
+        self.comparison.lines = data_of(lines)
+        self.comparison.lines_length = PyBytes_GET_SIZE(lines)
+
+    def __dealloc__(self):
+        free(self.comparison.window)
+        vc_writer_free(&self.comparison.expected)
+
+    @property
+    def at(self):
+        return self.comparison.at
+
+    def skip(self, size_t count):
+        cdef const char *lines = <const char *>self.comparison.lines
+        cdef size_t at = self.comparison.at
+        while count and at < self.comparison.lines_length:
+            count -= lines[at] != b"#"
+            at = self.lines.index(b"\n", at) + 1
+        self.comparison.at = at
+
+    def run(self, Index index, seq, uint64_t salt, uint64_t offset, uint64_t limit):
+        cdef vc_core *core = NULL
+        cdef uint32_t slot = 0
+        cdef vc_run run
+        cdef bint has_memory
+        if index is not None:
+            core, slot = index.core, index.slots[seq]
+        with nogil:
+            has_memory = vc_core_compare(
+                core, slot, &self.comparison, salt, offset, limit, &run
+            )
+        self.calls.error = None  # The caller tries again in Python, and meets it.
+        if not has_memory:
+            raise MemoryError("no memory for index entries")
+        return Replayed(run.end, run.records, run.latest_us)
+
+
+# --- Requests -------------------------------------------------------------------------
+
+include "wsgi.pxi"

@@ -1,0 +1,640 @@
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "crc32c.h"
+
+enum {
+    /* The block size of ext4 and XFS, and the page size of x86 and most ARM. */
+    PAGE_BYTES = 4096,
+    /* Fits the L2 cache together with the buckets of some segments. */
+    LOAD_WINDOW_BYTES = 384 << 10,
+    /* A longer buffer of a writer, as of a start without index files, is given back. */
+    LINES_KEPT_BYTES = 1 << 20,
+    /* Entries applied at a time: sorted, each segment gets 32 of them. */
+    CHANGES_MAX = 1 << 18,
+    /* Half of an L2 cache: the checksums then read from there. */
+    COMPARE_WINDOW_BYTES = 512 << 10,
+};
+#define RECORD_BYTES_MAX ((uint64_t)1 << 31)
+
+/* --- System calls ------------------------------------------------------------------ */
+
+static ssize_t os_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
+    (void)context;
+    return pread(fd, buffer, length, offset);
+}
+static ssize_t os_preadv(void *context, int fd, const struct iovec *parts, int count,
+                         off_t offset) {
+    (void)context;
+    return preadv(fd, parts, count, offset);
+}
+static ssize_t os_pwritev(void *context, int fd, const struct iovec *parts, int count,
+                          off_t offset) {
+    (void)context;
+    return pwritev(fd, parts, count, offset);
+}
+static int os_fdatasync(void *context, int fd) {
+    (void)context;
+    return fdatasync(fd);
+}
+const vc_calls vc_os_calls = {os_pread, os_preadv, os_pwritev, os_fdatasync, NULL};
+
+/* --- Volumes ----------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t seq;
+    vc_segment *segments;   /* NULL: not bound */
+    size_t count;
+    int fd;
+    uint16_t volume;
+} place;
+
+typedef struct {
+    vc_change *at;          /* CHANGES_MAX, or NULL */
+    size_t count;
+} batch;
+
+struct vc_core {
+    pthread_mutex_t mutex;
+    vc_calls calls;
+    vc_index *index;
+    uint64_t volume_bytes;
+    place *places;          /* by slot */
+    uint32_t slots;
+    /* Changes that are loaded, but not applied yet; a thread may be applying `full`. */
+    batch filling, full;
+    pthread_t thread;
+    bool has_thread;
+    atomic_uint readers;
+    bool is_closed;
+};
+
+/* Wait for the thread that applies changes, if there is one; `full` is empty then. */
+static void join(vc_core *core) {
+    if (core->has_thread) pthread_join(core->thread, NULL);
+    core->has_thread = false;
+}
+
+vc_core *vc_core_new(const vc_calls *calls, const uint8_t hash_key[16], uint64_t volume_bytes,
+                     uint32_t volumes, uint64_t expected) {
+    vc_core *core = calloc(1, sizeof *core);
+    if (!core) return NULL;
+    pthread_mutex_init(&core->mutex, NULL);
+    core->calls = *calls;
+    core->volume_bytes = volume_bytes;
+    core->index = vc_index_new(hash_key, volume_bytes, volumes, expected);
+    for (core->slots = 2; core->slots < 2 * volumes;) core->slots *= 2;
+    core->places = calloc(core->slots, sizeof *core->places);
+    if (!core->index || !core->places) {
+        vc_core_free(core);
+        return NULL;
+    }
+    return core;
+}
+
+void vc_core_close(vc_core *core) {
+    pthread_mutex_lock(&core->mutex);
+    core->is_closed = true;
+    pthread_mutex_unlock(&core->mutex);
+    while (atomic_load(&core->readers)) sched_yield();
+}
+
+void vc_core_free(vc_core *core) {
+    if (!core) return;
+    join(core);
+    if (core->index) vc_index_free(core->index);
+    for (uint32_t slot = 0; core->places && slot < core->slots; slot++)
+        free(core->places[slot].segments);
+    free(core->places);
+    free(core->filling.at);
+    free(core->full.at);
+    pthread_mutex_destroy(&core->mutex);
+    free(core);
+}
+
+/* Apply changes. Without the memory to sort them, apply them one by one. */
+static void apply(vc_core *core, batch *changes) {
+    size_t count = changes->count;
+    changes->count = 0;
+    if (vc_index_set_many(core->index, changes->at, count)) return;
+    for (size_t i = 0; i < count; i++) {
+        vc_change *one = &changes->at[i];
+        if (one->size)
+            vc_index_set(core->index, one->fingerprint, one->slot, one->offset, one->size,
+                         VC_TYPES_UNKNOWN, false);
+        else
+            vc_index_delete(core->index, one->fingerprint);
+    }
+}
+
+static void *apply_in_thread(void *argument) {
+    vc_core *core = argument;
+    pthread_mutex_lock(&core->mutex);
+    apply(core, &core->full);
+    pthread_mutex_unlock(&core->mutex);
+    return NULL;
+}
+
+/* Let another thread apply the changes kept so far, while more are read. */
+static void apply_full(vc_core *core) {
+    join(core);
+    batch empty = core->full;
+    core->full = core->filling;
+    core->filling = empty;
+    core->has_thread = !pthread_create(&core->thread, NULL, apply_in_thread, core);
+    if (!core->has_thread) apply_in_thread(core);
+}
+
+/* If the thread that applies `full` has not begun, this one does it, and leaves it nothing. */
+static void lock(vc_core *core) {
+    pthread_mutex_lock(&core->mutex);
+    if (core->full.count) apply(core, &core->full);
+    if (core->filling.count) apply(core, &core->filling);
+}
+
+static void unlock(vc_core *core) { pthread_mutex_unlock(&core->mutex); }
+
+uint32_t vc_core_add_volume(vc_core *core, uint64_t seq) {
+    lock(core);
+    uint32_t slot = vc_index_add_volume(core->index);
+    if (slot != VC_NO_SLOT) core->places[slot].seq = seq;
+    unlock(core);
+    return slot;
+}
+
+bool vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
+                  const vc_segment *segments, size_t count) {
+    vc_segment *copy = malloc(count * sizeof *copy);
+    if (!copy) return false;
+    memcpy(copy, segments, count * sizeof *copy);
+    lock(core);
+    place *at = &core->places[slot];
+    vc_segment *before = at->segments;
+    at->segments = copy;
+    at->count = count;
+    at->fd = fd;
+    at->volume = volume;
+    unlock(core);
+    free(before);
+    return true;
+}
+
+vc_live vc_core_reclaim(vc_core *core, uint32_t slot) {
+    lock(core);
+    vc_live lost = vc_index_reclaim(core->index, slot);
+    free(core->places[slot].segments);
+    core->places[slot].segments = NULL;
+    unlock(core);
+    return lost;
+}
+
+vc_live vc_core_live(vc_core *core, uint32_t slot) {
+    lock(core);
+    vc_live found = vc_index_live(core->index, slot);
+    unlock(core);
+    return found;
+}
+
+uint64_t vc_core_seq(vc_core *core, uint32_t slot) {
+    lock(core);
+    uint64_t seq = core->places[slot].seq;
+    unlock(core);
+    return seq;
+}
+
+/* --- The index --------------------------------------------------------------------- */
+
+uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length) {
+    return vc_index_fingerprint(core->index, key, length);
+}
+
+bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found) {
+    lock(core);
+    bool is_found = vc_index_find(core->index, fingerprint, found);
+    unlock(core);
+    return is_found;
+}
+
+bool vc_core_is_stale(vc_core *core, uint64_t fingerprint) {
+    lock(core);
+    bool is_stale = vc_index_is_stale(core->index, fingerprint);
+    unlock(core);
+    return is_stale;
+}
+
+/* Whether an entry can have this position. A file whose checksums are right may still name
+ * any numbers. */
+static bool is_position(const vc_core *core, uint64_t offset, uint64_t size) {
+    return offset > 0 && offset < core->volume_bytes && size > 0 && size <= RECORD_BYTES_MAX;
+}
+
+bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                 uint64_t size, int types) {
+    if (!is_position(core, offset, size)) return false;
+    lock(core);
+    bool is_kept = vc_index_set(core->index, fingerprint, slot, offset, size, types, false);
+    unlock(core);
+    return is_kept;
+}
+
+void vc_core_put(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
+                 const vc_record *record, uint32_t buckets) {
+    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    lock(core);
+    vc_index_sweep(core->index, buckets);
+    vc_index_set(core->index, fingerprint, slot, record->offset, record->size,
+                 record->type_length + record->encoding_length, false);
+    unlock(core);
+}
+
+bool vc_core_delete(vc_core *core, uint64_t fingerprint) {
+    lock(core);
+    bool was_there = vc_index_delete(core->index, fingerprint);
+    unlock(core);
+    return was_there;
+}
+
+void vc_core_sweep(vc_core *core, uint32_t buckets) {
+    lock(core);
+    vc_index_sweep(core->index, buckets);
+    unlock(core);
+}
+
+void vc_core_stats(vc_core *core, vc_index_stats *stats) {
+    lock(core);
+    vc_index_get_stats(core->index, stats);
+    unlock(core);
+}
+
+/* --- Reading ----------------------------------------------------------------------- */
+
+static uint64_t salt_at(const place *at, uint64_t offset) {
+    size_t i = at->count;
+    while (i > 1 && at->segments[i - 1].start > offset) i--;
+    return at->segments[i - 1].salt;
+}
+
+bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
+    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    vc_entry entry;
+    lock(core);
+    bool is_found = !core->is_closed && vc_index_hit(core->index, fingerprint, &entry) &&
+                    !entry.is_tombstone && core->places[entry.slot].segments;
+    if (is_found) {
+        const place *at = &core->places[entry.slot];
+        *found = (vc_lookup){
+            .fingerprint = fingerprint,
+            .word = entry.word,
+            .offset = entry.offset,
+            .salt = salt_at(at, entry.offset),
+            .size = entry.size,
+            .types = entry.types,
+            .fd = at->fd,
+            .volume = at->volume,
+        };
+        atomic_fetch_add(&core->readers, 1);
+    }
+    unlock(core);
+    return is_found;
+}
+
+void vc_core_end_read(vc_core *core) { atomic_fetch_sub(&core->readers, 1); }
+
+static void learn_types(vc_core *core, const vc_lookup *at, const vc_record *record) {
+    int types = record->type_length + record->encoding_length;
+    if (types == at->types) return;
+    lock(core);
+    vc_index_set_types(core->index, at->fingerprint, at->word, types);
+    unlock(core);
+}
+
+vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
+                       const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
+                       size_t room, vc_record *record) {
+    const vc_calls *calls = &core->calls;
+    ssize_t got;
+    if (room) {
+        struct iovec parts[2] = {{head, split}, {value, room}};
+        got = calls->preadv(calls->context, at->fd, parts, 2, (off_t)at->offset);
+    } else {
+        got = calls->pread(calls->context, at->fd, head, split, (off_t)at->offset);
+    }
+    if (got < 0) return VC_IO_ERROR;
+    size_t length = (size_t)got, have = length < split ? length : split;
+    vc_status status = vc_record_decode(head, have, at->salt, at->volume, at->offset, record);
+    size_t moved = 0; /* bytes of the prefix that are in `value` */
+    if (status == VC_SHORT && room && record->prefix <= length &&
+        record->prefix <= VC_HEAD_BYTES_MAX(key_length)) {
+        moved = record->prefix - split;
+        memcpy(head + split, value, moved);
+        status = vc_record_decode(head, record->prefix, at->salt, at->volume, at->offset,
+                                  record);
+    }
+    if (status != VC_OK) return status;
+    if (record->kind) return VC_DAMAGED;
+    if (record->key_length != key_length || memcmp(record->key, key, key_length))
+        return VC_OTHER_KEY;
+    if (record->size > length || (room && record->prefix < split)) return VC_SHORT;
+    const uint8_t *start = room ? value + moved : head + record->prefix;
+    if (vc_crc32c(0, start, record->length) != record->checksum) return VC_DAMAGED;
+    if (moved) memmove(value, start, record->length);
+    if (room) learn_types(core, at, record);
+    return VC_OK;
+}
+
+/* --- Appending --------------------------------------------------------------------- */
+
+void vc_writer_clear(vc_writer *writer) {
+    writer->lines_used = writer->pending = 0;
+    if (writer->lines_room > LINES_KEPT_BYTES) vc_writer_free(writer);
+}
+
+void vc_writer_free(vc_writer *writer) {
+    free(writer->lines);
+    writer->lines = NULL;
+    writer->lines_used = writer->lines_room = writer->pending = 0;
+}
+
+static bool reserve_line(vc_writer *writer, size_t key_length) {
+    size_t needed = writer->lines_used + VC_LINE_BYTES_MAX(key_length);
+    if (needed <= writer->lines_room) return true;
+    char *lines = realloc(writer->lines, 2 * needed);
+    if (!lines) return false;
+    writer->lines = lines;
+    writer->lines_room = 2 * needed;
+    return true;
+}
+
+bool vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length, uint64_t offset,
+                         uint64_t size) {
+    if (!reserve_line(writer, length)) return false;
+    writer->lines_used +=
+        vc_line_encode(writer->lines + writer->lines_used, key, length, offset, size);
+    writer->pending++;
+    return true;
+}
+
+/* Write all of the parts, which are changed. The kernel may write only some of them. */
+static bool write_all(const vc_calls *calls, int fd, struct iovec *parts, int count,
+                      uint64_t offset) {
+    while (count) {
+        ssize_t written = calls->pwritev(calls->context, fd, parts, count, (off_t)offset);
+        if (written < 0) return false;
+        if (!written) {
+            errno = EIO;
+            return false;
+        }
+        offset += (uint64_t)written;
+        size_t left = (size_t)written;
+        while (count && left >= parts->iov_len) {
+            left -= parts->iov_len;
+            parts++;
+            count--;
+        }
+        if (count && left) {
+            parts->iov_base = (char *)parts->iov_base + left;
+            parts->iov_len -= left;
+        }
+    }
+    return true;
+}
+
+vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *record,
+                           const uint8_t *type, const uint8_t *encoding, const uint8_t *key,
+                           const uint8_t *value, bool sync) {
+    static const uint8_t zeros[PAGE_BYTES];
+    uint8_t prefix[VC_PREFIX_BYTES_MAX];
+    record->prefix = VC_OVERHEAD_BYTES + (uint32_t)record->type_length +
+                     record->encoding_length + record->key_length;
+    record->size = (uint64_t)record->prefix + record->length;
+    uint64_t end = writer->end + record->size, written_end = writer->written_end;
+    if (end > writer->capacity) return VC_NO_ROOM;
+    if (!reserve_line(writer, record->key_length)) return VC_NO_MEMORY;
+    record->offset = writer->end;
+    record->volume = writer->volume;
+    record->checksum = vc_crc32c(0, value, record->length);
+    vc_record_encode(prefix, writer->salt, record, type, encoding, key);
+    struct iovec parts[3] = {{prefix, record->prefix}};
+    int count = 1;
+    if (record->length) parts[count++] = (struct iovec){(void *)value, record->length};
+    if (end > written_end) {
+        written_end = (end + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+        if (written_end > writer->capacity) written_end = writer->capacity;
+        if (written_end > end)
+            parts[count++] = (struct iovec){(void *)zeros, (size_t)(written_end - end)};
+    }
+    if (!write_all(calls, writer->fd, parts, count, record->offset)) return VC_IO_ERROR;
+    if (sync && calls->fdatasync(calls->context, writer->fd)) return VC_SYNC_ERROR;
+    writer->written_end = written_end;
+    writer->end = end;
+    /* A deletion has neither offset nor size in the index file. */
+    vc_writer_add_entry(writer, key, record->key_length, record->kind ? 0 : record->offset,
+                        record->kind ? 0 : record->size);
+    return VC_OK;
+}
+
+/* --- Loading ----------------------------------------------------------------------- */
+
+/* Keep a change for later: many together, sorted, miss the cache less often. */
+static bool add_change(vc_core *core, const vc_change *change) {
+    batch *to = &core->filling;
+    if (!to->at) to->at = malloc(CHANGES_MAX * sizeof *to->at);
+    if (!to->at) return false;
+    to->at[to->count++] = *change;
+    if (to->count == CHANGES_MAX) apply_full(core);
+    return true;
+}
+
+typedef struct {
+    vc_core *core;
+    uint32_t slot;
+    vc_status status;
+} loading;
+
+static bool take_entry(void *context, const uint8_t *key, size_t length, uint64_t offset,
+                       uint64_t size) {
+    loading *to = context;
+    if (size && !is_position(to->core, offset, size)) {
+        to->status = VC_DAMAGED;
+        return false;
+    }
+    vc_change change = {
+        .fingerprint = vc_index_fingerprint(to->core->index, key, length),
+        .offset = offset,
+        .slot = to->slot,
+        .size = (uint32_t)size,
+    };
+    if (!add_change(to->core, &change)) to->status = VC_NO_MEMORY;
+    return to->status == VC_OK;
+}
+
+vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines) {
+    const vc_calls *calls = &core->calls;
+    size_t room = LOAD_WINDOW_BYTES, filled = 0;
+    uint64_t at = lines->file_end;
+    uint8_t *window = malloc(room);
+    vc_status status = window ? VC_OK : VC_NO_MEMORY;
+    loading to = {core, slot, VC_OK};
+    while (status == VC_OK) {
+        ssize_t got =
+            calls->pread(calls->context, fd, window + filled, room - filled, (off_t)at);
+        if (got < 0) status = VC_IO_ERROR;
+        if (got <= 0) break;
+        at += (uint64_t)got;
+        filled += (size_t)got;
+        size_t used = vc_lines_read(lines, window, filled, take_entry, &to);
+        if (lines->is_damaged || lines->is_of_copy || to.status != VC_OK) break;
+        filled -= used;
+        if (filled) memmove(window, window + used, filled);
+        if (filled == room) { /* A block is longer than the window. */
+            uint8_t *longer = realloc(window, 2 * room);
+            if (longer) {
+                window = longer;
+                room *= 2;
+            } else {
+                status = VC_NO_MEMORY;
+            }
+        }
+    }
+    free(window);
+    return to.status == VC_NO_MEMORY ? VC_NO_MEMORY : status;
+}
+
+void vc_core_end_load(vc_core *core) {
+    join(core);
+    lock(core);
+    free(core->filling.at);
+    free(core->full.at);
+    core->filling = core->full = (batch){NULL, 0};
+    unlock(core);
+}
+
+bool vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
+                    uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit,
+                    vc_writer *writer, vc_run *run) {
+    *run = (vc_run){.end = offset};
+    while (run->end < limit) {
+        vc_record record;
+        const uint8_t *at = data + (run->end - offset);
+        size_t left = length - (size_t)(run->end - offset);
+        if (vc_record_decode(at, left, salt, volume, run->end, &record) != VC_OK ||
+            record.size > left || record.kind > 1 ||
+            vc_crc32c(0, at + record.prefix, record.length) != record.checksum)
+            return true;
+        bool is_value = !record.kind;
+        if (is_value && !is_position(core, record.offset, record.size)) return true;
+        if (!vc_writer_add_entry(writer, record.key, record.key_length,
+                                 is_value ? record.offset : 0, is_value ? record.size : 0))
+            return false;
+        vc_change change = {
+            .fingerprint = vc_index_fingerprint(core->index, record.key, record.key_length),
+            .offset = record.offset,
+            .slot = slot,
+            .size = is_value ? (uint32_t)record.size : 0,
+        };
+        if (!add_change(core, &change)) return false;
+        run->end += record.size;
+        run->records++;
+        if (record.stored_us > run->latest_us) run->latest_us = record.stored_us;
+    }
+    return true;
+}
+
+/* Have at least `needed` bytes of the volume from `offset` on in the window; returns how many
+ * there are, fewer if the volume ends before or cannot be read. */
+static size_t fill_window(vc_comparison *with, uint64_t offset, size_t needed) {
+    const vc_calls *calls = with->calls;
+    uint64_t end = with->window_start + with->filled;
+    size_t kept = offset >= with->window_start && offset < end ? (size_t)(end - offset) : 0;
+    if (kept >= needed) return kept;
+    if (needed > with->room) {
+        size_t room = needed > COMPARE_WINDOW_BYTES ? needed : COMPARE_WINDOW_BYTES;
+        uint8_t *window = realloc(with->window, room);
+        if (!window) return 0;
+        with->window = window;
+        with->room = room;
+    }
+    if (kept) memmove(with->window, with->window + (offset - with->window_start), kept);
+    with->window_start = offset;
+    with->filled = kept;
+    while (with->filled < needed) {
+        uint64_t from = offset + with->filled, left = with->length - from;
+        size_t wanted = with->room - with->filled;
+        ssize_t got = calls->pread(calls->context, with->fd, with->window + with->filled,
+                                   wanted < left ? wanted : (size_t)left, (off_t)from);
+        if (got <= 0) break;
+        with->filled += (size_t)got;
+    }
+    return with->filled;
+}
+
+/* Pass the next line if it is that of a record, and the comments before it. */
+static bool pass_line(vc_comparison *with, const vc_record *record) {
+    const uint8_t *line = with->lines + with->at, *end = with->lines + with->lines_length;
+    while (line < end && *line == '#')
+        line = (const uint8_t *)memchr(line, '\n', (size_t)(end - line)) + 1;
+    const uint8_t *key = record->key;
+    size_t length = record->key_length;
+    /* Most keys are written as they are: then only the numbers are encoded. */
+    bool is_plain = length < (size_t)(end - line) && !memcmp(line, key, length) &&
+                    !memchr(key, '%', length) && !memchr(key, '\n', length);
+    if (is_plain) {
+        line += length;
+        length = 0;
+    }
+    vc_writer *expected = &with->expected;
+    expected->lines_used = 0;
+    if (!vc_writer_add_entry(expected, key, length, record->kind ? 0 : record->offset,
+                             record->kind ? 0 : record->size) ||
+        expected->lines_used > (size_t)(end - line) ||
+        memcmp(line, expected->lines, expected->lines_used))
+        return false;
+    with->at = (size_t)(line - with->lines) + expected->lines_used;
+    return true;
+}
+
+/* Read and check the record at `offset`; it is in the window then. */
+static bool read_record(vc_comparison *with, uint64_t salt, uint64_t offset, vc_record *record) {
+    size_t needed = VC_OVERHEAD_BYTES + 1;
+    while (needed <= with->length - offset) {
+        size_t have = fill_window(with, offset, needed);
+        if (have < needed) return false;
+        const uint8_t *at = with->window + (offset - with->window_start);
+        vc_status status = vc_record_decode(at, have, salt, with->volume, offset, record);
+        if (status == VC_OK && record->size <= have)
+            return record->kind <= 1 &&
+                   vc_crc32c(0, at + record->prefix, record->length) == record->checksum;
+        if (status != VC_OK && status != VC_SHORT) return false;
+        needed = status == VC_SHORT ? record->prefix : record->size;
+    }
+    return false;
+}
+
+bool vc_core_compare(vc_core *core, uint32_t slot, vc_comparison *with, uint64_t salt,
+                     uint64_t offset, uint64_t limit, vc_run *run) {
+    *run = (vc_run){.end = offset};
+    loading to = {core, slot, VC_OK};
+    vc_record record;
+    while (run->end < limit && run->end < with->length &&
+           read_record(with, salt, run->end, &record)) {
+        size_t line = with->at;
+        if (!pass_line(with, &record)) break;
+        if (core && !take_entry(&to, record.key, record.key_length, record.offset,
+                                record.kind ? 0 : record.size)) {
+            with->at = line;
+            return to.status != VC_NO_MEMORY;
+        }
+        run->end += record.size;
+        run->records++;
+        if (record.stored_us > run->latest_us) run->latest_us = record.stored_us;
+    }
+    return true;
+}

@@ -1,0 +1,184 @@
+/* The store without Python: reading a record, appending one, loading index files.
+ *
+ * Threads. A `vc_core` has one mutex, held only for changes and lookups in the index and in
+ * the table of volumes; reads of the disk are outside. So `vc_core_lookup`, `vc_core_read` and
+ * `vc_core_end_read` may be called by any number of threads at any time, and without the
+ * interpreter. All functions that change something may be called by one thread at a time, and
+ * those under "Loading" only before other threads use the core.
+ * A volume that is reclaimed while a record in it is read may be overwritten meanwhile: the
+ * record then fails its checks, which the reader takes for a miss. The descriptors belong to the
+ * caller. They are closed only when the store is closed: after `vc_core_close`, which waits
+ * for the last read. */
+#ifndef VC_CORE_H
+#define VC_CORE_H
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "index.h"
+#include "lines.h"
+#include "record.h"
+
+/* The system calls of the core, so that tests can fail any of them. They return -1 with errno
+ * on an error, like the calls that they are named after. */
+typedef struct {
+    ssize_t (*pread)(void *context, int fd, void *buffer, size_t length, off_t offset);
+    ssize_t (*preadv)(void *context, int fd, const struct iovec *parts, int count,
+                      off_t offset);
+    ssize_t (*pwritev)(void *context, int fd, const struct iovec *parts, int count,
+                       off_t offset);
+    int (*fdatasync)(void *context, int fd);
+    void *context;
+} vc_calls;
+
+/* Those of the operating system. */
+extern const vc_calls vc_os_calls;
+
+typedef struct vc_core vc_core;
+
+/* See `vc_index_new` for the arguments; NULL without memory. */
+vc_core *vc_core_new(const vc_calls *calls, const uint8_t hash_key[16], uint64_t volume_bytes,
+                     uint32_t volumes, uint64_t expected);
+/* Wait for the last read; from now on every lookup finds nothing. */
+void vc_core_close(vc_core *core);
+void vc_core_free(vc_core *core);
+
+/* --- Volumes ----------------------------------------------------------------------- */
+
+/* Return the slot of a volume that is new to the index; VC_NO_SLOT: there are too many. */
+uint32_t vc_core_add_volume(vc_core *core, uint64_t seq);
+/* Say where the records of a slot are: `segments` in order, the first one from offset 0.
+ * Until then, no lookup finds them. Returns false without memory. */
+bool vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
+                  const vc_segment *segments, size_t count);
+vc_live vc_core_reclaim(vc_core *core, uint32_t slot);
+vc_live vc_core_live(vc_core *core, uint32_t slot);
+uint64_t vc_core_seq(vc_core *core, uint32_t slot);
+
+/* --- The index --------------------------------------------------------------------- */
+
+uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length);
+/* `vc_index_find` and the others, with the mutex. */
+bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found);
+bool vc_core_is_stale(vc_core *core, uint64_t fingerprint);
+/* Returns false, too, if the index has no room for such an offset or size. */
+bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                 uint64_t size, int types);
+/* Set the position of a record that was appended, and look at some buckets for stale entries. */
+void vc_core_put(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
+                 const vc_record *record, uint32_t buckets);
+bool vc_core_delete(vc_core *core, uint64_t fingerprint);
+void vc_core_sweep(vc_core *core, uint32_t buckets);
+void vc_core_stats(vc_core *core, vc_index_stats *stats);
+
+/* --- Reading ----------------------------------------------------------------------- */
+
+/* Where the record of a key is. */
+typedef struct {
+    uint64_t fingerprint, word, offset, salt;
+    uint64_t size;      /* at least that of the record */
+    int types;          /* bytes of content type and encoding; VC_TYPES_UNKNOWN */
+    int fd;
+    uint16_t volume;
+} vc_lookup;
+
+/* Look up a key and count a hit. If true, the caller reads it or not, and then calls
+ * `vc_core_end_read`. */
+bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found);
+
+/* Bytes that `head` must have for a key, if the value is read apart. */
+#define VC_HEAD_BYTES_MAX(key_length) (VC_OVERHEAD_BYTES + VC_TYPES_BYTES_MAX + (key_length))
+
+/* Read and check the record that was looked up, with one system call.
+ *   head, split  the first `split` bytes are read into `head`;
+ *   value, room  the following ones into `value`, if `room` is not 0; `split` is more than
+ *                VC_OVERHEAD_BYTES then.
+ * Without `value`, the value is at head + record->prefix afterwards; otherwise it is at
+ * `value`. VC_SHORT, VC_DAMAGED, VC_OTHER_KEY, VC_IO_ERROR: nothing can be used. */
+vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
+                       const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
+                       size_t room, vc_record *record);
+void vc_core_end_read(vc_core *core);
+
+/* --- Appending --------------------------------------------------------------------- */
+
+/* The end of the volume that is written, and the entries for its index file. Used by one
+ * thread at a time. */
+typedef struct {
+    int fd;
+    uint16_t volume;
+    uint64_t salt;
+    uint64_t end;           /* offset of the next record */
+    uint64_t capacity;      /* records may be written up to here */
+    uint64_t written_end;   /* whole pages are written up to here */
+    char *lines;            /* entries that are not in the index file */
+    size_t lines_used, lines_room, pending;
+} vc_writer;
+
+void vc_writer_free(vc_writer *writer);
+/* Keep no entries. */
+void vc_writer_clear(vc_writer *writer);
+/* Add an entry for the index file; size 0: a deletion. Returns false without memory. */
+bool vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length, uint64_t offset,
+                         uint64_t size);
+/* Write a record at `end` and add its entry. The caller sets key_length, type_length,
+ * encoding_length, length, stored_us, expires_ms, flags and kind of `record`; the other fields
+ * are set here. With `sync`, return only when it is on the disk.
+ *
+ * The page that the record ends in is written completely: to write part of a page that is not
+ * in memory, the kernel would first read it from the disk.
+ *
+ * VC_OK; VC_NO_ROOM, VC_NO_MEMORY: nothing was written; VC_IO_ERROR, VC_SYNC_ERROR: errno says
+ * why, `end` has not moved, and the next record overwrites this one. */
+vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *record,
+                           const uint8_t *type, const uint8_t *encoding, const uint8_t *key,
+                           const uint8_t *value, bool sync);
+
+/* --- Loading ----------------------------------------------------------------------- */
+
+/* Load an index file into the index from offset `lines->file_end` on, block by block.
+ * Entries are applied many at a time, by a thread of its own while more are read; any other
+ * call for the index applies the rest first.
+ * Returns VC_OK, VC_IO_ERROR or VC_NO_MEMORY. */
+vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines);
+/* Free the memory that only loading needs. */
+void vc_core_end_load(vc_core *core);
+
+/* What `vc_core_replay` found. */
+typedef struct {
+    uint64_t end;           /* where the first bytes begin that are not an intact record */
+    uint64_t records;
+    uint64_t latest_us;     /* the latest time stored */
+} vc_run;
+
+/* Set the positions of the intact records that follow one another from `offset` on, and add
+ * their entries to `writer`. `data` are the bytes of the volume from there; no record that
+ * begins at or after `limit` is passed. Returns false without memory. */
+bool vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
+                    uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit,
+                    vc_writer *writer, vc_run *run);
+
+/* A volume that is compared with the lines of its index file. The caller sets the first six
+ * fields, the others are 0 at first; it frees `window` and `expected`. */
+typedef struct {
+    const vc_calls *calls;
+    int fd;
+    uint16_t volume;
+    uint64_t length;        /* nothing behind is read */
+    const uint8_t *lines;   /* of whole blocks that `vc_lines_read` has checked */
+    size_t lines_length;
+    size_t at;              /* the next line begins here */
+    uint8_t *window;        /* some bytes of the volume */
+    size_t room, filled;
+    uint64_t window_start;
+    vc_writer expected;     /* of which only the lines are used: the one of a record */
+} vc_comparison;
+
+/* Pass the intact records that follow one another from `offset` on and have their lines next
+ * to each other from `at` on. No record that begins at or after `limit` is passed. With `core`,
+ * set their positions in the index. What cannot be read is not passed either, and not told
+ * from damage. Returns false without memory. */
+bool vc_core_compare(vc_core *core, uint32_t slot, vc_comparison *with, uint64_t salt,
+                     uint64_t offset, uint64_t limit, vc_run *run);
+
+#endif

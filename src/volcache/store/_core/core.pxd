@@ -1,0 +1,151 @@
+"""The C interface of the core; see the headers."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from posix.types cimport off_t
+
+
+cdef extern from "<sys/uio.h>" nogil:
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+
+
+cdef extern from "crc32c.h" nogil:
+    uint32_t vc_crc32c(uint32_t crc, const void *data, size_t length)
+
+
+cdef extern from "index.h" nogil:
+    enum: VC_TYPES_UNKNOWN
+    enum: VC_NO_SLOT
+    ctypedef struct vc_entry:
+        uint64_t word, offset, size
+        uint32_t slot
+        unsigned hits
+    ctypedef struct vc_live:
+        uint64_t records, bytes
+    ctypedef struct vc_index_stats:
+        uint64_t entries, records, stale, displaced, bytes, grown
+        bint is_sweeping
+    uint64_t vc_size_max(uint64_t size)
+    uint64_t vc_size_middle(uint64_t size)
+
+
+cdef extern from "record.h" nogil:
+    enum: VC_VOLUME_HEADER_BYTES
+    enum: VC_OVERHEAD_BYTES
+    enum: VC_KEY_BYTES_MAX
+    ctypedef enum vc_status:
+        VC_OK
+        VC_ABSENT
+        VC_OTHER_KEY
+        VC_SHORT
+        VC_DAMAGED
+        VC_IO_ERROR
+        VC_NO_ROOM
+        VC_NO_MEMORY
+        VC_SYNC_ERROR
+    ctypedef struct vc_record:
+        uint64_t offset, stored_us, expires_ms, size
+        uint32_t length, checksum, flags, prefix
+        uint16_t volume, key_length
+        uint8_t type_length, encoding_length, kind
+        const uint8_t *type
+
+
+cdef extern from "<stdbool.h>" nogil:
+    ctypedef bint c_bool "bool"
+
+
+cdef extern from "lines.h" nogil:
+    ctypedef struct vc_segment:
+        uint64_t start, salt
+    ctypedef struct vc_lines:
+        const vc_segment *segments
+        size_t segment_count, named
+        uint64_t file_end, volume_end, entries, last_offset
+        uint32_t checksum
+        bint has_checksum, is_sealed, is_damaged, is_of_copy
+    ctypedef c_bool (*vc_lines_take)(void *context, const uint8_t *key, size_t length,
+                                   uint64_t offset, uint64_t size) noexcept
+    size_t vc_lines_read(vc_lines *lines, const uint8_t *data, size_t length,
+                         vc_lines_take take, void *context)
+
+
+cdef extern from "core.h" nogil:
+    ctypedef struct vc_calls:
+        ssize_t (*pread)(void *context, int fd, void *buffer, size_t length,
+                         off_t offset) noexcept
+        ssize_t (*preadv)(void *context, int fd, const iovec *parts, int count,
+                          off_t offset) noexcept
+        ssize_t (*pwritev)(void *context, int fd, const iovec *parts, int count,
+                           off_t offset) noexcept
+        int (*fdatasync)(void *context, int fd) noexcept
+        void *context
+    const vc_calls vc_os_calls
+
+    ctypedef struct vc_core:
+        pass
+    vc_core *vc_core_new(const vc_calls *calls, const uint8_t *hash_key,
+                         uint64_t volume_bytes, uint32_t volumes, uint64_t expected)
+    void vc_core_close(vc_core *core)
+    void vc_core_free(vc_core *core)
+    uint32_t vc_core_add_volume(vc_core *core, uint64_t seq)
+    bint vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
+                      const vc_segment *segments, size_t count)
+    vc_live vc_core_reclaim(vc_core *core, uint32_t slot)
+    vc_live vc_core_live(vc_core *core, uint32_t slot)
+    uint64_t vc_core_seq(vc_core *core, uint32_t slot)
+    uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length)
+    bint vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found)
+    bint vc_core_is_stale(vc_core *core, uint64_t fingerprint)
+    bint vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                     uint64_t size, int types)
+    void vc_core_put(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
+                     const vc_record *record, uint32_t buckets)
+    bint vc_core_delete(vc_core *core, uint64_t fingerprint)
+    void vc_core_sweep(vc_core *core, uint32_t buckets)
+    void vc_core_stats(vc_core *core, vc_index_stats *stats)
+
+    ctypedef struct vc_lookup:
+        uint64_t size
+        int types
+    size_t VC_HEAD_BYTES_MAX(size_t key_length)
+    bint vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found)
+    vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
+                           const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
+                           size_t room, vc_record *record)
+    void vc_core_end_read(vc_core *core)
+
+    ctypedef struct vc_writer:
+        int fd
+        uint16_t volume
+        uint64_t salt, end, capacity, written_end
+        char *lines
+        size_t lines_used, pending
+    void vc_writer_free(vc_writer *writer)
+    void vc_writer_clear(vc_writer *writer)
+    bint vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length,
+                             uint64_t offset, uint64_t size)
+    vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *record,
+                               const uint8_t *type, const uint8_t *encoding,
+                               const uint8_t *key, const uint8_t *value, bint sync)
+    vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines)
+    void vc_core_end_load(vc_core *core)
+
+    ctypedef struct vc_run:
+        uint64_t end, records, latest_us
+    bint vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
+                        uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit,
+                        vc_writer *writer, vc_run *run)
+
+    ctypedef struct vc_comparison:
+        const vc_calls *calls
+        int fd
+        uint16_t volume
+        uint64_t length
+        const uint8_t *lines
+        size_t lines_length, at
+        uint8_t *window
+        vc_writer expected
+    bint vc_core_compare(vc_core *core, uint32_t slot, vc_comparison *comparison,
+                         uint64_t salt, uint64_t offset, uint64_t limit, vc_run *run)

@@ -1,0 +1,152 @@
+/* CRC-32C. A CRC is linear, so that of joined inputs is a sum: that of the first one moved
+ * over as many zero bytes as the second one has, plus that of the second one from 0. This
+ * lets the processor work on three parts of a long input at the same time: its instruction
+ * takes three cycles, and a new one can start in each. */
+#include "crc32c.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#define INSTRUCTION __attribute__((target("sse4.2,crc32")))
+#define NEXT_8(crc, word) ((uint32_t)__builtin_ia32_crc32di((crc), (word)))
+#define NEXT_1(crc, byte) __builtin_ia32_crc32qi((crc), (byte))
+#elif defined(__AARCH64EL__) && defined(__linux__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#define INSTRUCTION __attribute__((target("+crc")))
+#define NEXT_8(crc, word) __crc32cd((crc), (word))
+#define NEXT_1(crc, byte) __crc32cb((crc), (byte))
+#define HAS_CRC32 (1UL << 7)    /* HWCAP_CRC32 of <asm/hwcap.h> */
+#endif
+
+#define POLYNOMIAL 0x82f63b78u  /* its lowest bit stands for x^31 */
+#define SHORT_PART 256          /* bytes; both are powers of two */
+#define LONG_PART 4096
+
+/* All are filled when the library is loaded, and constant from then on. */
+static uint32_t tables[8][256];         /* [n][byte]: the byte and n zero bytes after it */
+static uint32_t short_move[4][256];     /* [n][byte]: byte n of a CRC, moved over zeros */
+static uint32_t long_move[4][256];
+#ifdef INSTRUCTION
+static bool has_instruction;
+#endif
+
+/* Apply a linear function, given as its values for each bit. */
+static uint32_t apply(const uint32_t function[32], uint32_t crc)
+{
+    uint32_t sum = 0;
+    for (unsigned bit = 0; crc; bit++, crc >>= 1)
+        if (crc & 1)
+            sum ^= function[bit];
+    return sum;
+}
+
+static void fill_move(uint32_t move[4][256], uint32_t length)
+{
+    uint32_t function[32], twice[32];
+    for (unsigned bit = 0; bit < 32; bit++)     /* over one zero byte */
+        function[bit] = bit < 8 ? tables[0][1u << bit] : 1u << (bit - 8);
+    for (; length > 1; length /= 2) {
+        for (unsigned bit = 0; bit < 32; bit++)
+            twice[bit] = apply(function, function[bit]);
+        memcpy(function, twice, sizeof function);
+    }
+    for (unsigned n = 0; n < 4; n++)
+        for (uint32_t byte = 0; byte < 256; byte++)
+            move[n][byte] = apply(function, byte << 8 * n);
+}
+
+/* The first of all constructors that may compute a checksum. */
+__attribute__((constructor(101))) static void fill_tables(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ POLYNOMIAL : crc >> 1;
+        tables[0][byte] = crc;
+    }
+    for (unsigned n = 1; n < 8; n++)
+        for (unsigned byte = 0; byte < 256; byte++) {
+            uint32_t crc = tables[n - 1][byte];
+            tables[n][byte] = crc >> 8 ^ tables[0][crc & 255];
+        }
+    fill_move(short_move, SHORT_PART);
+    fill_move(long_move, LONG_PART);
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    has_instruction = __builtin_cpu_supports("sse4.2");
+#elif defined(INSTRUCTION)
+    has_instruction = (getauxval(AT_HWCAP) & HAS_CRC32) != 0;
+#endif
+}
+
+static inline uint64_t load_8(const uint8_t *data)
+{
+    uint64_t word;
+    memcpy(&word, data, sizeof word);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
+uint32_t vc_crc32c_tables(uint32_t crc, const void *data, size_t length)
+{
+    const uint8_t *at = data;
+    crc = ~crc;
+    for (; length >= 8; at += 8, length -= 8) {
+        uint64_t word = load_8(at) ^ crc;
+        crc = tables[7][word & 255] ^ tables[6][word >> 8 & 255]
+            ^ tables[5][word >> 16 & 255] ^ tables[4][word >> 24 & 255]
+            ^ tables[3][word >> 32 & 255] ^ tables[2][word >> 40 & 255]
+            ^ tables[1][word >> 48 & 255] ^ tables[0][word >> 56];
+    }
+    for (; length; at++, length--)
+        crc = tables[0][(crc ^ *at) & 255] ^ crc >> 8;
+    return ~crc;
+}
+
+#ifdef INSTRUCTION
+static inline uint32_t moved(uint32_t move[4][256], uint32_t crc)
+{
+    return move[0][crc & 255] ^ move[1][crc >> 8 & 255] ^ move[2][crc >> 16 & 255]
+         ^ move[3][crc >> 24];
+}
+
+/* The CRC with three parts of `part` bytes more. */
+INSTRUCTION static inline uint32_t three_parts(uint32_t crc, const uint8_t *at, size_t part,
+                                               uint32_t move[4][256])
+{
+    uint32_t second = 0, third = 0;
+    for (const uint8_t *end = at + part; at < end; at += 8) {
+        crc = NEXT_8(crc, load_8(at));
+        second = NEXT_8(second, load_8(at + part));
+        third = NEXT_8(third, load_8(at + 2 * part));
+    }
+    return moved(move, moved(move, crc) ^ second) ^ third;
+}
+
+INSTRUCTION static uint32_t by_instruction(uint32_t crc, const uint8_t *at, size_t length)
+{
+    crc = ~crc;
+    for (; length >= 3 * LONG_PART; at += 3 * LONG_PART, length -= 3 * LONG_PART)
+        crc = three_parts(crc, at, LONG_PART, long_move);
+    for (; length >= 3 * SHORT_PART; at += 3 * SHORT_PART, length -= 3 * SHORT_PART)
+        crc = three_parts(crc, at, SHORT_PART, short_move);
+    for (; length >= 8; at += 8, length -= 8)
+        crc = NEXT_8(crc, load_8(at));
+    for (; length; at++, length--)
+        crc = NEXT_1(crc, *at);
+    return ~crc;
+}
+#endif
+
+uint32_t vc_crc32c(uint32_t crc, const void *data, size_t length)
+{
+#ifdef INSTRUCTION
+    if (has_instruction)
+        return by_instruction(crc, data, length);
+#endif
+    return vc_crc32c_tables(crc, data, length);
+}

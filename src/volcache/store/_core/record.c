@@ -1,0 +1,94 @@
+#include "record.h"
+
+#include <string.h>
+
+#include "crc32c.h"
+
+/* The fields by their offset, as in docs/FORMAT.md. */
+enum {
+    AT_VERSION = 3,
+    AT_SALT = 4,
+    AT_KEY_LENGTH = 12,
+    AT_TYPE_LENGTH = 14,
+    AT_ENCODING_LENGTH = 15,
+    AT_LENGTH = 16,
+    AT_CHECKSUM = 20,
+    AT_FLAGS = 24,
+    AT_ZERO = 28,
+    AT_OFFSET = 32,
+    AT_STORED = 40,
+    AT_EXPIRES = 48,
+    AT_VOLUME = 56,
+    AT_KIND = 58,
+    AT_ZERO_BYTE = 59,
+    CHECKSUM_BYTES = 4,
+};
+
+static const uint8_t MAGIC[4] = {'V', 'L', 'R', VC_VERSION};
+
+static uint64_t get(const uint8_t *data, int bytes) {
+    uint64_t number = 0;
+    for (int i = 0; i < bytes; i++) number |= (uint64_t)data[i] << (8 * i);
+    return number;
+}
+
+static void set(uint8_t *data, int bytes, uint64_t number) {
+    for (int i = 0; i < bytes; i++) data[i] = (uint8_t)(number >> (8 * i));
+}
+
+vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, uint16_t volume,
+                           uint64_t offset, vc_record *record) {
+    if (length <= VC_OVERHEAD_BYTES || memcmp(data, MAGIC, sizeof MAGIC) ||
+        get(data + AT_SALT, 8) != salt)
+        return VC_DAMAGED;
+    record->key_length = (uint16_t)get(data + AT_KEY_LENGTH, 2);
+    record->type_length = data[AT_TYPE_LENGTH];
+    record->encoding_length = data[AT_ENCODING_LENGTH];
+    record->length = (uint32_t)get(data + AT_LENGTH, 4);
+    uint32_t types = (uint32_t)record->type_length + record->encoding_length;
+    uint32_t checked = VC_FIXED_BYTES + types + record->key_length;
+    record->prefix = checked + CHECKSUM_BYTES;
+    record->size = (uint64_t)record->prefix + record->length;
+    if (record->prefix > length) return VC_SHORT;
+    if (vc_crc32c(0, data, checked) != get(data + checked, CHECKSUM_BYTES)) return VC_DAMAGED;
+    record->checksum = (uint32_t)get(data + AT_CHECKSUM, 4);
+    record->flags = (uint32_t)get(data + AT_FLAGS, 4);
+    record->offset = get(data + AT_OFFSET, 8);
+    record->stored_us = get(data + AT_STORED, 8);
+    record->expires_ms = get(data + AT_EXPIRES, 8);
+    record->volume = (uint16_t)get(data + AT_VOLUME, 2);
+    record->kind = data[AT_KIND];
+    record->type = data + VC_FIXED_BYTES;
+    record->key = record->type + types;
+    if (record->offset != offset || record->volume != volume || !record->key_length)
+        return VC_DAMAGED;
+    return VC_OK;
+}
+
+size_t vc_record_encode(uint8_t *out, uint64_t salt, const vc_record *record, const uint8_t *type,
+                        const uint8_t *encoding, const uint8_t *key) {
+    memcpy(out, MAGIC, sizeof MAGIC);
+    set(out + AT_SALT, 8, salt);
+    set(out + AT_KEY_LENGTH, 2, record->key_length);
+    out[AT_TYPE_LENGTH] = record->type_length;
+    out[AT_ENCODING_LENGTH] = record->encoding_length;
+    set(out + AT_LENGTH, 4, record->length);
+    set(out + AT_CHECKSUM, 4, record->checksum);
+    set(out + AT_FLAGS, 4, record->flags);
+    set(out + AT_ZERO, 4, 0);
+    set(out + AT_OFFSET, 8, record->offset);
+    set(out + AT_STORED, 8, record->stored_us);
+    set(out + AT_EXPIRES, 8, record->expires_ms);
+    set(out + AT_VOLUME, 2, record->volume);
+    out[AT_KIND] = record->kind;
+    out[AT_ZERO_BYTE] = 0;
+    uint8_t *p = out + VC_FIXED_BYTES;
+    if (record->type_length) memcpy(p, type, record->type_length);
+    p += record->type_length;
+    if (record->encoding_length) memcpy(p, encoding, record->encoding_length);
+    p += record->encoding_length;
+    memcpy(p, key, record->key_length);
+    p += record->key_length;
+    set(p, CHECKSUM_BYTES, vc_crc32c(0, out, (size_t)(p - out)));
+    return (size_t)(p - out) + CHECKSUM_BYTES;
+}

@@ -1,0 +1,53 @@
+/* Records as docs/FORMAT.md specifies them: encode, decode and check. Pure functions over
+ * bytes. */
+#ifndef VC_RECORD_H
+#define VC_RECORD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    VC_VERSION = 2,
+    VC_VOLUME_HEADER_BYTES = 64,
+    VC_IDENTITY_BYTES = 12,
+    VC_FIXED_BYTES = 60,
+    VC_OVERHEAD_BYTES = 64,         /* of a record without key and value */
+    VC_TYPES_BYTES_MAX = 510,
+    VC_KEY_BYTES_MAX = 65535,
+    VC_PREFIX_BYTES_MAX = VC_OVERHEAD_BYTES + VC_TYPES_BYTES_MAX + VC_KEY_BYTES_MAX,
+};
+
+typedef enum {
+    VC_OK = 0,
+    VC_ABSENT,      /* no entry in the index */
+    VC_OTHER_KEY,   /* an intact record of another key: a collision */
+    VC_SHORT,       /* the record is longer than the bytes given; `size` says how long */
+    VC_DAMAGED,     /* a check failed */
+    VC_IO_ERROR,    /* the disk refused; errno says why */
+    VC_NO_ROOM,     /* the record does not fit */
+    VC_NO_MEMORY,
+    VC_SYNC_ERROR,  /* the record was written, but the sync failed; errno says why */
+} vc_status;
+
+typedef struct {
+    uint64_t offset, stored_us, expires_ms;
+    uint32_t length, checksum, flags;
+    uint16_t volume, key_length;
+    uint8_t type_length, encoding_length, kind;
+    uint32_t prefix;            /* length of everything before the value */
+    uint64_t size;              /* of the whole record */
+    const uint8_t *type;        /* in the bytes decoded: type, encoding, key */
+    const uint8_t *key;
+} vc_record;
+
+/* Check everything before the value of a record; `length` bytes are at `data`.
+ * Returns VC_OK, VC_SHORT (the prefix is longer than `length`) or VC_DAMAGED. */
+vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, uint16_t volume,
+                           uint64_t offset, vc_record *record);
+
+/* Write the part of a record before its value, whose fields are in `record` except `prefix`,
+ * `size` and the two pointers; returns its length. `out` has room for it. */
+size_t vc_record_encode(uint8_t *out, uint64_t salt, const vc_record *record, const uint8_t *type,
+                        const uint8_t *encoding, const uint8_t *key);
+
+#endif

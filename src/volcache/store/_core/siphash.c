@@ -1,0 +1,70 @@
+#include "siphash.h"
+
+#include <string.h>
+
+static inline uint64_t read_u64(const uint8_t *data) {
+    uint64_t value;
+    memcpy(&value, data, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    value = __builtin_bswap64(value);
+#endif
+    return value;
+}
+
+static inline uint64_t rotate(uint64_t value, unsigned bits) {
+    return value << bits | value >> (64 - bits);
+}
+
+typedef struct {
+    uint64_t v0, v1, v2, v3;
+} state;
+
+static inline void sip_round(state *s) {
+    s->v0 += s->v1;
+    s->v2 += s->v3;
+    s->v1 = rotate(s->v1, 13) ^ s->v0;
+    s->v3 = rotate(s->v3, 16) ^ s->v2;
+    s->v0 = rotate(s->v0, 32);
+    s->v2 += s->v1;
+    s->v0 += s->v3;
+    s->v1 = rotate(s->v1, 17) ^ s->v2;
+    s->v3 = rotate(s->v3, 21) ^ s->v0;
+    s->v2 = rotate(s->v2, 32);
+}
+
+static inline void add_word(state *s, uint64_t word) {
+    s->v3 ^= word;
+    sip_round(s);
+    s->v0 ^= word;
+}
+
+/* The last word: up to 7 bytes of data, and the length in its highest byte. */
+static inline uint64_t last_word(const uint8_t *data, size_t length) {
+    size_t rest = length % 8;
+    uint64_t word = 0;
+    if (rest > 0 && length >= 8) {
+        word = read_u64(data + length - 8) >> (64 - 8 * rest);
+    } else {
+        for (size_t i = 0; i < rest; i++)
+            word |= (uint64_t)data[i] << (8 * i);
+    }
+    return word | (uint64_t)length << 56;
+}
+
+uint64_t vc_siphash13(const uint8_t key[16], const uint8_t *data, size_t length) {
+    uint64_t k0 = read_u64(key), k1 = read_u64(key + 8);
+    state s = {
+        k0 ^ 0x736f6d6570736575,
+        k1 ^ 0x646f72616e646f6d,
+        k0 ^ 0x6c7967656e657261,
+        k1 ^ 0x7465646279746573,
+    };
+    for (size_t i = 0; i + 8 <= length; i += 8)
+        add_word(&s, read_u64(data + i));
+    add_word(&s, last_word(data, length));
+    s.v2 ^= 0xff;
+    sip_round(&s);
+    sip_round(&s);
+    sip_round(&s);
+    return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+}

@@ -1,0 +1,499 @@
+# The path of a request that needs nothing special: from the WSGI environ to the response in
+# one call. Whatever it does not answer goes to the application, which decides everything.
+
+from cpython.dict cimport PyDict_GetItem
+from cpython.list cimport PyList_GET_ITEM
+from cpython.unicode cimport PyUnicode_DecodeLatin1
+from libc.string cimport memchr, memcmp, strlen
+
+from volcache.histogram import LONG_NS
+from volcache.monitoring.requests import SAMPLE_MASK
+
+
+cdef extern from "Python.h":
+    int PyUnicode_KIND(object text)
+    int PyUnicode_1BYTE_KIND
+    void *PyUnicode_1BYTE_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+
+
+cdef extern from *:
+    """
+    static inline int bit_length(int64_t n) {
+        return n > 0 ? 64 - __builtin_clzll((unsigned long long)n) : 0;
+    }
+    """
+    int bit_length(int64_t n) nogil
+
+
+cdef enum:
+    HEADERS_BYTES = 1536  # content type and encoding have at most 510 of them
+    TYPE_BYTES_MAX = 255  # of a Content-Type that is stored
+    ENCODING_BYTES_MAX = 64
+    NUMBER_BYTES = 20
+
+cdef int64_t SECOND_MAX = 253402300799  # the end of the year 9999
+cdef int64_t LONG = LONG_NS
+cdef int64_t SAMPLED = SAMPLE_MASK
+cdef const char *DAYS = b"ThuFriSatSunMonTueWed"
+cdef const char *MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
+
+
+cdef inline char *put_text(char *to, const char *text) noexcept nogil:
+    cdef size_t length = strlen(text)
+    memcpy(to, text, length)
+    return to + length
+
+
+cdef inline char *put_bytes(char *to, const void *data, size_t length) noexcept nogil:
+    memcpy(to, data, length)
+    return to + length
+
+
+cdef inline char *put_number(char *to, uint64_t number) noexcept nogil:
+    cdef char digits[NUMBER_BYTES]
+    cdef int at = NUMBER_BYTES
+    while True:
+        at -= 1
+        digits[at] = <char>(48 + number % 10)
+        number //= 10
+        if not number:
+            return put_bytes(to, digits + at, NUMBER_BYTES - at)
+
+
+cdef inline char *put_hex(char *to, uint64_t number, int width) noexcept nogil:
+    """Write at least `width` hexadecimal digits."""
+    cdef char digits[NUMBER_BYTES]
+    cdef int at = NUMBER_BYTES
+    while number or NUMBER_BYTES - at < width:
+        at -= 1
+        digits[at] = b"0123456789abcdef"[number & 15]
+        number >>= 4
+    return put_bytes(to, digits + at, NUMBER_BYTES - at)
+
+
+cdef inline char *put_two(char *to, uint64_t number) noexcept nogil:
+    to[0] = <char>(48 + number // 10)
+    to[1] = <char>(48 + number % 10)
+    return to + 2
+
+
+cdef char *put_date(char *to, int64_t second) noexcept nogil:
+    """Write an HTTP date; `second` since the epoch is 0 to SECOND_MAX."""
+    cdef int64_t days = second // 86400, rest = second % 86400
+    # The calendar repeats after 400 years of 146,097 days. The year begins in March here,
+    # so that the leap day is its last: then the months before it have fixed lengths.
+    cdef int64_t day = days + 719468, era, year, month
+    era = day // 146097
+    day -= era * 146097
+    year = (day - day // 1460 + day // 36524 - day // 146096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    month += 2 if month < 10 else -10
+    year += 400 * era + (1 if month < 2 else 0)
+    to = put_bytes(to, DAYS + 3 * (days % 7), 3)
+    to = put_two(put_text(to, b", "), day + 1)
+    to = put_bytes(put_text(to, b" "), MONTHS + 3 * month, 3)
+    to = put_two(put_two(put_text(to, b" "), year // 100), year % 100)
+    to = put_two(put_text(to, b" "), rest // 3600)
+    to = put_two(put_text(to, b":"), rest // 60 % 60)
+    to = put_two(put_text(to, b":"), rest % 60)
+    return put_text(to, b" GMT")
+
+
+def http_date(int64_t second):
+    cdef char text[32]
+    if not 0 <= second <= SECOND_MAX:
+        raise ValueError("no date")
+    return text[: put_date(text, second) - text].decode("ascii")
+
+
+cdef char *put_position(char *to, uint64_t length, const vc_record *record) noexcept nogil:
+    """Write Content-Length, which bjoern looks for by its name, and X-Position."""
+    to = put_number(put_text(to, b"Content-Length: "), length)
+    to = put_number(put_text(to, b"\r\nX-Position: "), record.volume)
+    to = put_number(put_text(to, b","), record.offset)
+    return put_number(put_text(to, b","), record.size)
+
+
+cdef char *put_etag(char *to, const vc_record *record) noexcept nogil:
+    to = put_hex(put_text(to, b'\r\nETag: "'), record.stored_us, 1)
+    return put_text(put_hex(put_text(to, b"-"), record.checksum, 8), b'"')
+
+
+cdef class Timed:
+    """Counts durations in C, until `flush` adds them to a `Histogram`."""
+
+    cdef object histogram
+    cdef uint64_t counts[64]
+    cdef uint64_t total_ns, changed
+
+    def __cinit__(self, histogram):
+        self.histogram = histogram
+        memset(self.counts, 0, sizeof(self.counts))
+
+    cdef inline int observe(self, int64_t started_ns, int64_t ns) except -1:
+        self.counts[bit_length(ns)] += 1
+        self.total_ns += ns
+        self.changed += 1
+        if ns > LONG:
+            self.histogram.long.append((started_ns, ns))
+        return 0
+
+    cdef int flush(self) except -1:
+        cdef list counts
+        cdef int i
+        if not self.changed:
+            return 0
+        counts = self.histogram.counts
+        for i in range(64):
+            if self.counts[i]:
+                counts[i] += self.counts[i]
+                self.counts[i] = 0
+        self.histogram.total_ns += self.total_ns
+        self.total_ns = self.changed = 0
+        return 0
+
+
+cdef inline object item(dict environ, str name):
+    cdef PyObject *found = PyDict_GetItem(environ, name)
+    return None if found is NULL else <object>found
+
+
+cdef inline bint is_method(dict environ, const char *name):
+    """Return whether the method is this one, of three letters."""
+    cdef object method = item(environ, "REQUEST_METHOD")
+    return (
+        type(method) is str
+        and PyUnicode_KIND(method) == PyUnicode_1BYTE_KIND
+        and PyUnicode_GET_LENGTH(method) == 3
+        and not memcmp(PyUnicode_1BYTE_DATA(method), name, 3)
+    )
+
+
+cdef inline bint has_conditions(dict environ):
+    return (
+        "HTTP_IF_NONE_MATCH" in environ
+        or "HTTP_IF_MODIFIED_SINCE" in environ
+        or "HTTP_IF_MATCH" in environ
+        or "HTTP_IF_UNMODIFIED_SINCE" in environ
+    )
+
+
+cdef bint is_plain(object text, Py_ssize_t length_max):
+    """Return whether a header of a PUT can be stored as it is."""
+    cdef const uint8_t *data
+    cdef Py_ssize_t i, length
+    if type(text) is not str or PyUnicode_KIND(text) != PyUnicode_1BYTE_KIND:
+        return False
+    length = PyUnicode_GET_LENGTH(text)
+    data = <const uint8_t *>PyUnicode_1BYTE_DATA(text)
+    for i in range(length):
+        if data[i] < 0x20 or data[i] == 0x7F:
+            return False
+    return length <= length_max
+
+
+cdef bint is_ordinary(const uint8_t *path, Py_ssize_t length):
+    """Return whether a path is canonical, by a test that some canonical paths fail."""
+    cdef Py_ssize_t i
+    if length < 2 or path[0] != c"/" or (path[1] == c"-" and path[2] == c"/"):
+        return False
+    for i in range(1, length):
+        if path[i] < 0x20 or path[i] == 0x7F:
+            return False
+        if path[i] == c"." and path[i - 1] == c"/":
+            return False
+    return True
+
+
+cdef class NativeApp:
+    cdef object app, may_hold, count_disk_read, clock, remaining_ms, guess_type
+    cdef object value_headers, requests, sample, store_stats, lock, log, promoted
+    cdef Index index
+    cdef Timed gets, puts, reads, writes
+    cdef int64_t second_ends_ns, second, slow_ns
+    cdef uint64_t bytes_in, bytes_out
+    # The volume that was written last, with its writer and its slot.
+    cdef object volume
+    cdef Writer writer
+    cdef uint32_t slot
+    cdef Py_ssize_t key_size, value_size
+    cdef bint is_merged, has_ttl, syncs_each
+    cdef bint has_errors  # maybe: reads may have failed since the last one that did not
+    cdef bytes date
+
+    def __init__(self, app, parts, guess_type, *, bint is_merged):
+        self.app = app
+        self.index = parts.index
+        self.lock = parts.lock
+        self.log = parts.log
+        self.store_stats = parts.stats
+        self.clock = parts.clock
+        self.syncs_each = parts.syncs_each
+        self.reads = Timed(parts.stats.reads)
+        self.writes = Timed(parts.stats.writes)
+        self.value_headers = app.value_headers
+        self.guess_type = guess_type
+        self.requests = app.stats
+        self.sample = app.sample
+        self.gets = Timed(app.stats.answers["GET", "200 OK", "DISK"])
+        self.puts = Timed(app.stats.answers["PUT", "200 OK", ""])
+        self.slow_ns = min(app.slow_ns, 2**62)
+        self.key_size = app.limits.key_size
+        self.value_size = app.limits.value_size
+        self.has_ttl = bool(app.limits.default_ttl or app.limits.max_ttl)
+        self.remaining_ms = app.cache.remaining_ms
+        self.promoted = app.cache.promoted
+        if app.cache.has_hot_tier:
+            self.count_disk_read = app.cache.count_disk_read
+            self.may_hold = app.cache.may_hold
+        self.is_merged = is_merged
+
+    def __call__(self, dict environ not None, start_response):
+        cdef int64_t started_ns = monotonic_ns()
+        cdef object path
+        cdef list body = None
+        cdef const uint8_t *text
+        cdef Py_ssize_t length
+        if started_ns >= self.second_ends_ns:
+            self.second_ends_ns = started_ns + self.value_headers.update()
+            self.second = self.value_headers.second
+            self.date = self.value_headers.date[1].encode("ascii")
+        path = item(environ, "PATH_INFO")
+        if type(path) is str and PyUnicode_KIND(path) == PyUnicode_1BYTE_KIND:
+            text = <const uint8_t *>PyUnicode_1BYTE_DATA(path)
+            length = PyUnicode_GET_LENGTH(path)
+            if is_method(environ, b"GET"):
+                body = self.get(environ, start_response, path, text, length, started_ns)
+            elif is_method(environ, b"PUT"):
+                body = self.put(environ, start_response, path, text, length, started_ns)
+        if body is not None:
+            return body
+        # The application may be asked for the counters.
+        self.flush()
+        return self.app(environ, start_response)
+
+    def flush(self):
+        """Add what was counted since the last time to the counters in Python."""
+        self.gets.flush()
+        self.puts.flush()
+        self.reads.flush()
+        self.writes.flush()
+        self.requests.bytes_in += self.bytes_in
+        self.requests.bytes_out += self.bytes_out
+        self.bytes_in = self.bytes_out = 0
+        self.has_errors = True
+
+    cdef list get(
+        self,
+        dict environ,
+        object start_response,
+        str path,
+        const uint8_t *text,
+        Py_ssize_t length,
+        int64_t started_ns,
+    ):
+        cdef Reading reading
+        cdef vc_record *record = &reading.record
+        cdef bytes value
+        cdef int64_t stored, ns
+        if (
+            length < 2
+            or text[0] != c"/"
+            or (text[1] == c"-" and text[2] == c"/")
+            or "HTTP_RANGE" in environ
+            or has_conditions(environ)
+        ):
+            return None
+        if self.promoted and (<const char *>text)[1:length] in self.promoted:
+            return None
+        value = read_record(self.index, text + 1, length - 1, &reading)
+        if value is None:
+            return None
+        stored = record.stored_us // 1000000
+        if stored >= SECOND_MAX:
+            return None
+        if record.expires_ms and record.expires_ms <= <uint64_t>self.clock.now_ms():
+            return None
+        self.reads.observe(started_ns, monotonic_ns() - started_ns)
+        if self.has_errors:
+            self.store_stats.read_errors_in_row = 0
+            self.has_errors = False
+        headers = self.get_headers(&reading, text + 1, length - 1, stored)
+        if self.count_disk_read is not None:
+            self.count_disk_read((<const char *>text)[1:length], record.expires_ms)
+        start_response("200 OK", headers)
+        self.bytes_out += record.length
+        ns = monotonic_ns() - started_ns
+        self.gets.observe(started_ns, ns)
+        if not ns & SAMPLED:
+            self.sample(path)
+        if ns > self.slow_ns:
+            self.app.log_slow("GET", path, "200 OK", started_ns, ns)
+        return [value]
+
+    cdef list get_headers(
+        self, Reading *reading, const uint8_t *key, size_t length, int64_t stored
+    ):
+        """Return what `ValueHeaders.make` and `App` return for a record."""
+        cdef char text[HEADERS_BYTES]
+        cdef vc_record *record = &reading.record
+        cdef char *at = put_position(text, record.length, record)
+        cdef bytes guessed
+        at = put_etag(put_text(at, b"\r\nX-Cache: DISK"), record)
+        at = put_text(at, b"\r\nContent-Type: ")
+        if record.type_length:
+            at = put_bytes(at, reading.types, record.type_length)
+        elif memchr(key, c".", length) is NULL:
+            at = put_text(at, b"application/octet-stream")
+        else:
+            guessed = self.guess_type((<const char *>key)[:length])[1].encode("ascii")
+            at = put_bytes(at, data_of(guessed), PyBytes_GET_SIZE(guessed))
+        at = put_number(put_text(at, b"\r\nAge: "), max(self.second - stored, 0))
+        at = put_text(at, b"\r\nAccept-Ranges: bytes")
+        if stored + 1 <= self.second:
+            at = put_date(put_text(at, b"\r\nLast-Modified: "), stored + 1)
+        if record.encoding_length:
+            at = put_text(at, b"\r\nContent-Encoding: ")
+            at = put_bytes(
+                at, reading.types + record.type_length, record.encoding_length
+            )
+        if record.expires_ms:
+            at = put_text(at, b"\r\nCache-Control: max-age=")
+            at = put_number(at, self.remaining_ms(record.expires_ms) // 1000)
+        return self.end_headers(text, at)
+
+    cdef list end_headers(self, char *text, char *at):
+        """Add Date; return the headers as WSGI has them, or all in one."""
+        cdef char *value = text + strlen("Content-Length: ")
+        at = put_text(at, b"\r\nDate: ")
+        at = put_bytes(at, data_of(self.date), PyBytes_GET_SIZE(self.date))
+        if self.is_merged:
+            return [("Content-Length", PyUnicode_DecodeLatin1(value, at - value, NULL))]
+        lines = PyUnicode_DecodeLatin1(text, at - text, NULL).split("\r\n")
+        return [tuple(line.split(": ", 1)) for line in lines]
+
+    cdef list put(
+        self,
+        dict environ,
+        object start_response,
+        str path,
+        const uint8_t *text,
+        Py_ssize_t length,
+        int64_t started_ns,
+    ):
+        cdef vc_record record
+        cdef bytes key, value
+        cdef int64_t ns
+        if (
+            self.syncs_each
+            or self.has_ttl
+            or length > self.key_size + 1
+            or not is_ordinary(text, length)
+            or has_conditions(environ)
+            or "HTTP_CONTENT_RANGE" in environ
+            or "HTTP_CACHE_CONTROL" in environ
+            or "HTTP_EXPIRES" in environ
+            or "HTTP_TRANSFER_ENCODING" in environ
+        ):
+            return None
+        content_type = environ.get("CONTENT_TYPE", "")
+        encoding = environ.get("HTTP_CONTENT_ENCODING", "")
+        declared = item(environ, "CONTENT_LENGTH")
+        getvalue = getattr(item(environ, "wsgi.input"), "getvalue", None)
+        if (
+            type(declared) is not str
+            or getvalue is None
+            or not is_plain(content_type, TYPE_BYTES_MAX)
+            or not is_plain(encoding, ENCODING_BYTES_MAX)
+        ):
+            return None
+        try:
+            given = getvalue()
+        except BaseException:
+            return None  # The application meets it, too, and answers.
+        if type(given) is not bytes:
+            return None
+        value = given
+        if PyBytes_GET_SIZE(value) > self.value_size or not is_length(declared, value):
+            return None
+        key = (<const char *>text)[1:length]
+        if self.may_hold is not None and self.may_hold(key):
+            return None
+        record.key_length = length - 1
+        record.type_length = PyUnicode_GET_LENGTH(content_type)
+        record.encoding_length = PyUnicode_GET_LENGTH(encoding)
+        record.length = PyBytes_GET_SIZE(value)
+        record.flags = 0
+        record.expires_ms = 0
+        record.kind = 0
+        if not self.store(
+            &record,
+            <const uint8_t *>PyUnicode_1BYTE_DATA(content_type),
+            <const uint8_t *>PyUnicode_1BYTE_DATA(encoding),
+            text + 1,
+            data_of(value),
+        ):
+            return None
+        self.bytes_in += record.length
+        start_response("200 OK", self.put_headers(&record))
+        ns = monotonic_ns() - started_ns
+        self.puts.observe(started_ns, ns)
+        if ns > self.slow_ns:
+            self.app.log_slow("PUT", path, "200 OK", started_ns, ns)
+        return [b""]
+
+    cdef bint store(
+        self,
+        vc_record *record,
+        const uint8_t *content_type,
+        const uint8_t *encoding,
+        const uint8_t *key,
+        const uint8_t *value,
+    ) except -1:
+        """Do what `Store.put` does; False: nothing was stored, for whatever reason."""
+        cdef Writer writer
+        cdef int error = 0
+        cdef int64_t started_ns
+        with self.lock:
+            volume = self.log.active
+            if volume is not self.volume:
+                self.volume, self.writer = volume, <Writer?>volume.writer
+                self.slot = self.index.slots[volume.seq]
+            writer = self.writer
+            if type(self.clock) is Clock:
+                record.stored_us = (<Clock>self.clock).next()
+            else:
+                record.stored_us = self.clock.next_us()
+            started_ns = monotonic_ns()
+            if append_record(
+                writer, record, content_type, encoding, key, value, False, &error
+            ) != VC_OK:
+                writer.calls.error = None
+                return False
+            self.writes.observe(started_ns, monotonic_ns() - started_ns)
+            vc_core_put(
+                self.index.core, self.slot, key, record.key_length, record, SWEEP_BUCKETS
+            )
+            if writer.writer.pending >= INDEX_BATCH and volume.is_index_due:
+                self.log.write_index(volume)
+        return True
+
+    cdef list put_headers(self, vc_record *record):
+        """Return what `stored_response` and `App` return for a record."""
+        cdef char text[HEADERS_BYTES]
+        cdef char *at = put_etag(put_position(text, 0, record), record)
+        return self.end_headers(text, at)
+
+
+cdef bint is_length(str declared, bytes value):
+    """Return whether a Content-Length without leading zeros is that of the value."""
+    cdef char digits[NUMBER_BYTES + 1]
+    cdef Py_ssize_t length = put_number(digits, PyBytes_GET_SIZE(value)) - digits
+    return (
+        PyUnicode_KIND(declared) == PyUnicode_1BYTE_KIND
+        and PyUnicode_GET_LENGTH(declared) == length
+        and not memcmp(PyUnicode_1BYTE_DATA(declared), digits, length)
+    )

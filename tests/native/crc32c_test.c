@@ -1,0 +1,118 @@
+/* CRC-32C by the instruction, by tables and bit by bit: all three agree. */
+#include "crc32c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LENGTH_MAX 2100         /* all lengths up to this one */
+#define LARGE_MAX 65536
+#define LARGE_RUNS 3000
+
+static unsigned long long checks;
+
+static uint32_t bit_by_bit(uint32_t crc, const uint8_t *data, size_t length)
+{
+    crc = ~crc;
+    while (length--) {
+        crc ^= *data++;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
+    }
+    return ~crc;
+}
+
+static void expect(const char *what, size_t length, uint32_t found, uint32_t expected)
+{
+    checks++;
+    if (found == expected)
+        return;
+    fprintf(stderr, "%s, %zu bytes: %08x, not %08x\n", what, length, found, expected);
+    exit(1);
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t x = *state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static uint8_t *random_bytes(uint64_t *state, size_t length)
+{
+    uint8_t *data = malloc(length ? length : 1);
+    if (!data)
+        abort();
+    for (size_t i = 0; i < length; i++)
+        data[i] = (uint8_t)next_random(state);
+    return data;
+}
+
+static void check_vectors(void)
+{
+    static const struct {
+        const char *data;
+        size_t length;
+        uint32_t crc;
+    } vectors[] = {
+        {"", 0, 0},
+        {"123456789", 9, 0xe3069283},
+        {"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 32, 0x8a9136aa},
+    };
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
+        const char *data = vectors[i].data;
+        size_t length = vectors[i].length;
+        expect("vector", length, vc_crc32c(0, data, length), vectors[i].crc);
+        expect("vector, tables", length, vc_crc32c_tables(0, data, length), vectors[i].crc);
+    }
+}
+
+/* Every length at every alignment, at the end of its memory: ASan sees a read behind it. */
+static void check_small(uint64_t *state)
+{
+    for (size_t alignment = 0; alignment < 16; alignment++)
+        for (size_t length = 0; length <= LENGTH_MAX; length++) {
+            uint8_t *memory = random_bytes(state, alignment + length);
+            const uint8_t *data = memory + alignment;
+            uint32_t start = (uint32_t)next_random(state);
+            uint32_t expected = bit_by_bit(start, data, length);
+            expect("small", length, vc_crc32c(start, data, length), expected);
+            expect("by tables", length, vc_crc32c_tables(start, data, length), expected);
+            free(memory);
+        }
+}
+
+/* Lengths around multiples of the sizes of the parts, in one piece and in two. */
+static void check_large(uint64_t *state)
+{
+    static const size_t parts[] = {8, 256, 768, 1024, 3072, 4096, 12288, 24576};
+    for (int run = 0; run < LARGE_RUNS; run++) {
+        size_t part = parts[next_random(state) % (sizeof parts / sizeof *parts)];
+        size_t length = (1 + next_random(state) % (LARGE_MAX / part)) * part;
+        length += next_random(state) % 17;
+        length -= next_random(state) % 8;
+        size_t alignment = next_random(state) % 16;
+        uint8_t *memory = random_bytes(state, alignment + length);
+        const uint8_t *data = memory + alignment;
+        size_t split = next_random(state) % (length + 1), rest = length - split;
+        uint32_t expected = bit_by_bit(0, data, length);
+        expect("large", length, vc_crc32c(0, data, length), expected);
+        expect("large, tables", length, vc_crc32c_tables(0, data, length), expected);
+        uint32_t first = vc_crc32c(0, data, split);
+        expect("first of two", split, first, bit_by_bit(0, data, split));
+        expect("both", length, vc_crc32c(first, data + split, rest), expected);
+        first = vc_crc32c_tables(0, data, split);
+        expect("both", length, vc_crc32c_tables(first, data + split, rest), expected);
+        free(memory);
+    }
+}
+
+int main(int count, char **arguments)
+{
+    uint64_t state = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
+    check_vectors();
+    check_small(&state);
+    check_large(&state);
+    printf("crc32c: %llu checks\n", checks);
+    return 0;
+}
