@@ -134,20 +134,36 @@ def _duration(seconds: float) -> str:
 
 def check_out(folder: Path, revision: str) -> Path:
     """
-    Extract the sources of a revision into a folder, which is made.
+    Extract the sources of a revision into a folder, which is made, and build them.
 
     Raises:
         SystemExit: There is no such revision; the text is git's.
     """
     folder.mkdir()
+    has_setup = not subprocess.run(
+        ["git", "-C", str(ROOT), "cat-file", "-e", f"{revision}:setup.py"],
+        capture_output=True,
+        check=False,
+    ).returncode
+    built = ["setup.py", "pyproject.toml"] if has_setup else []
     archive = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", revision, "src"],
+        ["git", "-C", str(ROOT), "archive", revision, "src", *built],
         capture_output=True,
         check=False,
     )
     if archive.returncode:
         raise SystemExit(f"--base {revision}: {archive.stderr.decode().strip()}")
     subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    if has_setup:
+        build = [
+            sys.executable,
+            "setup.py",
+            "--quiet",
+            "build_ext",
+            "--build-lib",
+            "src",
+        ]
+        subprocess.run(build, cwd=folder, check=True)
     return folder
 
 

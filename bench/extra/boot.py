@@ -1,12 +1,13 @@
 """
-Time to open a store with very many keys, and the memory of each key.
+Time to fill and to open a store with very many keys, and the memory of each key.
 
 Fills a store with keys of one length, then opens it in new processes: with its files in
 the page cache, without, and with the index files removed, so that they are rebuilt.
 RSS is what the process grew by when the store was open, *RSS at most* what it grew by
-until then.
+until then. CPU is that of the process, in seconds.
 
     .venv/bin/python -m bench.extra.boot --keys 1000000 --key-size 100
+    .venv/bin/python -m bench.extra.boot --keys 50000000 --volume-size 167772160 --rounds 1
 """
 
 from __future__ import annotations
@@ -70,17 +71,41 @@ class Opened:
     """What opening took; memory is in bytes, of all keys."""
 
     seconds: float
+    cpu_seconds: float
     resident: int
     resident_max: int
 
 
-def fill(mount_point: str, job: Job) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """What filling took; memory is in bytes, of all keys."""
+
+    seconds: float
+    cpu_seconds: float
+    resident: int
+    slowest_ms: float  # CPU of one put
+
+
+def fill(mount_point: str, job: Job) -> Filled:
     """Put each key once and close the store."""
+    before = memory_bytes(os.getpid())
     store = job.open(mount_point)
     value = b"v" * job.value_size
+    began, cpu_began, slowest = time.perf_counter(), time.process_time(), 0
+    last = time.thread_time_ns()
     for number in range(job.keys):
         store.put(job.key(number), value)
+        now = time.thread_time_ns()
+        slowest = max(slowest, now - last)
+        last = now
+    filled = Filled(
+        seconds=time.perf_counter() - began,
+        cpu_seconds=time.process_time() - cpu_began,
+        resident=memory_bytes(os.getpid()) - before,
+        slowest_ms=slowest / 1e6,
+    )
     store.close()
+    return filled
 
 
 def open_once(mount_point: str, job: Job) -> Opened:
@@ -92,13 +117,15 @@ def open_once(mount_point: str, job: Job) -> Opened:
     """
     gc.collect()
     before = memory_bytes(os.getpid())
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     store = job.open(mount_point)
     seconds = time.perf_counter() - began
+    cpu_seconds = time.process_time() - cpu_began
     highest = memory_bytes(os.getpid(), "VmHWM")
     gc.collect()
     opened = Opened(
         seconds=seconds,
+        cpu_seconds=cpu_seconds,
         resident=memory_bytes(os.getpid()) - before,
         resident_max=highest - before,
     )
@@ -147,11 +174,13 @@ def measure(name: str, mount_point: Path, job: Job, rounds: int) -> list[str]:
         STATES[name](mount_point)
         opened.append(json.loads(in_new_process("open", mount_point, job)))
     seconds = Spread.of([one["seconds"] for one in opened])
+    cpu = Spread.of([one["cpu_seconds"] for one in opened])
     memory = [
-        f"{Spread.of([one[field] / job.keys for one in opened]).median:.0f}"
+        f"{Spread.of([one[field] / job.keys for one in opened]).median:.1f}"
         for field in ("resident", "resident_max")
     ]
-    return [name, seconds.text(2), f"{job.keys / seconds.median:.0f}", *memory]
+    speed = f"{job.keys / seconds.median:.0f}"
+    return [name, seconds.text(2), speed, cpu.text(2), *memory]
 
 
 def main() -> None:
@@ -171,13 +200,19 @@ def main() -> None:
         volume_size=options.volume_size,
     )
     with measuring(options.directory) as (_, work):
-        in_new_process("fill", work / "store", job)
+        filled = Filled(**json.loads(in_new_process("fill", work / "store", job)))
+        print(
+            f"\nfilled with {job.keys} keys in {filled.seconds:.0f} s (CPU"
+            f" {filled.cpu_seconds:.0f} s, slowest put {filled.slowest_ms:.1f} ms CPU);"
+            f" {filled.resident / job.keys:.1f} bytes of memory for each key",
+            flush=True,
+        )
         rows = [measure(name, work / "store", job, options.rounds) for name in STATES]
     print(
         f"\n{job.keys} keys of {job.key_size} bytes in volumes of {job.volume_size};"
         " memory in bytes for each key:\n"
     )
-    head = ["opened from", "seconds", "keys/s", "RSS", "RSS at most"]
+    head = ["opened from", "seconds", "keys/s", "CPU s", "RSS", "RSS at most"]
     print(table(head, rows))
 
 
@@ -185,7 +220,7 @@ def child(action: str, mount_point: str, text: str) -> None:
     """Do what a new process was started for."""
     job = Job(**json.loads(text))
     if action == "fill":
-        fill(mount_point, job)
+        print(json.dumps(asdict(fill(mount_point, job))))
     else:
         print(json.dumps(asdict(open_once(mount_point, job))))
 

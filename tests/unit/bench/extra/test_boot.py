@@ -17,12 +17,12 @@ JOB = Job(keys=50, key_size=30, volume_size=1 << 20)
 
 @pytest.mark.slow
 def test_each_state_of_the_files_opens_with_all_keys(tmp_path: Path) -> None:
-    """A row has seconds, keys per second and bytes for each key."""
+    """A row has seconds, keys per second, CPU and bytes for each key."""
     fill(str(tmp_path), JOB)
     for name in STATES:
         row = measure(name, tmp_path, JOB, rounds=1)
         assert row[0] == name
-        assert len(row) == 5
+        assert len(row) == 6
 
 
 @pytest.mark.slow
