@@ -63,6 +63,9 @@ _logger = logging.getLogger("volcache.store")
 _PROBE_BYTES: Final = 4096
 # A start after a kill may begin this much later than the time at the kill.
 _NOTED_AHEAD_US: Final = 1_000_000
+# Of a store that is not written, the time is noted this often: a start after a kill must
+# not begin much earlier, if the clock of the machine was set back meanwhile.
+_NOTED_EVERY_US: Final = 60_000_000
 
 
 class CircularLog:
@@ -466,6 +469,8 @@ class CircularLog:
                 self.note_progress()
             elif active.writer.pending:
                 self.write_index(active)
+            elif self._clock.now_us() - self._noted.time_us > _NOTED_EVERY_US:
+                self.note_progress()
         while self._unsynced:
             volume = self._unsynced.popleft()
             self._sync_unlocked(volume)
