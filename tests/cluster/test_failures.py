@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from support.bad_disk import BadDisk
 from support.cluster import instances_of, running_cluster
 from support.load import Load
+from support.machine import ALL_FILES, Machine
 from support.nginx import SOURCE, Nginx
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
     tmp_path: Path,
 ) -> None:
     """It answers with 503, which nginx turns into misses, and is soon not ready."""
-    disk = BadDisk(tmp_path / "shim")
+    disk = Machine(tmp_path / "shim")
     with running_cluster(tmp_path, environment=disk.environment) as cluster:
         name, server = next(iter(cluster.instances.items()))
         for path in PATHS:
             assert ask(cluster, "PUT", path, b"value").status_code == 200
         path, *_ = owned(cluster, name)
-        disk.fail()
+        disk.fail_reads_of(ALL_FILES)
         for _ in range(2):
             read = ask(cluster, "GET", path)
             assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
@@ -106,7 +106,7 @@ def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
         disk.recover()
         assert ask(cluster, "GET", path).content == b"value"
         assert requests.get(f"{server.url}/-/ready", timeout=10).text == "ready\n"
-        disk.fail()
+        disk.fail_reads_of(ALL_FILES)
         read_until_unready(server, path)
 
 
@@ -114,13 +114,13 @@ def test_unreadable_value_is_not_changed_by_a_conditional_write(
     tmp_path: Path,
 ) -> None:
     """503 through nginx; a plain DELETE deletes, so that the value does not return."""
-    disk = BadDisk(tmp_path / "shim")
+    disk = Machine(tmp_path / "shim")
     with running_cluster(tmp_path, environment=disk.environment) as cluster:
         name = next(iter(cluster.instances))
         kept, deleted, *_ = owned(cluster, name)
         for path in (kept, deleted):
             assert ask(cluster, "PUT", path, b"value").status_code == 200
-        disk.fail()
+        disk.fail_reads_of(ALL_FILES)
         for method in ("PUT", "DELETE"):
             for headers in ({"If-None-Match": "*"}, {"If-Match": "*"}):
                 answer = requests.request(
@@ -138,7 +138,7 @@ def test_failover_skips_an_instance_whose_disk_cannot_be_read(
     tmp_path: Path,
 ) -> None:
     """For immutable keys: the next instance on the ring serves its keys."""
-    disk = BadDisk(tmp_path / "shim")
+    disk = Machine(tmp_path / "shim")
     with running_cluster(
         tmp_path, files=mode("failover"), environment=disk.environment
     ) as cluster:
@@ -146,7 +146,7 @@ def test_failover_skips_an_instance_whose_disk_cannot_be_read(
         for path in PATHS:
             assert ask(cluster, "PUT", path, b"value").status_code == 200
         path, *_ = owned(cluster, name)
-        disk.fail()
+        disk.fail_reads_of(ALL_FILES)
         read_until_unready(server, path)
         for _ in range(3):
             read = ask(cluster, "GET", path)

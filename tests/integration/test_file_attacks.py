@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 from support.attacks import (
-    Machine,
     Memory,
     Site,
     Tally,
@@ -28,8 +27,8 @@ from support.attacks import (
     replace,
     serving,
 )
-from support.bad_disk import BadDisk
 from support.extent import EXTENT
+from support.machine import ALL_FILES, Machine
 from support.memcached import FakeMemcached, MemcachedProcess
 from support.process import ServerProcess
 from support.program import ProgramError
@@ -246,7 +245,7 @@ def test_reads_that_fail_only_at_the_start_lose_nothing(
 ) -> None:
     """After kill -9: refused, or nothing lost; after recovery all values are there."""
     tally, memory = Tally(), Memory("ours")
-    disk = BadDisk(tmp_path / "shim")
+    disk = Machine(tmp_path / "shim")
     with serving(tmp_path / "store", memory, sync_interval=HOUR) as site:
         write(site, 50)
         site.delete(KEYS[25])
@@ -262,7 +261,7 @@ def test_reads_that_fail_only_at_the_start_lose_nothing(
         if part:
             machine.fail_reads_of(part)
         else:
-            disk.fail()
+            disk.fail_reads_of(ALL_FILES)
         with attempt(folder, memory, environment=environment) as (found, refusal):
             (machine if part else disk).recover()
             if found is not None:

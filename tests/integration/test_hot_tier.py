@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from support.background import in_background
-from support.bad_disk import BadDisk
+from support.machine import ALL_FILES, Machine
 from support.memcached import FakeMemcached, MemcachedProcess
 from support.process import ServerProcess
 from support.waiting import wait_until
@@ -291,7 +291,7 @@ def test_unreadable_record_is_answered_from_memcached(
     tmp_path: Path, memcached: MemcachedProcess
 ) -> None:
     """A record without a copy is a 503 with Retry-After, until the disk works again."""
-    disk = BadDisk(tmp_path / "shim")
+    disk = Machine(tmp_path / "shim")
     server = ServerProcess(
         tmp_path / "data",
         settings=settings_for(memcached.address, memc_timeout=1),
@@ -302,7 +302,7 @@ def test_unreadable_record_is_answered_from_memcached(
         for key in ("hot", "cold"):
             site.put(key, b"value")
         site.make_hot("hot")
-        disk.fail()
+        disk.fail_reads_of(ALL_FILES)
         for _ in range(5):
             answer = site.get("hot")
             assert (answer.headers["X-Cache"], answer.content) == ("MEMC", b"value")
