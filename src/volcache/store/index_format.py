@@ -238,7 +238,7 @@ def decode_entries(lines: bytes) -> list[Entry]:
 
 
 def _check_numbers(words: list[bytes], digits: int) -> None:
-    """Raise ValueError unless all words are numbers of at most so many digits."""
+    """Raise ValueError unless all words are numbers of at most this many digits."""
     # `int` accepts more than digits, but not an empty word.
     if not b"".join(words).isdigit() or max(map(len, words)) > digits:
         raise ValueError("A number is malformed.")

@@ -64,7 +64,9 @@ def check(directory: Path, *, is_native: bool, fs: FileSystem | None = None) -> 
     return Result(findings, asdict(counts), sum(steps))
 
 
-def mend(directory: Path, copy: Path, *, is_native: bool) -> tuple[object, list[bytes]]:
+def repaired(
+    directory: Path, copy: Path, *, is_native: bool
+) -> tuple[object, list[bytes]]:
     """Repair a copy with or without the native core; return what was said and written."""
     shutil.copytree(directory, copy)
     lines: list[str] = []
@@ -265,8 +267,8 @@ def test_the_native_core_finds_the_same(
 
         if seed % 4 == 0:
             one, other = tmp_path / f"{seed} native", tmp_path / f"{seed} python"
-            mended = mend(directory, one, is_native=True)
-            assert mended == mend(directory, other, is_native=False)
+            one_repaired = repaired(directory, one, is_native=True)
+            assert one_repaired == repaired(directory, other, is_native=False)
 
 
 @pytest.mark.slow
