@@ -5,7 +5,8 @@
 #   tools/native_tests.sh lint                      warnings of gcc, as errors, and of cppcheck
 #   tools/native_tests.sh asan [SECONDS [SEED]]     with the sanitizers of memory and of
 #                                                   undefined behaviour
-#   tools/native_tests.sh tsan [SECONDS [SEED]]     threads.c with the sanitizer of threads
+#   tools/native_tests.sh tsan [SECONDS [SEED]]     threads.c and gate_threads.c with the
+#                                                   sanitizer of threads
 #   tools/native_tests.sh fuzz [SECONDS [SEED]]     with clang's libFuzzer if there is one
 #   tools/native_tests.sh aarch64 [SECONDS [SEED]]  for 64-bit ARM, in an emulator
 #   tools/native_tests.sh extension [ARGUMENTS]     pytest, with the sanitizers in the extension
@@ -23,6 +24,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 CORE=src/volcache/store/_core
+GATE=src/volcache/server/_gate
+# What is linked into bjoern instead of the extension; it needs libev.
+LINK=$GATE/link.c
+FOLDERS=(-I"$CORE" -I"$GATE")
 TESTS=tests/native
 OUT=.cache/native
 WARNINGS=(-std=gnu11 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes)
@@ -34,7 +39,7 @@ export CCACHE_DIR=$PWD/.cache/ccache
 say() { printf 'native: %s\n' "$*"; }
 
 # The extension is built from the same files, and from what Cython generates elsewhere.
-core_files() { compgen -G "$CORE/*.c"; }
+core_files() { compgen -G "$CORE/*.c"; compgen -G "$GATE/*.c" | grep -vxF "$LINK"; }
 
 # Prints the names of the programs.
 programs() { compgen -G "$TESTS/*.c" | sed 's,.*/,,; s,\.c$,,'; }
@@ -60,7 +65,7 @@ compile() {
 
 # Compiles the C file $1 to $2; with ccache, if there is one.
 compile_file() {
-    "${CCACHE[@]}" "${COMPILE[@]}" "${WARNINGS[@]}" -I"$CORE" -c "$1" -o "$2"
+    "${CCACHE[@]}" "${COMPILE[@]}" "${WARNINGS[@]}" "${FOLDERS[@]}" -c "$1" -o "$2"
 }
 
 # Runs the programs $4... of kind $1 for $2 seconds each, with seed $3; those with a corpus
@@ -89,11 +94,17 @@ run() {
 # cppcheck finds little, but takes less than a second and installs 11 MB. clang-tidy takes
 # 90 MB and some seconds.
 lint() {
-    local files
+    local files libev=-I/usr/include/libev
     mapfile -t files < <(core_files; compgen -G "$TESTS/*.c")
-    gcc -fsyntax-only "${WARNINGS[@]}" -I"$CORE" "${files[@]}"
+    gcc -fsyntax-only "${WARNINGS[@]}" "${FOLDERS[@]}" "${files[@]}"
+    if echo '#include <ev.h>' | gcc -fsyntax-only "$libev" -xc - 2>/dev/null; then
+        gcc -fsyntax-only "${WARNINGS[@]}" "${FOLDERS[@]}" "$libev" "$LINK"
+        files+=("$LINK")
+    else
+        say "lint: $LINK is left out: there is no ev.h"
+    fi
     cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
-        --error-exitcode=1 -I "$CORE" "${files[@]}"
+        --error-exitcode=1 "${FOLDERS[@]}" "${files[@]}"
 }
 
 asan() {
@@ -108,8 +119,8 @@ tsan() {
     COMPILE=(gcc "${READABLE[@]}" -fsanitize=thread)
     # The sanitizer of threads refuses some random layouts of the address space.
     ! setarch --addr-no-randomize true 2>/dev/null || RUN=(setarch --addr-no-randomize)
-    compile tsan threads
-    TSAN_OPTIONS=halt_on_error=1 run tsan "$1" "$2" threads
+    compile tsan threads gate_threads
+    TSAN_OPTIONS=halt_on_error=1 run tsan "$1" "$2" threads gate_threads
 }
 
 aarch64() {

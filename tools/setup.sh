@@ -11,8 +11,9 @@
 #
 # System packages are installed by apt, as root or through sudo; without apt the missing
 # ones are listed. Python packages go to .venv. A stamp in .venv records the requirements
-# that were installed: a second run takes milliseconds, a changed file is detected. Another
-# records the sources of the extension, which is built again when they change.
+# that were installed: a second run takes milliseconds, a changed file is detected. Others
+# record the sources of the extension, and those of what is linked into bjoern, which are built
+# again when they change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -229,10 +230,11 @@ install_run_requirements() {
 with open("pyproject.toml", "rb") as file:
     print(*tomllib.load(file)["build-system"]["requires"])')
     say "installing requirements.txt into .venv"
-    rm -f .venv/run.stamp
+    rm -f .venv/run.stamp .venv/gate.stamp
     remove_extension
     # shellcheck disable=SC2086 # One word per requirement.
     pip_install $backend
+    build_gate || say "bjoern cannot be built with the gate; trying without"
     pip_install --use-pep517 --no-build-isolation -r requirements.txt -e .
     signature "${RUN_FILES[@]}" >.venv/run.stamp
     ! has_extension || signature "${NATIVE_FILES[@]}" >.venv/native.stamp
@@ -257,6 +259,26 @@ build_extension() {
         signature "${NATIVE_FILES[@]}" >.venv/native.stamp
 }
 
+# Builds bjoern from its source package, which stays as it is: the linker redirects some of its
+# calls to link.c. pip's cache is not used: it would keep this build for other programs, and
+# offer one without the gate here.
+build_gate() {
+    local out=$PWD/.cache/gate wraps=() call
+    say "building bjoern with the gate"
+    rm -f .venv/gate.stamp
+    mkdir -p "$out"
+    gcc -std=gnu11 -O2 -g1 -fPIC -fvisibility=hidden -Wall -Wextra -I/usr/include/libev \
+        -I/usr/local/include -c "$GATE/link.c" -o "$out/link.o" || return 1
+    for call in "${WRAPPED[@]}"; do wraps+=("-Wl,--wrap=$call"); done
+    LDFLAGS="${LDFLAGS:-} ${wraps[*]} '$out/link.o' -lpthread" "$VENV_PYTHON" -m pip install \
+        --quiet --disable-pip-version-check --no-input --no-cache-dir --no-deps --use-pep517 \
+        --no-build-isolation --force-reinstall \
+        "$(grep '^bjoern==' requirements.txt)" || return 1
+    "$VENV_PYTHON" -c 'import ctypes, _bjoern
+ctypes.c_char.in_dll(ctypes.CDLL(_bjoern.__file__), "volcache_link")' || return 1
+    signature "${GATE_FILES[@]}" >.venv/gate.stamp
+}
+
 install_test_requirements() {
     say "installing tests/requirements.txt into .venv"
     rm -f .venv/test.stamp
@@ -279,10 +301,14 @@ make_venv() {
 }
 
 CORE=src/volcache/store/_core
+GATE=src/volcache/server/_gate
+# The calls of bjoern that link.c replaces.
+WRAPPED=(accept read write close ev_io_start ev_run)
 RUN_FILES=(requirements.txt pyproject.toml)
 shopt -s nullglob
-NATIVE_FILES=(setup.py "$CORE"/*.{c,h,pxd,pxi,pyx})
+NATIVE_FILES=(setup.py "$CORE"/*.{c,h,pxd,pxi,pyx} "$GATE"/*.{c,h})
 shopt -u nullglob
+GATE_FILES=("$GATE"/link.{c,h} requirements.txt)
 CLUSTER_FILES=(conf/cluster/requirements.txt)
 TEST_FILES=(tests/requirements.txt)
 
@@ -302,7 +328,7 @@ main() {
     fi
 
     if ! venv_is_usable || ! is_installed run.stamp "${RUN_FILES[@]}" ||
-        ! extension_is_built; then
+        ! extension_is_built || ! is_installed gate.stamp "${GATE_FILES[@]}"; then
         if ! python=$(find_python); then
             # Without Python the missing packages cannot be detected: install all.
             install_packages python3 python3-venv python3-dev gcc libc6-dev libev-dev
@@ -335,6 +361,12 @@ main() {
         case $purpose in
             lint | test | bench) die "the extension of the store cannot be built" ;;
             *) say "the extension of the store cannot be built; it works without, slower" ;;
+        esac
+    fi
+    if ! is_installed gate.stamp "${GATE_FILES[@]}" && ! build_gate; then
+        case $purpose in
+            test | bench) die "bjoern cannot be built with the gate" ;;
+            *) say "bjoern cannot be built with the gate; see docs/OPERATIONS.md" ;;
         esac
     fi
     case $purpose in

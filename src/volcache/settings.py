@@ -370,10 +370,30 @@ class Config:
     )
     idle_timeout: float = _setting(
         Number(0, 86400, "seconds"),
-        0.0,
-        "Time without traffic after which a connection is closed; 0 = never.",
-        cost="About 20 microseconds per connection, four times in each period. Leave it at"
-        " 0 behind nginx, which closes idle connections itself.",
+        120.0,
+        "Time without a request after which a connection is closed; 0 = never.",
+        cost="Half a kilobyte of memory per idle connection. Keep it above nginx's"
+        " keepalive_timeout for upstream servers, 60 seconds, so that nginx closes first.",
+    )
+    head_timeout: float = _setting(
+        Number(0, 3600, "seconds"),
+        10.0,
+        "Time for the head of a request, from its first byte on; 0 = no limit.",
+        cost="A client that is slower is answered 408 and disconnected.",
+    )
+    transfer_timeout: float = _setting(
+        Number(0, 3600, "seconds"),
+        60.0,
+        "Time without a byte of a body, or of an answer that is being sent; 0 = no limit.",
+        cost="A client that is slower is disconnected, as is one that after this time has"
+        " sent fewer than 500 bytes of its body per second.",
+    )
+    read_threads: int = _setting(
+        Integer(1, 64),
+        4,
+        "Threads that read files which are not in memory.",
+        cost="More can use a disk better that answers many reads at a time, but they take"
+        " CPU from the thread that answers all other requests.",
     )
     log_level: str = _setting(
         Choice(("debug", "info", "warning", "error")),

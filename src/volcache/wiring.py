@@ -22,16 +22,16 @@ from volcache.hot.versions import KeyVersions
 from volcache.http.access_log import AccessLog
 from volcache.http.admin import Admin
 from volcache.http.app import App, Limits
-from volcache.http.native_app import with_fast_path
+from volcache.http.native_app import set_gate, with_fast_path
 from volcache.http.slow_log import SlowLog
 from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
-from volcache.server.bjoern import activated_listener, listen, serve
-from volcache.server.connections import IdleReaper
+from volcache.server.bjoern import activated_listener, gate_link, listen, serve
 from volcache.server.drain import block_hangups, stop_signals_blocked
+from volcache.server.gate import Timeouts, open_gate, raise_descriptor_limit
 from volcache.store import PeriodicSync, Store
 from volcache.store.native import warn_if_python
 
@@ -54,6 +54,7 @@ def run(config: Config) -> None:
         StoreError: The mount point cannot be used.
     """
     keep_freed_memory()
+    raise_descriptor_limit()
     has_log_file = bool(config.log_file or config.log_access)
     if has_log_file:
         block_hangups()
@@ -81,9 +82,7 @@ def run(config: Config) -> None:
             is_draining=draining.is_set,
         )
         app = _make_app(config, cache, status)
-        if config.idle_timeout:
-            reaper = IdleReaper(listener, config.idle_timeout)
-            parts.callback(reaper.stop)
+        application = _open_gate(app, access_file, status, config, parts)
         # All objects that exist now live as long as the process: the garbage collector
         # need not visit millions of keys.
         gc.collect()
@@ -93,7 +92,7 @@ def run(config: Config) -> None:
         _logger.info("serving.started url=http://%s:%d", shown, port)
         serve(
             listener,
-            _with_access_log(app, access_file, config),
+            application,
             # An inherited socket stays open: connections wait for the next process.
             owns_listener=inherited is None,
             on_draining=draining.set,
@@ -129,13 +128,32 @@ def _open_access_file(config: Config, parts: ExitStack) -> LogWriter | None:
     return file
 
 
-def _with_access_log(
-    app: App, file: LogWriter | None, config: Config
+def _open_gate(
+    app: App,
+    file: LogWriter | None,
+    status: Monitor,
+    config: Config,
+    parts: ExitStack,
 ) -> WSGIApplication:
-    """Add the fast path, and the access log if it is configured."""
-    if file is None:
-        return with_fast_path(app, is_merged=True)
-    return AccessLog(with_fast_path(app), file.add, as_json=config.log_format == "json")
+    """Return the application with the fast path and the access log, behind the gate."""
+    fast = with_fast_path(app, is_merged=file is None)
+    log = None
+    if file is not None:
+        log = AccessLog(fast, file.add, as_json=config.log_format == "json")
+    gate = open_gate(
+        app,
+        gate_link(),
+        timeouts=Timeouts(
+            config.head_timeout, config.idle_timeout, config.transfer_timeout
+        ),
+        threads=config.read_threads,
+        log_answer=log.add_native if log else None,
+    )
+    if gate is not None:
+        parts.callback(gate.close)
+        set_gate(fast, gate)
+        status.count_connections = gate.stats
+    return log or fast
 
 
 def _reopen_logs(access_file: LogWriter | None) -> None:

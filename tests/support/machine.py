@@ -1,4 +1,4 @@
-"""The machine of a real server process: its clock can be set, its reads can fail."""
+"""The machine of a real server process: its clock, and reads that fail or are slow."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ ALL_FILES: Final = "/"
 
 # Takes the place of functions of the C library. The clock is ahead by the seconds in a
 # file; reads fail of files whose path contains the text in another file.
-_SOURCE: Final = """
+# A third file makes the disk slow: it has a number, the milliseconds of a read, whether
+# they pass before or after it, and a part of a path. Each page of such a file has to be
+# read once before it is in memory; with another number in the file, once more. With
+# "unknown" instead of before or after, it cannot be found out what is in memory.
+_SOURCE: Final = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,10 +74,8 @@ time_t time(time_t *to) {
         *to = now.tv_sec;
     return now.tv_sec;
 }
-static int is_unreadable(int fd) {
-    char part[256], link[64], path[4096];
-    if (contents("READS_FAIL_OF", part, sizeof part) <= 0)
-        return 0;
+static int is_part_of_path(const char *part, int fd) {
+    char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
     if (length < 0)
@@ -80,13 +83,66 @@ static int is_unreadable(int fd) {
     path[length] = 0;
     return strstr(path, part) != NULL;
 }
+static int is_unreadable(int fd) {
+    char part[256];
+    return contents("READS_FAIL_OF", part, sizeof part) > 0 && is_part_of_path(part, fd);
+}
+enum { PAGE = 4096, PAGES = 1 << 16 };
+static struct { unsigned long number; long page; int fd; } memory[PAGES];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int is_in_memory(unsigned long number, int fd, long page, int reads) {
+    unsigned long at = ((unsigned long)page * 31 + (unsigned long)fd * 7919) % PAGES;
+    int found = memory[at].number == number && memory[at].page == page &&
+                memory[at].fd == fd;
+    if (reads && !found) {
+        memory[at].number = number;
+        memory[at].page = page;
+        memory[at].fd = fd;
+    }
+    return found;
+}
+/* Return how many bytes are in memory, from the first one on. */
+static size_t in_memory(int fd, size_t n, off64_t at, int reads, int *ms, int *is_late) {
+    char text[512], order[16], part[400];
+    unsigned long number;
+    int saved = errno;
+    size_t found = n;
+    if (contents("SLOW_DISK", text, sizeof text) > 0 &&
+        sscanf(text, "%lu %d %15s %399s", &number, ms, order, part) == 4 &&
+        is_part_of_path(part, fd)) {
+        *is_late = !strcmp(order, "after") ? 1 : !strcmp(order, "unknown") ? -1 : 0;
+        if (*is_late < 0)
+            found = 0;
+        pthread_mutex_lock(&mutex);
+        for (long page = at / PAGE; page * (off64_t)PAGE < at + (off64_t)n; page++)
+            if (!is_in_memory(number, fd, page, reads) && found == n)
+                found = page * (off64_t)PAGE > at ? page * (off64_t)PAGE - at : 0;
+        pthread_mutex_unlock(&mutex);
+    }
+    errno = saved;
+    return found;
+}
+static void wait_for_disk(int ms) {
+    struct timespec left = {ms / 1000, ms % 1000 * 1000000L};
+    int saved = errno;
+    while (nanosleep(&left, &left) && errno == EINTR)
+        ;
+    errno = saved;
+}
 static ssize_t read_or_fail(const char *name, int fd, void *to, size_t n, off64_t at) {
+    int ms, is_late;
     if (is_unreadable(fd)) {
         errno = EIO;
         return -1;
     }
+    int is_slow = in_memory(fd, n, at, 1, &ms, &is_late) < n;
+    if (is_slow && is_late <= 0)
+        wait_for_disk(ms);
     ssize_t (*next)(int, void *, size_t, off64_t) = dlsym(RTLD_NEXT, name);
-    return next(fd, to, n, at);
+    ssize_t got = next(fd, to, n, at);
+    if (is_slow && is_late > 0)
+        wait_for_disk(ms);
+    return got;
 }
 ssize_t pread(int fd, void *to, size_t n, off_t at) {
     return read_or_fail("pread", fd, to, n, at);
@@ -94,14 +150,28 @@ ssize_t pread(int fd, void *to, size_t n, off_t at) {
 ssize_t pread64(int fd, void *to, size_t n, off64_t at) {
     return read_or_fail("pread64", fd, to, n, at);
 }
+static size_t total(const struct iovec *parts, int count) {
+    size_t sum = 0;
+    for (int i = 0; i < count; i++)
+        sum += parts[i].iov_len;
+    return sum;
+}
 static ssize_t readv_or_fail(const char *name, int fd, const struct iovec *parts, int count,
                              off64_t at) {
+    int ms, is_late;
+    size_t n = total(parts, count);
     if (is_unreadable(fd)) {
         errno = EIO;
         return -1;
     }
+    int is_slow = in_memory(fd, n, at, 1, &ms, &is_late) < n;
+    if (is_slow && is_late <= 0)
+        wait_for_disk(ms);
     ssize_t (*next)(int, const struct iovec *, int, off64_t) = dlsym(RTLD_NEXT, name);
-    return next(fd, parts, count, at);
+    ssize_t got = next(fd, parts, count, at);
+    if (is_slow && is_late > 0)
+        wait_for_disk(ms);
+    return got;
 }
 ssize_t preadv(int fd, const struct iovec *parts, int count, off_t at) {
     return readv_or_fail("preadv", fd, parts, count, at);
@@ -109,17 +179,46 @@ ssize_t preadv(int fd, const struct iovec *parts, int count, off_t at) {
 ssize_t preadv64(int fd, const struct iovec *parts, int count, off64_t at) {
     return readv_or_fail("preadv64", fd, parts, count, at);
 }
+/* With RWF_NOWAIT, and one part. */
+static ssize_t readv2_or_fail(const char *name, int fd, const struct iovec *parts,
+                              int count, off64_t at, int flags) {
+    int ms, is_late;
+    if (is_unreadable(fd)) {
+        errno = EIO;
+        return -1;
+    }
+    struct iovec part = parts[0];
+    if ((flags & RWF_NOWAIT) && count == 1) {
+        part.iov_len = in_memory(fd, part.iov_len, at, 0, &ms, &is_late);
+        if (!part.iov_len && parts[0].iov_len) {
+            errno = is_late < 0 ? EOPNOTSUPP : EAGAIN;
+            return -1;
+        }
+        parts = &part;
+    }
+    ssize_t (*next)(int, const struct iovec *, int, off64_t, int);
+    next = dlsym(RTLD_NEXT, name);
+    return next(fd, parts, count, at, flags);
+}
+ssize_t preadv2(int fd, const struct iovec *parts, int count, off_t at, int flags) {
+    return readv2_or_fail("preadv2", fd, parts, count, at, flags);
+}
+ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off64_t at, int flags) {
+    return readv2_or_fail("preadv64v2", fd, parts, count, at, flags);
+}
 """
 
 
 class Machine:
-    """A machine whose clock can be set and whose files can become unreadable."""
+    """A machine whose clock can be set and whose files can become unreadable or slow."""
 
     def __init__(self, folder: Path) -> None:
         """Compile the library that the server preloads."""
         folder.mkdir(parents=True, exist_ok=True)
         self._clock = folder / "clock"
         self._unreadable = folder / "unreadable"
+        self._slow = folder / "slow"
+        self._slow_number = 0
         self._library = folder / "machine.so"
         source = folder / "machine.c"
         source.write_text(_SOURCE)
@@ -135,6 +234,7 @@ class Machine:
             "LD_PRELOAD": str(self._library),
             "CLOCK_SHIFT": str(self._clock),
             "READS_FAIL_OF": str(self._unreadable),
+            "SLOW_DISK": str(self._slow),
         }
 
     def set_clock(self, seconds: int) -> None:
@@ -146,6 +246,31 @@ class Machine:
     def fail_reads_of(self, part: str) -> None:
         """Make reads fail of the files whose path contains a text."""
         self._unreadable.write_text(part)
+
+    def slow_down(self, part: str, seconds: float, *, is_late: bool = False) -> None:
+        """
+        Let the files be on a slow disk, and not in memory, whose path contains a text.
+
+        Args:
+            part: The text.
+            seconds: What a read takes whose pages were not read since this call.
+            is_late: The time passes after the bytes were read, not before.
+        """
+        self._slow_number += 1
+        order = "after" if is_late else "before"
+        milliseconds = round(seconds * 1000)
+        new = self._slow.with_suffix(".new")
+        new.write_text(f"{self._slow_number} {milliseconds} {order} {part}")
+        new.replace(self._slow)
+
+    def hide_memory_of(self, part: str) -> None:
+        """
+        Let files be on a file system that cannot tell what of them is in memory.
+
+        Args:
+            part: A part of their paths.
+        """
+        self._slow.write_text(f"0 0 unknown {part}")
 
     def recover(self) -> None:
         """Make all reads work again."""

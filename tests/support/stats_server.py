@@ -104,6 +104,17 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
         },
         "hot": None,
         "hottest": [],
+        "server": {
+            "gate": True,
+            "open": 3,
+            "idle": 2,
+            "limit": 1000,
+            "accepted": 10,
+            "closed": {"head": 0, "idle": 0, "room": 0, "transfer": 0},
+            "turned_away": 0,
+            "cold_reads": 0,
+            "waiting_reads": 0,
+        },
         "process": {
             "pid": 1,
             "rss_bytes": 50 << 20,

@@ -81,3 +81,46 @@ class Wire:
         with suppress(ConnectionResetError):
             while piece := self.socket.recv(1 << 16):
                 yield piece
+
+
+class Talk(Wire):
+    """One connection whose answers are read one by one, also those sent ahead of time."""
+
+    def __init__(self, port: int) -> None:
+        """Connect."""
+        super().__init__(port)
+        # So that each piece is sent at once.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._answers = self.socket.makefile("rb")
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self._answers.close()
+        super().__exit__()
+
+    def send(self, data: bytes) -> None:
+        """Send bytes."""
+        self.socket.sendall(data)
+
+    def read(self, method: str = "GET") -> Reply:
+        """Read one answer, which may be a `100 Continue`."""
+        line = self._answers.readline(1000)
+        assert line.startswith(b"HTTP/1.1 "), f"no answer: {line!r}"
+        headers = http.client.parse_headers(self._answers)
+        status = int(line[9:12])
+        has_body = method != "HEAD" and status not in {100, 304}
+        length = int(headers["Content-Length"]) if has_body else 0
+        body = self._answers.read(length)
+        assert len(body) == length, f"{len(body)} bytes of {length}"
+        return Reply(status, headers, body)
+
+    def exchange(
+        self, method: str, path: str, body: bytes | None = None, headers: str = ""
+    ) -> Reply:
+        """Send a request and read its answer."""
+        self.send(request_bytes(method, path, body, headers))
+        return self.read(method)
+
+    def has_ended(self) -> bool:
+        """Wait for more; return whether the server closed the connection instead."""
+        return self._answers.read(1) == b""

@@ -12,9 +12,10 @@ import json
 import logging
 import time
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
 
 from volcache.histogram import NS_PER_SECOND
-from volcache.http.responses import format_date
+from volcache.http.responses import MISS, format_date
 from volcache.text import escape_header, escape_path
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _logger: Final = logging.getLogger(__name__)
 _PATH_LENGTH_MAX: Final = 4096  # Characters of a line.
 _FIELD_LENGTH_MAX: Final = 200
 _NS_PER_MS: Final = 1_000_000
+_SHOWN: Final = ("HTTP_REFERER", "HTTP_USER_AGENT", "HTTP_X_FORWARDED_FOR")
 
 
 class AccessLog:
@@ -60,6 +62,7 @@ class AccessLog:
         self._timer = timer
         self._second = -1
         self._text_time = self._json_time = ""
+        self._now_ns = 0  # of the line, if it is not now
 
     def __call__(
         self, environ: WSGIEnvironment, start_response: StartResponse
@@ -85,6 +88,40 @@ class AccessLog:
         except Exception:
             _logger.exception("access.line_failed")
         return body
+
+    def add_native(  # noqa: PLR0913, PLR0917 - Called from C.
+        self,
+        remote: str,
+        head: bytes,
+        status: str,
+        position: tuple[int, int, int] | None,
+        size: int,
+        ns: int,
+        ended_us: int,
+    ) -> None:
+        """
+        Write the line of a GET that the gate has answered.
+
+        Args:
+            remote: The address of the client.
+            head: The head of the request, from its first line on; may be cut.
+            status: The status line.
+            position: Of the record; None for a miss.
+            size: Bytes of the body.
+            ns: The duration, in nanoseconds.
+            ended_us: When it was answered, microseconds since the epoch.
+        """
+        headers = [("X-Cache", "DISK" if position else MISS)]
+        if position:
+            headers.append(("X-Position", "{},{},{}".format(*position)))
+        environ = _environ_of(head)
+        environ["REMOTE_ADDR"] = remote
+        self._now_ns = ended_us * 1000
+        try:
+            self._add(self._format(environ, status, headers, size, ns) + "\n")
+        except Exception:
+            _logger.exception("access.line_failed")
+        self._now_ns = 0
 
     def _as_text(
         self,
@@ -139,7 +176,7 @@ class AccessLog:
 
     def _update_time(self) -> int:
         """Return the time; the texts for it are formatted once per second."""
-        now_ns = self._clock()
+        now_ns = self._now_ns or self._clock()
         second = now_ns // NS_PER_SECOND
         if second != self._second:
             # "Sat, 21 Nov 2026 09:00:00 GMT": month names independent of the locale.
@@ -148,6 +185,28 @@ class AccessLog:
             self._json_time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
             self._second = second
         return now_ns
+
+
+def _environ_of(head: bytes) -> WSGIEnvironment:
+    """Return what a line shows of a request whose head the gate has checked."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, target, version = (*first.split(" ", 2), "", "")[:3]
+    path, _, query = target.partition("?")
+    if not path.startswith("/"):  # http://host/path
+        path = "/" + path.partition("://")[2].partition("/")[2]
+    environ = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": unquote_to_bytes(path.encode("latin-1")).decode("latin-1"),
+        "QUERY_STRING": query,
+        "SERVER_PROTOCOL": version,
+    }
+    for line in lines:
+        name, _, value = line.partition(":")
+        name = "HTTP_" + name.upper().replace("-", "_")
+        if name in _SHOWN:
+            value = value.strip(" \t")
+            environ[name] = f"{environ[name]}, {value}" if name in environ else value
+    return environ
 
 
 def _cache_and_position(headers: Headers) -> tuple[str | None, str | None]:

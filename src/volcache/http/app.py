@@ -151,11 +151,23 @@ class App:
         return body
 
     def log_slow(
-        self, method: str, path: str, status: str, started_ns: int, took_ns: int
+        self,
+        method: str,
+        path: str,
+        status: str,
+        started_ns: int,
+        took_ns: int,
+        disk_ns: int | None = None,
     ) -> None:
-        """Log a slow request, with what it waited for; times by `timer`."""
-        disk_ns, memcached_ns = self.cache.waited_since(started_ns)
-        self._slow_log.log(method, path, status, took_ns, disk_ns, memcached_ns)
+        """
+        Log a slow request, with what it waited for; times by `timer`.
+
+        `disk_ns` is its time for the disk, if other requests used the disk meanwhile.
+        """
+        waited_ns, memcached_ns = self.cache.waited_since(started_ns)
+        if disk_ns is not None:
+            waited_ns, memcached_ns = disk_ns, 0
+        self._slow_log.log(method, path, status, took_ns, waited_ns, memcached_ns)
 
     def sample(self, path: str) -> None:
         """Count a path whose key was found as a request of that key."""

@@ -13,7 +13,7 @@ DEFAULT_TYPE: Final = "application/octet-stream"
 
 # Compressed files are returned as they are, so `.gz` has the type gzip, not the type of
 # its content with a Content-Encoding.
-_TYPES: Final[dict[bytes, str]] = {
+TYPES: Final[dict[bytes, str]] = {
     b".7z": "application/x-7z-compressed",
     b".avi": "video/x-msvideo",
     b".avif": "image/avif",
@@ -74,7 +74,7 @@ _TYPES: Final[dict[bytes, str]] = {
 
 
 _HEADERS: Final = {
-    suffix: ("Content-Type", content_type) for suffix, content_type in _TYPES.items()
+    suffix: ("Content-Type", content_type) for suffix, content_type in TYPES.items()
 }
 DEFAULT_TYPE_HEADER: Final = ("Content-Type", DEFAULT_TYPE)
 

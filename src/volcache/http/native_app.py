@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from volcache.http.content_types import guess_type_header
+from volcache.http.content_types import TYPES
 from volcache.store.native import make_native_app
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
     from volcache.http.app import App
+    from volcache.store._core._native import Gate
 
     WsgiApp = Callable[[WSGIEnvironment, StartResponse], list[bytes]]
 
@@ -35,4 +36,10 @@ def with_fast_path(app: App, *, is_merged: bool = False) -> WsgiApp:
     parts = app.cache.store.core_parts()
     if parts is None:
         return app
-    return make_native_app(app, parts, guess_type_header, is_merged=is_merged)
+    return make_native_app(app, parts, TYPES, is_merged=is_merged)
+
+
+def set_gate(app: WsgiApp, gate: Gate) -> None:
+    """Let an application of `with_fast_path` know the gate in front of it."""
+    if hasattr(app, "gate"):
+        app.gate = gate

@@ -160,12 +160,22 @@ EVENTS: Final[dict[str, Event]] = {
     "access.line_failed": Event(
         "A bug in volcache; a traceback follows. The response is not affected.", _BUG
     ),
-    "reaper.closed": Event(
-        "This number of connections were idle for `idle_timeout` and were closed."
+    "gate.missing": Event(
+        "bjoern was built without the gate, or there is no native core: malformed requests"
+        " can end the process, slow and idle connections are not closed, and each read of"
+        " the disk makes all clients wait.",
+        "Install libev's headers and a C compiler, then run `tools/setup.sh run`; put nginx"
+        " in front until then.",
     ),
-    "reaper.failed": Event(
-        "Connections could not be inspected, often because no descriptor is free.",
-        "Raise `LimitNOFILE`.",
+    "gate.failed": Event("A bug in volcache; a traceback follows.", _BUG),
+    "connections.full": Event(
+        "The limit of connections was reached: `closed_idle` of them, those idle for"
+        " longest, were closed, and `turned_away` were answered 503, since the last such"
+        " line. At most one line in ten seconds.",
+        "Raise `LimitNOFILE`, or limit the connections of clients in nginx.",
+    ),
+    "descriptors.limited": Event(
+        "The limit of open files could not be raised to the one that is allowed."
     ),
     "stop.started": Event(
         "A stop signal arrived; requests in progress may complete within `drain_seconds`."

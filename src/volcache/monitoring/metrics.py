@@ -193,11 +193,28 @@ def _hot(
 
 
 _hot_counter = partial(_hot, "counter")
+
+
+def _connections(
+    kind: Kind, name: str, key: str, text: str, *cells: Cell, path: str = ""
+) -> Metric:
+    """Declare a figure of the gate; without one it has no value."""
+    return _row(
+        kind,
+        name,
+        f"server.{path or key}",
+        text,
+        lambda s: None if s.connections is None else s.connections[key],
+        *cells,
+    )
+
+
 _METHOD: Final = Label("method", VERBS)
 _FINDINGS: Final = (
     *("entries", "scanned", "torn", "damaged", "rebuilt", "dropped", "stale"),
     *("rejected", "unknown", "meta_lost"),
 )
+_CLOSED: Final = ("head", "idle", "room", "transfer")
 _FAILURES: Final = ("closed", "other", "protocol", "refused", "timeout")
 
 _INSTANCE: Final = (
@@ -621,6 +638,59 @@ _HOT: Final = (
     ),
 )
 
+_SERVER: Final = (
+    _gauge(
+        "volcache_gate",
+        "server.gate",
+        "Whether bjoern was built with the gate.",
+        lambda s: s.connections is not None,
+    ),
+    _connections("gauge", "volcache_connections", "open", "Open connections."),
+    _connections(
+        "gauge", "volcache_idle_connections", "idle", "Those without a request."
+    ),
+    _connections(
+        "gauge",
+        "volcache_max_connections",
+        "limit",
+        "Limit of open connections, from that of descriptors.",
+    ),
+    _connections(
+        "counter", "volcache_accepted_total", "accepted", "Connections accepted."
+    ),
+    _labelled(
+        "counter",
+        _label("reason", *_CLOSED),
+        "volcache_closed_connections_total",
+        "server.closed.{reason}",
+        "Connections closed by the instance, by reason: a timeout, or the limit.",
+        lambda s: {
+            (reason,): None
+            if s.connections is None
+            else s.connections[f"closed_{reason}"]
+            for reason in _CLOSED
+        },
+    ),
+    _connections(
+        "counter",
+        "volcache_turned_away_total",
+        "turned_away",
+        "Connections answered 503 because none was idle at the limit.",
+    ),
+    _connections(
+        "counter",
+        "volcache_cold_reads_total",
+        "cold_reads",
+        "Records read by the reader threads because they were not in memory.",
+    ),
+    _connections(
+        "gauge",
+        "volcache_waiting_reads",
+        "waiting_reads",
+        "Records that wait for a reader thread.",
+    ),
+)
+
 _PROCESS: Final = (
     _info("", "process.pid", "Process id.", lambda s: s.process.pid),
     _counter(
@@ -657,9 +727,9 @@ _PROCESS: Final = (
 
 _REQUESTS_NOTE: Final = (
     "Each request is counted once by method and status, and once in the histogram of its"
-    " method, including those under `/-/`; requests that bjoern refuses itself are not"
-    " counted. A GET or HEAD of a key is either a hit or a miss, except with an invalid"
-    " key (400) or a failed condition (412). The hit ratio is hits / (hits + misses)."
+    " method, including those under `/-/` and those that the gate refuses. A GET or HEAD of"
+    " a key is either a hit or a miss, except with an invalid key (400) or a failed"
+    " condition (412). The hit ratio is hits / (hits + misses)."
 )
 _STORE_NOTE: Final = (
     "Live, dead and free bytes add up to the capacity. Store misses are those of reads of"
@@ -675,6 +745,13 @@ _HOT_NOTE: Final = (
     "Only with `memc_on`: otherwise `hot` is null in JSON, and these metrics are absent"
     " from Prometheus' output."
 )
+_SERVER_NOTE: Final = (
+    "Connections are closed without a request for `idle_timeout` (idle), at `head_timeout`"
+    " (head), at `transfer_timeout` (transfer), and those idle for longest at the limit of"
+    " connections (room). These figures are those of the gate: if bjoern was built without"
+    " it, `server.gate` is false, and the others are null in JSON and absent from"
+    " Prometheus' output."
+)
 _PROCESS_NOTE: Final = (
     "If no descriptor is free, memory is the peak and the number of open descriptors is"
     " the limit."
@@ -686,6 +763,7 @@ SECTIONS: Final = (
     Section("Store", _STORE, _STORE_NOTE),
     Section("Volumes", _VOLUMES, _VOLUMES_NOTE),
     Section("Hot tier", _HOT, _HOT_NOTE, needs_hot_tier=True),
+    Section("Server", _SERVER, _SERVER_NOTE),
     Section("Process", _PROCESS, _PROCESS_NOTE),
 )
 METRICS: Final = tuple(metric for section in SECTIONS for metric in section.metrics)

@@ -11,11 +11,13 @@ Graceful shutdown is in `drain.py`.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import socket
 from typing import TYPE_CHECKING, Final
 
+import _bjoern
 import bjoern
 
 from volcache.errors import ListenError
@@ -130,6 +132,15 @@ def _set_connection_options(listener: socket.socket) -> None:
     # Finds out that a client has disappeared.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setblocking(False)  # noqa: FBT003 - The library's signature.
+
+
+def gate_link() -> int:
+    """Return the address of the `vc_link` that bjoern was built with; 0 without one."""
+    try:
+        symbol = ctypes.c_char.in_dll(ctypes.CDLL(_bjoern.__file__), "volcache_link")
+    except (OSError, ValueError):
+        return 0
+    return ctypes.addressof(symbol)
 
 
 def serve(

@@ -1,43 +1,32 @@
 """
-Connections: find those that bjoern has open, and close the ones that time out.
+Connections: find those that bjoern has open, and end them when the process stops.
 
-bjoern has no list of its connections, and no idle timeout: it closes a connection only
-when a read or a write fails. So they are found from outside, among the descriptors of the
-process. The kernel tells what each is doing (TCP_INFO), and one that should go is shut
-down, which to bjoern looks like a disconnect by the client.
+bjoern has no list of its connections. So they are found from outside, among the
+descriptors of the process. The kernel tells what each is doing (TCP_INFO), and one that
+should go is shut down, which to bjoern looks like a disconnect by the client.
 
 A descriptor is duplicated before it is inspected: its number may be closed and reused for
 another file at any time, the duplicate stays the same socket.
-
-`IdleReaper` applies the idle timeout for instances without nginx, which has time-outs of
-its own. It sleeps between batches so that requests do not wait for it.
 """
 
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import socket
 import struct
 import termios
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_logger: Final = logging.getLogger(__name__)
-
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 # Fields of struct tcp_info, Linux 4.6 and later: milliseconds since data was last sent
 # and last received, bytes received, segments sent with data.
 _TCP_INFO: Final = struct.Struct("=44xI4xI72xQ20xI")
 _INT: Final = struct.Struct("=i")
-_SCANS_PER_TIMEOUT: Final = 4
-_BATCH: Final = 32
-_PAUSE_SECONDS: Final = 0.002
 
 
 def accepted(listener: socket.socket) -> Iterator[socket.socket]:
@@ -89,73 +78,12 @@ def is_idle(connection: socket.socket, *, quiet_ms: int) -> bool:
     return received_ms >= sent_ms >= quiet_ms
 
 
-def is_silent(connection: socket.socket, *, quiet_ms: int) -> bool:
-    """
-    Return whether no data was sent or received for `quiet_ms` milliseconds.
-
-    The client is idle, stopped in the middle of a request, or does not read its
-    response. False if in doubt.
-    """
-    try:
-        if _unread_bytes(connection):
-            return False  # The client is waiting for this process.
-        sent_ms, received_ms, _, _ = _tcp_info(connection)
-    except (OSError, struct.error):  # Not TCP, or an older kernel.
-        return False
-    return min(sent_ms, received_ms) >= quiet_ms
-
-
 def shut(connection: socket.socket, how: int) -> None:
     """Shut a connection down; does nothing if the client has disconnected."""
     try:
         connection.shutdown(how)
     except OSError:
         return
-
-
-class IdleReaper:
-    """A thread that closes connections without traffic until it is stopped."""
-
-    def __init__(self, listener: socket.socket, idle_timeout: float) -> None:
-        """
-        Start.
-
-        Args:
-            listener: Whose connections are closed.
-            idle_timeout: Seconds without traffic in either direction, more than 0.
-        """
-        self._listener = listener
-        self._quiet_ms = max(1, round(idle_timeout * 1000))
-        self._interval = idle_timeout / _SCANS_PER_TIMEOUT
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop, and wait until the thread has ended."""
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._interval):
-            try:
-                closed = self._scan()
-            except OSError as error:  # Out of descriptors: the next scan may succeed.
-                _logger.warning("reaper.failed error=%r", str(error))
-                continue
-            if closed:
-                _logger.info("reaper.closed connections=%d", closed)
-
-    def _scan(self) -> int:
-        """Inspect every connection once; return how many were closed."""
-        closed = 0
-        for number, connection in enumerate(accepted(self._listener), 1):
-            if is_silent(connection, quiet_ms=self._quiet_ms):
-                shut(connection, socket.SHUT_RDWR)
-                closed += 1
-            if number % _BATCH == 0 and self._stopped.wait(_PAUSE_SECONDS):
-                break
-        return closed
 
 
 def _duplicate(entry: Path) -> socket.socket | None:

@@ -11,17 +11,16 @@ from __future__ import annotations
 import logging
 import os
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
 from volcache.store.clock import Clock
 from volcache.store.index import Index, PythonIndex
 from volcache.store.writer import PythonWriter, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from collections.abc import Callable, Collection, Mapping
 
-    from volcache.store._core._native import Comparison
+    from volcache.store._core._native import Comparison, Gate, GateLog, NativeApp
     from volcache.store.files import FileSystem
     from volcache.store.index import Loaded
 
@@ -41,6 +40,21 @@ _POSITION_BITS: Final = 48
 _VOLUMES_MAX: Final = 65_536
 _VOLUME_BYTES_MIN: Final = 2**24
 _VOLUME_BYTES_MAX: Final = 2**40
+
+
+class GateOptions(TypedDict):
+    """See `_native.Gate`."""
+
+    link: int
+    allow: str
+    answers: bool
+    log: GateLog
+    log_answer: Callable[..., None] | None
+    threads: int
+    connections: int
+    head_timeout: float
+    idle_timeout: float
+    transfer_timeout: float
 
 
 def hash_key_of(store_id: int) -> bytes:
@@ -123,22 +137,42 @@ def make_comparison(
 
 
 def make_native_app(
-    app: object,
-    parts: object,
-    guess_type: Callable[[bytes], tuple[str, str]],
-    *,
-    is_merged: bool,
-) -> Callable[[WSGIEnvironment, StartResponse], list[bytes]]:
+    app: object, parts: object, types: Mapping[bytes, str], *, is_merged: bool
+) -> NativeApp:
     """
     Return the fast path of an application; see http/native_app.py.
 
     Args:
         app: An `App`.
         parts: Of its store, from `Store.core_parts`.
-        guess_type: Returns the header Content-Type for a key.
+        types: Content types by suffix.
         is_merged: Pass all headers as the value of the first one.
     """
-    return _native.NativeApp(app, parts, guess_type, is_merged=is_merged)
+    table = _native.ContentTypes(types)
+    return _native.NativeApp(app, parts, table, is_merged=is_merged)
+
+
+def make_gate(
+    app: object,
+    parts: object,
+    types: Mapping[bytes, str],
+    **options: Unpack[GateOptions],
+) -> Gate | None:
+    """
+    Return a gate that is installed in bjoern; None without the native core.
+
+    Args:
+        app: An `App`.
+        parts: Of its store, from `Store.core_parts`.
+        types: Content types by suffix.
+        options: Those of `_native.Gate`.
+
+    Raises:
+        ImportError: bjoern was built for another version of the gate.
+    """
+    if not IS_NATIVE:
+        return None
+    return _native.Gate(app, parts, _native.ContentTypes(types), **options)
 
 
 def warn_if_python() -> None:

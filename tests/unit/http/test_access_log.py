@@ -177,3 +177,59 @@ def test_failed_line_does_not_affect_the_response(
     log = AccessLog(lambda *_: [b"value"], fail)
     assert log({"REQUEST_METHOD": "GET"}, lambda *_: print) == [b"value"]
     assert caplog.messages == ["access.line_failed"]
+
+
+HEAD = (
+    b"GET /a%20key?q=1 HTTP/1.1\r\nHost: t\r\nReferer:  http://r/ \r\n"
+    b"X-Forwarded-For: 10.0.0.1\r\nUser-Agent: curl/8\r\nX-Forwarded-For: 10.0.0.2\r\n\r\n"
+)
+
+
+def native_line(head: bytes, *, as_json: bool = False, is_hit: bool = True) -> str:
+    """Return the line of an answer of the gate."""
+    lines: list[str] = []
+    log = AccessLog(lambda *_: [], lines.append, as_json=as_json, clock=lambda: 0)
+    log.add_native(
+        "10.1.1.1",
+        head,
+        "200 OK" if is_hit else "404 Not Found",
+        (0, 4096, 1500) if is_hit else None,
+        5,
+        12_500_000,
+        NOW_NS // 1000,
+    )
+    return "".join(lines)
+
+
+def test_answer_of_the_gate_has_the_line_of_one_of_the_application() -> None:
+    """Its head is read only for that; the time is that of the answer."""
+    environ = {
+        **ENVIRON,
+        "REMOTE_ADDR": "10.1.1.1",
+        "QUERY_STRING": "q=1",
+        "HTTP_REFERER": "http://r/",
+        "HTTP_USER_AGENT": "curl/8",
+        "HTTP_X_FORWARDED_FOR": "10.0.0.1, 10.0.0.2",
+    }
+    for as_json in (False, True):
+        assert native_line(HEAD, as_json=as_json) == ask(environ, as_json=as_json)
+
+
+def test_miss_of_the_gate_has_no_position() -> None:
+    """And the source that its answer names."""
+    found = LINE.fullmatch(native_line(HEAD, is_hit=False))
+    assert found is not None
+    assert (found["cache"], found["position"], found["status"]) == ("MISS", "-", "404")
+
+
+def test_absolute_target_is_logged_as_its_path() -> None:
+    """As the application logs it."""
+    found = LINE.fullmatch(native_line(b"GET http://h/a/b?c HTTP/1.0\r\n\r\n"))
+    assert found is not None
+    assert (found["uri"], found["protocol"]) == ("/a/b?c", "HTTP/1.0")
+
+
+@given(st.binary(max_size=200))
+def test_line_of_any_head_has_all_its_fields(head: bytes) -> None:
+    """A head that is cut is logged, too."""
+    assert LINE.fullmatch(native_line(b"GET /" + head))

@@ -1,6 +1,7 @@
 """The native core; `Index` and `Writer` are those of index.py and writer.py."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from volcache.store.files import FileSystem
@@ -179,6 +180,75 @@ class Comparison:
             limit: Records that begin here or later are not passed.
         """
 
+class ContentTypes:
+    """Content types by the suffix of a key, with its dot and in lower case."""
+
+    def __init__(self, types: Mapping[bytes, str]) -> None: ...
+
+class GateLog(Protocol):
+    """What the gate tells; its methods must not raise."""
+
+    def full(self, open_: int, closed_idle: int, turned_away: int) -> None:
+        """There were too many connections: so many since the last call."""
+
+    def failed(self, error: BaseException) -> None:
+        """What the gate has counted could not be taken over."""
+
+class Gate:
+    """The gate in front of bjoern, installed from its beginning to `close`."""
+
+    def __init__(
+        self,
+        app: object,
+        parts: object,
+        types: ContentTypes,
+        *,
+        link: int,
+        allow: str,
+        answers: bool,
+        log: GateLog,
+        log_answer: Callable[..., None] | None,
+        threads: int,
+        connections: int,
+        head_timeout: float,
+        idle_timeout: float,
+        transfer_timeout: float,
+    ) -> None:
+        """
+        Start the reader threads and install the gate.
+
+        Args:
+            app: An `App`: its counters and limits are those of the gate.
+            parts: Of its store, from `Store.core_parts`; None: nothing is answered here.
+            types: For values stored without a content type.
+            link: Address of the `vc_link` in bjoern.
+            allow: The methods that are allowed, for a 405.
+            answers: Whether plain GETs are answered here.
+            log: Is told what the operator should know.
+            log_answer: Called for each answer; see `AccessLog.add_native`.
+            threads: That read records which are not in memory, 1 to 64.
+            connections: The most at a time.
+            head_timeout: Seconds for the head of a request; 0 = no limit.
+            idle_timeout: Seconds without a request; 0 = no limit.
+            transfer_timeout: Seconds without a byte of a body or an answer; 0 = no limit.
+
+        Raises:
+            ImportError: bjoern was built for another version of the gate.
+            MemoryError: There is no memory, or no thread can be started.
+        """
+
+    def close(self) -> None:
+        """Stop the threads; bjoern's loop must have ended."""
+
+    def flush(self) -> None:
+        """Add to the counters in Python what was counted since the last time."""
+
+    def set_ready(self) -> None:
+        """Note whether the disk can be read: if not, no key is known to be absent."""
+
+    def stats(self) -> dict[str, int]:
+        """Return the figures of connections and cold reads."""
+
 class NativeApp:
     """
     A WSGI application that answers plain requests, and passes on all others.
@@ -190,10 +260,12 @@ class NativeApp:
         self,
         app: object,
         parts: object,
-        guess_type: Callable[[bytes], tuple[str, str]],
+        types: ContentTypes,
         *,
         is_merged: bool,
     ) -> None: ...
+
+    gate: Gate | None
     def __call__(
         self, environ: WSGIEnvironment, start_response: StartResponse
     ) -> list[bytes]: ...

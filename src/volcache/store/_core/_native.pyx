@@ -16,7 +16,6 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
-from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.types cimport off_t
 
 from volcache.store._core.core cimport *
@@ -51,18 +50,6 @@ cdef enum:
     INDEX_BATCH = 512
     # Buckets that a put looks at while a sweep is due: about 2 us.
     SWEEP_BUCKETS = 64
-
-
-cdef inline int64_t monotonic_ns() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
-
-
-cdef inline int64_t realtime_us() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_REALTIME, &now)
-    return <int64_t>now.tv_sec * 1_000_000 + now.tv_nsec // 1000
 
 
 cdef inline const uint8_t *data_of(bytes value) noexcept:
@@ -101,7 +88,7 @@ cdef class Calls:
         self.table = vc_os_calls
         self.table.context = <void *>self
         if fs.pread is not os.pread:
-            self.table.pread = python_pread
+            self.table.pread = self.table.pread_cached = python_pread
             self.table.preadv = python_preadv
         if fs.pwritev is not os.pwritev:
             self.table.pwritev = python_pwritev
@@ -182,36 +169,26 @@ cdef int python_sync(void *context, int fd) noexcept with gil:
 
 
 cdef class Clock:
-    cdef int64_t stored_us, offset_us
+    cdef vc_clock clock
 
     def __cinit__(self):
-        self.offset_us = realtime_us() - monotonic_ns() // 1000
-
-    cdef int64_t now(self) noexcept:
-        cdef int64_t now = realtime_us(), elapsed = monotonic_ns() // 1000
-        if now - elapsed > self.offset_us:
-            self.offset_us = now - elapsed
-        return elapsed + self.offset_us
-
-    cdef int64_t next(self) noexcept:
-        self.stored_us = max(self.now(), self.stored_us + 1)
-        return self.stored_us
+        vc_clock_raise(&self.clock.offset_us, vc_machine_us() - monotonic_ns() // 1000)
 
     def now_us(self):
-        return self.now()
+        return vc_clock_now(&self.clock)
 
     def now_ms(self):
-        return self.now() // 1000
+        return vc_clock_now(&self.clock) // 1000
 
     def from_machine_ms(self, int64_t ms):
-        return ms + (self.now() - realtime_us()) // 1000
+        return ms + (vc_clock_now(&self.clock) - vc_machine_us()) // 1000
 
     def next_us(self):
-        return self.next()
+        return vc_clock_next(&self.clock)
 
     def advance_to(self, int64_t us):
-        self.stored_us = max(self.stored_us, us)
-        self.offset_us = max(self.offset_us, us - monotonic_ns() // 1000)
+        vc_clock_raise(&self.clock.stored_us, us)
+        vc_clock_raise(&self.clock.offset_us, us - monotonic_ns() // 1000)
 
 
 # --- The index ------------------------------------------------------------------------
@@ -735,3 +712,4 @@ cdef class Comparison:
 # --- Requests -------------------------------------------------------------------------
 
 include "wsgi.pxi"
+include "gate.pxi"

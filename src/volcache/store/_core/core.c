@@ -31,6 +31,12 @@ static ssize_t os_pread(void *context, int fd, void *buffer, size_t length, off_
     (void)context;
     return pread(fd, buffer, length, offset);
 }
+static ssize_t os_pread_cached(void *context, int fd, void *buffer, size_t length,
+                               off_t offset) {
+    (void)context;
+    struct iovec part = {buffer, length};
+    return preadv2(fd, &part, 1, offset, RWF_NOWAIT);
+}
 static ssize_t os_preadv(void *context, int fd, const struct iovec *parts, int count,
                          off_t offset) {
     (void)context;
@@ -45,7 +51,8 @@ static int os_fdatasync(void *context, int fd) {
     (void)context;
     return fdatasync(fd);
 }
-const vc_calls vc_os_calls = {os_pread, os_preadv, os_pwritev, os_fdatasync, NULL};
+const vc_calls vc_os_calls = {os_pread,   os_pread_cached, os_preadv,
+                             os_pwritev, os_fdatasync,    NULL};
 
 /* --- Volumes ----------------------------------------------------------------------- */
 
@@ -282,32 +289,6 @@ static uint64_t salt_at(const place *at, uint64_t offset) {
     return at->segments[i - 1].salt;
 }
 
-bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
-    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
-    vc_entry entry;
-    lock(core);
-    bool is_found = !core->is_closed && vc_index_hit(core->index, fingerprint, &entry) &&
-                    !entry.is_tombstone && core->places[entry.slot].segments;
-    if (is_found) {
-        const place *at = &core->places[entry.slot];
-        *found = (vc_lookup){
-            .fingerprint = fingerprint,
-            .word = entry.word,
-            .offset = entry.offset,
-            .salt = salt_at(at, entry.offset),
-            .size = entry.size,
-            .types = entry.types,
-            .fd = at->fd,
-            .volume = at->volume,
-        };
-        atomic_fetch_add(&core->readers, 1);
-    }
-    unlock(core);
-    return is_found;
-}
-
-void vc_core_end_read(vc_core *core) { atomic_fetch_sub(&core->readers, 1); }
-
 static void learn_types(vc_core *core, const vc_lookup *at, const vc_record *record) {
     int types = record->type_length + record->encoding_length;
     if (types == at->types) return;
@@ -316,19 +297,11 @@ static void learn_types(vc_core *core, const vc_lookup *at, const vc_record *rec
     unlock(core);
 }
 
-vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
-                       const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
-                       size_t room, vc_record *record) {
-    const vc_calls *calls = &core->calls;
-    ssize_t got;
-    if (room) {
-        struct iovec parts[2] = {{head, split}, {value, room}};
-        got = calls->preadv(calls->context, at->fd, parts, 2, (off_t)at->offset);
-    } else {
-        got = calls->pread(calls->context, at->fd, head, split, (off_t)at->offset);
-    }
-    if (got < 0) return VC_IO_ERROR;
-    size_t length = (size_t)got, have = length < split ? length : split;
+/* Check `length` bytes that were read, the first `split` of them to `head`. */
+static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_length,
+                              const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
+                              size_t room, size_t length, vc_record *record) {
+    size_t have = length < split ? length : split;
     vc_status status = vc_record_decode(head, have, at->salt, at->volume, at->offset, record);
     size_t moved = 0; /* bytes of the prefix that are in `value` */
     if (status == VC_SHORT && room && record->prefix <= length &&
@@ -348,6 +321,90 @@ vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
     if (moved) memmove(value, start, record->length);
     if (room) learn_types(core, at, record);
     return VC_OK;
+}
+
+static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_hit,
+                    vc_lookup *found) {
+    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    vc_entry entry;
+    lock(core);
+    bool is_found = is_hit ? vc_index_hit(core->index, fingerprint, &entry)
+                           : vc_index_find(core->index, fingerprint, &entry);
+    is_found = is_found && !core->is_closed && !entry.is_tombstone &&
+               core->places[entry.slot].segments;
+    if (is_found) {
+        const place *at = &core->places[entry.slot];
+        *found = (vc_lookup){
+            .fingerprint = fingerprint,
+            .word = entry.word,
+            .offset = entry.offset,
+            .salt = salt_at(at, entry.offset),
+            .size = entry.size,
+            .types = entry.types,
+            .fd = at->fd,
+            .volume = at->volume,
+        };
+        atomic_fetch_add(&core->readers, 1);
+    }
+    unlock(core);
+    return is_found;
+}
+
+bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
+    return look_up(core, key, length, true, found);
+}
+
+bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
+    return look_up(core, key, length, false, found);
+}
+
+bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool *is_stale) {
+    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    vc_entry entry;
+    lock(core);
+    bool is_absent = !core->is_closed && !vc_index_find(core->index, fingerprint, &entry);
+    if (is_absent) *is_stale = vc_index_is_stale(core->index, fingerprint);
+    unlock(core);
+    return is_absent;
+}
+
+bool vc_core_is_cached(vc_core *core, const vc_lookup *at, uint64_t offset) {
+    uint8_t byte;
+    const vc_calls *calls = &core->calls;
+    return calls->pread_cached(calls->context, at->fd, &byte, 1,
+                               (off_t)(at->offset + offset)) >= 0 ||
+           errno != EAGAIN;
+}
+
+vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_length,
+                              const vc_lookup *at, uint8_t *record_bytes, vc_record *record) {
+    const vc_calls *calls = &core->calls;
+    ssize_t got =
+        calls->pread_cached(calls->context, at->fd, record_bytes, at->size, (off_t)at->offset);
+    if (got < 0) return errno == EAGAIN ? VC_COLD : VC_IO_ERROR;
+    vc_status status =
+        check_record(core, key, key_length, at, record_bytes, (size_t)got, NULL, 0,
+                     (size_t)got, record);
+    /* Only the first pages of it are in memory. */
+    return status == VC_SHORT ? VC_COLD : status;
+}
+
+void vc_core_end_read(vc_core *core) { atomic_fetch_sub(&core->readers, 1); }
+
+vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
+                       const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
+                       size_t room, vc_record *record) {
+    const vc_calls *calls = &core->calls;
+    ssize_t got;
+    if (room) {
+        struct iovec parts[2] = {{head, split}, {value, room}};
+        got = calls->preadv(calls->context, at->fd, parts, 2, (off_t)at->offset);
+    } else {
+        got = calls->pread(calls->context, at->fd, head, split, (off_t)at->offset);
+    }
+    if (got < 0) return VC_IO_ERROR;
+    return check_record(core, key, key_length, at, head, split, value, room, (size_t)got,
+                        record);
 }
 
 /* --- Appending --------------------------------------------------------------------- */

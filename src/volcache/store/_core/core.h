@@ -23,6 +23,9 @@
  * on an error, like the calls that they are named after. */
 typedef struct {
     ssize_t (*pread)(void *context, int fd, void *buffer, size_t length, off_t offset);
+    /* The same, but only what is in memory: EAGAIN if the first byte is not, and fewer bytes if
+     * a later one is not. EOPNOTSUPP: the file system cannot tell. */
+    ssize_t (*pread_cached)(void *context, int fd, void *buffer, size_t length, off_t offset);
     ssize_t (*preadv)(void *context, int fd, const struct iovec *parts, int count,
                       off_t offset);
     ssize_t (*pwritev)(void *context, int fd, const struct iovec *parts, int count,
@@ -85,6 +88,10 @@ typedef struct {
 /* Look up a key and count a hit. If true, the caller reads it or not, and then calls
  * `vc_core_end_read`. */
 bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found);
+/* The same, without counting. */
+bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found);
+/* Whether there is no entry of a key, and so no record; `is_stale`: there was one lately. */
+bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool *is_stale);
 
 /* Bytes that `head` must have for a key, if the value is read apart. */
 #define VC_HEAD_BYTES_MAX(key_length) (VC_OVERHEAD_BYTES + VC_TYPES_BYTES_MAX + (key_length))
@@ -98,6 +105,12 @@ bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup 
 vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
                        const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
                        size_t room, vc_record *record);
+/* The same with at->size bytes of `record_bytes`, if the whole record is in memory; otherwise
+ * VC_COLD. Does not wait for the disk. */
+vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_length,
+                              const vc_lookup *at, uint8_t *record_bytes, vc_record *record);
+/* Whether a byte of the record that was looked up is in memory; true if that is not known. */
+bool vc_core_is_cached(vc_core *core, const vc_lookup *at, uint64_t offset);
 void vc_core_end_read(vc_core *core);
 
 /* --- Appending --------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 """The C interface of the core; see the headers."""
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.types cimport off_t
 
 
@@ -75,6 +75,8 @@ cdef extern from "core.h" nogil:
     ctypedef struct vc_calls:
         ssize_t (*pread)(void *context, int fd, void *buffer, size_t length,
                          off_t offset) noexcept
+        ssize_t (*pread_cached)(void *context, int fd, void *buffer, size_t length,
+                                off_t offset) noexcept
         ssize_t (*preadv)(void *context, int fd, const iovec *parts, int count,
                           off_t offset) noexcept
         ssize_t (*pwritev)(void *context, int fd, const iovec *parts, int count,
@@ -149,3 +151,86 @@ cdef extern from "core.h" nogil:
         vc_writer expected
     bint vc_core_compare(vc_core *core, uint32_t slot, vc_comparison *comparison,
                          uint64_t salt, uint64_t offset, uint64_t limit, vc_run *run)
+
+
+cdef extern from "clock.h" nogil:
+    ctypedef struct vc_clock:
+        int64_t stored_us, offset_us
+    int64_t monotonic_ns "vc_monotonic_ns"()
+    int64_t vc_machine_us()
+    int64_t vc_clock_raise(int64_t *to, int64_t value)
+    int64_t vc_clock_now(vc_clock *clock)
+    int64_t vc_clock_next(vc_clock *clock)
+
+
+cdef extern from "answer.h" nogil:
+    enum:
+        VC_HEADERS_BYTES
+        VC_DATE_BYTES
+    int64_t VC_SECOND_MAX
+    ctypedef struct vc_types:
+        pass
+    vc_types *vc_types_new(size_t count)
+    void vc_types_free(vc_types *types)
+    bint vc_types_add(vc_types *types, const char *suffix, const char *type)
+    char *vc_put_date(char *to, int64_t second)
+    char *vc_put_number(char *to, uint64_t number)
+    char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
+                               const uint8_t *key, const vc_types *guess, int64_t second,
+                               int64_t remaining_ms)
+    char *vc_put_stored_headers(char *to, const vc_record *record)
+
+
+cdef extern from "gate.h" nogil:
+    ctypedef struct vc_hooks:
+        pass
+    ctypedef struct vc_link:
+        uint32_t version
+        void (*install)(const vc_hooks *hooks) noexcept
+    uint32_t VC_LINK_VERSION
+    ctypedef struct vc_gate_io:
+        pass
+    const vc_gate_io vc_gate_sockets
+    ctypedef struct vc_gate_config:
+        const vc_link *link
+        const vc_gate_io *io
+        vc_core *core
+        vc_clock *clock
+        const vc_types *types
+        bint answers, logs_all
+        size_t key_size
+        uint64_t value_size
+        unsigned threads, connections
+        int64_t head_ns, idle_ns, transfer_ns, slow_ns, long_ns, sample_mask
+        const char *allow
+        void (*on_events)(void *context) noexcept
+        void *context
+    ctypedef struct vc_event:
+        uint32_t length, path_length, head_length
+        int status, method
+        bint is_sampled
+        int64_t started_ns, took_ns, read_ns, ended_us
+        uint64_t offset, size, bytes
+        uint16_t volume
+        const char *address
+        const char *text
+    ctypedef struct vc_durations:
+        uint64_t *counts
+        uint64_t total_ns
+    ctypedef struct vc_gate_counts:
+        vc_durations hits, misses, reads
+        uint64_t bytes_out, absent, evicted
+    ctypedef struct vc_gate_stats:
+        unsigned open, idle, most, waiting
+        uint64_t accepted, closed_idle, closed_head, closed_transfer, closed_for_room
+        uint64_t turned_away, passed, cold
+    ctypedef struct vc_gate:
+        pass
+    vc_gate *vc_gate_new(const vc_gate_config *config)
+    void vc_gate_free(vc_gate *gate)
+    const vc_hooks *vc_gate_hooks(vc_gate *gate)
+    void vc_gate_poll(vc_gate *gate)
+    void vc_gate_take_counts(vc_gate *gate, vc_gate_counts *counts)
+    void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats)
+    const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length)
+    void vc_gate_set_ready(vc_gate *gate, bint is_ready)

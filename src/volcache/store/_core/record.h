@@ -26,6 +26,7 @@ typedef enum {
     VC_IO_ERROR,    /* the disk refused; errno says why */
     VC_NO_ROOM,     /* the record does not fit */
     VC_NO_MEMORY,
+    VC_COLD,        /* not in memory, and the disk was not to be read */
     VC_SYNC_ERROR,  /* the record was written, but the sync failed; errno says why */
 } vc_status;
 

@@ -4,7 +4,7 @@
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeLatin1
-from libc.string cimport memchr, memcmp, strlen
+from libc.string cimport memcmp, strlen
 
 from volcache.histogram import LONG_NS
 from volcache.monitoring.requests import SAMPLE_MASK
@@ -27,99 +27,24 @@ cdef extern from *:
 
 
 cdef enum:
-    HEADERS_BYTES = 1536  # content type and encoding have at most 510 of them
     TYPE_BYTES_MAX = 255  # of a Content-Type that is stored
     ENCODING_BYTES_MAX = 64
     NUMBER_BYTES = 20
 
-cdef int64_t SECOND_MAX = 253402300799  # the end of the year 9999
 cdef int64_t LONG = LONG_NS
 cdef int64_t SAMPLED = SAMPLE_MASK
-cdef const char *DAYS = b"ThuFriSatSunMonTueWed"
-cdef const char *MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
-cdef inline char *put_text(char *to, const char *text) noexcept nogil:
-    cdef size_t length = strlen(text)
-    memcpy(to, text, length)
-    return to + length
+def http_date(int64_t second):
+    cdef char text[VC_DATE_BYTES]
+    if not 0 <= second <= VC_SECOND_MAX:
+        raise ValueError("no date")
+    return text[: vc_put_date(text, second) - text].decode("ascii")
 
 
 cdef inline char *put_bytes(char *to, const void *data, size_t length) noexcept nogil:
     memcpy(to, data, length)
     return to + length
-
-
-cdef inline char *put_number(char *to, uint64_t number) noexcept nogil:
-    cdef char digits[NUMBER_BYTES]
-    cdef int at = NUMBER_BYTES
-    while True:
-        at -= 1
-        digits[at] = <char>(48 + number % 10)
-        number //= 10
-        if not number:
-            return put_bytes(to, digits + at, NUMBER_BYTES - at)
-
-
-cdef inline char *put_hex(char *to, uint64_t number, int width) noexcept nogil:
-    """Write at least `width` hexadecimal digits."""
-    cdef char digits[NUMBER_BYTES]
-    cdef int at = NUMBER_BYTES
-    while number or NUMBER_BYTES - at < width:
-        at -= 1
-        digits[at] = b"0123456789abcdef"[number & 15]
-        number >>= 4
-    return put_bytes(to, digits + at, NUMBER_BYTES - at)
-
-
-cdef inline char *put_two(char *to, uint64_t number) noexcept nogil:
-    to[0] = <char>(48 + number // 10)
-    to[1] = <char>(48 + number % 10)
-    return to + 2
-
-
-cdef char *put_date(char *to, int64_t second) noexcept nogil:
-    """Write an HTTP date; `second` since the epoch is 0 to SECOND_MAX."""
-    cdef int64_t days = second // 86400, rest = second % 86400
-    # The calendar repeats after 400 years of 146,097 days. The year begins in March here,
-    # so that the leap day is its last: then the months before it have fixed lengths.
-    cdef int64_t day = days + 719468, era, year, month
-    era = day // 146097
-    day -= era * 146097
-    year = (day - day // 1460 + day // 36524 - day // 146096) // 365
-    day -= 365 * year + year // 4 - year // 100
-    month = (5 * day + 2) // 153
-    day -= (153 * month + 2) // 5
-    month += 2 if month < 10 else -10
-    year += 400 * era + (1 if month < 2 else 0)
-    to = put_bytes(to, DAYS + 3 * (days % 7), 3)
-    to = put_two(put_text(to, b", "), day + 1)
-    to = put_bytes(put_text(to, b" "), MONTHS + 3 * month, 3)
-    to = put_two(put_two(put_text(to, b" "), year // 100), year % 100)
-    to = put_two(put_text(to, b" "), rest // 3600)
-    to = put_two(put_text(to, b":"), rest // 60 % 60)
-    to = put_two(put_text(to, b":"), rest % 60)
-    return put_text(to, b" GMT")
-
-
-def http_date(int64_t second):
-    cdef char text[32]
-    if not 0 <= second <= SECOND_MAX:
-        raise ValueError("no date")
-    return text[: put_date(text, second) - text].decode("ascii")
-
-
-cdef char *put_position(char *to, uint64_t length, const vc_record *record) noexcept nogil:
-    """Write Content-Length, which bjoern looks for by its name, and X-Position."""
-    to = put_number(put_text(to, b"Content-Length: "), length)
-    to = put_number(put_text(to, b"\r\nX-Position: "), record.volume)
-    to = put_number(put_text(to, b","), record.offset)
-    return put_number(put_text(to, b","), record.size)
-
-
-cdef char *put_etag(char *to, const vc_record *record) noexcept nogil:
-    to = put_hex(put_text(to, b'\r\nETag: "'), record.stored_us, 1)
-    return put_text(put_hex(put_text(to, b"-"), record.checksum, 8), b'"')
 
 
 cdef class Timed:
@@ -209,9 +134,11 @@ cdef bint is_ordinary(const uint8_t *path, Py_ssize_t length):
 
 
 cdef class NativeApp:
-    cdef object app, may_hold, count_disk_read, clock, remaining_ms, guess_type
+    cdef object app, may_hold, count_disk_read, clock, remaining_ms
     cdef object value_headers, requests, sample, store_stats, lock, log, promoted
+    cdef public object gate  # in front of this application
     cdef Index index
+    cdef ContentTypes types
     cdef Timed gets, puts, reads, writes
     cdef int64_t second_ends_ns, second, slow_ns
     cdef uint64_t bytes_in, bytes_out
@@ -224,8 +151,9 @@ cdef class NativeApp:
     cdef bint has_errors  # maybe: reads may have failed since the last one that did not
     cdef bytes date
 
-    def __init__(self, app, parts, guess_type, *, bint is_merged):
+    def __init__(self, app, parts, ContentTypes types not None, *, bint is_merged):
         self.app = app
+        self.types = types
         self.index = parts.index
         self.lock = parts.lock
         self.log = parts.log
@@ -235,7 +163,6 @@ cdef class NativeApp:
         self.reads = Timed(parts.stats.reads)
         self.writes = Timed(parts.stats.writes)
         self.value_headers = app.value_headers
-        self.guess_type = guess_type
         self.requests = app.stats
         self.sample = app.sample
         self.gets = Timed(app.stats.answers["GET", "200 OK", "DISK"])
@@ -273,7 +200,12 @@ cdef class NativeApp:
             return body
         # The application may be asked for the counters.
         self.flush()
-        return self.app(environ, start_response)
+        if self.gate is None:
+            return self.app(environ, start_response)
+        self.gate.flush()
+        body = self.app(environ, start_response)
+        self.gate.set_ready()
+        return body
 
     def flush(self):
         """Add what was counted since the last time to the counters in Python."""
@@ -313,7 +245,7 @@ cdef class NativeApp:
         if value is None:
             return None
         stored = record.stored_us // 1000000
-        if stored >= SECOND_MAX:
+        if stored >= VC_SECOND_MAX:
             return None
         if record.expires_ms and record.expires_ms <= <uint64_t>self.clock.now_ms():
             return None
@@ -321,7 +253,7 @@ cdef class NativeApp:
         if self.has_errors:
             self.store_stats.read_errors_in_row = 0
             self.has_errors = False
-        headers = self.get_headers(&reading, text + 1, length - 1, stored)
+        headers = self.get_headers(&reading, text + 1)
         if self.count_disk_read is not None:
             self.count_disk_read((<const char *>text)[1:length], record.expires_ms)
         start_response("200 OK", headers)
@@ -334,41 +266,22 @@ cdef class NativeApp:
             self.app.log_slow("GET", path, "200 OK", started_ns, ns)
         return [value]
 
-    cdef list get_headers(
-        self, Reading *reading, const uint8_t *key, size_t length, int64_t stored
-    ):
+    cdef list get_headers(self, Reading *reading, const uint8_t *key):
         """Return what `ValueHeaders.make` and `App` return for a record."""
-        cdef char text[HEADERS_BYTES]
+        cdef char text[VC_HEADERS_BYTES]
         cdef vc_record *record = &reading.record
-        cdef char *at = put_position(text, record.length, record)
-        cdef bytes guessed
-        at = put_etag(put_text(at, b"\r\nX-Cache: DISK"), record)
-        at = put_text(at, b"\r\nContent-Type: ")
-        if record.type_length:
-            at = put_bytes(at, reading.types, record.type_length)
-        elif memchr(key, c".", length) is NULL:
-            at = put_text(at, b"application/octet-stream")
-        else:
-            guessed = self.guess_type((<const char *>key)[:length])[1].encode("ascii")
-            at = put_bytes(at, data_of(guessed), PyBytes_GET_SIZE(guessed))
-        at = put_number(put_text(at, b"\r\nAge: "), max(self.second - stored, 0))
-        at = put_text(at, b"\r\nAccept-Ranges: bytes")
-        if stored + 1 <= self.second:
-            at = put_date(put_text(at, b"\r\nLast-Modified: "), stored + 1)
-        if record.encoding_length:
-            at = put_text(at, b"\r\nContent-Encoding: ")
-            at = put_bytes(
-                at, reading.types + record.type_length, record.encoding_length
-            )
+        cdef int64_t remaining_ms = 0
         if record.expires_ms:
-            at = put_text(at, b"\r\nCache-Control: max-age=")
-            at = put_number(at, self.remaining_ms(record.expires_ms) // 1000)
+            remaining_ms = self.remaining_ms(record.expires_ms)
+        cdef char *at = vc_put_value_headers(
+            text, record, reading.types, key, self.types.table, self.second, remaining_ms
+        )
         return self.end_headers(text, at)
 
     cdef list end_headers(self, char *text, char *at):
         """Add Date; return the headers as WSGI has them, or all in one."""
         cdef char *value = text + strlen("Content-Length: ")
-        at = put_text(at, b"\r\nDate: ")
+        at = put_bytes(at, b"\r\nDate: ", 8)
         at = put_bytes(at, data_of(self.date), PyBytes_GET_SIZE(self.date))
         if self.is_merged:
             return [("Content-Length", PyUnicode_DecodeLatin1(value, at - value, NULL))]
@@ -464,7 +377,7 @@ cdef class NativeApp:
                 self.slot = self.index.slots[volume.seq]
             writer = self.writer
             if type(self.clock) is Clock:
-                record.stored_us = (<Clock>self.clock).next()
+                record.stored_us = vc_clock_next(&(<Clock>self.clock).clock)
             else:
                 record.stored_us = self.clock.next_us()
             started_ns = monotonic_ns()
@@ -483,15 +396,14 @@ cdef class NativeApp:
 
     cdef list put_headers(self, vc_record *record):
         """Return what `stored_response` and `App` return for a record."""
-        cdef char text[HEADERS_BYTES]
-        cdef char *at = put_etag(put_position(text, 0, record), record)
-        return self.end_headers(text, at)
+        cdef char text[VC_HEADERS_BYTES]
+        return self.end_headers(text, vc_put_stored_headers(text, record))
 
 
 cdef bint is_length(str declared, bytes value):
     """Return whether a Content-Length without leading zeros is that of the value."""
     cdef char digits[NUMBER_BYTES + 1]
-    cdef Py_ssize_t length = put_number(digits, PyBytes_GET_SIZE(value)) - digits
+    cdef Py_ssize_t length = vc_put_number(digits, PyBytes_GET_SIZE(value)) - digits
     return (
         PyUnicode_KIND(declared) == PyUnicode_1BYTE_KIND
         and PyUnicode_GET_LENGTH(declared) == length

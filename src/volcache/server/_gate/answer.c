@@ -1,0 +1,152 @@
+#define _GNU_SOURCE
+#include "answer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUFFIX_BYTES = 16, TYPE_BYTES = 64, NUMBER_BYTES = 20 };
+
+static inline char *put(char *to, const void *data, size_t length) {
+    memcpy(to, data, length);
+    return to + length;
+}
+
+#define PUT_TEXT(to, text) put(to, text, sizeof(text) - 1)
+
+char *vc_put_number(char *to, uint64_t number) {
+    char digits[NUMBER_BYTES];
+    int at = NUMBER_BYTES;
+    do {
+        digits[--at] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    return put(to, digits + at, (size_t)(NUMBER_BYTES - at));
+}
+
+/* Write at least `width` hexadecimal digits. */
+static char *put_hex(char *to, uint64_t number, int width) {
+    char digits[NUMBER_BYTES];
+    int at = NUMBER_BYTES;
+    while (number || NUMBER_BYTES - at < width) {
+        digits[--at] = "0123456789abcdef"[number & 15];
+        number >>= 4;
+    }
+    return put(to, digits + at, (size_t)(NUMBER_BYTES - at));
+}
+
+static char *put_two(char *to, int64_t number) {
+    *to++ = (char)('0' + number / 10);
+    *to++ = (char)('0' + number % 10);
+    return to;
+}
+
+char *vc_put_date(char *to, int64_t second) {
+    int64_t days = second / 86400, rest = second % 86400;
+    /* The calendar repeats after 400 years of 146,097 days. The year begins in March here, so
+     * that the leap day is its last: then the months before it have fixed lengths. */
+    int64_t day = days + 719468, era = day / 146097;
+    day -= era * 146097;
+    int64_t year = (day - day / 1460 + day / 36524 - day / 146096) / 365;
+    day -= 365 * year + year / 4 - year / 100;
+    int64_t month = (5 * day + 2) / 153;
+    day -= (153 * month + 2) / 5;
+    month += month < 10 ? 2 : -10;
+    year += 400 * era + (month < 2);
+    to = put(to, &"ThuFriSatSunMonTueWed"[3 * (days % 7)], 3);
+    to = put_two(PUT_TEXT(to, ", "), day + 1);
+    to = put(PUT_TEXT(to, " "), &"JanFebMarAprMayJunJulAugSepOctNovDec"[3 * month], 3);
+    to = put_two(put_two(PUT_TEXT(to, " "), year / 100), year % 100);
+    to = put_two(PUT_TEXT(to, " "), rest / 3600);
+    to = put_two(PUT_TEXT(to, ":"), rest / 60 % 60);
+    to = put_two(PUT_TEXT(to, ":"), rest % 60);
+    return PUT_TEXT(to, " GMT");
+}
+
+/* --- Content types -------------------------------------------------------------------- */
+
+struct vc_types {
+    size_t count, room;
+    struct {
+        char suffix[SUFFIX_BYTES], type[TYPE_BYTES];
+    } rows[];
+};
+
+vc_types *vc_types_new(size_t count) {
+    vc_types *types = calloc(1, sizeof(vc_types) + count * sizeof(types->rows[0]));
+    if (types) types->room = count;
+    return types;
+}
+
+void vc_types_free(vc_types *types) { free(types); }
+
+bool vc_types_add(vc_types *types, const char *suffix, const char *type) {
+    if (types->count == types->room || strlen(suffix) >= SUFFIX_BYTES ||
+        strlen(type) >= TYPE_BYTES)
+        return false;
+    strcpy(types->rows[types->count].suffix, suffix);
+    strcpy(types->rows[types->count++].type, type);
+    return true;
+}
+
+const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t length) {
+    static const char *const DEFAULT = "application/octet-stream";
+    const uint8_t *dot = memrchr(key, '.', length);
+    if (!dot || !types) return DEFAULT;
+    size_t size = (size_t)(key + length - dot);
+    if (size >= SUFFIX_BYTES) return DEFAULT;
+    char suffix[SUFFIX_BYTES] = {0};
+    for (size_t i = 0; i < size; i++)
+        suffix[i] = (char)(dot[i] >= 'A' && dot[i] <= 'Z' ? dot[i] | 0x20 : dot[i]);
+    size_t low = 0, high = types->count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        int order = memcmp(suffix, types->rows[middle].suffix, SUFFIX_BYTES);
+        if (!order) return types->rows[middle].type;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return DEFAULT;
+}
+
+/* --- Headers -------------------------------------------------------------------------- */
+
+/* Write Content-Length, which bjoern looks for by its name, X-Position and ETag. */
+static char *put_position(char *to, uint64_t length, const vc_record *record) {
+    to = vc_put_number(PUT_TEXT(to, "Content-Length: "), length);
+    to = vc_put_number(PUT_TEXT(to, "\r\nX-Position: "), record->volume);
+    to = vc_put_number(PUT_TEXT(to, ","), record->offset);
+    to = vc_put_number(PUT_TEXT(to, ","), record->size);
+    to = put_hex(PUT_TEXT(to, "\r\nETag: \""), record->stored_us, 1);
+    return PUT_TEXT(put_hex(PUT_TEXT(to, "-"), record->checksum, 8), "\"");
+}
+
+char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
+                           const uint8_t *key, const vc_types *guess, int64_t second,
+                           int64_t remaining_ms) {
+    int64_t stored = (int64_t)(record->stored_us / 1000000);
+    to = put_position(to, record->length, record);
+    to = PUT_TEXT(to, "\r\nX-Cache: DISK\r\nContent-Type: ");
+    if (record->type_length) {
+        to = put(to, types, record->type_length);
+    } else {
+        const char *guessed = vc_types_guess(guess, key, record->key_length);
+        to = put(to, guessed, strlen(guessed));
+    }
+    to = PUT_TEXT(to, "\r\nAge: ");
+    to = vc_put_number(to, stored < second ? (uint64_t)(second - stored) : 0);
+    to = PUT_TEXT(to, "\r\nAccept-Ranges: bytes");
+    if (stored < second) to = vc_put_date(PUT_TEXT(to, "\r\nLast-Modified: "), stored + 1);
+    if (record->encoding_length) {
+        to = PUT_TEXT(to, "\r\nContent-Encoding: ");
+        to = put(to, types + record->type_length, record->encoding_length);
+    }
+    if (record->expires_ms) {
+        to = PUT_TEXT(to, "\r\nCache-Control: max-age=");
+        to = vc_put_number(to, remaining_ms > 0 ? (uint64_t)remaining_ms / 1000 : 0);
+    }
+    return to;
+}
+
+char *vc_put_stored_headers(char *to, const vc_record *record) {
+    return put_position(to, 0, record);
+}

@@ -1,0 +1,51 @@
+/* The headers of the answers about stored values, byte for byte as `ValueHeaders` and
+ * `stored_response` of http/responses.py make them. */
+#ifndef VC_ANSWER_H
+#define VC_ANSWER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "record.h"
+
+enum {
+    VC_HEADERS_BYTES = 2048,    /* content type and encoding have at most 510 of them */
+    VC_DATE_BYTES = 29,
+};
+/* The end of the year 9999. */
+#define VC_SECOND_MAX INT64_C(253402300799)
+
+/* A second, and its text for the header Date. */
+typedef struct {
+    int64_t second;             /* since the epoch */
+    int64_t ends_ns;            /* by the monotonic clock */
+    char text[VC_DATE_BYTES];
+} vc_date;
+
+/* Content types by the suffix of a key. */
+typedef struct vc_types vc_types;
+
+/* Return an empty table with room for `count` suffixes; NULL without memory. */
+vc_types *vc_types_new(size_t count);
+void vc_types_free(vc_types *types);
+/* Add a suffix, with its dot and in lower case. In ascending order. Both are copied; returns
+ * false if they are longer than 15 and 63 bytes or if there is no room. */
+bool vc_types_add(vc_types *types, const char *suffix, const char *type);
+/* Return the type for the suffix of a key, in any case. */
+const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t length);
+
+/* Write an HTTP date; `second` is 0 to VC_SECOND_MAX. */
+char *vc_put_date(char *to, int64_t second);
+char *vc_put_number(char *to, uint64_t number);
+
+/* Write Content-Length and all that follows it, without Date and without the last line end.
+ *   types         of the record: content type, then encoding;
+ *   remaining_ms  how long the record still lives, if it expires. */
+char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
+                           const uint8_t *key, const vc_types *guess, int64_t second,
+                           int64_t remaining_ms);
+/* The same for a PUT that stored a record. */
+char *vc_put_stored_headers(char *to, const vc_record *record);
+
+#endif

@@ -1,0 +1,1248 @@
+#define _GNU_SOURCE
+#include "gate.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/magic.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/vfs.h>
+
+enum {
+    /* Received first: a head and a small body. The rest of a larger body is received in bjoern's
+     * own buffer, without a copy. */
+    FIRST_BYTES = 4096,
+    INPUT_BYTES = 16384,
+    /* bjoern's buffer: what is passed at once. */
+    PASSED_BYTES = 65536,
+    /* Records that are larger are left to Python, which reads header and value apart. */
+    RECORD_BYTES = 5 << 18,
+    EVENTS_BYTES = 1 << 18,
+    /* Of a path and of a head in an event. */
+    EVENT_TEXT_BYTES = 4096,
+    ANSWER_BYTES = 1024,
+    /* After the time for a transfer, a body or an answer must have been this fast since. */
+    SLOWEST_BYTES_PER_SECOND = 500,
+    THREADS_MAX = 64,
+    /* Of the connections whose last request was cold, so many are handled before the loop looks
+     * at the others again. */
+    COLD_AT_ONCE = 8,
+};
+static const int64_t SECOND_NS = 1000000000;
+static const int64_t LINGER_NS = INT64_C(2000000000);
+
+static const struct {
+    int status;
+    const char *phrase;
+} STATUSES[] = {
+    {400, "Bad Request"},
+    {405, "Method Not Allowed"},
+    {408, "Request Timeout"},
+    {413, "Request Entity Too Large"},
+    {417, "Expectation Failed"},
+    {431, "Request Header Fields Too Large"},
+    {501, "Not Implemented"},
+    {505, "HTTP Version Not Supported"},
+    {0, ""},
+};
+
+typedef enum { IDLE, WAITING, HEAD, BODY, BUSY, COLD, SENDING, LINGER, STATES } phase;
+
+typedef enum { JOB_SENT, JOB_REST, JOB_PASS, JOB_FAILED } outcome;
+
+typedef struct connection connection;
+
+/* One read by a reader thread. */
+typedef struct job {
+    struct job *next;
+    connection *connection;
+    int fd;
+    vc_lookup at;
+    bool answers;               /* otherwise only into memory */
+    bool keeps_alive;
+    /* The loop has to know at once that it is done. Otherwise the thread has sent the answer, and
+     * the loop need not know before the client's next request. Changed with `done.mutex`. */
+    bool is_awaited;
+    vc_date date;
+    int64_t read_ns, ended_ns;
+    /* The result. */
+    outcome outcome;
+    vc_record record;
+    char *rest;                 /* what the socket had no room for */
+    size_t rest_length;
+    size_t path_length;
+    char path[];                /* of the request: a slash and the key */
+} cold_read;
+
+struct connection {
+    connection *next, *previous;    /* in the list of its state, by `since_ns` */
+    int fd;
+    phase state;
+    vc_method method;
+    bool keeps_alive;       /* after this request */
+    bool is_ending;         /* bjoern is to close it */
+    bool is_warm;           /* its head is passed, whatever it asks for */
+    bool is_paused;         /* it is not watched for bytes */
+    bool was_cold;          /* a thread has read for its last request */
+    bool is_chunked;
+    int64_t since_ns;       /* what its time is counted from */
+    int64_t started_ns;     /* of its request */
+    char *bytes;            /* that have arrived and are not used */
+    size_t used, room, scanned;
+    size_t head_length;     /* of the first request in `bytes`, while a thread reads for it */
+    uint64_t body_left, body_taken;
+    vc_chunks chunks;
+    char *rest;
+    size_t rest_at, rest_length;
+    cold_read *job;
+    char address[INET6_ADDRSTRLEN];
+};
+
+typedef struct {
+    connection *first, *last;
+    unsigned count;
+} list;
+
+typedef struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t more;
+    cold_read *first, *last;
+    unsigned length;
+    unsigned sleeping;          /* threads that wait for a job */
+    bool is_stopped;
+} job_queue;
+
+/* How records are read whose pages may not be in memory. */
+typedef enum { CACHED_FIRST, AT_ONCE, BY_THREADS } reading;
+
+struct vc_gate {
+    vc_gate_config config;
+    vc_hooks hooks;
+    connection **connections;   /* by descriptor */
+    int connections_room;
+    list lists[STATES];
+    int64_t limits_ns[STATES];
+    reading reading;
+    bool is_ready;
+    vc_date date;
+    vc_gate_counts counts;
+    vc_gate_stats stats;
+    job_queue jobs, done;
+    pthread_t threads[THREADS_MAX];
+    unsigned thread_count;
+    uint64_t told_full;         /* times that there were too many connections */
+    int64_t told_full_ns;
+    vc_request request;
+    uint8_t *events;
+    size_t events_used;
+    uint8_t *taken_events;
+    int passed_fd;              /* whose bytes are in `passed` */
+    size_t passed_used;
+    char input[INPUT_BYTES];
+    char passed[PASSED_BYTES];
+    char path[VC_HEAD_BYTES];
+    uint8_t record[RECORD_BYTES];
+};
+
+/* --- Sockets -------------------------------------------------------------------------- */
+
+static ssize_t socket_receive(int fd, void *buffer, size_t length) {
+    return recv(fd, buffer, length, MSG_DONTWAIT);
+}
+
+static ssize_t socket_send(int fd, const struct iovec *parts, int count) {
+    struct msghdr message = {.msg_iov = (struct iovec *)parts, .msg_iovlen = (size_t)count};
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void socket_shut(int fd, int how) { (void)!shutdown(fd, how); }
+
+const vc_gate_io vc_gate_sockets = {socket_receive, socket_send, socket_shut};
+
+static bool is_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+/* --- Connections by state --------------------------------------------------------------- */
+
+static void take_out(vc_gate *gate, connection *c) {
+    list *from = &gate->lists[c->state];
+    if (c->previous) c->previous->next = c->next;
+    else from->first = c->next;
+    if (c->next) c->next->previous = c->previous;
+    else from->last = c->previous;
+    from->count--;
+}
+
+static void put_in(vc_gate *gate, connection *c, phase state, int64_t now_ns) {
+    list *to = &gate->lists[state];
+    c->state = state;
+    c->since_ns = now_ns;
+    c->next = NULL;
+    c->previous = to->last;
+    if (to->last) to->last->next = c;
+    else to->first = c;
+    to->last = c;
+    to->count++;
+}
+
+/* Set the state, and count its time from now on. */
+static void enter(vc_gate *gate, connection *c, phase state, int64_t now_ns) {
+    take_out(gate, c);
+    put_in(gate, c, state, now_ns);
+}
+
+static void pause_reading(vc_gate *gate, connection *c) {
+    gate->config.link->pause(c->fd);
+    c->is_paused = true;
+}
+
+static void resume_reading(vc_gate *gate, connection *c) {
+    gate->config.link->resume(c->fd);
+    c->is_paused = false;
+}
+
+static connection *find(vc_gate *gate, int fd) { return gate->connections[fd]; }
+
+/* Keep bytes that are not used yet. Returns false without memory. */
+static bool keep(connection *c, const char *data, size_t length) {
+    if (!length) return true;
+    if (c->used + length > c->room) {
+        size_t room = c->used + length < 1024 ? 1024 : c->used + length;
+        char *bytes = realloc(c->bytes, room);
+        if (!bytes) return false;
+        c->bytes = bytes;
+        c->room = room;
+    }
+    memcpy(c->bytes + c->used, data, length);
+    c->used += length;
+    return true;
+}
+
+/* Drop the first bytes; an idle connection keeps no memory for them. */
+static void drop(connection *c, size_t length) {
+    c->used -= length;
+    c->scanned = 0;
+    if (c->used) {
+        memmove(c->bytes, c->bytes + length, c->used);
+    } else {
+        free(c->bytes);
+        c->bytes = NULL;
+        c->room = 0;
+    }
+}
+
+static void end(connection *c) { c->is_ending = true; }
+
+/* --- Dates ------------------------------------------------------------------------------ */
+
+static void update_date(vc_gate *gate, int64_t now_ns) {
+    if (now_ns < gate->date.ends_ns) return;
+    int64_t now_us = vc_machine_us(), second = now_us / 1000000;
+    /* Lets the store's clock see this date, so that it never stores a value before it. */
+    if (gate->config.clock) vc_clock_now(gate->config.clock);
+    if (second < 0) second = 0;
+    if (second > VC_SECOND_MAX) second = VC_SECOND_MAX;
+    gate->date.second = second;
+    gate->date.ends_ns = now_ns + SECOND_NS - now_us % 1000000 * 1000;
+    vc_put_date(gate->date.text, second);
+}
+
+static char *put(char *to, const char *text) {
+    size_t length = strlen(text);
+    memcpy(to, text, length);
+    return to + length;
+}
+
+/* Write what follows the other headers of an answer. */
+static char *put_end(char *to, const vc_date *date, bool keeps_alive) {
+    to = put(to, "\r\nDate: ");
+    memcpy(to, date->text, VC_DATE_BYTES);
+    to += VC_DATE_BYTES;
+    return put(to, keeps_alive ? "\r\nConnection: Keep-Alive\r\n\r\n"
+                               : "\r\nConnection: close\r\n\r\n");
+}
+
+/* --- Receiving ---------------------------------------------------------------------------- */
+
+/* Returns true if the connection ended. */
+static bool discard(vc_gate *gate, connection *c) {
+    for (int i = 0; i < 16; i++) {
+        ssize_t got = gate->config.io->receive(c->fd, gate->input, INPUT_BYTES);
+        if (got == 0 || (got < 0 && !is_later(errno))) return true;
+        if (got < 0) return false;
+    }
+    return false;
+}
+
+/* --- Events and counters ------------------------------------------------------------------- */
+
+static void observe(vc_durations *durations, int64_t ns) {
+    durations->counts[ns > 0 ? 64 - __builtin_clzll((unsigned long long)ns) : 0]++;
+    durations->total_ns += (uint64_t)ns;
+}
+
+static void add_event(vc_gate *gate, const connection *c, const vc_event *event,
+                      const char *path, const char *head) {
+    size_t path_length = event->path_length < EVENT_TEXT_BYTES ? event->path_length
+                                                               : EVENT_TEXT_BYTES;
+    size_t head_length = event->head_length < EVENT_TEXT_BYTES ? event->head_length
+                                                               : EVENT_TEXT_BYTES;
+    /* The next one is aligned, too. */
+    size_t length = (sizeof(vc_event) + path_length + head_length + 7) & ~(size_t)7;
+    if (gate->events_used + length > EVENTS_BYTES) gate->config.on_events(gate->config.context);
+    if (gate->events_used + length > EVENTS_BYTES) return;
+    vc_event *to = (vc_event *)(void *)(gate->events + gate->events_used);
+    *to = *event;
+    to->length = (uint32_t)length;
+    to->path_length = (uint32_t)path_length;
+    to->head_length = (uint32_t)head_length;
+    memcpy(to->address, c->address, sizeof(to->address));
+    memcpy(to->text, path, path_length);
+    memcpy(to->text + path_length, head, head_length);
+    gate->events_used += length;
+}
+
+/* Count an answer; `record` is NULL for a miss. */
+static void count(vc_gate *gate, const connection *c, const vc_record *record, int64_t read_ns,
+                  int64_t ended_ns, uint64_t bytes, vc_text path, vc_text head) {
+    const vc_gate_config *config = &gate->config;
+    int64_t took_ns = ended_ns - c->started_ns;
+    observe(record ? &gate->counts.hits : &gate->counts.misses, took_ns);
+    if (record) {
+        observe(&gate->counts.reads, read_ns);
+        gate->counts.bytes_out += bytes;
+    }
+    bool is_sampled = record && !(took_ns & config->sample_mask);
+    if (!is_sampled && !config->logs_all && took_ns <= config->slow_ns &&
+        took_ns <= config->long_ns && read_ns <= config->long_ns)
+        return;
+    vc_event event = {
+        .path_length = (uint32_t)path.length,
+        .head_length = config->logs_all ? (uint32_t)head.length : 0,
+        .status = record ? 200 : 404,
+        .method = VC_GET,
+        .is_sampled = is_sampled,
+        .started_ns = c->started_ns,
+        .took_ns = took_ns,
+        .read_ns = record ? read_ns : 0,
+        .ended_us = vc_machine_us(),
+        .bytes = bytes,
+    };
+    if (record) {
+        event.offset = record->offset;
+        event.size = record->size;
+        event.volume = record->volume;
+    }
+    add_event(gate, c, &event, path.at, head.at);
+}
+
+/* --- Refusing ------------------------------------------------------------------------------ */
+
+/* Answer a request that is not passed to bjoern, and take no other on this connection. */
+static void refuse(vc_gate *gate, connection *c, int status, const char *reason) {
+    char answer[ANSWER_BYTES], *to = answer, text[VC_TEXT_BYTES + 100];
+    int64_t started_ns = vc_monotonic_ns();
+    int length = snprintf(text, sizeof(text), "%s%s\n", reason,
+                          status == 405 ? gate->config.allow : "");
+    unsigned row = 0;
+    while (STATUSES[row].status && STATUSES[row].status != status) row++;
+    update_date(gate, started_ns);
+    to += sprintf(to, "HTTP/1.1 %d %s\r\n", status, STATUSES[row].phrase);
+    if (status == 405) to += sprintf(to, "Allow: %s\r\n", gate->config.allow);
+    to += sprintf(to, "Content-Type: text/plain; charset=utf-8\r\nContent-Length: %d", length);
+    to = put_end(to, &gate->date, false);
+    struct iovec parts[2] = {{answer, (size_t)(to - answer)}, {text, (size_t)length}};
+    gate->config.io->send(c->fd, parts, c->method == VC_HEAD ? 1 : 2);
+    gate->config.io->shut(c->fd, SHUT_WR);
+    if (c->used) drop(c, c->used);
+    enter(gate, c, LINGER, started_ns);
+    vc_event event = {
+        .status = status,
+        .method = (int)c->method,
+        .started_ns = started_ns,
+        .took_ns = vc_monotonic_ns() - started_ns,
+        .ended_us = vc_machine_us(),
+    };
+    add_event(gate, c, &event, "", "");
+}
+
+/* --- Sending ------------------------------------------------------------------------------- */
+
+/* Send head and value; what does not fit is copied to `rest`. Returns false if the connection
+ * failed. */
+static bool send_parts(const vc_gate_io *io, int fd, struct iovec parts[2], char **rest,
+                       size_t *rest_length) {
+    size_t total = parts[0].iov_len + parts[1].iov_len;
+    ssize_t sent = io->send(fd, parts, parts[1].iov_len ? 2 : 1);
+    *rest = NULL;
+    *rest_length = 0;
+    if (sent < 0 && !is_later(errno)) return false;
+    size_t done = sent < 0 ? 0 : (size_t)sent;
+    if (done == total) return true;
+    *rest = malloc(total - done);
+    if (!*rest) return false;
+    char *to = *rest;
+    for (int i = 0; i < 2; i++) {
+        size_t skipped = done < parts[i].iov_len ? done : parts[i].iov_len;
+        memcpy(to, (char *)parts[i].iov_base + skipped, parts[i].iov_len - skipped);
+        to += parts[i].iov_len - skipped;
+        done -= skipped;
+    }
+    *rest_length = total - (size_t)(sent < 0 ? 0 : sent);
+    return true;
+}
+
+/* Whether a transfer of so many bytes since some time is slower than it may be. */
+static bool is_too_slow(const vc_gate *gate, int64_t since_ns, int64_t now_ns, uint64_t bytes) {
+    int64_t limit_ns = gate->config.transfer_ns, took_ns = now_ns - since_ns;
+    if (!limit_ns || took_ns <= limit_ns) return false;
+    return (uint64_t)((took_ns - limit_ns) / SECOND_NS) * SLOWEST_BYTES_PER_SECOND > bytes;
+}
+
+static void send_rest(vc_gate *gate, connection *c, char *rest, size_t length) {
+    c->rest = rest;
+    c->rest_at = 0;
+    c->rest_length = length;
+    enter(gate, c, SENDING, vc_monotonic_ns());
+    gate->config.link->watch_writes(c->fd, true);
+}
+
+static void on_writable(void *context, int fd) {
+    vc_gate *gate = context;
+    connection *c = find(gate, fd);
+    struct iovec part = {c->rest + c->rest_at, c->rest_length - c->rest_at};
+    ssize_t sent = gate->config.io->send(fd, &part, 1);
+    if (sent < 0 && is_later(errno)) return;
+    if (sent >= 0) c->rest_at += (size_t)sent;
+    int64_t now_ns = vc_monotonic_ns();
+    bool is_slow = is_too_slow(gate, c->started_ns, now_ns, c->rest_at);
+    if (sent >= 0 && c->rest_at < c->rest_length && !is_slow) {
+        enter(gate, c, SENDING, now_ns);
+        return;
+    }
+    if (c->rest_at < c->rest_length) end(c);
+    if (is_slow) gate->stats.closed_transfer++;
+    gate->config.link->watch_writes(fd, false);
+    free(c->rest);
+    c->rest = NULL;
+    if (!c->keeps_alive) end(c);
+    enter(gate, c, IDLE, now_ns);
+    resume_reading(gate, c);
+}
+
+/* --- Answering ------------------------------------------------------------------------------ */
+
+/* Write the headers of a record and send it with its value; `bytes` are those of the record. */
+static bool send_value(const vc_gate_config *config, int fd, const vc_record *record,
+                       const uint8_t *bytes, const vc_date *date, bool keeps_alive, char **rest,
+                       size_t *rest_length) {
+    char headers[VC_HEADERS_BYTES], *to = put(headers, "HTTP/1.1 200 OK\r\n");
+    int64_t remaining_ms = 0;
+    if (record->expires_ms)
+        remaining_ms = (int64_t)record->expires_ms - vc_clock_now(config->clock) / 1000;
+    to = vc_put_value_headers(to, record, record->type, record->key, config->types, date->second,
+                              remaining_ms);
+    to = put_end(to, date, keeps_alive);
+    struct iovec parts[2] = {
+        {headers, (size_t)(to - headers)},
+        {(uint8_t *)bytes + record->prefix, record->length},
+    };
+    return send_parts(config->io, fd, parts, rest, rest_length);
+}
+
+/* Whether a record that was read may be sent; if not, Python decides. */
+static bool is_plain(const vc_gate_config *config, const vc_record *record) {
+    if (record->stored_us / 1000000 >= VC_SECOND_MAX) return false;
+    return !record->expires_ms ||
+           (int64_t)record->expires_ms > vc_clock_now(config->clock) / 1000;
+}
+
+/* What becomes of a request. */
+typedef enum {
+    PASS,       /* bjoern answers it */
+    ANSWERED,   /* it was answered */
+    STARTED,    /* the connection waits: for a thread, or for room in the socket */
+    ENDED,      /* the connection is to be closed */
+    REFUSED,    /* it was answered, and no other is taken */
+} fate;
+
+static fate finish(connection *c, bool is_good) {
+    if (is_good && c->keeps_alive) return ANSWERED;
+    end(c);
+    return ENDED;
+}
+
+/* Whether a path is canonical, by a test that some canonical paths fail. */
+static bool is_ordinary(const char *path, size_t length) {
+    if (length < 2 || path[0] != '/' || (length > 2 && path[1] == '-' && path[2] == '/'))
+        return false;
+    for (size_t i = 1; i < length; i++) {
+        if ((uint8_t)path[i] < 0x20 || path[i] == 0x7F) return false;
+        if (path[i] == '.' && path[i - 1] == '/') return false;
+    }
+    return true;
+}
+
+static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head) {
+    static const char TEXT[] = "no value is stored under this key\n";
+    char headers[ANSWER_BYTES], *to = headers, *rest;
+    size_t rest_length;
+    bool is_stale;
+    if (!gate->is_ready || path.length - 1 > gate->config.key_size ||
+        !is_ordinary(path.at, path.length) ||
+        !vc_core_is_absent(gate->config.core, (const uint8_t *)path.at + 1, path.length - 1,
+                           &is_stale))
+        return PASS;
+    to = put(to, "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n"
+                 "Content-Type: text/plain; charset=utf-8\r\nContent-Length: ");
+    to = put_end(vc_put_number(to, sizeof(TEXT) - 1), &gate->date, c->keeps_alive);
+    struct iovec parts[2] = {{headers, (size_t)(to - headers)},
+                             {(char *)TEXT, sizeof(TEXT) - 1}};
+    bool is_good = send_parts(gate->config.io, c->fd, parts, &rest, &rest_length);
+    if (is_stale) gate->counts.evicted++;
+    else gate->counts.absent++;
+    count(gate, c, NULL, 0, vc_monotonic_ns(), sizeof(TEXT) - 1, path, head);
+    if (rest) {
+        send_rest(gate, c, rest, rest_length);
+        return STARTED;
+    }
+    return finish(c, is_good);
+}
+
+static bool is_in_ram(int fd) {
+    struct statfs about;
+    return !fstatfs(fd, &about) &&
+           (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC);
+}
+
+/* Read a record without waiting for the disk, if that is possible. */
+static vc_status read_now(vc_gate *gate, vc_text path, const vc_lookup *at, vc_record *record) {
+    const uint8_t *key = (const uint8_t *)path.at + 1;
+    vc_core *core = gate->config.core;
+    if (gate->reading == CACHED_FIRST) {
+        errno = 0;
+        vc_status status =
+            vc_core_read_cached(core, key, path.length - 1, at, gate->record, record);
+        if (status != VC_IO_ERROR || (errno != EOPNOTSUPP && errno != ENOSYS)) return status;
+        gate->reading = is_in_ram(at->fd) ? AT_ONCE : BY_THREADS;
+    }
+    if (gate->reading == BY_THREADS) return VC_COLD;
+    return vc_core_read(core, key, path.length - 1, at, gate->record, at->size, NULL, 0, record);
+}
+
+static void append(job_queue *to, cold_read *job) {
+    job->next = NULL;
+    if (to->last) to->last->next = job;
+    else to->first = job;
+    to->last = job;
+    to->length++;
+}
+
+/* Let a thread read a record; without `answers`, only so that it is in memory. The caller keeps
+ * the head, as the request is passed to bjoern if the record cannot be sent. Takes over the read
+ * of `at`, unless it returns PASS. */
+static fate start_job(vc_gate *gate, connection *c, vc_text path, const vc_lookup *at,
+                      bool answers) {
+    cold_read *started = malloc(sizeof(cold_read) + path.length);
+    if (!started) return PASS;
+    *started = (cold_read){
+        .connection = c,
+        .fd = c->fd,
+        .at = *at,
+        .answers = answers,
+        .keeps_alive = c->keeps_alive,
+        .date = gate->date,
+        .is_awaited = !answers || !c->keeps_alive,
+        .path_length = path.length,
+    };
+    memcpy(started->path, path.at, path.length);
+    c->job = started;
+    enter(gate, c, COLD, c->started_ns);
+    gate->stats.cold++;
+    pthread_mutex_lock(&gate->jobs.mutex);
+    append(&gate->jobs, started);
+    pthread_mutex_unlock(&gate->jobs.mutex);
+    c->was_cold = true;
+    return STARTED;
+}
+
+static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head) {
+    vc_core *core = gate->config.core;
+    vc_lookup at;
+    vc_record record;
+    char *rest;
+    size_t rest_length;
+    const uint8_t *key = (const uint8_t *)path.at + 1;
+    if (path.length < 2 || (path.length > 2 && path.at[1] == '-' && path.at[2] == '/'))
+        return PASS;
+    if (!vc_core_lookup(core, key, path.length - 1, &at))
+        return answer_miss(gate, c, path, head);
+    if (at.size > RECORD_BYTES) {
+        vc_core_end_read(core);
+        return PASS;
+    }
+    vc_status status = read_now(gate, path, &at, &record);
+    int64_t read_ns = vc_monotonic_ns() - c->started_ns;
+    if (status == VC_COLD) {
+        fate decision = start_job(gate, c, path, &at, true);
+        if (decision == PASS) vc_core_end_read(core);
+        return decision;
+    }
+    vc_core_end_read(core);
+    /* Until Python has found out whether the disk can be read. */
+    if (status == VC_IO_ERROR) gate->is_ready = false;
+    if (status != VC_OK || !is_plain(&gate->config, &record)) return PASS;
+    bool is_good = send_value(&gate->config, c->fd, &record, gate->record, &gate->date,
+                              c->keeps_alive, &rest, &rest_length);
+    count(gate, c, &record, read_ns, vc_monotonic_ns(), record.length, path, head);
+    if (rest) {
+        send_rest(gate, c, rest, rest_length);
+        return STARTED;
+    }
+    return finish(c, is_good);
+}
+
+/* Let a thread read what bjoern's application is about to read, if it is not in memory. */
+static fate warm_up(vc_gate *gate, connection *c, const vc_request *request, vc_text path) {
+    vc_lookup at;
+    bool reads = request->method == VC_GET || request->method == VC_HEAD ||
+                 request->method == VC_DELETE || request->method == VC_PROPFIND ||
+                 request->is_special;
+    if (!reads || c->is_warm || gate->reading == AT_ONCE || path.length < 2 ||
+        !vc_core_peek(gate->config.core, (const uint8_t *)path.at + 1, path.length - 1, &at))
+        return PASS;
+    bool is_cold = at.size <= RECORD_BYTES &&
+                   (gate->reading == BY_THREADS ||
+                    !vc_core_is_cached(gate->config.core, &at, 0) ||
+                    (request->method == VC_GET &&
+                     !vc_core_is_cached(gate->config.core, &at, at.size - at.size / 8 - 1)));
+    fate decision = is_cold ? start_job(gate, c, path, &at, false) : PASS;
+    if (decision == PASS) vc_core_end_read(gate->config.core);
+    return decision;
+}
+
+static fate decide(vc_gate *gate, connection *c, const vc_request *request) {
+    if (!gate->config.core || request->path.length > sizeof(gate->path)) return PASS;
+    vc_text path = {gate->path, vc_path_decode(request->path, gate->path)};
+    vc_text head = {request->method_text.at, request->length};
+    if (gate->config.answers && request->method == VC_GET && !request->is_special &&
+        !request->is_chunked && !request->content_length && !c->is_warm)
+        return answer_get(gate, c, path, head);
+    return warm_up(gate, c, request, path);
+}
+
+/* --- The reader threads ---------------------------------------------------------------------- */
+
+static void run_job(const vc_gate_config *config, cold_read *job, uint8_t *buffer) {
+    vc_record *record = &job->record;
+    int64_t started_ns = vc_monotonic_ns();
+    vc_status status = vc_core_read(config->core, (const uint8_t *)job->path + 1,
+                                    job->path_length - 1, &job->at, buffer, job->at.size, NULL,
+                                    0, record);
+    vc_core_end_read(config->core);
+    job->read_ns = vc_monotonic_ns() - started_ns;
+    job->outcome = JOB_PASS;
+    if (!job->answers || status != VC_OK || !is_plain(config, record)) return;
+    bool is_good = send_value(config, job->fd, record, buffer, &job->date, job->keeps_alive,
+                              &job->rest, &job->rest_length);
+    job->outcome = !is_good ? JOB_FAILED : job->rest ? JOB_REST : JOB_SENT;
+    job->ended_ns = vc_monotonic_ns();
+}
+
+static void hand_back(vc_gate *gate, cold_read *job) {
+    job_queue *done = &gate->done;
+    pthread_mutex_lock(&done->mutex);
+    bool is_awaited = job->is_awaited || job->outcome != JOB_SENT;
+    append(done, job);
+    pthread_mutex_unlock(&done->mutex);
+    if (is_awaited) gate->config.link->wake();
+}
+
+static void *read_jobs(void *context) {
+    vc_gate *gate = context;
+    job_queue *jobs = &gate->jobs;
+    uint8_t *buffer = NULL;
+    size_t room = 0;
+    for (;;) {
+        pthread_mutex_lock(&jobs->mutex);
+        while (!jobs->first && !jobs->is_stopped) {
+            jobs->sleeping++;
+            pthread_cond_wait(&jobs->more, &jobs->mutex);
+            jobs->sleeping--;
+        }
+        cold_read *job = jobs->first;
+        if (job) {
+            jobs->first = job->next;
+            if (!jobs->first) jobs->last = NULL;
+            jobs->length--;
+        }
+        pthread_mutex_unlock(&jobs->mutex);
+        if (!job) break;
+        if (job->at.size > room) {
+            free(buffer);
+            room = (job->at.size + 65535) & ~(size_t)65535;
+            buffer = malloc(room);
+        }
+        if (buffer) {
+            run_job(&gate->config, job, buffer);
+        } else {
+            room = 0;
+            vc_core_end_read(gate->config.core);
+            job->outcome = JOB_PASS;
+        }
+        hand_back(gate, job);
+    }
+    free(buffer);
+    return NULL;
+}
+
+static void finish_job(vc_gate *gate, cold_read *job) {
+    connection *c = job->connection;
+    vc_text path = {job->path, job->path_length}, head = {c->bytes, c->head_length};
+    if (c->is_ending) head.length = 0; /* There was no memory for it. */
+    c->job = NULL;
+    if (job->outcome == JOB_PASS && !c->is_ending) {
+        c->is_warm = true;
+        enter(gate, c, HEAD, vc_monotonic_ns());
+        resume_reading(gate, c);
+        return;
+    }
+    if (job->outcome == JOB_SENT || job->outcome == JOB_REST)
+        count(gate, c, &job->record, job->read_ns, job->ended_ns, job->record.length, path, head);
+    if (!c->is_ending) drop(c, c->head_length);
+    if (job->outcome == JOB_REST) {
+        send_rest(gate, c, job->rest, job->rest_length);
+        return;
+    }
+    if (job->outcome == JOB_FAILED || !job->keeps_alive) end(c);
+    enter(gate, c, IDLE, vc_monotonic_ns());
+    if (c->is_paused || c->is_ending || c->used) resume_reading(gate, c);
+}
+
+/* Take over what the threads have done. `awaited`: the job of a connection that the loop waits
+ * for, from now on; NULL: none. */
+static void take_done(vc_gate *gate, cold_read *awaited) {
+    pthread_mutex_lock(&gate->done.mutex);
+    if (awaited) awaited->is_awaited = true;
+    cold_read *job = gate->done.first;
+    gate->done.first = gate->done.last = NULL;
+    gate->done.length = 0;
+    pthread_mutex_unlock(&gate->done.mutex);
+    while (job) {
+        cold_read *next = job->next;
+        finish_job(gate, job);
+        free(job);
+        job = next;
+    }
+}
+
+static void on_woken(void *context) { take_done(context, NULL); }
+
+/* --- Passing to bjoern ------------------------------------------------------------------------ */
+
+/* Take bytes of a chunked body. Returns the bytes written to `to`, -1 if it was refused. */
+static ssize_t take_chunks(vc_gate *gate, connection *c, const char *data, size_t length,
+                           size_t *used, char *to) {
+    const char *reason = NULL;
+    char text[VC_TEXT_BYTES];
+    size_t written = 0;
+    vc_chunks_state state =
+        vc_chunks_take(&c->chunks, data, length, used, to, &written, &reason);
+    if (state == VC_CHUNKS_REFUSED) {
+        refuse(gate, c, 400, reason);
+        return -1;
+    }
+    if (c->chunks.total > gate->config.value_size) {
+        snprintf(text, sizeof(text), "value is at least %llu bytes long; allowed are 0 to %llu",
+                 (unsigned long long)c->chunks.total,
+                 (unsigned long long)gate->config.value_size);
+        refuse(gate, c, 413, text);
+        return -1;
+    }
+    if (state == VC_CHUNKS_END) c->is_chunked = false;
+    return (ssize_t)written;
+}
+
+/* The whole body was passed: bjoern answers now. */
+static bool is_body_complete(const connection *c) { return !c->is_chunked && !c->body_left; }
+
+/* Write the request for bjoern to `passed`, with as much of the body as there is. `data` are the
+ * bytes after the head. Returns true if bjoern is to read. */
+static bool pass(vc_gate *gate, connection *c, const vc_request *request, const char *data,
+                 size_t length, size_t *used) {
+    size_t head = vc_request_write(request, gate->passed);
+    if (!head || head + VC_CHUNKS_ROOM(length) > PASSED_BYTES) {
+        refuse(gate, c, 431, "the head of the request is too long");
+        return false;
+    }
+    c->is_warm = false;
+    c->is_chunked = request->is_chunked;
+    c->body_left = request->has_length ? request->content_length : 0;
+    c->body_taken = 0;
+    c->chunks = (vc_chunks){0};
+    *used = 0;
+    if (c->is_chunked) {
+        ssize_t written = take_chunks(gate, c, data, length, used, gate->passed + head);
+        if (written < 0) return false;
+        head += (size_t)written;
+    } else if (c->body_left) {
+        *used = length < c->body_left ? length : (size_t)c->body_left;
+        memcpy(gate->passed + head, data, *used);
+        head += *used;
+        c->body_left -= *used;
+    }
+    gate->passed_fd = c->fd;
+    gate->passed_used = head;
+    gate->stats.passed++;
+    enter(gate, c, is_body_complete(c) ? BUSY : BODY, c->started_ns);
+    return true;
+}
+
+static void refuse_slow(vc_gate *gate, connection *c) {
+    gate->stats.closed_transfer++;
+    refuse(gate, c, 408, "the body of the request arrives too slowly; try again");
+}
+
+/* Receive more of a body, straight into bjoern's buffer. */
+static ssize_t take_body(vc_gate *gate, connection *c, char *buffer, size_t length) {
+    ssize_t got;
+    if (!c->is_chunked) {
+        if (length > c->body_left) length = (size_t)c->body_left;
+        got = gate->config.io->receive(c->fd, buffer, length);
+        if (got <= 0) return got;
+        c->body_left -= (size_t)got;
+        c->body_taken += (size_t)got;
+    } else {
+        size_t used;
+        got = gate->config.io->receive(c->fd, gate->input, INPUT_BYTES);
+        if (got <= 0) return got;
+        ssize_t written = take_chunks(gate, c, gate->input, (size_t)got, &used, buffer);
+        errno = EAGAIN;
+        if (written < 0) return -1;
+        if (!keep(c, gate->input + used, (size_t)got - used)) return 0;
+        c->body_taken += (size_t)got;
+        got = written;
+    }
+    int64_t now_ns = vc_monotonic_ns();
+    if (!is_body_complete(c) && is_too_slow(gate, c->started_ns, now_ns, c->body_taken)) {
+        refuse_slow(gate, c);
+        errno = EAGAIN;
+        return -1;
+    }
+    enter(gate, c, is_body_complete(c) ? BUSY : BODY, now_ns);
+    errno = EAGAIN;
+    return got ? got : -1;
+}
+
+static ssize_t on_take(void *context, int fd, void *buffer, size_t length) {
+    vc_gate *gate = context;
+    connection *c = find(gate, fd);
+    if (c->is_ending) return 0;
+    if (c->state == LINGER) {
+        errno = EAGAIN;
+        return -1;
+    }
+    size_t given = 0;
+    if (gate->passed_used && gate->passed_fd == fd) {
+        given = gate->passed_used;
+        gate->passed_used = 0;
+        if (given > length) return 0; /* bjoern's buffer is PASSED_BYTES long. */
+        memcpy(buffer, gate->passed, given);
+        if (c->state != BODY || c->is_chunked || given == length) return (ssize_t)given;
+    }
+    if (c->state != BODY) {
+        errno = EAGAIN;
+        return -1;
+    }
+    ssize_t got = take_body(gate, c, (char *)buffer + given, length - given);
+    if (!given) return got;
+    /* The end of the connection is met again. */
+    return (ssize_t)given + (got > 0 ? got : 0);
+}
+
+/* --- Requests ---------------------------------------------------------------------------------- */
+
+static void ask_for_body(vc_gate *gate, const connection *c) {
+    static char CONTINUE[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    struct iovec part = {CONTINUE, sizeof(CONTINUE) - 1};
+    gate->config.io->send(c->fd, &part, 1);
+}
+
+/* Whether a request may be passed or answered; otherwise it was refused. */
+static bool is_allowed(vc_gate *gate, connection *c, const vc_request *request) {
+    char text[VC_TEXT_BYTES];
+    if (request->content_length <= gate->config.value_size) return true;
+    snprintf(text, sizeof(text), "value is %llu bytes long; allowed are 0 to %llu",
+             (unsigned long long)request->content_length,
+             (unsigned long long)gate->config.value_size);
+    refuse(gate, c, 413, text);
+    return false;
+}
+
+/* Keep what is left of some bytes: from `at` on. Returns true if bjoern is to read: to close,
+ * without memory. */
+static bool keep_rest(connection *c, const char *data, size_t length, size_t at,
+                      size_t scanned) {
+    if (data == c->bytes) {
+        if (at) drop(c, at);
+    } else if (!keep(c, data + at, length - at)) {
+        end(c);
+    }
+    c->scanned = scanned;
+    return c->is_ending;
+}
+
+/* Handle one request whose head is complete; `data` are the bytes after it. `used`: how many of
+ * them were part of its body, if it is passed. */
+static fate handle_one(vc_gate *gate, connection *c, const vc_request *request,
+                       const char *data, size_t length, size_t *used) {
+    c->started_ns = vc_monotonic_ns();
+    c->keeps_alive = request->keeps_alive;
+    update_date(gate, c->started_ns);
+    fate decision = decide(gate, c, request);
+    if (decision != PASS) return decision;
+    if (!pass(gate, c, request, data, length, used)) return REFUSED;
+    if (request->awaits_continue && !is_body_complete(c)) ask_for_body(gate, c);
+    return PASS;
+}
+
+/* Handle the requests at the start of some bytes, one after the other; keep what is left. `data`
+ * are those of the connection, or `gate->input`. Returns true if bjoern is to read. */
+static bool handle(vc_gate *gate, connection *c, const char *data, size_t length) {
+    vc_request *request = &gate->request;
+    size_t at = 0, scanned = c->scanned, used = 0;
+    bool has_answered = false;
+    for (;;) {
+        while (length - at >= 2 && data[at] == '\r' && data[at + 1] == '\n') at += 2, scanned = 0;
+        size_t left = length - at;
+        if (!left) {
+            /* Empty lines do not make an idle connection younger. */
+            if (has_answered) enter(gate, c, IDLE, c->started_ns);
+            else if (c->state != IDLE) enter(gate, c, IDLE, vc_monotonic_ns());
+            return keep_rest(c, data, length, at, 0);
+        }
+        /* Maybe the first half of an empty line before a head. */
+        vc_head head = left == 1 && data[at] == '\r'
+                           ? VC_HEAD_INCOMPLETE
+                           : vc_request_parse(data + at, left, &scanned, request);
+        if (head == VC_HEAD_INCOMPLETE) {
+            c->method = VC_OTHER_METHOD;
+            /* The time of a head after another one begins with its own first byte. */
+            if (c->state != HEAD || has_answered) enter(gate, c, HEAD, vc_monotonic_ns());
+            return keep_rest(c, data, length, at, scanned);
+        }
+        c->method = request->method;
+        if (head == VC_HEAD_REFUSED) {
+            refuse(gate, c, request->status, request->reason);
+            return false;
+        }
+        if (!is_allowed(gate, c, request)) return false;
+        size_t after = at + request->length;
+        switch (handle_one(gate, c, request, data + after, length - after, &used)) {
+        case ANSWERED:
+            has_answered = true;
+            at = after;
+            scanned = 0;
+            continue;
+        case PASS:
+            keep_rest(c, data, length, after + used, 0);
+            return true;
+        case STARTED: /* The head is kept while a thread reads: it may still be passed. */
+            c->head_length = after - at;
+            keep_rest(c, data, length, c->state == COLD ? at : after, 0);
+            if (c->state == COLD && after < length) take_done(gate, c->job);
+            return false;
+        case REFUSED:
+            return false;
+        case ENDED:
+            return true;
+        }
+    }
+}
+
+/* Receive the bytes of a head. */
+static bool receive_head(vc_gate *gate, connection *c) {
+    ssize_t got = gate->config.io->receive(c->fd, gate->input, FIRST_BYTES);
+    if (got < 0 && is_later(errno)) return false;
+    if (got <= 0) {
+        end(c);
+        return true;
+    }
+    if (!c->used) return handle(gate, c, gate->input, (size_t)got);
+    if (!keep(c, gate->input, (size_t)got)) {
+        end(c);
+        return true;
+    }
+    return handle(gate, c, c->bytes, c->used);
+}
+
+static bool on_readable(void *context, int fd) {
+    vc_gate *gate = context;
+    connection *c = find(gate, fd);
+    if (c->state == COLD) take_done(gate, c->job);
+    if (c->state == COLD || c->state == SENDING) {
+        pause_reading(gate, c);
+        return false;
+    }
+    if (c->is_ending) return true;
+    switch (c->state) {
+    case IDLE:
+        if (!c->was_cold || c->used) break;
+        enter(gate, c, WAITING, vc_monotonic_ns());
+        return false;
+    case WAITING:
+        return false;
+    case LINGER:
+        if (!discard(gate, c)) return false;
+        end(c);
+        return true;
+    case BODY:
+        return true;
+    case BUSY: /* bjoern does not read now. */
+        return false;
+    default:
+        break;
+    }
+    if (c->used && (c->state == IDLE || c->is_warm)) return handle(gate, c, c->bytes, c->used);
+    return receive_head(gate, c);
+}
+
+/* Wake threads for the jobs of this round: once for all of them, as it is a system call. */
+static void on_settle(void *context) {
+    vc_gate *gate = context;
+    job_queue *jobs = &gate->jobs;
+    connection *c;
+    for (int i = 0; i < COLD_AT_ONCE && (c = gate->lists[WAITING].first); i++) {
+        c->was_cold = false;
+        enter(gate, c, IDLE, vc_monotonic_ns());
+        if (on_readable(gate, c->fd)) gate->config.link->deliver(c->fd);
+    }
+    pthread_mutex_lock(&jobs->mutex);
+    unsigned needed = jobs->length < jobs->sleeping ? jobs->length : jobs->sleeping;
+    pthread_mutex_unlock(&jobs->mutex);
+    while (needed--) pthread_cond_signal(&jobs->more);
+}
+
+/* --- Connections -------------------------------------------------------------------------------- */
+
+static bool close_idle(vc_gate *gate) {
+    connection *oldest = gate->lists[IDLE].first;
+    if (!oldest) return false;
+    gate->stats.closed_for_room++;
+    end(oldest);
+    gate->config.link->deliver(oldest->fd);
+    return true;
+}
+
+static bool on_full(void *context) {
+    vc_gate *gate = context;
+    if (close_idle(gate)) return true;
+    gate->stats.turned_away++;
+    return false;
+}
+
+static bool grow(vc_gate *gate, int fd) {
+    if (fd < gate->connections_room) return true;
+    int room = fd + 64 + fd / 2;
+    connection **grown = realloc(gate->connections, (size_t)room * sizeof(connection *));
+    if (!grown) return false;
+    memset(grown + gate->connections_room, 0,
+           (size_t)(room - gate->connections_room) * sizeof(connection *));
+    gate->connections = grown;
+    gate->connections_room = room;
+    return true;
+}
+
+static void set_address(connection *c, const struct sockaddr *address) {
+    const void *part = address->sa_family == AF_INET6
+                           ? (const void *)&((const struct sockaddr_in6 *)address)->sin6_addr
+                           : (const void *)&((const struct sockaddr_in *)address)->sin_addr;
+    if (address->sa_family != AF_INET && address->sa_family != AF_INET6) return;
+    (void)!inet_ntop(address->sa_family, part, c->address, sizeof(c->address));
+}
+
+static bool on_accepted(void *context, int fd, const struct sockaddr *address) {
+    vc_gate *gate = context;
+    connection *c = NULL;
+    if ((gate->stats.open < gate->config.connections || close_idle(gate)) && grow(gate, fd))
+        c = calloc(1, sizeof(connection));
+    if (!c) {
+        gate->stats.turned_away++;
+        return false;
+    }
+    c->fd = fd;
+    c->started_ns = vc_monotonic_ns();
+    set_address(c, address);
+    put_in(gate, c, IDLE, c->started_ns);
+    gate->connections[fd] = c;
+    gate->stats.accepted++;
+    if (++gate->stats.open > gate->stats.most) gate->stats.most = gate->stats.open;
+    return true;
+}
+
+static bool on_awaits(void *context, int fd) {
+    vc_gate *gate = context;
+    connection *c = find(gate, fd);
+    if (c->state == BUSY) enter(gate, c, IDLE, vc_monotonic_ns());
+    return c->used > 0;
+}
+
+static void on_written(void *context, int fd) {
+    vc_gate *gate = context;
+    connection *c = find(gate, fd);
+    if (c->state == BUSY) enter(gate, c, BUSY, vc_monotonic_ns());
+}
+
+static void on_closing(void *context, int fd) {
+    vc_gate *gate = context;
+    connection *c = find(gate, fd);
+    /* A socket that is closed with unread bytes is reset, and what it has not sent is lost. */
+    (void)discard(gate, c);
+    take_out(gate, c);
+    if (gate->passed_fd == fd) gate->passed_used = 0;
+    gate->connections[fd] = NULL;
+    gate->stats.open--;
+    free(c->bytes);
+    free(c->rest);
+    free(c);
+}
+
+static void time_out(vc_gate *gate, connection *c, int64_t now_ns) {
+    switch (c->state) {
+    case HEAD:
+        gate->stats.closed_head++;
+        refuse(gate, c, 408, "the head of the request arrives too slowly; try again");
+        return;
+    case BODY:
+        refuse_slow(gate, c);
+        return;
+    case BUSY: /* bjoern notices when it writes. */
+        gate->stats.closed_transfer++;
+        gate->config.io->shut(c->fd, SHUT_RDWR);
+        enter(gate, c, BUSY, now_ns);
+        return;
+    case IDLE:
+        gate->stats.closed_idle++;
+        break;
+    case SENDING:
+        gate->stats.closed_transfer++;
+        gate->config.link->watch_writes(c->fd, false);
+        break;
+    default:
+        break;
+    }
+    end(c);
+    gate->config.link->deliver(c->fd);
+}
+
+/* Whether there were too many connections since Python was told so, at most every 10 s. */
+static bool is_fullness_untold(vc_gate *gate, int64_t now_ns) {
+    uint64_t times = gate->stats.closed_for_room + gate->stats.turned_away;
+    if (times == gate->told_full || now_ns - gate->told_full_ns < 10 * SECOND_NS) return false;
+    gate->told_full = times;
+    gate->told_full_ns = now_ns;
+    return true;
+}
+
+static void on_tick(void *context) {
+    vc_gate *gate = context;
+    int64_t now_ns = vc_monotonic_ns();
+    take_done(gate, NULL);
+    for (int i = 0; i < STATES; i++) {
+        connection *c;
+        /* Those that remain in the list are at its end. */
+        while (gate->limits_ns[i] && (c = gate->lists[i].first) &&
+               c->since_ns + gate->limits_ns[i] <= now_ns)
+            time_out(gate, c, now_ns);
+    }
+    if (gate->events_used || !gate->is_ready || is_fullness_untold(gate, now_ns))
+        gate->config.on_events(gate->config.context);
+}
+
+/* --- The gate -------------------------------------------------------------------------------------- */
+
+static void start_queue(job_queue *queue) {
+    pthread_mutex_init(&queue->mutex, NULL);
+    pthread_cond_init(&queue->more, NULL);
+}
+
+vc_gate *vc_gate_new(const vc_gate_config *config) {
+    vc_gate *gate = calloc(1, sizeof(vc_gate));
+    if (!gate) return NULL;
+    gate->config = *config;
+    gate->hooks = (vc_hooks){
+        .context = gate,
+        .accepted = on_accepted,
+        .make_room = on_full,
+        .readable = on_readable,
+        .take = on_take,
+        .awaits = on_awaits,
+        .written = on_written,
+        .writable = on_writable,
+        .closing = on_closing,
+        .settle = on_settle,
+        .woken = on_woken,
+        .tick = on_tick,
+    };
+    gate->limits_ns[IDLE] = config->idle_ns;
+    gate->limits_ns[HEAD] = config->head_ns;
+    gate->limits_ns[BODY] = gate->limits_ns[BUSY] = gate->limits_ns[SENDING] =
+        config->transfer_ns;
+    gate->limits_ns[LINGER] = LINGER_NS;
+    gate->passed_fd = -1;
+    gate->events = malloc(EVENTS_BYTES);
+    gate->taken_events = malloc(EVENTS_BYTES);
+    start_queue(&gate->jobs);
+    start_queue(&gate->done);
+    while (gate->thread_count < config->threads && gate->thread_count < THREADS_MAX &&
+           !pthread_create(&gate->threads[gate->thread_count], NULL, read_jobs, gate))
+        gate->thread_count++;
+    if (!gate->events || !gate->taken_events || !gate->thread_count) {
+        vc_gate_free(gate);
+        return NULL;
+    }
+    return gate;
+}
+
+void vc_gate_free(vc_gate *gate) {
+    if (!gate) return;
+    pthread_mutex_lock(&gate->jobs.mutex);
+    gate->jobs.is_stopped = true;
+    pthread_mutex_unlock(&gate->jobs.mutex);
+    pthread_cond_broadcast(&gate->jobs.more);
+    for (unsigned i = 0; i < gate->thread_count; i++) pthread_join(gate->threads[i], NULL);
+    free(gate->connections);
+    free(gate->events);
+    free(gate->taken_events);
+    free(gate);
+}
+
+const vc_hooks *vc_gate_hooks(vc_gate *gate) { return &gate->hooks; }
+
+void vc_gate_poll(vc_gate *gate) { take_done(gate, NULL); }
+
+void vc_gate_take_counts(vc_gate *gate, vc_gate_counts *counts) {
+    *counts = gate->counts;
+    memset(&gate->counts, 0, sizeof(gate->counts));
+}
+
+void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats) {
+    *stats = gate->stats;
+    stats->idle = gate->lists[IDLE].count;
+    pthread_mutex_lock(&gate->jobs.mutex);
+    stats->waiting = gate->jobs.length;
+    pthread_mutex_unlock(&gate->jobs.mutex);
+}
+
+const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length) {
+    uint8_t *taken = gate->events;
+    *length = gate->events_used;
+    gate->events = gate->taken_events;
+    gate->taken_events = taken;
+    gate->events_used = 0;
+    return taken;
+}
+
+void vc_gate_set_ready(vc_gate *gate, bool is_ready) { gate->is_ready = is_ready; }

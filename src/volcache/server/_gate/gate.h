@@ -1,0 +1,137 @@
+/* The gate: stands between the clients and bjoern, and answers plain GETs itself.
+ *
+ * Protocol
+ *   - The head of a request is collected until it is complete, at most VC_HEAD_BYTES, and is
+ *     checked (request.h). One that is refused is answered with one line of text; then nothing
+ *     more is read, and the connection is closed when the client has closed it, or after
+ *     LINGER_NS.
+ *   - bjoern is passed one request at a time, written again in one form. Its body follows as it
+ *     arrives, never more than was announced. What arrives after it is kept until bjoern waits
+ *     for the next request: so requests that are sent without waiting are answered in order.
+ *   - A plain GET, without conditions, range or token, is answered here from the native core:
+ *     lookup, one read, check of the record, one `sendmsg`. The answer has the bytes that the
+ *     WSGI application would send. Whatever is not an intact, living record or a key that is
+ *     certainly absent is passed to bjoern: each decision is made in Python.
+ *   - A record that is not in memory is read by one of the reader threads, which also sends the
+ *     answer; the connection does nothing else meanwhile. A record that bjoern's application is
+ *     about to read is read before by such a thread, so that it is in memory then.
+ *   - Of the connections whose last request was cold, only some are handled before the loop looks
+ *     at the others again, those first that have waited for longest: a client whose records are
+ *     in memory does not wait for hundreds of others.
+ *   - What a socket has no room for is sent when it has, by the loop.
+ *
+ * States of a connection, and what limits its time
+ *   IDLE      no byte of a request has arrived        idle
+ *   WAITING   bytes have arrived, but others first
+ *   HEAD      part of a head has arrived              head, from the first byte on
+ *   BODY      bjoern waits for more of the body       transfer, without a byte; SLOWEST
+ *   BUSY      bjoern answers                          transfer, without a byte sent
+ *   COLD      a thread reads the record
+ *   SENDING   the rest of an answer is sent           transfer, without a byte sent
+ *   LINGER    a refused request was answered          LINGER_NS
+ *
+ * Threads. All functions are called by the thread that runs bjoern's loop, and need no lock of
+ * Python, except `on_events`, which may take it. The reader threads call only the core, `send`
+ * and `wake`. They own a job from the time it is queued until they have queued it back. */
+#ifndef VC_GATE_H
+#define VC_GATE_H
+
+#include <sys/uio.h>
+
+#include "answer.h"
+#include "clock.h"
+#include "core.h"
+#include "link.h"
+#include "request.h"
+
+/* What a client sends and receives, so that tests can do without sockets. As recv(2) and
+ * sendmsg(2), without waiting. */
+typedef struct {
+    ssize_t (*receive)(int fd, void *buffer, size_t length);
+    ssize_t (*send)(int fd, const struct iovec *parts, int count);
+    void (*shut)(int fd, int how);
+} vc_gate_io;
+
+extern const vc_gate_io vc_gate_sockets;
+
+typedef struct {
+    const vc_link *link;
+    const vc_gate_io *io;
+    vc_core *core;              /* NULL: everything is passed to bjoern */
+    vc_clock *clock;
+    const vc_types *types;
+    bool answers;               /* plain GETs */
+    bool logs_all;              /* an event for each answer */
+    size_t key_size;            /* of the longest key, in bytes */
+    uint64_t value_size;        /* of the longest body, in bytes */
+    unsigned threads;           /* that read; 1 to 64 */
+    unsigned connections;       /* at most */
+    int64_t head_ns, idle_ns, transfer_ns;  /* 0: no limit */
+    int64_t slow_ns;            /* answers that took longer are events */
+    int64_t long_ns;            /* likewise, and reads */
+    int64_t sample_mask;        /* answers whose duration has none of these bits, too */
+    const char *allow;          /* methods, for a 405 */
+    void (*on_events)(void *context);   /* events are to be drained; may take Python's lock */
+    void *context;
+} vc_gate_config;
+
+/* Something that Python is told. `text` is: path, head of the request, if they have a length. */
+typedef struct {
+    uint32_t length;            /* of the whole event, with its text, in bytes */
+    uint32_t path_length, head_length;
+    int status;                 /* 200 a hit, 404 a miss; others: the request was refused */
+    int method;                 /* vc_method */
+    bool is_sampled;
+    int64_t started_ns, took_ns, read_ns;   /* monotonic; 0: nothing was read */
+    int64_t ended_us;           /* since the epoch */
+    uint64_t offset, size, bytes;
+    uint16_t volume;
+    char address[46];
+    char text[];
+} vc_event;
+
+/* Durations by order of magnitude, as in histogram.py. */
+typedef struct {
+    uint64_t counts[64];
+    uint64_t total_ns;
+} vc_durations;
+
+/* Counted since the last `vc_gate_take_counts`. */
+typedef struct {
+    vc_durations hits, misses, reads;
+    uint64_t bytes_out;
+    uint64_t absent, evicted;       /* misses by reason */
+} vc_gate_counts;
+
+/* Since the start. */
+typedef struct {
+    unsigned open, idle, most;      /* connections: now, without a request, at most at a time */
+    uint64_t accepted;
+    uint64_t closed_idle, closed_head, closed_transfer;     /* at the end of their time */
+    uint64_t closed_for_room;       /* idle, because there were too many connections */
+    uint64_t turned_away;           /* not accepted: none was idle */
+    uint64_t passed;                /* requests that bjoern has answered */
+    uint64_t cold;                  /* reads by the threads */
+    unsigned waiting;               /* for a thread, now */
+} vc_gate_stats;
+
+typedef struct vc_gate vc_gate;
+
+/* Return a gate whose threads run; NULL without memory or threads. `config` is copied, what it
+ * points to must live longer. */
+vc_gate *vc_gate_new(const vc_gate_config *config);
+/* Stop the threads. No connection is open. */
+void vc_gate_free(vc_gate *gate);
+/* For `vc_link.install`. */
+const vc_hooks *vc_gate_hooks(vc_gate *gate);
+
+/* Take over what the reader threads have done, so that it is counted. */
+void vc_gate_poll(vc_gate *gate);
+void vc_gate_take_counts(vc_gate *gate, vc_gate_counts *counts);
+void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats);
+/* Return the events since the last call, one after the other; valid until the next call. */
+const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length);
+/* Whether a key without an entry is absent for certain: not while reads fail. */
+void vc_gate_set_ready(vc_gate *gate, bool is_ready);
+
+#endif

@@ -1,0 +1,584 @@
+#include "request.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* What a byte may be part of. */
+enum { TOKEN = 1, TARGET = 2, VALUE = 4, HOST = 8, HEX = 16, DIGIT = 32 };
+
+static const uint8_t CLASSES[256] = {
+    ['\t'] = VALUE,
+    [' '] = VALUE,
+    ['!'] = TOKEN | TARGET | VALUE | HOST,
+    ['"'] = TARGET | VALUE,
+    ['#'] = TOKEN | VALUE,
+    ['$'] = TOKEN | TARGET | VALUE | HOST,
+    ['%'] = TOKEN | TARGET | VALUE | HOST,
+    ['&'] = TOKEN | TARGET | VALUE | HOST,
+    ['\''] = TOKEN | TARGET | VALUE | HOST,
+    ['('] = TARGET | VALUE | HOST,
+    [')'] = TARGET | VALUE | HOST,
+    ['*'] = TOKEN | TARGET | VALUE | HOST,
+    ['+'] = TOKEN | TARGET | VALUE | HOST,
+    [','] = TARGET | VALUE | HOST,
+    ['-'] = TOKEN | TARGET | VALUE | HOST,
+    ['.'] = TOKEN | TARGET | VALUE | HOST,
+    ['/'] = TARGET | VALUE,
+    ['0' ... '9'] = TOKEN | TARGET | VALUE | HOST | HEX | DIGIT,
+    [':'] = TARGET | VALUE | HOST,
+    [';'] = TARGET | VALUE | HOST,
+    ['<'] = TARGET | VALUE,
+    ['='] = TARGET | VALUE | HOST,
+    ['>'] = TARGET | VALUE,
+    ['?'] = TARGET | VALUE,
+    ['@'] = TARGET | VALUE,
+    ['A' ... 'F'] = TOKEN | TARGET | VALUE | HOST | HEX,
+    ['G' ... 'Z'] = TOKEN | TARGET | VALUE | HOST,
+    ['['] = TARGET | VALUE | HOST,
+    ['\\'] = TARGET | VALUE,
+    [']'] = TARGET | VALUE | HOST,
+    ['^'] = TOKEN | TARGET | VALUE,
+    ['_'] = TOKEN | TARGET | VALUE | HOST,
+    ['`'] = TOKEN | TARGET | VALUE,
+    ['a' ... 'f'] = TOKEN | TARGET | VALUE | HOST | HEX,
+    ['g' ... 'z'] = TOKEN | TARGET | VALUE | HOST,
+    ['{'] = TARGET | VALUE,
+    ['|'] = TOKEN | TARGET | VALUE,
+    ['}'] = TARGET | VALUE,
+    ['~'] = TOKEN | TARGET | VALUE | HOST,
+    [0x80 ... 0xFF] = VALUE,
+};
+
+/* Methods that bjoern's parser knows and that may be passed to it. */
+static const struct {
+    const char *text;
+    vc_method method;
+} METHODS[] = {
+    {"GET", VC_GET},         {"PUT", VC_PUT},           {"HEAD", VC_HEAD},
+    {"DELETE", VC_DELETE},   {"PROPFIND", VC_PROPFIND}, {"OPTIONS", VC_OTHER_METHOD},
+    {"POST", VC_OTHER_METHOD}, {"MKCOL", VC_OTHER_METHOD}, {"PATCH", VC_OTHER_METHOD},
+    {"TRACE", VC_OTHER_METHOD}, {"COPY", VC_OTHER_METHOD}, {"MOVE", VC_OTHER_METHOD},
+    {"LOCK", VC_OTHER_METHOD}, {"UNLOCK", VC_OTHER_METHOD},
+    {"PROPPATCH", VC_OTHER_METHOD},
+};
+enum { METHOD_COUNT = sizeof(METHODS) / sizeof(METHODS[0]) };
+
+static const struct {
+    const char *text;
+    vc_field_name name;
+} NAMES[] = {
+    {"host", VC_FIELD_HOST},
+    {"content-length", VC_FIELD_CONTENT_LENGTH},
+    {"transfer-encoding", VC_FIELD_TRANSFER_ENCODING},
+    {"connection", VC_FIELD_CONNECTION},
+    {"expect", VC_FIELD_EXPECT},
+    {"upgrade", VC_FIELD_HOP},
+    {"keep-alive", VC_FIELD_HOP},
+    {"proxy-connection", VC_FIELD_HOP},
+    {"http2-settings", VC_FIELD_HOP},
+    {"te", VC_FIELD_HOP},
+    {"trailer", VC_FIELD_HOP},
+    {"range", VC_FIELD_SPECIAL},
+    {"if-range", VC_FIELD_SPECIAL},
+    {"if-match", VC_FIELD_SPECIAL},
+    {"if-none-match", VC_FIELD_SPECIAL},
+    {"if-modified-since", VC_FIELD_SPECIAL},
+    {"if-unmodified-since", VC_FIELD_SPECIAL},
+    {"authorization", VC_FIELD_SPECIAL},
+};
+enum { NAME_COUNT = sizeof(NAMES) / sizeof(NAMES[0]) };
+
+static inline bool is_all(const char *at, const char *end, unsigned class) {
+    while (at < end)
+        if (!(CLASSES[(uint8_t)*at++] & class)) return false;
+    return true;
+}
+
+static bool is_text(vc_text text, const char *other) {
+    size_t length = strlen(other);
+    return text.length == length && !strncasecmp(text.at, other, length);
+}
+
+/* --- Refusals ------------------------------------------------------------------------ */
+
+__attribute__((format(printf, 3, 4)))
+static vc_head refuse(vc_request *request, int status, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    request->status = status;
+    vsnprintf(request->reason, sizeof(request->reason), format, values);
+    va_end(values);
+    return VC_HEAD_REFUSED;
+}
+
+static vc_head refuse_line(vc_request *request) {
+    return refuse(request, 400,
+                  "bad request: a line ends without CR LF; allowed is CR LF after each line");
+}
+
+/* --- The request line ----------------------------------------------------------------- */
+
+static bool parse_method(vc_request *request, vc_text text) {
+    request->method_text = text;
+    for (unsigned i = 0; i < METHOD_COUNT; i++)
+        if (text.length == strlen(METHODS[i].text) &&
+            !memcmp(text.at, METHODS[i].text, text.length)) {
+            request->method = METHODS[i].method;
+            return true;
+        }
+    return false;
+}
+
+static vc_head parse_target(vc_request *request, const char *at, const char *end) {
+    if (at < end && *at == '*' && end - at == 1) {
+        if (!is_text(request->method_text, "OPTIONS"))
+            return refuse(request, 400, "bad request: the target * is for OPTIONS only");
+        request->path = (vc_text){at, 1};
+        return VC_HEAD_COMPLETE;
+    }
+    if (end - at > 7 && !strncasecmp(at, "http://", 7)) {
+        const char *slash = at += 7;
+        while (slash < end && *slash != '/' && *slash != '?') slash++;
+        request->authority = (vc_text){at, (size_t)(slash - at)};
+        if (slash == at || !is_all(at, slash, HOST))
+            return refuse(request, 400, "bad request: the target names no host");
+        at = slash;
+    }
+    const char *mark = memchr(at, '?', (size_t)(end - at)), *stop = mark ? mark : end;
+    request->path = (vc_text){at, (size_t)(stop - at)};
+    if (request->authority.at && at == stop) request->path = (vc_text){"/", 1};
+    if (mark) request->query = (vc_text){mark + 1, (size_t)(end - mark - 1)};
+    if (!request->path.length || request->path.at[0] != '/')
+        return refuse(request, 400,
+                      "bad request: the target is no path; allowed is a path that begins with a"
+                      " slash");
+    for (const char *p = at; p < stop; p++) {
+        if (*p != '%') continue;
+        if (stop - p < 3 || !is_all(p + 1, p + 3, HEX))
+            return refuse(request, 400,
+                          "bad request: a %% in the path is not followed by two hexadecimal"
+                          " digits; a %% itself is %%25");
+    }
+    return VC_HEAD_COMPLETE;
+}
+
+static vc_head parse_line(vc_request *request, const char *at, const char *end) {
+    const char *space = memchr(at, ' ', (size_t)(end - at));
+    if (!space || space == at || !is_all(at, space, TOKEN))
+        return refuse(request, 400,
+                      "bad request: allowed is METHOD PATH HTTP/1.1 in the first line");
+    bool is_known = parse_method(request, (vc_text){at, (size_t)(space - at)});
+    const char *target = space + 1, *version = end;
+    while (version > target && version[-1] != ' ') version--;
+    if (version <= target)
+        return refuse(request, 400,
+                      "bad request: no version; allowed is METHOD PATH HTTP/1.1 in the first"
+                      " line");
+    size_t length = (size_t)(end - version);
+    if (length != 8 || memcmp(version, "HTTP/", 5) || !(CLASSES[(uint8_t)version[5]] & DIGIT) ||
+        version[6] != '.' || !(CLASSES[(uint8_t)version[7]] & DIGIT))
+        return refuse(request, 400,
+                      "bad request: the first line does not end with a version; allowed are"
+                      " HTTP/1.1 and HTTP/1.0");
+    if (version[5] != '1' || (version[7] != '0' && version[7] != '1'))
+        return refuse(request, 505,
+                      "HTTP version not supported; allowed are HTTP/1.1 and HTTP/1.0");
+    request->is_http_1_0 = version[7] == '0';
+    if (!is_all(target, version - 1, TARGET))
+        return refuse(request, 400,
+                      "bad request: the target has a space, a # or another byte that is not"
+                      " allowed; write it as %% and two hexadecimal digits");
+    if (!is_known) {
+        size_t shown = request->method_text.length < 40 ? request->method_text.length : 40;
+        return refuse(request, 405, "method %.*s is not allowed; allowed are ", (int)shown,
+                      request->method_text.at);
+    }
+    return parse_target(request, target, version - 1);
+}
+
+/* --- Fields --------------------------------------------------------------------------- */
+
+static vc_field_name known_name(vc_text name) {
+    for (unsigned i = 0; i < NAME_COUNT; i++)
+        if ((name.at[0] | 0x20) == NAMES[i].text[0] && is_text(name, NAMES[i].text))
+            return NAMES[i].name;
+    return VC_FIELD_UNKNOWN;
+}
+
+/* Returns false if a value is not 1 to 18 digits, with at most two zeros before them. */
+static bool parse_length(vc_text text, uint64_t *length) {
+    uint64_t sum = 0;
+    size_t i = 0;
+    if (!text.length || text.length > 20) return false;
+    while (i + 1 < text.length && text.at[i] == '0') i++;
+    if (text.length - i > 18) return false;
+    for (; i < text.length; i++) {
+        if (!(CLASSES[(uint8_t)text.at[i]] & DIGIT)) return false;
+        sum = 10 * sum + (uint64_t)(text.at[i] - '0');
+    }
+    *length = sum;
+    return true;
+}
+
+/* Whether a list of tokens has this one. */
+static bool has_token(vc_text list, const char *token) {
+    const char *at = list.at, *end = list.at + list.length;
+    while (at < end) {
+        const char *comma = memchr(at, ',', (size_t)(end - at)), *stop = comma ? comma : end;
+        const char *first = at, *last = stop;
+        while (first < last && (*first == ' ' || *first == '\t')) first++;
+        while (last > first && (last[-1] == ' ' || last[-1] == '\t')) last--;
+        if (is_text((vc_text){first, (size_t)(last - first)}, token)) return true;
+        at = stop + 1;
+    }
+    return false;
+}
+
+typedef struct {
+    bool has_host, has_coding, has_close, has_keep_alive;
+} framing;
+
+static vc_head parse_known(vc_request *request, const vc_field *field, framing *seen) {
+    switch (field->known) {
+    case VC_FIELD_HOST:
+        if (seen->has_host)
+            return refuse(request, 400, "bad request: two Host fields; allowed is one");
+        seen->has_host = true;
+        if (!is_all(field->value.at, field->value.at + field->value.length, HOST))
+            return refuse(request, 400, "bad request: Host is not a name and a port");
+        break;
+    case VC_FIELD_CONTENT_LENGTH:
+        if (request->has_length)
+            return refuse(request, 400,
+                          "bad request: two Content-Length fields; allowed is one");
+        if (!parse_length(field->value, &request->content_length))
+            return refuse(request, 400,
+                          "bad request: Content-Length is not a number; allowed are digits");
+        request->has_length = true;
+        break;
+    case VC_FIELD_TRANSFER_ENCODING:
+        if (seen->has_coding || !is_text(field->value, "chunked"))
+            return refuse(request, 501,
+                          "Transfer-Encoding is not known; allowed is chunked, once");
+        seen->has_coding = request->is_chunked = true;
+        break;
+    case VC_FIELD_CONNECTION:
+        seen->has_close |= has_token(field->value, "close");
+        seen->has_keep_alive |= has_token(field->value, "keep-alive");
+        break;
+    case VC_FIELD_EXPECT:
+        if (!is_text(field->value, "100-continue"))
+            return refuse(request, 417, "Expect is not known; allowed is 100-continue");
+        request->awaits_continue = true;
+        break;
+    case VC_FIELD_SPECIAL:
+        request->is_special = true;
+        break;
+    case VC_FIELD_UNKNOWN:
+    case VC_FIELD_HOP:
+        break;
+    }
+    return VC_HEAD_COMPLETE;
+}
+
+static vc_head parse_field(vc_request *request, const char *at, const char *end, framing *seen) {
+    if (request->field_count == VC_FIELDS)
+        return refuse(request, 431, "too many header fields; allowed are %d", VC_FIELDS);
+    const char *colon = memchr(at, ':', (size_t)(end - at));
+    if (!colon || colon == at || !is_all(at, colon, TOKEN))
+        return refuse(request, 400,
+                      "bad request: a header line is not NAME: VALUE; allowed are letters, digits"
+                      " and !#$%%&'*+-.^_`|~ in a name");
+    const char *value = colon + 1, *stop = end;
+    while (value < stop && (*value == ' ' || *value == '\t')) value++;
+    while (stop > value && (stop[-1] == ' ' || stop[-1] == '\t')) stop--;
+    if (!is_all(value, stop, VALUE))
+        return refuse(request, 400, "bad request: a header has a control byte; allowed is text");
+    vc_field *field = &request->fields[request->field_count++];
+    field->name = (vc_text){at, (size_t)(colon - at)};
+    field->value = (vc_text){value, (size_t)(stop - value)};
+    field->known = known_name(field->name);
+    return parse_known(request, field, seen);
+}
+
+static vc_head check_framing(vc_request *request, const framing *seen) {
+    if (!request->is_http_1_0 && !seen->has_host)
+        return refuse(request, 400, "bad request: no Host field; HTTP/1.1 needs one");
+    if (request->is_chunked && request->has_length)
+        return refuse(request, 400,
+                      "bad request: both Content-Length and Transfer-Encoding; allowed is one");
+    if (request->is_chunked && request->is_http_1_0)
+        return refuse(request, 400, "bad request: HTTP/1.0 has no Transfer-Encoding");
+    request->keeps_alive =
+        !seen->has_close && (!request->is_http_1_0 || seen->has_keep_alive);
+    if (request->is_http_1_0) request->awaits_continue = false;
+    return VC_HEAD_COMPLETE;
+}
+
+/* Return the length of the head, 0 if its end has not arrived, -1 if a line ends without CR. */
+static long find_end(const char *data, size_t length, size_t *scanned) {
+    const char *end = data + length, *at = data + *scanned;
+    while (at < end) {
+        const char *feed = memchr(at, '\n', (size_t)(end - at));
+        if (!feed) break;
+        if (feed == data || feed[-1] != '\r') return -1;
+        if (feed - data >= 3 && feed[-2] == '\n') return feed + 1 - data;
+        at = feed + 1;
+    }
+    *scanned = length;
+    return 0;
+}
+
+vc_head vc_request_parse(const char *data, size_t length, size_t *scanned,
+                         vc_request *request) {
+    long found = find_end(data, length, scanned);
+    /* All but the fields, which are written before they are read. */
+    memset(request, 0, offsetof(vc_request, fields));
+    request->status = 0;
+    request->reason[0] = 0;
+    if (found < 0) return refuse_line(request);
+    if (!found && length && !(CLASSES[(uint8_t)data[0]] & TOKEN))
+        return refuse(request, 400, "bad request: this is not HTTP/1.1 without TLS");
+    if (found ? found > VC_HEAD_BYTES : length >= VC_HEAD_BYTES)
+        return refuse(request, 431, "the head of the request is too long; allowed are %d bytes",
+                      VC_HEAD_BYTES);
+    if (!found) return VC_HEAD_INCOMPLETE;
+    request->length = (size_t)found;
+    const char *at = data, *end = data + found - 2;
+    framing seen = {0};
+    for (bool is_first = true; at < end; is_first = false) {
+        const char *feed = memchr(at, '\n', (size_t)(end - at));
+        const char *stop = feed - 1;
+        vc_head state = is_first ? parse_line(request, at, stop)
+                                 : parse_field(request, at, stop, &seen);
+        if (state != VC_HEAD_COMPLETE) return state;
+        at = feed + 1;
+    }
+    return check_framing(request, &seen);
+}
+
+/* --- Paths ---------------------------------------------------------------------------- */
+
+static unsigned hex(char digit) {
+    return digit <= '9' ? (unsigned)(digit - '0') : (unsigned)((digit | 0x20) - 'a' + 10);
+}
+
+size_t vc_path_decode(vc_text path, char *to) {
+    char *start = to;
+    const char *at = path.at, *end = path.at + path.length;
+    while (at < end) {
+        if (*at != '%') {
+            *to++ = *at++;
+            continue;
+        }
+        *to++ = (char)(hex(at[1]) << 4 | hex(at[2]));
+        at += 3;
+    }
+    return (size_t)(to - start);
+}
+
+/* --- Writing -------------------------------------------------------------------------- */
+
+typedef struct {
+    char *at, *end;
+} output;
+
+static void put(output *to, const char *data, size_t length) {
+    if ((size_t)(to->end - to->at) < length) {
+        to->end = to->at; /* Nothing more fits. */
+        return;
+    }
+    memcpy(to->at, data, length);
+    to->at += length;
+}
+
+static void put_text(output *to, const char *text) { put(to, text, strlen(text)); }
+
+static void put_span(output *to, vc_text text) { put(to, text.at, text.length); }
+
+static bool has_name(const vc_request *request, unsigned first, unsigned end, vc_text name) {
+    for (unsigned i = first; i < end; i++)
+        if (request->fields[i].name.length == name.length &&
+            !strncasecmp(request->fields[i].name.at, name.at, name.length))
+            return true;
+    return false;
+}
+
+/* Write a field with the values of all fields of its name, if it is the first of them. */
+static void put_field(output *to, const vc_request *request, unsigned number) {
+    const vc_field *field = &request->fields[number];
+    if (has_name(request, 0, number, field->name)) return;
+    put_span(to, field->name);
+    put_text(to, ": ");
+    put_span(to, field->value);
+    for (unsigned i = number + 1; i < request->field_count; i++) {
+        /* White space at the end of a line would not be part of the value. */
+        if (!request->fields[i].value.length || !has_name(request, i, i + 1, field->name))
+            continue;
+        put_text(to, ", ");
+        put_span(to, request->fields[i].value);
+    }
+    put_text(to, "\r\n");
+}
+
+size_t vc_request_write(const vc_request *request, char *to) {
+    output out = {to, to + VC_PASSED_BYTES - 1};
+    char *last = out.end;
+    put_span(&out, request->method_text);
+    put_text(&out, " ");
+    put_span(&out, request->path);
+    if (request->query.at) {
+        put_text(&out, "?");
+        put_span(&out, request->query);
+    }
+    put_text(&out, request->is_http_1_0 ? " HTTP/1.0\r\n" : " HTTP/1.1\r\n");
+    for (unsigned i = 0; i < request->field_count; i++) {
+        switch (request->fields[i].known) {
+        case VC_FIELD_HOST:
+            put_text(&out, "Host: ");
+            put_span(&out, request->authority.at ? request->authority
+                                                 : request->fields[i].value);
+            put_text(&out, "\r\n");
+            break;
+        case VC_FIELD_UNKNOWN:
+        case VC_FIELD_SPECIAL:
+            put_field(&out, request, i);
+            break;
+        default: /* Written below, or of this connection only. */
+            break;
+        }
+    }
+    if (request->has_length) {
+        char text[40];
+        snprintf(text, sizeof(text), "Content-Length: %llu\r\n",
+                 (unsigned long long)request->content_length);
+        put_text(&out, text);
+    }
+    if (request->is_chunked) put_text(&out, "Transfer-Encoding: chunked\r\n");
+    if (!request->keeps_alive) put_text(&out, "Connection: close\r\n");
+    else if (request->is_http_1_0) put_text(&out, "Connection: keep-alive\r\n");
+    put_text(&out, "\r\n");
+    return out.end == last ? (size_t)(out.at - to) : 0;
+}
+
+/* --- Chunked bodies --------------------------------------------------------------------- */
+
+enum { SIZE, SIZE_SPACE, EXTENSION, SIZE_FEED, DATA, DATA_RETURN, DATA_FEED, TRAILER,
+       TRAILER_NAME, TRAILER_LINE, TRAILER_FEED, END_FEED, END };
+enum { SIZE_DIGITS = 15, SIZE_BYTES = 20, LINE_BYTES = 4096 };
+
+static vc_chunks_state refuse_chunk(const char **reason, const char *why) {
+    *reason = why;
+    return VC_CHUNKS_REFUSED;
+}
+
+vc_chunks_state vc_chunks_take(vc_chunks *chunks, const char *data, size_t length, size_t *used,
+                               char *to, size_t *written, const char **reason) {
+    static const char *const BAD =
+        "bad request: the body is not chunked as it says; allowed is a size in hexadecimal digits"
+        " before each chunk";
+    const char *at = data, *end = data + length;
+    char *out = to;
+    vc_chunks_state state = VC_CHUNKS_MORE;
+    while (at < end && chunks->state != END && state != VC_CHUNKS_REFUSED) {
+        uint8_t byte = (uint8_t)*at;
+        if (chunks->state != DATA && chunks->line++ > LINE_BYTES)
+            return refuse_chunk(reason, "bad request: a line of a chunked body is too long");
+        switch (chunks->state) {
+        case SIZE:
+            if (CLASSES[byte] & HEX) {
+                /* Zeros at the start do not count, but one digit is needed. */
+                chunks->digits = chunks->left ? chunks->digits + 1 : 1;
+                if (chunks->digits > SIZE_DIGITS || chunks->line > SIZE_BYTES)
+                    return refuse_chunk(reason, "bad request: a chunk is too large");
+                chunks->left = chunks->left << 4 | hex((char)byte);
+            } else if (!chunks->digits) {
+                return refuse_chunk(reason, BAD);
+            } else if (byte == '\r') {
+                chunks->state = SIZE_FEED;
+            } else if (byte == ';') {
+                chunks->state = EXTENSION;
+            } else if (byte == ' ' || byte == '\t') {
+                chunks->state = SIZE_SPACE;
+            } else {
+                return refuse_chunk(reason, BAD);
+            }
+            at++;
+            break;
+        case SIZE_SPACE: /* Some clients fill the line up; no digits may follow. */
+            if (byte == '\r') chunks->state = SIZE_FEED;
+            else if (byte != ' ' && byte != '\t') return refuse_chunk(reason, BAD);
+            at++;
+            break;
+        case EXTENSION:
+            if (byte == '\r') chunks->state = SIZE_FEED;
+            else if (!(CLASSES[byte] & VALUE)) return refuse_chunk(reason, BAD);
+            at++;
+            break;
+        case SIZE_FEED:
+            if (byte != '\n') return refuse_chunk(reason, BAD);
+            chunks->total += chunks->left;
+            chunks->state = chunks->left ? DATA : TRAILER;
+            chunks->digits = 0;
+            chunks->line = 0;
+            at++;
+            break;
+        case DATA: {
+            size_t some = (size_t)(end - at);
+            if (some > chunks->left) some = (size_t)chunks->left;
+            out += sprintf(out, "%zx\r\n", some);
+            memcpy(out, at, some);
+            out += some;
+            *out++ = '\r';
+            *out++ = '\n';
+            at += some;
+            chunks->left -= some;
+            if (!chunks->left) chunks->state = DATA_RETURN;
+            break;
+        }
+        case DATA_RETURN:
+        case DATA_FEED:
+            if (byte != (chunks->state == DATA_RETURN ? '\r' : '\n'))
+                return refuse_chunk(reason, BAD);
+            chunks->state = chunks->state == DATA_RETURN ? DATA_FEED : SIZE;
+            chunks->line = 0;
+            at++;
+            break;
+        case TRAILER: /* At the start of a line after the last chunk. */
+            if (byte == '\r') chunks->state = END_FEED;
+            else if (CLASSES[byte] & TOKEN) chunks->state = TRAILER_NAME;
+            else return refuse_chunk(reason, BAD);
+            at++;
+            break;
+        case TRAILER_NAME:
+            if (byte == ':') chunks->state = TRAILER_LINE;
+            else if (!(CLASSES[byte] & TOKEN)) return refuse_chunk(reason, BAD);
+            at++;
+            break;
+        case TRAILER_LINE:
+            if (byte == '\r') chunks->state = TRAILER_FEED;
+            else if (!(CLASSES[byte] & VALUE)) return refuse_chunk(reason, BAD);
+            at++;
+            break;
+        case TRAILER_FEED:
+        case END_FEED:
+            if (byte != '\n') return refuse_chunk(reason, BAD);
+            if (chunks->state == TRAILER_FEED) {
+                chunks->state = TRAILER;
+            } else {
+                chunks->state = END;
+                memcpy(out, "0\r\n\r\n", 5);
+                out += 5;
+            }
+            at++;
+            break;
+        default:
+            return refuse_chunk(reason, BAD);
+        }
+    }
+    *used = (size_t)(at - data);
+    *written = (size_t)(out - to);
+    return chunks->state == END ? VC_CHUNKS_END : VC_CHUNKS_MORE;
+}

@@ -1,0 +1,105 @@
+/* Requests as they arrive: the grammar of RFC 9112, without I/O.
+ *
+ * Stricter than many servers, because this one is followed by another parser: what two of them
+ * could read differently is refused. A head is the request line and the fields up to the empty
+ * line; every line ends with CR LF. */
+#ifndef VC_REQUEST_H
+#define VC_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    VC_HEAD_BYTES = 32768,      /* of the longest head */
+    VC_FIELDS = 100,            /* of a head, at most */
+    VC_TEXT_BYTES = 160,        /* of a text that says why a request was refused */
+};
+
+/* Methods that the gate treats differently; all others are VC_OTHER_METHOD, as is none. */
+typedef enum { VC_OTHER_METHOD, VC_GET, VC_HEAD, VC_PUT, VC_DELETE, VC_PROPFIND } vc_method;
+
+typedef struct {
+    const char *at;
+    size_t length;
+} vc_text;
+
+/* The fields that are known by name. */
+typedef enum {
+    VC_FIELD_UNKNOWN,
+    VC_FIELD_HOST,
+    VC_FIELD_CONTENT_LENGTH,
+    VC_FIELD_TRANSFER_ENCODING,
+    VC_FIELD_CONNECTION,
+    VC_FIELD_EXPECT,
+    VC_FIELD_HOP,           /* of this connection only: not passed on */
+    VC_FIELD_SPECIAL,       /* the answer may depend on it: a condition, a range, a token */
+} vc_field_name;
+
+typedef struct {
+    vc_text name, value;    /* of the value, without the white space around it */
+    vc_field_name known;
+} vc_field;
+
+/* A head. All texts are parts of the bytes that were parsed. */
+typedef struct {
+    size_t length;          /* of the head, with its empty line */
+    vc_method method;
+    vc_text method_text;
+    vc_text path;           /* begins with a slash, or is "*"; percent-encoded, but valid */
+    vc_text query;          /* after the question mark; at == NULL: there is none */
+    vc_text authority;      /* of an absolute target; at == NULL: there is none */
+    bool is_http_1_0;
+    bool keeps_alive;       /* the client wants to use the connection again */
+    bool awaits_continue;   /* it waits for "100 Continue" */
+    bool is_chunked;
+    bool has_length;
+    bool is_special;        /* there is a field of VC_FIELD_SPECIAL */
+    uint64_t content_length;
+    unsigned field_count;
+    vc_field fields[VC_FIELDS];
+    /* Of a head that is refused: what the answer says. */
+    int status;
+    char reason[VC_TEXT_BYTES];
+} vc_request;
+
+typedef enum { VC_HEAD_INCOMPLETE, VC_HEAD_COMPLETE, VC_HEAD_REFUSED } vc_head;
+
+/* Parse the head at the start of some bytes; empty lines before it must be skipped already.
+ * `scanned` is 0 for the first bytes of a head; pass it again when more bytes have arrived, so
+ * that none is searched twice. */
+vc_head vc_request_parse(const char *data, size_t length, size_t *scanned,
+                         vc_request *request);
+
+/* Decode a valid path; returns the bytes written, at most path.length. */
+size_t vc_path_decode(vc_text path, char *to);
+
+/* Write the head again, in the one form that bjoern's parser cannot misread: no fields of this
+ * connection only, each name once, one framing. `to` has VC_PASSED_BYTES. Returns the length;
+ * 0: it does not fit. */
+enum { VC_PASSED_BYTES = VC_HEAD_BYTES + 4096 };
+size_t vc_request_write(const vc_request *request, char *to);
+
+/* --- Chunked bodies ----------------------------------------------------------------- */
+
+typedef struct {
+    int state;
+    unsigned digits;
+    uint64_t left;          /* bytes of this chunk that are to come */
+    uint64_t line;          /* bytes of this line, or of the trailers */
+    uint64_t total;         /* bytes of the chunks that began */
+} vc_chunks;
+
+typedef enum { VC_CHUNKS_MORE, VC_CHUNKS_END, VC_CHUNKS_REFUSED } vc_chunks_state;
+
+/* Take the bytes of a body that was sent in chunks.
+ *   used     how many of `length` bytes belong to the body;
+ *   to       what they say in chunks of our own, without extensions and trailers: at most
+ *            VC_CHUNKS_ROOM(length) bytes;
+ *   written  how many.
+ * After VC_CHUNKS_REFUSED, `reason` says why. `chunks` is 0 at first. */
+#define VC_CHUNKS_ROOM(length) ((length) + 32)
+vc_chunks_state vc_chunks_take(vc_chunks *chunks, const char *data, size_t length, size_t *used,
+                               char *to, size_t *written, const char **reason);
+
+#endif

@@ -1,0 +1,128 @@
+"""
+The gate: C code between the clients and bjoern, if bjoern was built with it.
+
+It checks requests before bjoern's parser sees them, passes them one at a time, ends slow
+and idle connections, and answers plain GETs without Python. `_gate/gate.h` describes it;
+`tools/setup.sh` builds bjoern with it. docs/OPERATIONS.md says what is missing without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from volcache.http.app import ALLOW
+from volcache.http.content_types import TYPES
+from volcache.store.native import make_gate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache.http.app import App
+    from volcache.store._core._native import Gate
+
+_logger: Final = logging.getLogger("volcache.server")
+
+# Descriptors that connections leave to files that are opened while serving.
+_RESERVED_DESCRIPTORS: Final = 64
+_CONNECTIONS_MIN: Final = 8
+# More than a machine has memory for; the limit may be "unlimited".
+_CONNECTIONS_MAX: Final = 1 << 20
+
+
+class Timeouts(NamedTuple):
+    """Seconds after which a connection is closed; 0 = never."""
+
+    head: float  # from the first byte of a request's head to its end
+    idle: float  # without a request
+    transfer: float  # without progress of a body or of an answer
+
+
+class _Log:
+    """The `GateLog`: writes events."""
+
+    def full(self, open_: int, closed_idle: int, turned_away: int) -> None:
+        """Log that there were too many connections."""
+        _logger.warning(
+            "connections.full open=%d closed_idle=%d turned_away=%d",
+            open_,
+            closed_idle,
+            turned_away,
+        )
+
+    def failed(self, error: BaseException) -> None:
+        """Log a bug."""
+        _logger.error("gate.failed error=%r", str(error), exc_info=error)
+
+
+def raise_descriptor_limit() -> None:
+    """Let the process open as many files and connections as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # Some kernels refuse an unlimited number.
+        _logger.warning(
+            "descriptors.limited limit=%d allowed=%d error=%r", soft, hard, str(error)
+        )
+
+
+def connections_max() -> int:
+    """Return how many connections leave enough descriptors for files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _CONNECTIONS_MAX
+    used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - Only counted.
+    free = soft - used - _RESERVED_DESCRIPTORS
+    return min(max(free, _CONNECTIONS_MIN), _CONNECTIONS_MAX)
+
+
+def open_gate(
+    app: App,
+    link: int,
+    *,
+    timeouts: Timeouts,
+    threads: int,
+    log_answer: Callable[..., None] | None = None,
+) -> Gate | None:
+    """
+    Install the gate in bjoern, or log why there is none.
+
+    Args:
+        app: Defines every answer; its counters are those of the gate, too.
+        link: From `bjoern.gate_link`.
+        timeouts: Of connections.
+        threads: That read records which are not in memory.
+        log_answer: Called for each answer of the gate: `AccessLog.add_native`.
+
+    Returns:
+        The gate, to be closed before the store; None without one.
+    """
+    gate = None
+    reason = "bjoern was built without it" if not link else "there is no native core"
+    try:
+        gate = link and make_gate(
+            app,
+            app.cache.store.core_parts(),
+            TYPES,
+            link=link,
+            allow=ALLOW[1],
+            # The hot tier counts reads, and is asked first, in Python.
+            answers=not app.cache.has_hot_tier,
+            log=_Log(),
+            log_answer=log_answer,
+            threads=threads,
+            connections=connections_max(),
+            head_timeout=timeouts.head,
+            idle_timeout=timeouts.idle,
+            transfer_timeout=timeouts.transfer,
+        )
+    except ImportError as error:
+        reason = str(error)
+    if not gate:
+        _logger.warning("gate.missing reason=%r", reason)
+        return None
+    return gate

@@ -1,0 +1,620 @@
+"""Slow, idle and too many connections to a real instance."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import selectors
+import socket
+import sys
+import time
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from support.gate import NEEDS_GATE
+from support.process import SOURCE, ServerProcess
+from support.waiting import comes_true, wait_until
+from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, NEEDS_GATE]
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+SETTINGS: Final = {"volume_size": 16 * MIB, "volume_num": 2, "sync_mode": "none"}
+HEAD_TIMEOUT: Final = 1.0
+IDLE_TIMEOUT: Final = 1.5
+TRANSFER_TIMEOUT: Final = 1.0
+# By how much the measured time may exceed a limit: the machine may be busy.
+SLACK: Final = 5.0
+MANY: Final = 10_000
+LARGE: Final = b"0123456789abcdef" * (MIB // 16)
+GET_KEY: Final = request_bytes("GET", "/key")
+HALF_BODY: Final = b"PUT /key HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nhalf"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Yield an instance with short limits, and with `/key` and `/large`."""
+    limits = {
+        "head_timeout": HEAD_TIMEOUT,
+        "idle_timeout": IDLE_TIMEOUT,
+        "transfer_timeout": TRANSFER_TIMEOUT,
+    }
+    folder = tmp_path_factory.mktemp("timeouts")
+    with ServerProcess(folder / "data", settings=SETTINGS | limits) as running:
+        exchange(running.port, "PUT", "/key", b"value")
+        exchange(running.port, "PUT", "/large", LARGE)
+        yield running
+        assert running.is_running
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[ServerProcess]:
+    """Yield an instance with the limits of the settings, and with `/key`."""
+    with ServerProcess(tmp_path / "data", settings=SETTINGS) as running:
+        exchange(running.port, "PUT", "/key", b"value")
+        yield running
+
+
+def descriptors(server: ServerProcess) -> int:
+    """Return how many files the instance has open."""
+    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
+
+
+def connections_of(server: ServerProcess) -> dict[str, Any]:
+    """Return what an instance has counted of its connections."""
+    stats = json.loads(exchange(server.port, "GET", "/-/stats").body)
+    found: dict[str, Any] = stats["server"]
+    assert found["gate"] is True
+    return found
+
+
+def connect(server: ServerProcess) -> socket.socket:
+    """Open a connection."""
+    return socket.create_connection(("127.0.0.1", server.port), ANSWER_SECONDS)
+
+
+def read_to_the_end(connection: socket.socket) -> bytes:
+    """Read until the connection is closed in order; a reset is an error."""
+    received = b""
+    while piece := connection.recv(1 << 16):
+        received += piece
+    return received
+
+
+def assert_timed_out(received: bytes) -> None:
+    """Check that an answer is a 408 of one line."""
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert b"\r\nConnection: close" in head
+    assert b"\r\nContent-Type: text/plain; charset=utf-8\r\n" in head
+    assert body.endswith(b"; try again\n")
+    assert body.count(b"\n") == 1
+
+
+# --- Time limits -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "start", [b"G", b"\r", b"\r\nGET /", GET_KEY[:-2], GET_KEY[:-1]]
+)
+@pytest.mark.parametrize("before", [b"", GET_KEY])
+def test_head_that_is_not_completed_gets_408(
+    server: ServerProcess, start: bytes, before: bytes
+) -> None:
+    """After the time for a head; on a new connection and on a used one."""
+    with Talk(server.port) as client:
+        if before:
+            client.send(before)
+            assert client.read().body == b"value"
+        began = time.monotonic()
+        client.send(start)
+        received = read_to_the_end(client.socket)
+        took = time.monotonic() - began
+    assert_timed_out(received)
+    assert HEAD_TIMEOUT - 0.1 < took < HEAD_TIMEOUT + SLACK
+
+
+def test_time_for_a_head_is_not_extended_by_its_bytes(server: ServerProcess) -> None:
+    """One that sends a byte now and then has no more time than others."""
+    with connect(server) as client:
+        began = time.monotonic()
+        client.sendall(b"GET /key HTTP/1.1\r\nHost: t\r\nX: ")
+        client.settimeout(0.1)
+        received = b""
+        while not received and time.monotonic() < began + HEAD_TIMEOUT + SLACK:
+            with suppress(TimeoutError):
+                received = client.recv(1 << 16)
+            with suppress(BrokenPipeError, ConnectionResetError):
+                client.sendall(b"x")
+        took = time.monotonic() - began
+    assert_timed_out(received)
+    assert HEAD_TIMEOUT - 0.1 < took < HEAD_TIMEOUT + SLACK
+
+
+BODIES: Final = {
+    "half": HALF_BODY,
+    "none": HALF_BODY[:-4],
+    "chunk": b"PUT /key HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf",
+    "end": b"PUT /key HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+    "GET": b"GET /key HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nhalf",
+    "large": b"PUT /key HTTP/1.1\r\nHost: t\r\nContent-Length: 300000\r\n\r\n"
+    + b"x" * 200_000,
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_body_that_stops_gets_408_and_is_not_stored(
+    server: ServerProcess, name: str
+) -> None:
+    """After the time for a transfer; the old value stays."""
+    with connect(server) as client:
+        began = time.monotonic()
+        client.sendall(BODIES[name])
+        received = read_to_the_end(client)
+        took = time.monotonic() - began
+    assert_timed_out(received)
+    assert TRANSFER_TIMEOUT - 0.1 < took < TRANSFER_TIMEOUT + SLACK
+    assert exchange(server.port, "GET", "/key").body == b"value"
+
+
+def test_body_that_is_expected_and_does_not_come_gets_408(
+    server: ServerProcess,
+) -> None:
+    """After `100 Continue`."""
+    with Talk(server.port) as client:
+        expect = b"\r\nExpect: 100-continue\r\n\r\n"
+        client.send(HALF_BODY[:-4].replace(b"\r\n\r\n", expect))
+        assert client.read().status == 100
+        assert client.read().status == 408
+        assert client.has_ended()
+    assert exchange(server.port, "GET", "/key").body == b"value"
+
+
+def test_body_that_trickles_gets_408(server: ServerProcess) -> None:
+    """A byte now and then does not extend the time without end."""
+    with connect(server) as client:
+        client.sendall(b"PUT /key HTTP/1.1\r\nHost: t\r\nContent-Length: 9000\r\n\r\n")
+        client.settimeout(0.1)
+        received = b""
+
+        def is_answered() -> bool:
+            nonlocal received
+            with suppress(BrokenPipeError, ConnectionResetError):
+                client.sendall(b"x")
+            with suppress(TimeoutError):
+                received = client.recv(1 << 16)
+            return bool(received)
+
+        wait_until(is_answered, "an answer")
+    assert_timed_out(received)
+    assert exchange(server.port, "GET", "/key").body == b"value"
+
+
+@pytest.mark.parametrize("header", ["", "Authorization: x"])
+def test_client_that_does_not_read_its_answer_is_disconnected(
+    server: ServerProcess, header: str
+) -> None:
+    """By the gate and by bjoern; it cannot hold its 20 MiB for ever."""
+    before = connections_of(server)["closed"]["transfer"]
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(ANSWER_SECONDS)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(request_bytes("GET", "/large", None, header) * 20)
+        wait_until(
+            lambda: connections_of(server)["closed"]["transfer"] > before,
+            "the connection to be closed",
+        )
+        received = 0
+        with suppress(ConnectionResetError):
+            while piece := client.recv(1 << 20):
+                received += len(piece)
+    assert received < 20 * MIB
+    assert exchange(server.port, "GET", "/large").body == LARGE
+
+
+@pytest.mark.parametrize("before", [b"", GET_KEY, b"\r\n"])
+def test_idle_connection_is_closed_without_a_word(
+    server: ServerProcess, before: bytes
+) -> None:
+    """A new one, one that was used, and one that sent an empty line."""
+    with Talk(server.port) as client:
+        began = time.monotonic()
+        client.send(before)
+        if before == GET_KEY:
+            assert client.read().body == b"value"
+        assert client.has_ended()
+        took = time.monotonic() - began
+    assert IDLE_TIMEOUT - 0.1 < took < IDLE_TIMEOUT + SLACK
+
+
+def test_connection_in_use_is_not_closed(server: ServerProcess) -> None:
+    """Each request begins the time anew, whoever answers it."""
+    began = time.monotonic()
+    with Talk(server.port) as by_gate, Talk(server.port) as by_app:
+        while time.monotonic() < began + 2 * IDLE_TIMEOUT:
+            assert by_gate.exchange("GET", "/key").body == b"value"
+            assert by_app.exchange("PUT", "/used", b"").status == 200
+            time.sleep(IDLE_TIMEOUT / 5)
+
+
+def test_slow_but_steady_client_is_served(server: ServerProcess) -> None:
+    """Its body and its reading take longer than the limit, but never pause so long."""
+    pause = TRANSFER_TIMEOUT / 4
+    with Talk(server.port) as client:
+        client.send(b"PUT /slow HTTP/1.1\r\nHost: t\r\nContent-Length: 12000\r\n\r\n")
+        for _ in range(6):
+            client.send(b"x" * 2000)
+            time.sleep(pause)
+        assert client.read("PUT").status == 200
+        client.send(
+            b"PUT /slow2 HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        for _ in range(6):
+            client.send(b"7d0\r\n" + b"x" * 2000 + b"\r\n")
+            time.sleep(pause)
+        client.send(b"0\r\n\r\n")
+        assert client.read("PUT").status == 200
+        assert client.exchange("GET", "/slow").body == b"x" * 12000
+        assert client.exchange("GET", "/slow2").body == b"x" * 12000
+
+
+@pytest.mark.parametrize("header", ["", "Authorization: x"])
+def test_slow_but_steady_reader_gets_everything(
+    server: ServerProcess, header: str
+) -> None:
+    """Four values that fit into no buffer, in more time than the limit."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * KIB)
+        client.settimeout(ANSWER_SECONDS)
+        client.connect(("127.0.0.1", server.port))
+        requests = request_bytes("GET", "/large", None, header) * 3
+        client.sendall(
+            requests + request_bytes("GET", "/large", None, "Connection: close")
+        )
+        received = bytearray()
+        pauses = 0
+        while piece := client.recv(64 * KIB):
+            received += piece
+            if len(received) // (MIB // 2) > pauses:
+                pauses += 1
+                time.sleep(TRANSFER_TIMEOUT / 4)
+    assert pauses >= 8
+    answers = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
+    assert [a.partition(b"\r\n\r\n")[2] == LARGE for a in answers] == [True] * 4
+
+
+def test_slow_connections_neither_delay_others_nor_stay(server: ServerProcess) -> None:
+    """200 of them send a byte now and then; each gets 408."""
+    at_first = descriptors(server)
+    with ExitStack() as opened, selectors.DefaultSelector() as waiting:
+        for _ in range(200):
+            client = opened.enter_context(connect(server))
+            client.sendall(b"GET /key HTTP/1.1\r\nHost: t\r\nX: ")
+            client.settimeout(0)
+            waiting.register(client, selectors.EVENT_READ)
+        slowest = 0.0
+        answered = 0
+
+        def all_are_answered() -> bool:
+            nonlocal slowest, answered
+            for key in list(waiting.get_map().values()):
+                with suppress(OSError):
+                    os.write(key.fd, b"x")
+            began = time.monotonic()
+            assert exchange(server.port, "GET", "/key").body == b"value"
+            slowest = max(slowest, time.monotonic() - began)
+            for key, _ in waiting.select(0.05):
+                assert_timed_out(os.read(key.fd, 4096))
+                waiting.unregister(key.fileobj)
+                answered += 1
+            return answered == 200
+
+        wait_until(all_are_answered, "200 answers")
+        assert slowest < 1
+        wait_until(
+            lambda: descriptors(server) <= at_first, "the connections to be closed"
+        )
+
+
+def test_closed_connections_are_counted_by_reason(server: ServerProcess) -> None:
+    """One at each limit."""
+    before = connections_of(server)
+    with (
+        Talk(server.port) as idle,
+        Talk(server.port) as head,
+        Talk(server.port) as body,
+    ):
+        head.send(GET_KEY[:9])
+        body.send(HALF_BODY)
+        now = connections_of(server)
+        assert now["accepted"] == before["accepted"] + 4  # With the statistics.
+        assert now["open"] >= 4
+        assert head.read().status == body.read().status == 408
+        assert idle.has_ended()
+    after = connections_of(server)
+    for reason in ("idle", "head", "transfer"):
+        assert after["closed"][reason] == before["closed"][reason] + 1, reason
+    assert after["closed"]["room"] == after["turned_away"] == 0
+
+
+def test_limits_of_zero_are_none(tmp_path: Path) -> None:
+    """Nothing is closed within a time that is too long for the other instance."""
+    limits = dict.fromkeys(("head_timeout", "idle_timeout", "transfer_timeout"), 0)
+    with (
+        ServerProcess(tmp_path, settings=SETTINGS | limits) as server,
+        Talk(server.port) as idle,
+        Talk(server.port) as head,
+        Talk(server.port) as body,
+    ):
+        idle.exchange("PUT", "/key", b"value")
+        head.send(GET_KEY[:9])
+        body.send(HALF_BODY)
+        time.sleep(IDLE_TIMEOUT)
+        assert idle.exchange("GET", "/key").body == b"value"
+        head.send(GET_KEY[9:])
+        assert head.read().body == b"value"
+        body.send(b" more")
+        assert body.read("PUT").status == 200
+        assert idle.exchange("GET", "/key").body == b"half more"
+
+
+# --- Many connections ------------------------------------------------------------------
+
+
+def test_thousands_of_connections_are_all_served(patient: ServerProcess) -> None:
+    """Each of them twice, while all are open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = MANY if hard == resource.RLIM_INFINITY else min(MANY, hard - 500)
+    if count < MANY // 4:
+        pytest.skip(f"only {hard} descriptors are allowed here")
+    at_first = descriptors(patient)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 300, hard))
+    try:
+        with ExitStack() as opened:
+            clients = [opened.enter_context(connect(patient)) for _ in range(count)]
+            for header in ("", "Authorization: x"):
+                request = request_bytes("GET", "/key", None, header)
+                for first in range(0, count, 100):
+                    for client in clients[first : first + 100]:
+                        client.sendall(request)
+                    for client in clients[first : first + 100]:
+                        received = client.recv(4096)
+                        assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+                        assert received.endswith(b"\r\n\r\nvalue")
+            assert connections_of(patient)["open"] > count
+            assert exchange(patient.port, "GET", "/key").body == b"value"
+        wait_until(
+            lambda: descriptors(patient) <= at_first + 1, "all connections to be closed"
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "connections.full" not in patient.stderr
+
+
+class LimitedServer(ServerProcess):
+    """An instance that may open few files."""
+
+    limit = 120
+
+    def command(self) -> Sequence[str | Path]:
+        """Return the command after another that sets the limit for it."""
+        limits = f'ulimit -n {self.limit} && exec "$@"'
+        return ["sh", "-c", limits, "sh", sys.executable, SOURCE]
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[LimitedServer]:
+    """Yield an instance that has room for some dozens of connections."""
+    with LimitedServer(tmp_path / "data", settings=SETTINGS) as running:
+        exchange(running.port, "PUT", "/key", b"value")
+        yield running
+        assert exchange(running.port, "GET", "/key").body == b"value"
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Return whether a connection was closed, without waiting."""
+    connection.settimeout(0)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    finally:
+        connection.settimeout(ANSWER_SECONDS)
+
+
+def test_oldest_idle_connections_make_room_for_new_ones(limited: LimitedServer) -> None:
+    """All new ones are served; one line in the log says that there were too many."""
+    with ExitStack() as opened:
+        clients = []
+        for _ in range(2 * limited.limit):
+            client = opened.enter_context(Talk(limited.port))
+            assert client.exchange("GET", "/key").body == b"value"
+            clients.append(client)
+        wait_until(lambda: "connections.full" in limited.stderr, "a line in the log")
+        closed = [is_closed(client.socket) for client in clients]
+        kept = closed.count(False)
+        assert closed == [True] * (len(clients) - kept) + [False] * kept
+        assert 8 <= kept < limited.limit
+        # Those that stay can be used, in any order.
+        for client in reversed(clients[-kept:]):
+            assert client.exchange("GET", "/key").body == b"value"
+        counted = connections_of(limited)
+        assert counted["closed"]["room"] >= 2 * limited.limit - kept
+        assert counted["open"] <= counted["limit"] == kept
+    assert limited.stderr.count("connections.full") == 1
+
+
+def fill(limited: LimitedServer, opened: ExitStack, data: bytes) -> list[socket.socket]:
+    """Open connections that are not idle until one is turned away; return the others."""
+    busy: list[socket.socket] = []
+    while len(busy) < limited.limit:
+        client = opened.enter_context(connect(limited))
+        client.sendall(data)
+        busy.append(client)
+        if comes_true(partial(is_closed_or_answered, client), 0.04):
+            break
+    turned_away = [client for client in busy if is_closed_or_answered(client)]
+    assert turned_away
+    return [client for client in busy if client not in turned_away]
+
+
+@pytest.mark.parametrize("data", [HALF_BODY, GET_KEY[:-2]])
+def test_connections_beyond_the_limit_get_503_while_all_others_are_busy(
+    limited: LimitedServer, data: bytes
+) -> None:
+    """Without using the CPU; when one ends, the next is served."""
+    with ExitStack() as opened:
+        busy = fill(limited, opened, data)
+        assert len(busy) >= 8
+        for _ in range(50):
+            with connect(limited) as client:
+                answer = read_to_the_end(client)
+            assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+            assert b"\r\nRetry-After: 1\r\n" in answer
+            assert b"\r\nConnection: close\r\n" in answer
+            assert answer.endswith(b"\r\n\r\ntoo many connections; try again later\n")
+        assert cpu_seconds_of_one(limited) < 0.3
+        # Without waiting for another request.
+        wait_until(lambda: "connections.full" in limited.stderr, "a line in the log")
+        assert "turned_away=" in limited.stderr
+        busy.pop().close()
+        assert comes_true(lambda: is_served(limited)), "a free place is not used"
+
+
+def is_served(server: ServerProcess) -> bool:
+    """Return whether a new connection is answered."""
+    with connect(server) as client, suppress(ConnectionError):
+        client.sendall(GET_KEY)
+        return client.recv(4096).endswith(b"value")
+    return False
+
+
+def cpu_seconds_of_one(server: ServerProcess) -> float:
+    """Return how many seconds of CPU an instance uses in a second."""
+
+    def used() -> float:
+        text = Path(f"/proc/{server.pid}/stat").read_text()
+        ticks = text.rpartition(") ")[2].split()[11:13]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+    before = used()
+    time.sleep(1)
+    return used() - before
+
+
+def test_instance_without_connections_uses_no_cpu(patient: ServerProcess) -> None:
+    """Nor with idle ones, or with requests whose other half is missing."""
+    with ExitStack() as opened:
+        for data in (b"", GET_KEY[:-2], HALF_BODY, GET_KEY):
+            client = opened.enter_context(connect(patient))
+            client.sendall(data)
+        assert exchange(patient.port, "GET", "/key").status == 200
+        assert cpu_seconds_of_one(patient) < 0.1
+
+
+def test_shortage_of_descriptors_lowered_while_serving_is_survived(
+    patient: ServerProcess,
+) -> None:
+    """Below what the instance counts with: idle ones are closed, others get 503."""
+    at_first = descriptors(patient)
+    limit = at_first + 12
+    resource.prlimit(patient.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    with ExitStack() as opened:
+        for _ in range(40):
+            idle = opened.enter_context(Talk(patient.port))
+            assert idle.exchange("GET", "/key").body == b"value"
+        busy = [opened.enter_context(connect(patient)) for _ in range(60)]
+        for client in busy:
+            with suppress(ConnectionError):
+                client.sendall(HALF_BODY)
+        wait_until(
+            lambda: sum(map(is_closed_or_answered, busy)) >= 40,
+            "them to be turned away",
+        )
+        assert cpu_seconds_of_one(patient) < 0.3
+        wait_until(lambda: "connections.full" in patient.stderr, "a line in the log")
+    assert comes_true(lambda: is_served(patient)), "no connection is accepted any more"
+
+
+def is_closed_or_answered(connection: socket.socket) -> bool:
+    """Return whether something has arrived, without taking it."""
+    connection.settimeout(0)
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    finally:
+        connection.settimeout(ANSWER_SECONDS)
+    return True
+
+
+# --- The end ---------------------------------------------------------------------------
+
+
+def test_open_connections_do_not_delay_the_end(patient: ServerProcess) -> None:
+    """Idle ones, halves of requests, refused ones, and answers nobody reads."""
+    exchange(patient.port, "PUT", "/large", LARGE)
+    with ExitStack() as opened:
+        for data in (
+            b"",
+            GET_KEY,
+            GET_KEY[:-2],
+            HALF_BODY,
+            b"bad\r\n\r\n",
+            request_bytes("GET", "/large") * 20,
+            request_bytes("GET", "/large", None, "Authorization: x") * 20,
+        ):
+            for _ in range(5):
+                client = opened.enter_context(connect(patient))
+                client.sendall(data)
+        assert exchange(patient.port, "GET", "/key").body == b"value"
+        began = time.monotonic()
+        assert patient.terminate() == 0
+        assert time.monotonic() - began < 3 + SLACK
+    patient.start()
+    assert exchange(patient.port, "GET", "/key").body == b"value"
+
+
+def test_idle_connections_are_closed_at_once_at_the_end(
+    patient: ServerProcess,
+) -> None:
+    """Long before the deadline, whoever answered on them last."""
+    with ExitStack() as opened:
+        for number in range(30):
+            client = opened.enter_context(Talk(patient.port))
+            if number % 3 == 1:
+                client.exchange("GET", "/key")
+            if number % 3 == 2:
+                client.exchange("PUT", "/other", b"")
+        began = time.monotonic()
+        assert patient.terminate() == 0
+        assert time.monotonic() - began < 2
+
+
+def test_request_in_progress_is_answered_at_the_end(patient: ServerProcess) -> None:
+    """A body that continues while the instance stops."""
+    with Talk(patient.port) as client:
+        client.send(HALF_BODY)
+        assert exchange(patient.port, "GET", "/key").body == b"value"
+        patient.process.terminate()
+        wait_until(lambda: "stop.started" in patient.stderr, "the stop to begin")
+        client.send(b" more")
+        assert client.read("PUT").status == 200
+        assert client.has_ended()
+        assert patient.wait() == 0
+    patient.start()
+    assert exchange(patient.port, "GET", "/key").body == b"half more"

@@ -1,0 +1,519 @@
+/* Reads any bytes as the head of a request and as a chunked body.
+ *
+ *     request_fuzz FILE...             read files
+ *     request_fuzz -r SECONDS SEED     change valid requests at random
+ *
+ * A head that is written again says the same as before, and is written as it is from then on.
+ * A body says the same to the decoder and to a simple one. Both say the same if the bytes
+ * arrive in pieces. With -DVC_FUZZER it is a target of libFuzzer. Any failed check aborts. */
+#define _GNU_SOURCE
+#include "request.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
+            abort(); \
+        } \
+    } while (0)
+
+static uint64_t heads_read, complete, refused, bodies_read, whole_bodies;
+
+static uint64_t next_random(uint64_t *state) {
+    uint64_t x = *state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static void *allocated(size_t bytes) {
+    void *memory = malloc(bytes ? bytes : 1);
+    CHECK(memory);
+    return memory;
+}
+
+/* A copy that ends where its memory ends: ASan sees a read behind it. */
+static char *copied(const char *data, size_t length) {
+    char *memory = allocated(length);
+    if (length) memcpy(memory, data, length);
+    return memory;
+}
+
+static size_t some_piece(uint64_t *state, size_t left) {
+    size_t piece = 1 + next_random(state) % (next_random(state) % 4 ? 12 : 3000);
+    return piece < left ? piece : left;
+}
+
+/* --- One head ----------------------------------------------------------------------- */
+
+static bool is_equal(vc_text a, vc_text b) {
+    return a.length == b.length && !a.at == !b.at && (!a.at || !memcmp(a.at, b.at, a.length));
+}
+
+static bool is_same_name(vc_text a, vc_text b) {
+    return a.length == b.length && !strncasecmp(a.at, b.at, a.length);
+}
+
+static bool is_inside(vc_text text, const char *data, size_t length) {
+    return text.at >= data && text.at + text.length <= data + length;
+}
+
+static void check_inside(const vc_request *request, const char *data) {
+    size_t length = request->length;
+    CHECK(is_inside(request->method_text, data, length));
+    /* A target without a path has one that is not among the bytes. */
+    CHECK(is_inside(request->path, data, length) || is_equal(request->path, (vc_text){"/", 1}));
+    CHECK(!request->query.at || is_inside(request->query, data, length));
+    CHECK(!request->authority.at || is_inside(request->authority, data, length));
+    CHECK(request->field_count <= VC_FIELDS);
+    for (unsigned i = 0; i < request->field_count; i++) {
+        const vc_field *field = &request->fields[i];
+        CHECK(field->name.length && is_inside(field->name, data, length));
+        CHECK(is_inside(field->value, data, length));
+    }
+}
+
+static void check_same_values(const vc_request *a, const vc_request *b) {
+    static char decoded[2][VC_HEAD_BYTES];
+    CHECK(a->method == b->method && is_equal(a->method_text, b->method_text));
+    size_t length = vc_path_decode(a->path, decoded[0]);
+    CHECK(length <= a->path.length && vc_path_decode(b->path, decoded[1]) == length);
+    CHECK(!memcmp(decoded[0], decoded[1], length) && is_equal(a->query, b->query));
+    CHECK(a->is_http_1_0 == b->is_http_1_0 && a->keeps_alive == b->keeps_alive);
+    CHECK(a->is_chunked == b->is_chunked && a->has_length == b->has_length);
+    CHECK(a->content_length == b->content_length && a->is_special == b->is_special);
+}
+
+/* The head arrives in pieces. */
+static void check_pieces(const char *data, size_t length, vc_head state,
+                         const vc_request *whole, uint64_t *random) {
+    static vc_request request;
+    size_t scanned = 0, have = 0;
+    vc_head now = VC_HEAD_INCOMPLETE;
+    while (have < length && now == VC_HEAD_INCOMPLETE) {
+        have += some_piece(random, length - have);
+        char *copy = copied(data, have);
+        now = vc_request_parse(copy, have, &scanned, &request);
+        if (now == VC_HEAD_COMPLETE) {
+            CHECK(request.length == whole->length && request.length <= have);
+            check_inside(&request, copy);
+            check_same_values(whole, &request);
+            CHECK(request.awaits_continue == whole->awaits_continue);
+            CHECK(is_equal(request.authority, whole->authority));
+            CHECK(request.field_count == whole->field_count);
+        }
+        free(copy);
+    }
+    CHECK(now == state || !length);
+    /* One that is too long may be refused for that, or for what is in it. */
+    CHECK(state != VC_HEAD_REFUSED || request.status == whole->status ||
+          length >= VC_HEAD_BYTES);
+}
+
+static bool is_passed(const vc_field *field) {
+    return field->known == VC_FIELD_UNKNOWN || field->known == VC_FIELD_SPECIAL ||
+           field->known == VC_FIELD_HOST;
+}
+
+/* Whether a value is what the fields of a name from `first` on say together. */
+static bool is_joined(const vc_request *from, unsigned first, vc_text value) {
+    static char expected[2 * VC_HEAD_BYTES];
+    size_t length = 0;
+    for (unsigned i = first; i < from->field_count; i++) {
+        const vc_field *field = &from->fields[i];
+        if (!is_same_name(field->name, from->fields[first].name)) continue;
+        if (i > first && field->value.length) {
+            memcpy(expected + length, ", ", 2);
+            length += 2;
+        }
+        memcpy(expected + length, field->value.at, field->value.length);
+        length += field->value.length;
+    }
+    if (from->fields[first].known == VC_FIELD_HOST && from->authority.at)
+        return is_equal(from->authority, value);
+    /* Without the white space around it. */
+    size_t start = 0;
+    while (start < length && expected[start] == ' ') start++;
+    return is_equal((vc_text){expected + start, length - start}, value);
+}
+
+/* The fields that were passed on are those of the head, in their order and each name once. */
+static void check_fields(const vc_request *first, const vc_request *second) {
+    unsigned at = 0;
+    for (unsigned i = 0; i < first->field_count; i++) {
+        const vc_field *field = &first->fields[i];
+        bool is_first = is_passed(field);
+        for (unsigned j = 0; j < i && is_first; j++)
+            is_first = !is_same_name(first->fields[j].name, field->name);
+        if (!is_first) continue;
+        CHECK(at < second->field_count);
+        CHECK(is_same_name(second->fields[at].name, field->name));
+        CHECK(is_joined(first, i, second->fields[at].value));
+        at++;
+    }
+    for (; at < second->field_count; at++) {
+        const vc_field *field = &second->fields[at];
+        CHECK(field->known == VC_FIELD_CONTENT_LENGTH || field->known == VC_FIELD_CONNECTION ||
+              field->known == VC_FIELD_TRANSFER_ENCODING);
+    }
+    for (unsigned i = 0; i < second->field_count; i++)
+        for (unsigned j = 0; j < i; j++)
+            CHECK(!is_same_name(second->fields[i].name, second->fields[j].name));
+}
+
+static void check_written(const vc_request *first) {
+    static vc_request second;
+    char *written = allocated(VC_PASSED_BYTES), *again = allocated(VC_PASSED_BYTES);
+    size_t scanned = 0, length = vc_request_write(first, written);
+    CHECK(length && length <= VC_PASSED_BYTES);
+    /* It may be longer than before, and too long to be parsed. */
+    if (length <= VC_HEAD_BYTES) {
+        char *copy = copied(written, length);
+        CHECK(vc_request_parse(copy, length, &scanned, &second) == VC_HEAD_COMPLETE);
+        CHECK(second.length == length && !second.authority.at && !second.awaits_continue);
+        check_same_values(first, &second);
+        check_fields(first, &second);
+        CHECK(vc_request_write(&second, again) == length && !memcmp(written, again, length));
+        free(copy);
+    } else {
+        CHECK(first->length > VC_HEAD_BYTES - 1024);
+    }
+    free(written);
+    free(again);
+}
+
+/* Returns the length of the head, 0 if it is not complete. */
+static size_t check_head(const char *data, size_t length, uint64_t *random) {
+    static vc_request request;
+    char *copy = copied(data, length);
+    size_t scanned = 0;
+    vc_head state = vc_request_parse(copy, length, &scanned, &request);
+    heads_read++;
+    if (state == VC_HEAD_REFUSED) {
+        CHECK(request.status >= 400 && request.status <= 505 && *request.reason);
+        CHECK(memchr(request.reason, 0, VC_TEXT_BYTES));
+        refused++;
+    }
+    if (state == VC_HEAD_COMPLETE) {
+        CHECK(request.length <= length && request.length <= VC_HEAD_BYTES);
+        CHECK(!memcmp(copy + request.length - 4, "\r\n\r\n", 4));
+        check_inside(&request, copy);
+        check_written(&request);
+        complete++;
+    }
+    check_pieces(data, length, state, &request, random);
+    free(copy);
+    return state == VC_HEAD_COMPLETE ? request.length : 0;
+}
+
+/* --- One chunked body --------------------------------------------------------------- */
+
+typedef struct {
+    vc_chunks_state state;
+    size_t used;
+    char *body;
+    size_t length;
+} verdict;
+
+enum { SIZE_MAX_BYTES = 20, LINE_MAX_BYTES = 4097 };     /* with its end, or of all trailers */
+
+static bool is_token(char byte) {
+    return byte && strchr("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
+                          "ABCDEFGHIJKLMNOPQRSTUVWXYZ", byte);
+}
+
+static bool is_text(char byte) {
+    return byte == '\t' || ((uint8_t)byte >= 0x20 && byte != 0x7F);
+}
+
+/* Pass the rest of a line. Returns VC_CHUNKS_END at the end of it. */
+static vc_chunks_state pass_line(const char *data, size_t length, size_t *at, size_t limit) {
+    while (*at < length && is_text(data[*at])) {
+        if (*at >= limit) return VC_CHUNKS_REFUSED;
+        ++*at;
+    }
+    for (int i = 0; i < 2; i++, ++*at) {
+        if (*at == length) return VC_CHUNKS_MORE;
+        if (*at >= limit || data[*at] != "\r\n"[i]) return VC_CHUNKS_REFUSED;
+    }
+    return VC_CHUNKS_END;
+}
+
+/* Read a size and its line; VC_CHUNKS_END at the end of it. Spaces may follow the size up to the
+ * end of the line, but no extension. */
+static vc_chunks_state pass_size(const char *data, size_t length, size_t *at, uint64_t *size) {
+    size_t start = *at, limit = start + LINE_MAX_BYTES;
+    unsigned digits = 0;
+    *size = 0;
+    for (; *at < length; ++*at) {
+        const char *hex = "0123456789abcdef";
+        char byte = data[*at], *digit = byte ? strchr(hex, byte | 0x20) : NULL;
+        if (!digit || (byte < '0')) break;
+        if (*at >= start + SIZE_MAX_BYTES) return VC_CHUNKS_REFUSED;
+        if (*size || digit != hex) digits++;
+        if (digits > 15) return VC_CHUNKS_REFUSED;
+        *size = *size * 16 + (uint64_t)(digit - hex);
+    }
+    if (*at == length) return VC_CHUNKS_MORE;
+    if (*at == start) return VC_CHUNKS_REFUSED;
+    if (!memchr("; \t\r", data[*at], 4)) return VC_CHUNKS_REFUSED;
+    if (data[*at] != ';') {
+        while (*at < length && *at < limit && (data[*at] == ' ' || data[*at] == '\t')) ++*at;
+        if (*at < length && data[*at] != '\r') return VC_CHUNKS_REFUSED;
+    }
+    return pass_line(data, length, at, limit);
+}
+
+/* Read the lines after the last chunk: a name, a colon and any text each. */
+static vc_chunks_state pass_trailers(const char *data, size_t length, size_t *at) {
+    size_t limit = *at + LINE_MAX_BYTES;
+    for (;;) {
+        size_t start = *at;
+        if (*at == length) return VC_CHUNKS_MORE;
+        if (data[*at] == '\r' || *at >= limit) return pass_line(data, length, at, limit);
+        while (*at < length && *at < limit && is_token(data[*at])) ++*at;
+        if (*at == length) return VC_CHUNKS_MORE;
+        if (*at == start || *at >= limit || data[*at] != ':') return VC_CHUNKS_REFUSED;
+        vc_chunks_state state = pass_line(data, length, at, limit);
+        if (state != VC_CHUNKS_END) return state;
+    }
+}
+
+/* Decode a body as RFC 9112 says, from all of its bytes. */
+static verdict judge(const char *data, size_t length) {
+    verdict found = {.state = VC_CHUNKS_REFUSED, .body = allocated(length)};
+    size_t at = 0;
+    for (;;) {
+        uint64_t size;
+        vc_chunks_state state = pass_size(data, length, &at, &size);
+        if (state == VC_CHUNKS_END && !size) state = pass_trailers(data, length, &at);
+        else if (state == VC_CHUNKS_END) {
+            size_t some = size < length - at ? (size_t)size : length - at;
+            memcpy(found.body + found.length, data + at, some);
+            found.length += some;
+            at += some;
+            if (at < length && data[at] != '\r') state = VC_CHUNKS_REFUSED;
+            else if (at + 1 < length && data[at + 1] != '\n') state = VC_CHUNKS_REFUSED;
+            else if (at + 2 > length) state = VC_CHUNKS_MORE;
+            if (state == VC_CHUNKS_END) {
+                at += 2;
+                continue;
+            }
+        }
+        found.state = state;
+        found.used = state == VC_CHUNKS_MORE ? length : at;
+        return found;
+    }
+}
+
+/* Let the decoder take a body in pieces; it writes to `out`. */
+static verdict decode(const char *data, size_t length, uint64_t *random, char *out) {
+    vc_chunks chunks = {0};
+    verdict found = {.state = VC_CHUNKS_MORE, .body = out};
+    while (found.used < length && found.state == VC_CHUNKS_MORE) {
+        size_t piece = random ? some_piece(random, length - found.used) : length, used = 0;
+        size_t written = 0;
+        const char *reason = NULL;
+        char *copy = copied(data + found.used, piece), *to = allocated(VC_CHUNKS_ROOM(piece));
+        found.state = vc_chunks_take(&chunks, copy, piece, &used, to, &written, &reason);
+        if (found.state == VC_CHUNKS_REFUSED) {
+            CHECK(reason && *reason && strlen(reason) < VC_TEXT_BYTES);
+        } else {
+            CHECK(used <= piece && written <= VC_CHUNKS_ROOM(piece));
+            CHECK(used == piece || found.state == VC_CHUNKS_END);
+            memcpy(out + found.length, to, written);
+            found.length += written;
+            found.used += used;
+        }
+        free(copy);
+        free(to);
+    }
+    return found;
+}
+
+static void check_body(const char *data, size_t length, uint64_t *random) {
+    verdict expected = judge(data, length);
+    bodies_read++;
+    whole_bodies += expected.state == VC_CHUNKS_END;
+    for (int i = 0; i < 3; i++) {
+        /* Each piece is at least one byte. */
+        char *out = allocated(VC_CHUNKS_ROOM(length) + 32 * length);
+        verdict found = decode(data, length, i ? random : NULL, out);
+        CHECK(found.state == expected.state);
+        if (found.state != VC_CHUNKS_REFUSED) {
+            CHECK(found.used == expected.used);
+            verdict again = judge(found.body, found.length);
+            CHECK(again.state == found.state && again.used == found.length);
+            CHECK(again.length == expected.length);
+            CHECK(!memcmp(again.body, expected.body, again.length));
+            free(again.body);
+        }
+        free(out);
+    }
+    free(expected.body);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
+    const char *text = (const char *)data;
+    uint64_t random = length;
+    for (size_t i = 0; i < length; i++) random = random * 31 + data[i];
+    check_body(text, length, &random);
+    /* The caller has skipped empty lines. */
+    while (length >= 2 && !memcmp(text, "\r\n", 2)) text += 2, length -= 2;
+    size_t head = check_head(text, length, &random);
+    if (head) check_body(text + head, length - head, &random);
+    return 0;
+}
+
+#ifndef VC_FUZZER
+#define BYTES_MAX 100000
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static const char *const SAMPLES[] = {
+    "GET /a/b.txt HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /%41%2F?b=c HTTP/1.1\r\nHost: a:80\r\nAccept: */*\r\nAccept-Encoding: gzip\r\n\r\n",
+    "PUT http://b:8080/a?x HTTP/1.1\r\nhost:a\r\nContent-Length: 5\r\nX-TTL:\t60 \r\n\r\nabcde",
+    "PUT /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\nExpect: 100-continue\r\n\r\n"
+    "5\r\nabcde\r\nA;b=c\r\n0123456789\r\n0\r\nD: e\r\n\r\n",
+    "HEAD / HTTP/1.0\r\nConnection: keep-alive, x\r\nIf-None-Match: \"a\"\r\n"
+    "if-none-match: \"b\"\r\nRange: bytes=0-1\r\n\r\n",
+    "OPTIONS * HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\nUpgrade: h2c\r\nA:\r\na: 1\r\n"
+    "A:\r\nB: 2\r\n\r\n",
+    "DELETE /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nAuthorization: x\r\nA: 1\r\n"
+    "A: 2\r\n\r\n",
+    "3\r\nabc\r\n10\r\n0123456789abcdef\r\n1;x\r\na\r\n00\r\nA: b\r\nC: d\r\n\r\n",
+};
+
+static const char *const WORDS[] = {
+    "\r\n", "\r", "\n", "\r\n\r\n", " ", "\t", ":", ": ", ",", ", ", ";", "/", "?", "#", "%",
+    "%4", "%41", "%00", "*", "0", "00", "1", "5", "f", "F", "ff", "fffffffffffffff",
+    "0000000000000000", "10000000000000000", "+5", "-1", "5, 5", "999999999999999999", "\xff",
+    "\xc3\xbc", "\x01", "\x7f", "GET ", "HEAD ", "PUT ", "CONNECT ", "get ", "http://",
+    "http://b", "HTTP://b/",
+    " HTTP/1.1\r\n", " HTTP/1.0\r\n", " HTTP/2.0\r\n", "HTTP/1.", "Host: a\r\n", "Host: b\r\n",
+    "Host : a\r\n", " folded\r\n", "Content-Length: 5\r\n", "Content-Length: 5 \r\n",
+    "content-length:0\r\n", "Transfer-Encoding: chunked\r\n", "Transfer-Encoding: gzip\r\n",
+    "Connection: close\r\n", "Connection: keep-alive\r\n", "Connection: a, CLOSE ,b\r\n",
+    "Expect: 100-continue\r\n", "Keep-Alive: 5\r\n", "TE: trailers\r\n", "Upgrade: x\r\n",
+    "A: 1\r\n", "a:2\r\n", "A:\r\n", "a: ,\r\n", "B: 1\r\n", "Range: x\r\n", "If-Match: x\r\n",
+    "5\r\nabcde\r\n", "0\r\n\r\n", "1;x\r\na\r\n", "", "",
+};
+
+typedef struct {
+    char data[BYTES_MAX];
+    size_t length;
+} sample;
+
+/* Replace `removed` bytes at `at` by others. */
+static void splice(sample *text, size_t at, size_t removed, const char *bytes, size_t length) {
+    size_t after = text->length - at;
+    removed = removed < after ? removed : after;
+    after -= removed;
+    if (at + length + after > BYTES_MAX) return;
+    memmove(text->data + at + length, text->data + at + removed, after);
+    memcpy(text->data + at, bytes, length);
+    text->length = at + length + after;
+}
+
+static void mutate(sample *text, uint64_t *state) {
+    size_t at = next_random(state) % (text->length + 1);
+    const char *word = WORDS[next_random(state) % COUNT(WORDS)];
+    char piece[200];
+    size_t length = next_random(state) % sizeof piece;
+    switch (next_random(state) % 8) {
+    case 0:
+        if (at < text->length) text->data[at] ^= (char)(1 << next_random(state) % 8);
+        break;
+    case 1:
+        splice(text, at, 0, word, strlen(word));
+        break;
+    case 2:
+        splice(text, at, strlen(word), word, strlen(word));
+        break;
+    case 3:
+        splice(text, at, next_random(state) % 20, "", 0);
+        break;
+    case 4: /* A part of it again, elsewhere. */
+        length = length < text->length - at ? length : text->length - at;
+        memcpy(piece, text->data + at, length);
+        splice(text, next_random(state) % (text->length + 1), 0, piece, length);
+        break;
+    case 5: /* Any byte. */
+        piece[0] = (char)next_random(state);
+        splice(text, at, next_random(state) % 2, piece, 1);
+        break;
+    default: /* At the beginning of a line. */
+        while (at > 0 && text->data[at - 1] != '\n') at--;
+        splice(text, at, 0, word, strlen(word));
+    }
+}
+
+/* Add many fields, or a long one, before the last line of the head. */
+static void enlarge(sample *text, uint64_t *state) {
+    static char field[VC_HEAD_BYTES + 100];
+    char *end = memmem(text->data, text->length, "\r\n\r\n", 4);
+    if (!end) return;
+    size_t at = (size_t)(end - text->data) + 2;
+    if (next_random(state) % 2) {
+        for (uint64_t left = 90 + next_random(state) % 12; left; left--) {
+            int length = snprintf(field, sizeof field, "F%u: %u\r\n",
+                                  (unsigned)(next_random(state) % 200), (unsigned)left);
+            splice(text, at, 0, field, (size_t)length);
+        }
+    } else {
+        size_t length = VC_HEAD_BYTES - at - 2 + next_random(state) % 8 - 4;
+        memset(field, 'x', length);
+        memcpy(field, "L:", 2);
+        memcpy(field + length - 2, "\r\n", 2);
+        splice(text, at, 0, field, length);
+    }
+}
+
+static void run_random(double seconds, uint64_t seed) {
+    static sample text;
+    uint64_t runs = 0, state = seed;
+    for (time_t start = time(NULL); difftime(time(NULL), start) < seconds; runs++) {
+        const char *first = SAMPLES[next_random(&state) % COUNT(SAMPLES)];
+        text.length = 0;
+        splice(&text, 0, 0, first, strlen(first));
+        if (next_random(&state) % 100 == 0) enlarge(&text, &state);
+        for (uint64_t left = next_random(&state) % 8; left; left--) mutate(&text, &state);
+        LLVMFuzzerTestOneInput((const uint8_t *)text.data, text.length);
+    }
+    printf("%" PRIu64 " runs, %" PRIu64 " heads: %" PRIu64 " complete, %" PRIu64
+           " refused; %" PRIu64 " bodies: %" PRIu64 " whole\n",
+           runs, heads_read, complete, refused, bodies_read, whole_bodies);
+}
+
+static int run_file(const char *path) {
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        perror(path);
+        return 1;
+    }
+    uint8_t *data = allocated(BYTES_MAX);
+    size_t length = fread(data, 1, BYTES_MAX, file);
+    fclose(file);
+    LLVMFuzzerTestOneInput(data, length);
+    free(data);
+    return 0;
+}
+
+int main(int count, char **arguments) {
+    int failed = 0;
+    if (count == 4 && strcmp(arguments[1], "-r") == 0)
+        run_random(atof(arguments[2]), strtoull(arguments[3], NULL, 10));
+    else
+        for (int i = 1; i < count; i++) failed |= run_file(arguments[i]);
+    return failed;
+}
+#endif

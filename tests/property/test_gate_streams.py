@@ -1,0 +1,206 @@
+"""
+Random byte streams to a real instance: each gets the answers that h11 and `App` define.
+
+`support/streams.py` says what a stream is, and what an instance may refuse.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.extent import EXTENT, step
+from support.gate import NEEDS_GATE
+from support.machine import Machine
+from support.process import ServerProcess
+from support.stores import UnsyncedFileSystem
+from support.streams import (
+    CORPUS,
+    VALUE_BYTES_MAX,
+    Discrepancy,
+    Judge,
+    Stream,
+    make_stream,
+    send_stream,
+)
+from support.wire import exchange
+from volcache.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.property,
+    pytest.mark.slow,
+    NEEDS_GATE,
+]
+
+VOLUME_SIZE: Final = 16 << 20
+VOLUME_NUM: Final = 4
+SAMPLED: Final = 300
+ALL: Final = 12_000
+# Changed files are read again after so many.
+READ_AFTER: Final = 40
+CLIENTS: Final = 6
+# What a read takes of a record that is not in memory.
+READ_SECONDS: Final = 0.001
+
+
+class Pair:
+    """An instance, and the application that knows its answers."""
+
+    def __init__(
+        self, server: ServerProcess, judge: Judge, machine: Machine | None
+    ) -> None:
+        """Begin with two empty stores; with a machine, each record is cold once."""
+        self.server = server
+        self.judge = judge
+        self._machine = machine
+
+    def check(self, streams: Iterable[Stream]) -> None:
+        """Send streams one after the other; read what they have changed."""
+        for stream in streams:
+            self._send(stream)
+            if len(self.judge.changed) >= READ_AFTER:
+                self.read_changed()
+        self.read_changed()
+        assert self.server.is_running
+
+    def check_at_once(self, streams: Iterator[Stream]) -> None:
+        """Send streams over several connections at a time."""
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            while some := list(islice(streams, READ_AFTER)):
+                all_heard = pool.map(partial(send_stream, self.server.port), some)
+                for stream, heard in zip(some, all_heard, strict=True):
+                    self.judge.judge(stream, heard)
+                self.read_changed()
+        assert self.server.is_running
+
+    def _send(self, stream: Stream) -> None:
+        if self._machine is not None:
+            self._machine.slow_down("/data/", READ_SECONDS)
+        try:
+            heard = send_stream(self.server.port, stream)
+        except ConnectionRefusedError as error:
+            raise Discrepancy(
+                f"the instance ended with {self.server.exit_code} before {stream.name}:"
+                f" {self.server.stderr[-2000:]}"
+            ) from error
+        self.judge.judge(stream, heard)
+
+    def read_changed(self) -> None:
+        """Read each file that was changed."""
+        targets = sorted(self.judge.changed)
+        requests = [b"GET %b HTTP/1.1\r\nHost: t\r\n\r\n" % name for name in targets]
+        self.judge.changed.clear()
+        self._send(Stream("what was changed", tuple(requests), pauses=False))
+
+
+@contextmanager
+def instance(
+    folder: Path, machine: Machine | None = None, *, has_order: bool = True
+) -> Iterator[Pair]:
+    """Start an instance, and open a store of the same form."""
+    settings = {
+        "volume_size": VOLUME_SIZE,
+        "volume_num": VOLUME_NUM,
+        "max_value_size": VALUE_BYTES_MAX,
+        "sync_mode": "none",
+    }
+    store = Store.open(
+        str(folder / "oracle"),
+        volume_size=VOLUME_SIZE,
+        volume_num=VOLUME_NUM,
+        sync_mode="none",
+        fs=UnsyncedFileSystem(),
+    )
+    server = ServerProcess(
+        folder / "store",
+        settings=settings,
+        environment=machine.environment if machine else {},
+    )
+    try:
+        with server:
+            yield Pair(server, Judge(store, has_order=has_order), machine)
+            assert "Traceback" not in server.stderr
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Yield an instance whose files are in memory."""
+    with instance(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def cold_pair(tmp_path: Path) -> Iterator[Pair]:
+    """Yield an instance where the first read of a record by a stream is by a thread."""
+    with instance(tmp_path, Machine(tmp_path / "machine")) as made:
+        yield made
+
+
+@pytest.fixture
+def busy_pair(tmp_path: Path) -> Iterator[Pair]:
+    """Yield an instance whose streams are sent at the same time."""
+    with instance(tmp_path, has_order=False) as made:
+        yield made
+
+
+def cut_streams(name: str, data: bytes) -> Iterator[Stream]:
+    """Yield a stream in two pieces, cut at many places."""
+    for at in range(1, len(data), (len(data) // 120 + 1) * step(12)):
+        yield Stream(f"{name} cut at {at}", (data[:at], data[at:]), pauses=True)
+
+
+def byte_by_byte(name: str, data: bytes) -> Stream:
+    """Return a stream whose bytes arrive one by one."""
+    single = tuple(data[at : at + 1] for at in range(len(data)))
+    return Stream(f"{name} byte by byte", single, pauses=True)
+
+
+def test_known_streams_are_answered_in_any_pieces(pair: Pair) -> None:
+    """Those that some servers have misread, whole and cut."""
+    for number, text in enumerate(CORPUS):
+        data = text.replace(b"NS", b"known%d" % number)
+        name = f"known stream {number}"
+        pair.check([Stream(name, (data,), pauses=False)])
+        pair.check(cut_streams(name, data))
+        if len(data) < 400 and number % step(4) == 0:
+            pair.check([byte_by_byte(name, data)])
+
+
+def check_random_streams(pair: Pair, numbers: range) -> None:
+    """Send random streams; all kinds must have been drawn."""
+    pair.check(map(make_stream, numbers))
+    tally = pair.judge.tally
+    assert min(tally.answers, tally.refused, tally.incomplete) > len(numbers) // 40
+    assert {200, 400, 404, 405, 412} <= set(tally.statuses)
+
+
+def test_any_stream_gets_the_answers_of_the_application(pair: Pair) -> None:
+    """Valid requests are answered in order, others refused; nothing else is stored."""
+    check_random_streams(pair, range(SAMPLED * EXTENT or ALL))
+
+
+def test_any_stream_gets_the_same_answers_from_a_cold_disk(cold_pair: Pair) -> None:
+    """Whichever thread reads a record, and whatever follows meanwhile."""
+    number = SAMPLED * EXTENT or ALL
+    check_random_streams(cold_pair, range(number, 2 * number))
+    stats = exchange(cold_pair.server.port, "GET", "/-/stats").body
+    assert json.loads(stats)["server"]["cold_reads"] > number // 10
+
+
+def test_streams_sent_at_the_same_time_do_not_mix(busy_pair: Pair) -> None:
+    """Each has keys of its own, and gets the answers that it gets alone."""
+    number = SAMPLED * EXTENT or ALL
+    busy_pair.check_at_once(map(make_stream, range(2 * number, 3 * number)))

@@ -1,0 +1,131 @@
+"""gate.py: the limits of connections, and the start without a gate."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from typing import TYPE_CHECKING
+
+import pytest
+
+from volcache.cache import Cache
+from volcache.http.app import App, Limits
+from volcache.server import gate
+from volcache.server.gate import (
+    Timeouts,
+    connections_max,
+    open_gate,
+    raise_descriptor_limit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from volcache.store import Store
+
+TIMEOUTS = Timeouts(head=1, idle=1, transfer=1)
+
+
+@pytest.fixture(autouse=True)
+def limits() -> Iterator[tuple[int, int]]:
+    """Restore the limits of descriptors."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield before
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_descriptor_limit_is_raised_to_the_one_that_is_allowed(
+    limits: tuple[int, int],
+) -> None:
+    """Without privileges."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    raise_descriptor_limit()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (limits[1], limits[1])
+
+
+def test_refused_limit_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The instance starts with the one it has."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(1, "no")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 512))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    raise_descriptor_limit()
+    monkeypatch.undo()
+    assert caplog.messages == [
+        "descriptors.limited limit=256 allowed=512 error='[Errno 1] no'"
+    ]
+
+
+def test_connections_leave_descriptors_for_files(limits: tuple[int, int]) -> None:
+    """Those that are open, and some more."""
+    used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, limits[1]))
+    assert 1000 - used - 80 < connections_max() < 1000 - used - 50
+
+
+def test_few_connections_are_possible_with_few_descriptors(
+    limits: tuple[int, int],
+) -> None:
+    """However low the limit is."""
+    used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 4, limits[1]))
+    assert connections_max() == 8
+
+
+def test_unlimited_descriptors_allow_a_million_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As containers have them."""
+    infinity = resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (infinity, infinity))
+    assert connections_max() == 1 << 20
+
+
+def app_of(store: Store) -> App:
+    """Return an application."""
+    return App(Cache(store), Limits(key_size=99, value_size=100))
+
+
+@pytest.mark.parametrize(
+    ("link", "has_core", "reason"),
+    [
+        (0, True, "bjoern was built without it"),
+        (1, False, "there is no native core"),
+    ],
+)
+def test_missing_gate_is_logged_in_one_line(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    link: int,
+    has_core: bool,  # noqa: FBT001
+    reason: str,
+) -> None:
+    """With the reason; the instance starts without it."""
+    if not has_core:
+        monkeypatch.setattr(gate, "make_gate", lambda *_, **__: None)
+    caplog.set_level(logging.WARNING)
+    assert open_gate(app_of(store), link, timeouts=TIMEOUTS, threads=1) is None
+    assert caplog.messages == [f"gate.missing reason={reason!r}"]
+
+
+def test_bjoern_with_another_version_of_the_gate_is_not_used(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was built from another revision."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ImportError("bjoern was built for gate version 7")
+
+    monkeypatch.setattr(gate, "make_gate", refuse)
+    assert open_gate(app_of(store), 1, timeouts=TIMEOUTS, threads=1) is None
+    assert caplog.messages == [
+        "gate.missing reason='bjoern was built for gate version 7'"
+    ]
