@@ -50,7 +50,7 @@ enum {
     VALUE_BYTES_MAX = 20000,
     ANSWER_BYTES_MAX = VALUE_BYTES_MAX + 3000,
     REQUESTS = 6,               /* sent at a time, at most */
-    PATIENCE_MS = 60000,
+    PATIENCE_MS = 200000,
 };
 
 /* What the loop has finished for a key: version, and the turn of the volume it is in. */
@@ -638,9 +638,9 @@ static void start_gate(void) {
         .value_size = 1000,
         .threads = READERS,
         .connections = CONNECTIONS,
-        .head_ns = INT64_C(60000000000),
+        .head_ns = INT64_C(600000000000),
         .idle_ns = 100000000,
-        .transfer_ns = INT64_C(60000000000),
+        .transfer_ns = INT64_C(600000000000),
         .slow_ns = INT64_MAX,
         .long_ns = INT64_MAX,
         .sample_mask = 0xFF,

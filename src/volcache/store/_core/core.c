@@ -385,8 +385,8 @@ vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_leng
     vc_status status =
         check_record(core, key, key_length, at, record_bytes, (size_t)got, NULL, 0,
                      (size_t)got, record);
-    /* Only the first pages of it are in memory. */
-    return status == VC_SHORT ? VC_COLD : status;
+    /* Maybe only the first pages of it are in memory. */
+    return status != VC_OK && (size_t)got < at->size ? VC_COLD : status;
 }
 
 void vc_core_end_read(vc_core *core) { atomic_fetch_sub(&core->readers, 1); }
