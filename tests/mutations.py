@@ -213,8 +213,8 @@ MUTATIONS: Final = (
     ),
     mutation(
         "a replaced volume is written further",
-        "store.recovery:_Recovery._start_active",
-        replace("active.id in inventory.rejected_ids", "False"),
+        "store.recovery:_Recovery._write_header",
+        replace("volume.id in inventory.rejected_ids", "False"),
     ),
     mutation(
         "a mount writes records with the salt of the mount before",
@@ -234,8 +234,8 @@ MUTATIONS: Final = (
     ),
     mutation(
         "a reclaimed volume is used",
-        "store.inventory:_sequence",
-        replace("found.use.seq < newest.oldest_seq", "False"),
+        "store.inventory:_Rebuilt._chain",
+        replace("one.use.seq >= oldest_seq", "True"),
     ),
     mutation(
         "volumes of two stores are used",
@@ -245,7 +245,7 @@ MUTATIONS: Final = (
     mutation(
         "the volume that LOCK names may be missing",
         "store.inventory:_Rebuilt.inventory",
-        replace("progress is not None and not is_confirmed", "False"),
+        replace("progress and not is_confirmed", "False"),
     ),
     mutation(
         "an index file may be newer than its volume",
@@ -271,7 +271,7 @@ MUTATIONS: Final = (
     mutation(
         "records missing before the end in LOCK hide no key",
         "store.recovery:Replay._is_known",
-        replace("tail.end >= progress.end", "True"),
+        replace("tail.end >= line.end", "True"),
     ),
     mutation(
         "an earlier index file hides no key without META.txt",
@@ -280,8 +280,8 @@ MUTATIONS: Final = (
     ),
     mutation(
         "a volume whose keys are not all known stays",
-        "store.recovery:Replay._check_known",
-        replace("volume.seq + 1", "volume.seq"),
+        "store.inventory:outdated_bounds",
+        replace("use.seq + 1", "use.seq"),
     ),
     mutation(
         "a header that cannot be read is no record",
@@ -332,7 +332,7 @@ MUTATIONS: Final = (
     mutation(
         "a start ignores the time in LOCK",
         "store.recovery:Replay.__init__",
-        replace("self._progress.time_us", "0"),
+        replace("line.time_us", "0"),
     ),
     mutation(
         "a start ignores the time of scanned records",
@@ -403,7 +403,7 @@ MUTATIONS: Final = (
     ),
     mutation(
         "a reclaimed volume stays in the table of volumes",
-        "store.log:CircularLog._reclaim",
+        "store.log:CircularLog._drop",
         replace_call("self.volumes.pop", "self.volumes[seq]"),
     ),
     mutation(
@@ -434,7 +434,7 @@ MUTATIONS: Final = (
     mutation(
         "a volume is reclaimed in memory before META.txt is written",
         "store.log:CircularLog._rotate",
-        move("self._reclaim", before="self._start"),
+        move("self._drop", before="self._start"),
     ),
     mutation(
         "the header of a volume is written before META.txt names it",
@@ -443,7 +443,7 @@ MUTATIONS: Final = (
     ),
     mutation(
         "volumes that a killed process had sealed are not synced",
-        "store.log:CircularLog.__init__",
+        "store.log:CircularLog._resume",
         remove("self._unsynced.extend"),
     ),
     mutation(

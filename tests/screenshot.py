@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import threading
 
 PICTURE: Final = Path(__file__).resolve().parents[1] / "docs" / "page.png"
-HEIGHT: Final = 870
+HEIGHT: Final = 1030
 CLIENTS: Final = 2
 PAUSE_SECONDS: Final = 0.004
 SETTINGS: Final = {

@@ -222,6 +222,9 @@ class Cache:
         if record is None:
             self._hot.stats.stale += 1
             return None
+        if self.store.is_moved(copy, record):
+            # The next comparison with the index then needs no read.
+            self._promote(key, record.expires_ms)
         return record._replace(source="MEMC")
 
     def _promote(self, key: bytes, expires_ms: int) -> None:

@@ -341,7 +341,7 @@ class Config:
     )
     volume_size: int = _setting(
         Size(MIB, TIB),
-        GIB,
+        160 * MIB,
         "Size of one volume; at least max_value_size + max_key_size + 4KiB.",
         cost="volume_size * volume_num of disk space when all volumes are in use, plus the"
         " index files. A volume takes its space when it is first written, and is"
@@ -349,10 +349,25 @@ class Config:
     )
     volume_num: int = _setting(
         Integer(2, 65535),
-        10,
-        "Number of volumes; when the last one is full, the oldest is overwritten.",
+        64,
+        "Number of volumes; when all are full, one is overwritten: see eviction.",
         cost="One open file per volume. With more and smaller volumes, fewer files are"
-        " evicted at a time.",
+        " evicted at a time: with 16, misses are 4 % more than with 64, with 10 it is 8 %.",
+    )
+    eviction: str = _setting(
+        Choice(("frequency", "fifo")),
+        "frequency",
+        "What is evicted: frequency = files that are not read again; fifo = the oldest.",
+        cost="frequency misses a sixth less, and writes 1.2 times as much on average: files"
+        " that are used are copied when their volume is overwritten. fifo is for files that"
+        " are all read once, in the order in which they were stored. Below 4 volumes,"
+        " frequency is the same as fifo.",
+    )
+    reinsert_reads: float = _setting(
+        Number(0, 1, "bytes"),
+        0.10,
+        "With frequency: bytes that may be copied for each byte read.",
+        cost="0 = at most 1.3 bytes are written for each byte stored.",
     )
     ip: str = _setting(
         ADDRESS,

@@ -33,6 +33,7 @@ from volcache.server.bjoern import activated_listener, gate_link, listen, serve
 from volcache.server.drain import block_hangups, stop_signals_blocked
 from volcache.server.gate import Timeouts, open_gate, raise_descriptor_limit
 from volcache.store import PeriodicSync, Store
+from volcache.store.eviction import VOLUMES_ADVISED, cost_of_few
 from volcache.store.native import warn_if_python
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from volcache.settings import Config
     from volcache.store import SyncMode
+    from volcache.store.eviction import Eviction
 
 _logger: Final = logging.getLogger("volcache")
 
@@ -174,7 +176,10 @@ def _open_store(config: Config) -> tuple[Store, float]:
         volume_size=config.volume_size,
         volume_num=config.volume_num,
         sync_mode=cast("SyncMode", config.sync_mode),
+        eviction=cast("Eviction", config.eviction),
+        reinsert_reads=config.reinsert_reads,
     )
+    _warn_of_few_volumes(config)
     seconds = time.monotonic() - started
     report = store.recovery
     _logger.info(
@@ -190,6 +195,17 @@ def _open_store(config: Config) -> tuple[Store, float]:
         seconds,
     )
     return store, seconds
+
+
+def _warn_of_few_volumes(config: Config) -> None:
+    """Log what it costs if there are too few volumes for the eviction policy."""
+    if config.eviction == "frequency" and config.volume_num < VOLUMES_ADVISED:
+        _logger.warning(
+            "eviction.few_volumes volume_num=%d advised=64 volume_size=%d cost=%r",
+            config.volume_num,
+            config.volume_size * config.volume_num // 64,
+            cost_of_few(config.volume_num),
+        )
 
 
 def _close_store(store: Store) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support.extent import step
 from support.histories import MOUNT_POINT, VOLUME_BYTES, Runner, open_simulated
 from support.simulated import SimulatedFileSystem
-from support.stores import fill_volume, kill, open_store, reopen, value_of
+from support.stores import fill_volume, kill, open_fifo, open_store, reopen, value_of
 from volcache.errors import (
     MountPointError,
     StoreError,
@@ -238,7 +238,7 @@ def test_a_directory_in_the_place_of_an_index_file_loses_no_record(
     Rotations continue without the file and log what to do; a start scans the volume, also
     when an index file of an earlier generation is in its place again.
     """
-    store = open_store(tmp_path)
+    store = open_fifo(tmp_path)
     keys = []
     for turn in range(4):
         keys += fill_volume(store, b"old %d" % turn)
@@ -257,13 +257,13 @@ def test_a_directory_in_the_place_of_an_index_file_loses_no_record(
     assert "is a directory in the place of a file, move it away" in lines[0]
     expected = values_of(store, keys)
     assert len(expected) > 40
-    store = reopen(store, tmp_path)
+    store = reopen(store, tmp_path, eviction="fifo")
     assert values_of(store, keys) == expected
     assert (path / "foreign").is_dir()
     kill(store)
     shutil.rmtree(path)
     path.write_bytes(old)
-    store = open_store(tmp_path)
+    store = open_fifo(tmp_path)
     assert values_of(store, keys) == expected
     assert path.read_bytes().splitlines()[0] != old.splitlines()[0]
     assert store.stats.index_errors == 0
@@ -274,13 +274,13 @@ def test_a_directory_in_the_place_of_an_index_file_does_not_keep_a_volume(
     tmp_path: Path,
 ) -> None:
     """With a smaller volume_num, the oldest are dropped by the start and by rotations."""
-    store = open_store(tmp_path)
+    store = open_fifo(tmp_path)
     newest = [fill_volume(store, b"%d" % turn)[-1] for turn in range(3)][-1]
     store.close()
     for number in ("0", "3"):
         (tmp_path / "index" / number).unlink()
         (tmp_path / "index" / number).mkdir()
-    store = open_store(tmp_path, volume_num=2)
+    store = open_fifo(tmp_path, volume_num=2)
 
     assert value_of(store.get(newest)) is not None
     fill_volume(store, b"again")

@@ -22,7 +22,7 @@ from support.stores import (
     UnsyncedFileSystem,
     disk_bytes,
     kill,
-    open_store,
+    open_fifo,
     value_of,
 )
 
@@ -88,17 +88,17 @@ def crash_and_verify(directory: Path, survive: int, torn: int, sync_mode: str) -
     fs = CrashingFileSystem(UnsyncedFileSystem(), survive, torn)
     ended = False
     with suppress(Crash):
-        script.run(open_store(directory, fs=fs, sync_mode=sync_mode))
+        script.run(open_fifo(directory, fs=fs, sync_mode=sync_mode))
         ended = True
     fs.die()
-    again = open_store(directory)
+    again = open_fifo(directory)
     script.verify(again)
     assert again.recovery.damaged == 0
     assert again.stats.damaged_records == 0
     assert disk_bytes(directory) <= VOLUME_NUM * VOLUME_SIZE
     again.put(b"after", b"wards")
     kill(again)
-    last = open_store(directory)
+    last = open_fifo(directory)
     script.verify(last)
     assert value_of(last.get(b"after")) == b"wards"
     last.close()
@@ -127,7 +127,7 @@ def test_a_kill_at_any_operation_loses_nothing_acknowledged(
 
 def test_a_kill_during_recovery_loses_nothing(tmp_path: Path) -> None:
     """After a start that dies at any operation, the next one succeeds."""
-    store = open_store(tmp_path)
+    store = open_fifo(tmp_path)
     script = Script()
     script.run(store)
     kill(store)
@@ -135,9 +135,9 @@ def test_a_kill_during_recovery_loses_nothing(tmp_path: Path) -> None:
     for survive in range(100):
         fs = CrashingFileSystem(UnsyncedFileSystem(), survive)
         try:
-            store = open_store(tmp_path, fs=fs)
+            store = open_fifo(tmp_path, fs=fs)
         except Crash:
-            again = open_store(tmp_path)
+            again = open_fifo(tmp_path)
             script.verify(again)
             kill(again)
             (tmp_path / "index" / "2").unlink()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 VOLUME_SIZE = 2048
 VOLUME_NUM = 3
+RING_VOLUMES = 5  # of the directories with two rings
+RING_VOLUME_SIZE = 1024
 STORE_ID = 0x0123456789ABCDEF
 NOW_MS = 1_790_000_000_000
 _ODD = 0x9E3779B97F4A7C15
@@ -87,9 +89,86 @@ def make_healthy(directory: Path, before_stop: Path, randbits: mock.Mock) -> Non
     (directory / "LOCK").unlink()
 
 
+def open_rings(directory: Path) -> Store:
+    """Open a store with two rings."""
+    return Store.open(
+        str(directory),
+        volume_size=RING_VOLUME_SIZE,
+        volume_num=RING_VOLUMES,
+        eviction="frequency",
+        reinsert_reads=1.0,
+        fs=OneBoot(),
+        clock=Clock(lambda: NOW_MS * 1000, lambda: 0),
+    )
+
+
+def ask_and_put(store: Store, key: bytes, value: bytes) -> None:
+    """Put a value that was asked for: it belongs to ring probation."""
+    assert store.get(key) is None
+    store.put(key, value)
+
+
+@mock.patch("secrets.randbits")
+def make_rings(directory: Path, killed: Path, randbits: mock.Mock) -> None:
+    """
+    Values in both rings, copies of some, and of these a newer value and a deletion.
+
+    Args:
+        directory: Is created, with a store that was stopped.
+        killed: Becomes a copy as it was in the middle of the reclaim: three values of the
+            volume of ring probation have been copied; of one, the copy was replaced, and
+            of another, it was deleted.
+        randbits: Returns the random numbers.
+    """
+    randbits.side_effect = random_numbers()
+    store = open_rings(directory)
+    store.put(b"main/0", b"0" * 300)
+    for number in range(4):
+        ask_and_put(store, b"asked/%d" % number, b"%d" % number * 120)
+    ask_and_put(store, b"asked/once", b"1" * 600)
+    for number in (1, 2, 3):
+        for _ in range(3):
+            store.get(b"asked/%d" % number)
+    for number in count(1):
+        reclaimed, copied = store.usage().eviction.reclaiming, store.stats.fate.copied
+        if reclaimed >= 0 and copied == 3:
+            break
+        store.put(b"main/%d" % number, b"%d" % number * 100)
+    store.put(b"asked/2", b"newer")
+    store.delete(b"asked/3")
+    shutil.copytree(directory, killed)
+    for number in range(4):
+        store.put(b"later/%d" % number, b"%d" % number * 100)
+    store.close()
+    (directory / "LOCK").unlink()
+    (killed / "LOCK").unlink()
+
+
+def make_all_rings(target: Path) -> None:
+    """Create directories with two rings, and damaged copies of them."""
+    rings, killed = target / "rings", target / "rings_killed"
+    make_rings(rings, killed)
+    for name in ("no_index", "no_meta", "bit_rot"):
+        shutil.copytree(killed, target / f"rings_{name}")
+    shutil.rmtree(target / "rings_no_index" / "index")
+    (target / "rings_no_meta" / "META.txt").unlink()
+    # One wrong byte in the copy of "asked/1", which is in ring main.
+    overwrite_copy(target / "rings_bit_rot" / "data", b"1" * 120)
+
+
+def overwrite_copy(data: Path, value: bytes) -> None:
+    """Damage a value in the newest volume that has it."""
+    found = [path for path in data.iterdir() if value in path.read_bytes()]
+    newest = max(
+        found, key=lambda path: int.from_bytes(path.read_bytes()[20:28], "little")
+    )
+    overwrite(newest, value, 5, b"?")
+
+
 def make_all(target: Path) -> None:
-    """Create the healthy directory and damaged copies of it."""
+    """Create the healthy directories and damaged copies of them."""
     target.mkdir(exist_ok=True)
+    make_all_rings(target)
     healthy, meta = target / "healthy", target / "META.txt"
     make_healthy(healthy, meta)
     for name in ("no_index", "no_meta", "torn_tail", "bit_rot"):

@@ -150,7 +150,12 @@ def run(plan: Plan, files: Sequence[SourceFile], mount_point: Path) -> Outcome:
         OSError: A request got no answer within its deadline.
         ProgramError: The server did not start again.
     """
-    settings = {"volume_size": plan.volume_size, "volume_num": plan.volume_num}
+    settings: dict[str, object] = {
+        "volume_size": plan.volume_size,
+        "volume_num": plan.volume_num,
+    }
+    if not plan.keeps_everything:
+        settings["eviction"] = "fifo"  # Only with it, the newest files must be there.
     server = ServerProcess(mount_point, settings=settings)
 
     def kill_and_restart() -> None:

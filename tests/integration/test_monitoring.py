@@ -103,6 +103,8 @@ def test_every_metric_and_label_in_use_exists(path: Path, tmp_path: Path) -> Non
     text = operator_of(status).ask("GET", "/-/metrics").body.decode()
     store.close()
     given = set(re.findall(r"^\w+", text, re.MULTILINE))
+    # Those without a value yet.
+    given |= set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
     labels = set(re.findall(r"[{,](\w+)=", text)) | {"instance", "job"}
 
     asked = path.read_text() if path == ALERTS else "\n".join(expressions())

@@ -13,6 +13,7 @@ from support.stats_server import (
     add_reads,
     empty_stats,
     hot_tier,
+    two_rings,
     volume,
 )
 
@@ -69,6 +70,7 @@ def busy_stats() -> dict[str, Any]:
         for i in range(8)
     ]
     store["volumes"][3] = volume(3, used=VOLUME_SIZE // 2, state="active", sequence=12)
+    store["next_reclaimed"] = 4
     store["active"] = {"id": 3, "sequence": 12, "write_position": VOLUME_SIZE // 2}
     store["damaged_records"] = 3
     stats["hot"] = hot_tier(is_up=False)
@@ -121,8 +123,8 @@ def test_key_with_markup_stays_text(browser: Browser, server: StatsServer) -> No
 def test_narrow_window_has_no_horizontal_scrolling(
     browser: Browser, server: StatsServer, width: int, scheme: Literal["light", "dark"]
 ) -> None:
-    """Even with a long key, errors and a hot tier that is down."""
-    server.stats = busy_stats()
+    """Even with two rings, a long key, errors and a hot tier that is down."""
+    server.stats = ringed_stats()
     tab = look(browser, server, width=width, scheme=scheme)
     tab.page.evaluate("document.getElementById('volumes').open = true")
     assert not tab.is_scrolled_sideways()
@@ -212,10 +214,10 @@ def test_bad_response_is_reported(
     tab.wait_for("link", "Live")
 
 
-def test_volume_that_was_started_first_is_reclaimed_next(
+def test_volume_that_is_reclaimed_next_is_named(
     browser: Browser, server: StatsServer
 ) -> None:
-    """It has the lowest sequence number; the page shows the numbers of all volumes."""
+    """As the instance says; the page shows the sequence numbers of all volumes."""
     server.stats = busy_stats()
     tab = look(browser, server)
     assert "Volume 4 is reclaimed next." in tab.text("ring-note")
@@ -226,8 +228,108 @@ def test_volume_that_was_started_first_is_reclaimed_next(
     assert numbers == ["9", "10", "11", "12", "5", "6", "7", "8"]
     assert rows.nth(4).inner_text().split("\t")[1] == "sealed, next to be reclaimed"
     assert "Sequence number" in table.locator("thead").inner_text()
-    server.stats["store"]["volumes"][5]["sequence"] = 2
+    server.stats["store"]["next_reclaimed"] = 5
     tab.wait_for("ring-note", "Volume 5 is reclaimed next.")
+
+
+def ringed_stats() -> dict[str, Any]:
+    """Return the stats of an instance with two rings that reclaims a volume."""
+    stats = busy_stats()
+    store = stats["store"]
+    store["eviction"] = "frequency"
+    store["volumes"][4] |= {"ring": "probation", "state": "reclaiming"}
+    store["volumes"][5] = volume(
+        5, used=VOLUME_SIZE // 4, state="active", sequence=13, ring="probation"
+    )
+    store["volumes"][6] = volume(6, state="empty")
+    stats["rings"] = two_rings(store["volumes"], reclaiming=4)
+    return stats
+
+
+def test_rings_and_eviction_are_shown(browser: Browser, server: StatsServer) -> None:
+    """The ring of each volume as a colour and in words, and what is being reclaimed."""
+    server.stats = ringed_stats()
+    server.stats["rings"] |= {"write_amplification": 1.2345, "gained_hits_ratio": 0.031}
+    tab = look(browser, server)
+    assert tab.text("eviction") == (
+        "Eviction: frequency. 1.23 bytes were written for each byte stored; by estimate,"
+        " 3.1 % of GETs are hits more than with fifo. Volume 4 (probation) is being"
+        " reclaimed, 50.0 % done."
+    )
+    rings = tab.text("rings").split("\n")
+    assert rings[0] == "Ring main"
+    assert rings[1].startswith("5 volumes, 3.31 GiB live")
+    assert rings[2] == "Ring probation"
+    assert rings[3].startswith("2 volumes, 1.08 GiB live")
+    assert "up to 1 h 0 min old" in rings[3]
+    assert tab.text("active-title") == "Active volumes"
+    assert tab.text("active-big") == "3, 5 of 8"
+    assert tab.text("active-sub").startswith(
+        "main 50.0 % written, probation 25.0 % written;"
+    )
+    assert "then volume 4 (probation, 1 h 0 min old) is reclaimed" in tab.text(
+        "room-sub"
+    )
+    assert tab.page.locator("#ring .probation-fill").count() == 2
+    assert tab.page.locator("#ring .pointer").count() == 2
+    assert tab.page.is_visible("#probation-name")
+    label = tab.page.get_attribute("#ring", "aria-label") or ""
+    assert "volume 5 is active in ring probation, 25.0 % written" in label
+    assert "volume 4 is being reclaimed" in label
+    table = tab.page.locator("#volumes-table")
+    assert table.locator("thead").inner_text().split("\t")[:3] == [
+        *("Volume", "Ring", "State"),
+    ]
+    rows = [row.split("\t") for row in table.locator("tbody tr").all_inner_texts()]
+    assert [row[:3] for row in rows[3:7]] == [
+        ["3", "main", "active"],
+        ["4", "probation", "reclaiming, 50.0 % done"],
+        ["5", "probation", "active"],
+        ["6", "\N{EN DASH}", "empty"],
+    ]
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"),
+    [
+        (None, "the gain over fifo is not known yet"),
+        (-0.0123, "by estimate, 1.2 % of GETs are hits less than with fifo"),
+    ],
+)
+def test_gain_is_described(
+    browser: Browser, server: StatsServer, gain: float | None, words: str
+) -> None:
+    """Until it is known, and if there is none."""
+    server.stats = ringed_stats()
+    server.stats["rings"]["gained_hits_ratio"] = gain
+    assert words in look(browser, server).text("eviction")
+
+
+def test_one_ring_is_shown_without_parts_about_rings(
+    browser: Browser, server: StatsServer
+) -> None:
+    """With fifo there is a sentence about it, and nothing is empty."""
+    server.stats = busy_stats()
+    tab = look(browser, server)
+    assert tab.text("eviction") == (
+        "Eviction: fifo. The oldest volume is overwritten, whether its files are used or"
+        " not."
+    )
+    assert tab.text("rings") == ""
+    assert tab.page.locator("#rings > *").count() == 0
+    assert not tab.page.is_visible("#probation-name")
+    assert tab.page.locator("#ring .probation-fill").count() == 0
+    assert "Ring" not in tab.page.locator("#volumes-table thead").inner_text()
+    assert tab.text("active-title") == "Active volume"
+
+
+def test_losses_of_a_reclaim_are_errors(browser: Browser, server: StatsServer) -> None:
+    """Like those of a read."""
+    server.stats = ringed_stats()
+    server.stats["rings"]["dropped"]["damaged"] = 2
+    tab = look(browser, server)
+    assert "damaged records: 5 since start" in tab.text("verdict")
 
 
 def test_many_volumes_share_arcs(browser: Browser, server: StatsServer) -> None:

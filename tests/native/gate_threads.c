@@ -219,12 +219,13 @@ static void write_version(uint32_t key) {
         if (status == VC_NO_ROOM) start_volume();
     } while (status == VC_NO_ROOM);
     CHECK(status == VC_OK);
+    uint32_t slot = writing.slots[writing.turn % VOLUMES];
+    const uint8_t *key_bytes = (const uint8_t *)name;
     if (is_put)
-        vc_core_put(core, writing.slots[writing.turn % VOLUMES], (const uint8_t *)name,
-                    record.key_length, &record, 8);
+        vc_core_put(core, slot, key_bytes, record.key_length, &record, 8);
     else
-        vc_core_delete(core,
-                       vc_core_fingerprint(core, (const uint8_t *)name, record.key_length));
+        vc_core_set_tombstone(core, vc_core_fingerprint(core, key_bytes, record.key_length),
+                              slot, record.offset, record.size);
     atomic_store(&finished[key], NOTE(version, writing.turn));
     stored += is_put;
     deletions += !is_put;

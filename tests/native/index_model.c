@@ -108,6 +108,9 @@ static uint32_t key_count;
 static uint32_t volumes, live_slots[65536], live_count;
 static vc_live *slot_live;
 static bool *slot_is_live;
+static unsigned *slot_ring;
+static uint64_t *slot_from;     /* hits count when the clock has passed their offset by this */
+static uint64_t clocks[VC_RINGS];
 static uint64_t offset_max;
 static int types_known[VC_TYPES_KNOWN], types_count;
 
@@ -329,8 +332,9 @@ static void set_many(size_t count, unsigned deletions) {
     for (size_t i = 0; i < count; i++) {
         which[i] = (uint32_t)(random_number() % key_count);
         bool is_deletion = random_number() % 8 < deletions;
+        uint32_t gone = random_number() % 2 ? VC_TOMBSTONE : 0;
         changes[i] = (vc_change){keys[which[i]].fingerprint, random_offset(), random_slot(),
-                                 is_deletion ? 0 : (uint32_t)random_size()};
+                                 is_deletion ? gone : (uint32_t)random_size()};
     }
     memcpy(copy, changes, sizeof copy);
     if (!vc_index_set_many(ix, changes, count)) {
@@ -340,6 +344,9 @@ static void set_many(size_t count, unsigned deletions) {
     for (size_t i = 0; i < count; i++) {
         if (copy[i].size == 0)
             forget(&keys[which[i]]);
+        else if (copy[i].size == VC_TOMBSTONE)
+            remember(&keys[which[i]], copy[i].slot, copy[i].offset, 1, VC_TYPES_UNKNOWN,
+                     true);
         else
             remember(&keys[which[i]], copy[i].slot, copy[i].offset, copy[i].size,
                      VC_TYPES_UNKNOWN, false);
@@ -348,12 +355,40 @@ static void set_many(size_t count, unsigned deletions) {
     for (size_t i = 0; i < count; i++) check_key(&keys[which[i]]);
 }
 
+static void set_age(uint32_t slot) {
+    static const uint64_t skips[] = {0, 1, 1000, (uint64_t)1 << 40, VC_NEVER};
+    unsigned ring = random_number() % VC_RINGS;
+    uint64_t born = random_number() % (clocks[ring] + 1), skip = skips[random_number() % 5];
+    if (skip == VC_NEVER) skip -= born;
+    vc_index_set_age(ix, slot, ring, born, skip);
+    CHECK(vc_index_ring(ix, slot) == ring && vc_index_born(ix, slot) == born);
+    slot_ring[slot] = ring;
+    slot_from[slot] = born + skip;
+}
+
+/* A clock never goes back. Often it is set to where hits of a key begin to count. */
+static void set_clock(const model_key *key) {
+    unsigned ring = random_number() % VC_RINGS;
+    uint64_t bytes = random_number() >> random_number() % 64;
+    if (key->is_present && random_number() % 2) {
+        ring = slot_ring[key->slot];
+        if (slot_from[key->slot] < VC_NEVER - key->offset)
+            bytes = slot_from[key->slot] + key->offset - random_number() % 2;
+    }
+    vc_index_set_clock(ix, ring, bytes);
+    if (bytes > clocks[ring]) clocks[ring] = bytes;
+}
+
 static void add_volume(void) {
     uint32_t slot = vc_index_add_volume(ix);
     CHECK((slot == VC_NO_SLOT) == (live_count == volumes));
     if (slot == VC_NO_SLOT) return;
     CHECK(slot < ix->slots && !slot_is_live[slot]);
+    CHECK(vc_index_ring(ix, slot) == VC_MAIN && vc_index_born(ix, slot) == 0);
     slot_is_live[slot] = true;
+    slot_ring[slot] = VC_MAIN;
+    slot_from[slot] = 0;
+    if (random_number() % 2) set_age(slot);
     live_slots[live_count++] = slot;
     CHECK(ix->slot_counts[slot].entries == 0);
     if (slot % 4 == 0) check_everything();      /* that there is indeed no entry of it */
@@ -375,19 +410,86 @@ static void reclaim(uint32_t choice) {
 static void hit_key(model_key *key) {
     vc_entry found;
     bool is_found = vc_index_hit(ix, key->fingerprint, &found);
-    if (key->is_present && key->hits < 3) key->hits++;
+    if (key->is_present && key->hits < 3) {
+        uint64_t clock = clocks[slot_ring[key->slot]], from = slot_from[key->slot];
+        if (clock >= from && clock - from >= key->offset) key->hits++;
+    }
     check_found(key, is_found, &found);
+}
+
+static uint64_t other_word(const model_key *key, bool is_right) {
+    /* Types may have been noted since the word was read. */
+    uint64_t word = key->word ^ (uint64_t)byte() << 60;
+    return is_right ? word : word ^ (uint64_t)1 << byte() % 56;
 }
 
 static void remove_key(model_key *key, bool is_right) {
     check_key(key);     /* sets `word` */
-    /* Types may have been noted since the word was read. */
-    uint64_t word = key->word ^ (uint64_t)byte() << 60;
-    if (!is_right) word ^= (uint64_t)1 << byte() % 56;
-    bool is_removed = vc_index_remove(ix, key->fingerprint, word);
+    bool is_removed =
+        vc_index_remove(ix, key->fingerprint, other_word(key, is_right));
     CHECK(is_removed == (key->is_present && is_right));
     if (is_removed) forget(key);
     check_key(key);
+}
+
+static void bury_key(model_key *key, bool is_right) {
+    hit_key(key);       /* sets `word` */
+    bool is_buried = vc_index_bury(ix, key->fingerprint, other_word(key, is_right));
+    CHECK(is_buried == (key->is_present && is_right));
+    if (is_buried) {
+        /* The types stay, and the size, but no hit does. */
+        int types = key->types;
+        remember(key, key->slot, key->offset, key->size, types, true);
+        key->types = types;
+    }
+    check_key(key);
+}
+
+static void move_key(model_key *key, bool is_right, unsigned hits) {
+    hit_key(key);       /* sets `word` */
+    uint32_t slot = random_slot();
+    uint64_t offset = random_offset();
+    uint64_t word = other_word(key, is_right);
+    bool is_moved = vc_index_move(ix, key->fingerprint, word, slot, offset, hits);
+    CHECK(is_moved == (key->is_present && is_right));
+    if (is_moved) {
+        int types = key->types;
+        remember(key, slot, offset, key->size, types, false);
+        key->types = types;
+        key->hits = hits;
+    }
+    check_key(key);
+}
+
+/* ---- The records of a volume ---- */
+
+typedef struct {
+    uint32_t slot, count;
+    uint64_t segment, bytes, fingerprints;
+} visit;
+
+static void take_visited(void *context, uint64_t fingerprint, const vc_entry *entry) {
+    visit *v = context;
+    vc_entry found;
+    CHECK(segment_number(fingerprint) == v->segment && entry->slot == v->slot);
+    CHECK(!entry->is_tombstone && vc_index_find(ix, fingerprint, &found));
+    CHECK(found.word == entry->word && found.offset == entry->offset);
+    CHECK(found.size == entry->size && found.hits == entry->hits);
+    v->count++;
+    v->bytes += vc_size_middle(entry->size);
+    v->fingerprints ^= fingerprint * 0x9E3779B97F4A7C15;
+}
+
+static void visit_slot(void) {
+    visit v = {.slot = random_slot()};
+    for (v.segment = 0; v.segment < SEGMENTS; v.segment++)
+        vc_index_visit(ix, (uint32_t)v.segment, v.slot, take_visited, &v);
+    CHECK(v.count == slot_live[v.slot].records && v.bytes == slot_live[v.slot].bytes);
+    uint64_t fingerprints = 0;
+    for (uint32_t i = 0; i < key_count; i++)
+        if (keys[i].is_present && !keys[i].is_tombstone && keys[i].slot == v.slot)
+            fingerprints ^= keys[i].fingerprint * 0x9E3779B97F4A7C15;
+    CHECK(fingerprints == v.fingerprints);
 }
 
 static void set_types(model_key *key, bool is_right, int types) {
@@ -398,7 +500,7 @@ static void set_types(model_key *key, bool is_right, int types) {
 }
 
 static void operate(void) {
-    uint32_t operation = byte() % 20;
+    uint32_t operation = byte() % 26;
     model_key *key = &keys[number() % key_count];
     operations++;
     if (live_count == 0) add_volume();
@@ -449,6 +551,19 @@ static void operate(void) {
     case 18:        /* many keys one after the other, then some of them again */
         for (uint32_t i = 0, count = number() % key_count >> byte() % 8; i < count; i++)
             set_key(&keys[(i + (uint32_t)(key - keys)) % key_count], i % 16 == 0, -1);
+        break;
+    case 19: case 20:
+        bury_key(key, operation == 19);
+        break;
+    case 21: case 22:
+        move_key(key, operation == 21, byte() % 4);
+        break;
+    case 23:
+        visit_slot();
+        break;
+    case 24:
+        set_clock(key);
+        hit_key(key);
         break;
     default:
         check_everything();
@@ -544,6 +659,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (ix == NULL) return 0;
     slot_live = calloc(ix->slots, sizeof *slot_live);
     slot_is_live = calloc(ix->slots, sizeof *slot_is_live);
+    slot_ring = calloc(ix->slots, sizeof *slot_ring);
+    slot_from = calloc(ix->slots, sizeof *slot_from);
+    memset(clocks, 0, sizeof clocks);
     refuses_later = -1;
     uint32_t kind = byte() % 5;
     make_keys(kind);
@@ -563,6 +681,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     CHECK(mapped_bytes == 0);
     free(slot_live);
     free(slot_is_live);
+    free(slot_ring);
+    free(slot_from);
     return 0;
 }
 

@@ -349,17 +349,19 @@ static void check_positions(vc_core *core, const uint8_t *data, uint64_t end)
             + one[AT_ENCODING_LENGTH];
         size_t length = get(one + AT_KEY_LENGTH, 2);
         uint64_t last = 0;
+        bool is_deleted = false;
         for (int j = i; j < count; j++) {
             const uint8_t *two = data + starts[j];
             if (get(two + AT_KEY_LENGTH, 2) == length
                 && !memcmp(two + VC_FIXED_BYTES + two[AT_TYPE_LENGTH]
-                               + two[AT_ENCODING_LENGTH], key, length))
-                last = two[AT_KIND] ? 0 : starts[j];
+                               + two[AT_ENCODING_LENGTH], key, length)) {
+                last = starts[j];
+                is_deleted = two[AT_KIND];
+            }
         }
         vc_entry found;
         bool is_found = vc_core_find(core, vc_core_fingerprint(core, key, length), &found);
-        CHECK(is_found == (last != 0));
-        CHECK(!is_found || found.offset == last);
+        CHECK(is_found && found.offset == last && found.is_tombstone == is_deleted);
     }
 }
 

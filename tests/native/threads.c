@@ -245,7 +245,7 @@ static void write_version(writing *w, uint32_t key) {
         CHECK(vc_core_set(core, fingerprint, slot, record.offset, record.size,
                           version % 3 ? VC_TYPES_UNKNOWN : types));
     else
-        vc_core_delete(core, fingerprint);
+        vc_core_set_tombstone(core, fingerprint, slot, record.offset, record.size);
     atomic_store(&finished[key], NOTE(version, w->turn));
     stored += is_put;
     deletions += !is_put;

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from support.stores import open_store
+from support.stores import open_fifo
 from volcache.store.format import VOLUME_HEADER_BYTES
 
 VOLUME_SIZE = 192 * 1024
@@ -44,7 +44,7 @@ def _filled(records: int, seed: int) -> dict[str, bytes]:
     """Return the files of such a directory; to write them takes a tenth of the time."""
     dice = random.Random(seed)  # noqa: S311 - Seeded, to be repeated.
     with tempfile.TemporaryDirectory() as folder:
-        store = open_store(folder, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
+        store = open_fifo(folder, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
         for number in range(records):
             key = b"folder/key %d" % dice.randrange(records)
             store.put(key, dice.randbytes(dice.randrange(700)))

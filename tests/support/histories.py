@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from support.simulated import SimulatedFileSystem
     from volcache.store import SyncMode
+    from volcache.store.eviction import Eviction
     from volcache.store.files import FileSystem
 
 MOUNT_POINT: Final = "/srv/disk/cache"
@@ -119,13 +120,15 @@ def open_simulated(
     sync_mode: SyncMode = "none",
     volume_size: int = VOLUME_BYTES,
     volume_num: int = 4,
+    eviction: Eviction = "fifo",
 ) -> Store:
-    """Open a store of tiny volumes on a simulated disk."""
+    """Open a store of tiny volumes on a simulated disk; one ring, as the model has it."""
     return Store.open(
         MOUNT_POINT,
         volume_size=volume_size,
         volume_num=volume_num,
         sync_mode=sync_mode,
+        eviction=eviction,
         fs=fs,
         clock=fixed_clock(lambda: CLOCK_MS),
     )

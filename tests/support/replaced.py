@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 from support.contents import values
-from support.stores import open_store, value_of
+from support.stores import open_fifo, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ def mix(directory: Path, names: Iterable[str]) -> Mixed:
     shutil.copytree(directory, earlier)
     _fill_volumes(directory, range(4, 6))
     found = values(directory)
-    store = open_store(directory)
+    store = open_fifo(directory)
     assert [v.seq for v in store.usage().volumes] == [SEQUENCES[v] for v in range(4)]
     volumes = {key: record.volume for key in found if (record := store.get(key))}
     store.close()
@@ -54,7 +54,7 @@ def mix(directory: Path, names: Iterable[str]) -> Mixed:
 
 def _fill_volumes(directory: Path, turns: range) -> None:
     """Fill a volume in each turn, with new keys and with keys of all turns before."""
-    store = open_store(directory)
+    store = open_fifo(directory)
     for turn in turns:
         rotations, number = store.stats.rotations, 0
         while store.stats.rotations == rotations:

@@ -36,6 +36,9 @@ _TIMED: Final = (
     *("GET", "HEAD", "PUT", "DELETE", "OTHER"),
     *("disk_read", "disk_write", "rotation", "sync", "memcached"),
 )
+_DROPPED: Final = (
+    *("unread", "limited", "expired", "damaged", "unreadable", "skipped"),
+)
 _FAILURES: Final = ("closed", "other", "protocol", "refused", "timeout")
 _HOT_COUNTERS: Final = (
     *("promoted_keys", "gets", "hits", "stale", "promotions", "refused"),
@@ -49,13 +52,20 @@ def now_seconds() -> float:
 
 
 def volume(
-    number: int, *, used: int = 0, dead: int = 0, state: str, sequence: int = 0
+    number: int,
+    *,
+    used: int = 0,
+    dead: int = 0,
+    state: str,
+    sequence: int = 0,
+    ring: str = "main",
 ) -> dict[str, Any]:
     """Return one volume; used bytes that are not dead are live."""
     return {
         "id": number,
         "sequence": 0 if state == "empty" else sequence or number + 1,
         "state": state,
+        "ring": None if state == "empty" else ring,
         "size": VOLUME_SIZE,
         "used_bytes": used,
         "live_records": (used - dead) // 65536,
@@ -81,6 +91,9 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "sync_mode": "periodic",
             "volume_size": VOLUME_SIZE,
             "volume_num": volumes,
+            "eviction": "fifo",
+            "put_bytes": 0,
+            "next_reclaimed": None,
             **dict.fromkeys(("keys", "live_bytes", "dead_bytes"), 0),
             "free_bytes": volumes * VOLUME_SIZE,
             "active": {"id": 0, "sequence": 1, "write_position": 0},
@@ -102,6 +115,7 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
         "latency": {
             name: {"counts": [0] * BUCKETS, "sum_seconds": 0.0} for name in _TIMED
         },
+        "rings": None,
         "hot": None,
         "hottest": [],
         "server": {
@@ -132,6 +146,42 @@ def hot_tier(*, is_up: bool) -> dict[str, Any]:
         "servers": [{"address": "127.0.0.1:11211", "up": is_up}],
         **dict.fromkeys(_HOT_COUNTERS, 0),
         "failures": {**dict.fromkeys(_FAILURES, 0), "refused": 0 if is_up else 3},
+    }
+
+
+def two_rings(
+    volumes: list[dict[str, Any]], *, reclaiming: int | None = None
+) -> dict[str, Any]:
+    """Return the numbers of two rings, of volumes with the policy "frequency"."""
+    return {
+        "by": [_ring(name, volumes) for name in ("main", "probation")],
+        "probation_limit_bytes": len(volumes) * VOLUME_SIZE // 8,
+        "reinserted_records": 0,
+        "reinserted_bytes": 0,
+        "dropped": dict.fromkeys(_DROPPED, 0),
+        "write_amplification": 1.0,
+        "ghost_hits": 0,
+        "older_hits": 0,
+        "gained_hits": None,
+        "gained_hits_ratio": None,
+        "reinsertable_bytes": 0,
+        "reclaim": {
+            "volume": reclaiming,
+            "done_ratio": None if reclaiming is None else 0.5,
+        },
+    }
+
+
+def _ring(name: str, volumes: list[dict[str, Any]]) -> dict[str, Any]:
+    found = [volume for volume in volumes if volume["ring"] == name]
+    return {
+        "ring": name,
+        "volumes": len(found),
+        **{
+            key: sum(volume[key] for volume in found)
+            for key in ("used_bytes", "live_bytes", "live_records")
+        },
+        "began": min((volume["began"] for volume in found), default=None),
     }
 
 

@@ -196,6 +196,11 @@ def open_store(directory: Path | str, **options: Any) -> Store:
     return store
 
 
+def open_fifo(directory: Path | str, **options: Any) -> Store:
+    """Do the same with one ring: the oldest volume is evicted, and nothing is copied."""
+    return open_store(directory, eviction="fifo", **options)
+
+
 def kill(store: Store) -> None:
     """Leave a store as a killed process leaves it: nothing buffered is written."""
     _processes[store].die()
@@ -229,6 +234,24 @@ def fill_volume(store: Store, prefix: bytes = b"fill") -> list[bytes]:
         keys.append(b"%s/%d" % (prefix, len(keys)))
         store.put(keys[-1], keys[-1].ljust(1000, b"."))
     return keys
+
+
+def reclaim_some(store: Store) -> None:
+    """Read some keys often and others never until records of both kinds were reclaimed."""
+    put = 0
+    while not (
+        store.stats.fate.copied
+        and store.stats.fate.unused
+        and store.usage().eviction.reclaimed
+    ):
+        for number in range(5):
+            key = b"used/%d" % number
+            if store.get(key) is None:
+                store.put(key, bytes(500))
+        key = b"unused/%d" % put
+        if store.get(key) is None:
+            store.put(key, bytes(500))
+        put += 1
 
 
 def disk_bytes(directory: Path | str) -> int:

@@ -29,3 +29,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened = open_store(tmp_path, clock=FakeClock())
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def fifo_store(tmp_path: Path) -> Iterator[Store]:
+    """The same, with one ring of volumes."""
+    opened = open_store(tmp_path / "fifo", clock=FakeClock(), eviction="fifo")
+    yield opened
+    opened.close()

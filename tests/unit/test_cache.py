@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from volcache.store import Store
+    from volcache.store import Record, Store
 
 
 class DictTier:
@@ -407,3 +407,67 @@ def test_waited_time_is_split_by_tier(cache: Cache, hot: DictTier) -> None:
     stats.rotating.observe(since_ns + 6, 4_000)
     hot.stats.calls.observe(since_ns, 7_000_000)
     assert cache.waited_since(since_ns) == (5_000_000, 7_000_000)
+
+
+def move_by_reclaim(cache: Cache, key: bytes) -> Record:
+    """Read a key between puts until a reclaim has copied its record; return this one."""
+    before = cache.store.get(key)
+    assert before is not None
+    for number in range(600):
+        cache.store.put(b"fill/%d" % number, bytes(1000))
+        cache.get(key)
+        moved = cache.store.get(key)
+        assert moved is not None
+        if (moved.volume, moved.offset) != (before.volume, before.offset):
+            return moved
+    raise AssertionError("no reclaim has copied the record")
+
+
+def test_hot_key_that_a_reclaim_has_copied_stays_hot(
+    cache: Cache, hot: DictTier
+) -> None:
+    """Its item is valid, has the new position, and is replaced once."""
+    put = cache.put(b"k", b"value", content_type=b"text/plain")
+    make_hot(cache, b"k")
+    old = hot.copies[b"k"]
+    moved = move_by_reclaim(cache, b"k")
+    assert moved._replace(volume=put.volume, offset=put.offset) == put
+    hot.copies[b"k"] = old
+    hot.calls.clear()
+
+    assert cache.get(b"k") == moved._replace(source="MEMC")
+    assert hot.calls == ["promote k 0"]
+    assert cache.get(b"k") == moved._replace(source="MEMC")
+    assert hot.calls == ["promote k 0"]
+
+
+def test_hot_key_put_after_a_reclaim_has_copied_it_is_not_outdated(
+    cache: Cache, hot: DictTier, store: Store
+) -> None:
+    """An old item that comes back is refused, for a value and for a deletion."""
+    cache.put(b"k", b"value")
+    make_hot(cache, b"k")
+    old = hot.copies[b"k"]
+    move_by_reclaim(cache, b"k")
+    store.put(b"k", b"newer")
+    hot.copies[b"k"] = old
+
+    assert value_of(cache.get(b"k")) == b"newer"
+    store.delete(b"k")
+    hot.copies[b"k"] = old
+    assert cache.get(b"k") is None
+
+
+def test_reads_from_the_hot_tier_are_hits_of_the_eviction_policy(
+    cache: Cache, hot: DictTier, store: Store
+) -> None:
+    """What memcached answers is used most, and must stay on the disk."""
+    cache.put(b"k", b"value")
+    make_hot(cache, b"k")
+    for number in range(200):
+        store.put(b"fill/%d" % number, bytes(1000))
+        assert source_of(cache, b"k") == "MEMC"
+
+    hot.copies.clear()
+    assert store.stats.rotations > 12
+    assert value_of(store.get(b"k")) == b"value"

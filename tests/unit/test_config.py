@@ -10,7 +10,7 @@ import pytest
 
 from volcache.config import load_config, sample
 from volcache.errors import ConfigError
-from volcache.settings import GIB, MIB, SETTINGS, Config
+from volcache.settings import MIB, SETTINGS, Config
 
 SAMPLE = Path(__file__).parents[2] / "conf" / "volcache.toml"
 
@@ -35,8 +35,10 @@ def test_defaults_are_the_documented_ones() -> None:
     """Without a file and without variables every setting has its default."""
     assert load_config(None, {}) == Config(
         mount_point="data",
-        volume_size=GIB,
-        volume_num=10,
+        volume_size=160 * MIB,
+        volume_num=64,
+        eviction="frequency",
+        reinsert_reads=0.1,
         ip="127.0.0.1",
         port=1234,
         idle_timeout=120.0,

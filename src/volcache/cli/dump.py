@@ -1,4 +1,4 @@
-"""`volcache dump`: list every record in the order of the disk, one per line."""
+"""`volcache dump`: list every record in the order of a start, one per line."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Row(NamedTuple):
 
     volume: int
     seq: int
+    ring: str
     offset: int
     size: int
     stored: int  # Milliseconds since 1970.
@@ -44,7 +45,7 @@ class Row(NamedTuple):
 
 def dump(directory: str, now_ms: int) -> Iterator[Row]:
     """
-    Yield a row for each record, from the oldest volume to the newest.
+    Yield a row for each record: of ring probation, then of ring main, each oldest first.
 
     Args:
         directory: The mount point.
@@ -67,6 +68,7 @@ def _row(volume: Volume, found: Found, live: LiveRecords, now_ms: int) -> Row:
     return Row(
         volume.id,
         volume.seq,
+        volume.use.ring.name.lower(),
         header.offset,
         header.size,
         header.stored_us // 1000,
@@ -109,10 +111,10 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 _EPILOG: Final = """\
-columns: volume, seq (its sequence number), offset, size, stored, expires (milliseconds
-  since 1970, 0 = never), content type, state (live, superseded, expired, damaged,
-  tombstone), key (percent-encoded); an empty column is a dash. A record with a damaged
-  header is not listed: "volcache check" reports it.
+columns: volume, seq (its sequence number), ring, offset, size, stored, expires
+  (milliseconds since 1970, 0 = never), content type, state (live, superseded, expired,
+  damaged, tombstone), key (percent-encoded); an empty column is a dash. A record with a
+  damaged header is not listed: "volcache check" reports it.
 
 exit code: 0 done, also if the reader of the output goes away; 1 DIR cannot be read
 examples:
@@ -122,7 +124,7 @@ examples:
 
 COMMAND: Final = Command(
     name="dump",
-    text="List the records of a mount point, oldest volume first.",
+    text="List the records of a mount point by ring, oldest volume first.",
     epilog=_EPILOG,
     add_arguments=_add_arguments,
     run=_run,

@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from volcache.cli.command import (
     COMPLETES,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from volcache.cli.tree import Entry
+    from volcache.store.eviction import Eviction
     from volcache.store.files import FileSystem
 
 LISTED_MAX: Final = 100  # Lines for files that are left out; the others are counted.
@@ -63,6 +64,7 @@ class Limits:
     volume_num: int
     max_value_size: int
     max_key_size: int
+    eviction: Eviction = "frequency"
 
 
 @dataclass(slots=True)
@@ -110,6 +112,7 @@ def import_folder(
             directory,
             volume_size=limits.volume_size,
             volume_num=limits.volume_num,
+            eviction=limits.eviction,
             fs=fs or OsFileSystem(),
         )
         work = _Import(store, folder, limits, report, is_interrupted)
@@ -193,6 +196,8 @@ class _Import:
     def _measure(self) -> int:
         """Count the files, and warn if the volumes cannot hold all of them."""
         usage = self._store.usage()
+        # With "frequency", one is always free for copies.
+        volumes = usage.volume_num - (usage.eviction.policy == "frequency")
         total, end, rotations, needed = 0, usage.active_end, 0, 0
         with progress(None, "count", "files") as bar:
             for entry in walk(self._folder):
@@ -206,10 +211,10 @@ class _Import:
                     end = VOLUME_HEADER_BYTES
                     rotations += 1
                 end += record_size
-        if rotations >= usage.volume_num:
+        if rotations >= volumes:
             self.outcome.overflows = True
             self._report(
-                f"does not fit: {size(needed)} into {usage.volume_num} volumes of"
+                f"does not fit: {size(needed)} into {volumes} volumes of"
                 f" {size(usage.volume_size)}; the first files will be overwritten"
             )
         return total
@@ -293,7 +298,7 @@ def existing_volumes(directory: str) -> dict[str, int]:
         return {}
     found = {}
     try:
-        active = store.volumes[-1]
+        active = store.volumes[-1]  # of ring main
         size = 0 if active.fd == NO_FILE else store.directory.fs.size(active.fd)
         if size > VOLUME_HEADER_BYTES:
             found["volume_size"] = size
@@ -334,6 +339,7 @@ def _run(arguments: argparse.Namespace) -> int:
             limits=Limits(
                 volume_size=config.volume_size,
                 volume_num=config.volume_num,
+                eviction=cast("Eviction", config.eviction),
                 max_value_size=config.max_value_size,
                 max_key_size=config.max_key_size,
             ),

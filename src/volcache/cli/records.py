@@ -59,5 +59,6 @@ class LiveRecords:
             for key, offset, size in chain(indexed, volume.pending):
                 place = Place(volume, offset, size, key)
                 if place in self:
-                    self._index.delete(key)  # An index file may list a key twice.
+                    # An index file may list a key twice.
+                    self._index.forget(key, volume.seq, offset)
                     yield place

@@ -40,7 +40,7 @@ from volcache.store.directory import (
     unusable,
 )
 from volcache.store.files import OsFileSystem, replace_file
-from volcache.store.format import VOLUME_ID_MAX
+from volcache.store.format import VOLUME_ID_MAX, Ring
 from volcache.store.index_format import (
     encode_block,
     encode_index_header,
@@ -170,11 +170,10 @@ class _Repair:
         directory, store = self._directory, self._store
         unknown = self._replay.drop_unknown(store.volumes)
         drop_volumes(directory, unknown, VOLUME_ID_MAX, RecoveryStats())
-        store.volumes = store.volumes[len(unknown) :]
-        active = store.inventory.manifest.active
+        store.volumes = [volume for volume in store.volumes if volume not in unknown]
         listed = [
             ListedVolume(volume.use, segments=tuple(volume.segments))
-            if volume.use == active
+            if store.is_active(volume)
             else ListedVolume(
                 volume.use,
                 "sealed",
@@ -182,10 +181,13 @@ class _Repair:
                 self._checksums.get(volume.seq),
                 tuple(volume.segments),
             )
-            for volume in store.volumes
+            for volume in sorted(store.volumes, key=lambda volume: volume.seq)
         ]
-        if not listed or listed[-1].use != active:  # It was dropped.
-            newest = active._replace(seq=self._replay.newest_seq)
+        if not any(one.use.ring is Ring.MAIN for one in listed):  # It was dropped.
+            active = store.inventory.manifest.active
+            # Not in the place of a volume of ring probation that stays.
+            place = max(unknown, key=lambda volume: volume.seq).id
+            newest = active._replace(volume=place, seq=self._replay.newest_seq)
             listed.append(following_volume(newest))
         kept = {volume.use for volume in listed}
         manifest, _ = directory.read_manifest()
@@ -225,7 +227,7 @@ class _Repair:
     def _repair_index(self, volume: Volume, contents: IndexContents) -> None:
         """Rewrite an index file that is incomplete or has wrong lines."""
         path = self._directory.index_path(volume.id)
-        is_active = volume is self._store.active
+        is_active = self._store.is_active(volume)
         before = read_whole(self._directory, path)
         entries, kept = list(volume.pending), contents.file_end
         lines, mistakes = self._compare(volume)

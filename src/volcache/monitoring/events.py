@@ -78,9 +78,22 @@ EVENTS: Final[dict[str, Event]] = {
     "recovery.sectors_unreadable": Event(
         "This number of sectors of a volume cannot be read.", _KERNEL_LOG
     ),
+    "eviction.few_volumes": Event(
+        "`volume_num` is low for the eviction policy: a volume is evicted at a time. `cost`"
+        " says what that costs; `volume_size` is that of 64 volumes of the same capacity.",
+        "Set `volume_num = 64` and this `volume_size`. Until they are used again, volumes"
+        " keep their size: up to twice the space is needed meanwhile.",
+    ),
     "rotation.started": Event("The active volume is full; `volume` is the next one."),
+    "reclaim.started": Event(
+        "The used records of a volume are being copied, before it is overwritten."
+    ),
+    "reclaim.damaged": Event(
+        "A record failed a check before it was copied; its key is a miss.",
+        "Check the disk if there are many.",
+    ),
     "rotation.reclaimed": Event(
-        "The oldest volume was reclaimed; `evicted` live records were lost.",
+        "A volume was reclaimed; `evicted` live records, which were not copied, were lost.",
         "If values are evicted too early, use more or larger volumes.",
     ),
     "rotation.completed": Event("`volume` is the active volume."),

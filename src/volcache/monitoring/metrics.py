@@ -25,7 +25,7 @@ from volcache.store.index_format import encode_key
 if TYPE_CHECKING:
     from volcache.cache import HotState
     from volcache.monitoring.snapshot import Snapshot
-    from volcache.store.stats import VolumeUsage
+    from volcache.store.stats import EvictionUsage, RingUsage, VolumeUsage
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
 Unit = Literal["", "bytes", "seconds"]
@@ -49,12 +49,15 @@ class Cell(NamedTuple):
     The place of a metric in the terminal.
 
     `line` may hold a label in braces, for one line per label value; `text` is what is
-    shown, with the value in place of `{}`. The styles are those of `terminal.py`.
+    shown, with the value in place of `{}`. The styles are those of `terminal.py`. Of the
+    styles value, factor and percent, None is not shown.
     """
 
     line: str
     text: str = "{}"
-    style: Literal["value", "rate", "share", "nonzero", "quantiles", "state"] = "value"
+    style: Literal[
+        "value", "factor", "percent", "rate", "share", "nonzero", "quantiles", "state"
+    ] = "value"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,8 @@ class Section(NamedTuple):
     title: str
     metrics: tuple[Metric, ...]
     note: str = ""  # for the reference page: how the numbers relate
-    needs_hot_tier: bool = False  # left out of Prometheus' output without one
+    # Whether an instance has this part; if not, Prometheus' output leaves it out.
+    is_part: Callable[[Snapshot], bool] = lambda _: True
 
 
 def _row(
@@ -149,6 +153,11 @@ def _label(name: str, *values: str) -> tuple[Label, ...]:
     return (Label(name, values),)
 
 
+def _id(volume: int) -> int | None:
+    """Return a volume id; None for -1."""
+    return None if volume < 0 else volume
+
+
 def _by_one(values: Mapping[str, Value]) -> Series:
     """Return a series by its only label."""
     return {(name,): value for name, value in values.items()}
@@ -195,6 +204,64 @@ def _hot(
 _hot_counter = partial(_hot, "counter")
 
 
+def _has_rings(snapshot: Snapshot) -> bool:
+    return snapshot.usage.eviction.has_rings
+
+
+def _gained_ratio(snapshot: Snapshot) -> float | None:
+    """Return the estimated gain as a share of all GETs; None if it is not known."""
+    gained, gets = snapshot.usage.eviction.gained_hits, snapshot.requests.gets
+    return None if gained is None or not gets else gained / gets
+
+
+def _rings(
+    kind: Kind,
+    name: str,
+    key: str,
+    text: str,
+    read: Callable[[RingUsage], Value],
+    *cells: Cell,
+) -> Metric:
+    """Declare a metric of each ring; without two of them it has no value."""
+    return _labelled(
+        kind,
+        _label("ring"),
+        name,
+        f"rings.by[ring].{key}",
+        text,
+        lambda s: (
+            {
+                ("main",): read(s.usage.eviction.main),
+                ("probation",): read(s.usage.eviction.probation),
+            }
+            if _has_rings(s)
+            else {}
+        ),
+        *cells,
+    )
+
+
+def _evicting(
+    kind: Kind,
+    name: str,
+    key: str,
+    text: str,
+    read: Callable[[EvictionUsage], Value],
+    *cells: Cell,
+    unit: Unit = "",
+) -> Metric:
+    """Declare a figure of the eviction policy; without two rings it has no value."""
+    return Metric(
+        kind=kind,
+        name=name,
+        path=f"rings.{key}",
+        text=text,
+        read=lambda s: {(): read(s.usage.eviction)} if _has_rings(s) else {},
+        cells=cells,
+        unit=unit or _unit_of(name or key),
+    )
+
+
 def _connections(
     kind: Kind, name: str, key: str, text: str, *cells: Cell, path: str = ""
 ) -> Metric:
@@ -214,6 +281,15 @@ _FINDINGS: Final = (
     *("entries", "scanned", "torn", "damaged", "rebuilt", "dropped", "stale"),
     *("rejected", "unknown", "meta_lost"),
 )
+# Why a record of a volume that was reclaimed was not reinserted, and the field of `Fate`.
+_DROPPED: Final = {
+    "unread": "unused",
+    "limited": "unpaid",
+    "expired": "expired",
+    "damaged": "damaged",
+    "unreadable": "unreadable",
+    "skipped": "left",
+}
 _CLOSED: Final = ("head", "idle", "room", "transfer")
 _FAILURES: Final = ("closed", "other", "protocol", "refused", "timeout")
 
@@ -393,6 +469,33 @@ _STORE: Final = (
         "Rotations to the next volume.",
         lambda s: s.counts.rotations,
     ),
+    _info(
+        "",
+        "store.eviction",
+        "Eviction policy in use: frequency or fifo.",
+        lambda s: s.usage.eviction.policy,
+        Cell("eviction"),
+    ),
+    _labelled(
+        "gauge",
+        _label("policy"),
+        "volcache_eviction_info",
+        "",
+        "Always 1; the label is the eviction policy in use: frequency or fifo.",
+        lambda s: {(s.usage.eviction.policy,): 1},
+    ),
+    _counter(
+        "volcache_put_bytes_total",
+        "store.put_bytes",
+        "Bytes of records appended by PUT and DELETE, without reinserted ones.",
+        lambda s: s.usage.eviction.put_bytes,
+    ),
+    _info(
+        "",
+        "store.next_reclaimed",
+        "Id of the volume that is reclaimed now or next; null if there is none.",
+        lambda s: _id(s.usage.eviction.next_id),
+    ),
     _counter(
         "volcache_evicted_records_total",
         "store.evicted_records",
@@ -450,7 +553,7 @@ _STORE: Final = (
     _gauge(
         "volcache_active_volume",
         "store.active.id",
-        "Id of the active volume, to which records are appended.",
+        "Id of the active volume; with two rings, of the one started last.",
         lambda s: s.usage.active_id,
         Cell("volumes", "active {}"),
     ),
@@ -506,7 +609,20 @@ _VOLUMES: Final = (
         "Sequence number of a volume, which orders them by age; 0 if empty.",
         lambda v: v.seq,
     ),
-    _volumes("info", "", "state", "State: active, sealed or empty.", lambda v: v.state),
+    _volumes(
+        "info",
+        "",
+        "state",
+        "State: active, sealed, reclaiming or empty.",
+        lambda v: v.state,
+    ),
+    _volumes(
+        "info",
+        "",
+        "ring",
+        "Ring of a volume: main or probation; null if empty.",
+        lambda v: v.ring or None,
+    ),
     _volumes(
         "gauge",
         "volcache_volume_size_bytes",
@@ -548,6 +664,145 @@ _VOLUMES: Final = (
         "began",
         "When a volume became active, in seconds since 1970; not set if unknown.",
         lambda v: v.started_ms / 1000 if v.started_ms else None,
+    ),
+)
+
+_RINGS: Final = (
+    _rings(
+        "gauge",
+        "volcache_ring_volumes",
+        "volumes",
+        "Volumes of a ring.",
+        lambda ring: ring.volumes,
+        Cell("{ring}", "volumes {}"),
+    ),
+    _rings(
+        "gauge",
+        "volcache_ring_used_bytes",
+        "used_bytes",
+        "Bytes written in a ring, including volume headers.",
+        lambda ring: ring.used,
+        Cell("{ring}", "written {}"),
+    ),
+    _rings(
+        "gauge",
+        "volcache_ring_live_bytes",
+        "live_bytes",
+        "Bytes of a ring's records that can be read.",
+        lambda ring: ring.live,
+        Cell("{ring}", "live {}"),
+    ),
+    _rings(
+        "gauge",
+        "volcache_ring_live_records",
+        "live_records",
+        "Records of a ring that can be read.",
+        lambda ring: ring.live_records,
+        Cell("{ring}", "records {}"),
+    ),
+    _rings(
+        "gauge",
+        "volcache_ring_began_timestamp_seconds",
+        "began",
+        "When the oldest volume of a ring became active; not set if unknown.",
+        lambda ring: ring.started_ms / 1000 if ring.started_ms else None,
+    ),
+    _evicting(
+        "gauge",
+        "volcache_probation_limit_bytes",
+        "probation_limit_bytes",
+        "Above this, volumes of ring probation are reclaimed first.",
+        lambda e: e.probation_max,
+    ),
+    _evicting(
+        "counter",
+        "volcache_reinserted_records_total",
+        "reinserted_records",
+        "Records of reclaimed volumes that were appended again.",
+        lambda e: e.fate.copied,
+    ),
+    _evicting(
+        "counter",
+        "volcache_reinserted_bytes_total",
+        "reinserted_bytes",
+        "Bytes of records of reclaimed volumes that were appended again.",
+        lambda e: e.fate.copied_bytes,
+    ),
+    _labelled(
+        "counter",
+        _label("reason", *_DROPPED),
+        "volcache_dropped_records_total",
+        "rings.dropped.{reason}",
+        "Records of reclaimed volumes that were not appended again, by reason.",
+        lambda s: (
+            {
+                (reason,): getattr(s.usage.eviction.fate, field)
+                for reason, field in _DROPPED.items()
+            }
+            if _has_rings(s)
+            else {}
+        ),
+    ),
+    _evicting(
+        "gauge",
+        "volcache_write_amplification",
+        "write_amplification",
+        "Bytes appended for each byte put, since the start.",
+        lambda e: e.write_amplification,
+        Cell("eviction", "write amplification {}", "factor"),
+    ),
+    _evicting(
+        "counter",
+        "volcache_ghost_hits_total",
+        "ghost_hits",
+        "PUTs of keys soon after they were dropped from ring probation.",
+        lambda e: e.ghost_hits,
+    ),
+    _evicting(
+        "counter",
+        "volcache_older_hits_total",
+        "older_hits",
+        "Hits of records that a single ring would probably have missed.",
+        lambda e: e.older_hits,
+    ),
+    _evicting(
+        "gauge",
+        "volcache_gained_hits",
+        "gained_hits",
+        "Estimate: hits more than with a single ring, since the start.",
+        lambda e: e.gained_hits,
+    ),
+    _labelled(
+        "gauge",
+        (),
+        "volcache_gained_hits_ratio",
+        "rings.gained_hits_ratio",
+        "Estimate: volcache_gained_hits as a share of all GETs.",
+        lambda s: {(): _gained_ratio(s)} if _has_rings(s) else {},
+        Cell("eviction", "estimated gain over fifo {} of GETs", "percent"),
+    ),
+    _evicting(
+        "gauge",
+        "volcache_reinsertable_bytes",
+        "reinsertable_bytes",
+        "Tokens: bytes of records that may be appended again now.",
+        lambda e: int(e.tokens),
+    ),
+    _evicting(
+        "gauge",
+        "volcache_reclaimed_volume",
+        "reclaim.volume",
+        "Id of the volume that is being reclaimed; not set if none is.",
+        lambda e: _id(e.reclaiming),
+        Cell("eviction", "volume {} is being reclaimed"),
+    ),
+    _evicting(
+        "gauge",
+        "volcache_reclaimed_ratio",
+        "reclaim.done_ratio",
+        "Share of that reclaim that is done, 0 to 1; not set if there is none.",
+        lambda e: None if e.reclaiming < 0 else round(e.reclaimed, 4),
+        Cell("eviction", "{} of it done", "percent"),
     ),
 )
 
@@ -741,6 +996,16 @@ _VOLUMES_NOTE: Final = (
     "The age of the oldest value is about `time() -"
     " min(volcache_volume_began_timestamp_seconds)`."
 )
+_RINGS_NOTE: Final = (
+    "Only with two rings: with `fifo`, or with fewer than 4 volumes, `rings` is null"
+    " in JSON, and these metrics are absent from Prometheus' output. Records are dropped"
+    " because they were read too seldom (unread), because too much had been appended again"
+    " (limited: no tokens were left), because they have expired, failed a check (damaged)"
+    " or could not be read (unreadable), or because there was no time or no room"
+    " (skipped). The gain is older hits minus ghost hits: its sign"
+    " is reliable, its amount is not. It is not set until as much as"
+    " the capacity was put since the start."
+)
 _HOT_NOTE: Final = (
     "Only with `memc_on`: otherwise `hot` is null in JSON, and these metrics are absent"
     " from Prometheus' output."
@@ -762,7 +1027,8 @@ SECTIONS: Final = (
     Section("Requests", _REQUESTS, _REQUESTS_NOTE),
     Section("Store", _STORE, _STORE_NOTE),
     Section("Volumes", _VOLUMES, _VOLUMES_NOTE),
-    Section("Hot tier", _HOT, _HOT_NOTE, needs_hot_tier=True),
+    Section("Rings", _RINGS, _RINGS_NOTE, _has_rings),
+    Section("Hot tier", _HOT, _HOT_NOTE, lambda snapshot: snapshot.hot is not None),
     Section("Server", _SERVER, _SERVER_NOTE),
     Section("Process", _PROCESS, _PROCESS_NOTE),
 )

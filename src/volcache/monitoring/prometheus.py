@@ -59,7 +59,7 @@ class Metrics(Collector):
         """Yield every metric of one snapshot."""
         snapshot = self._snapshot()
         for section in SECTIONS:
-            if section.needs_hot_tier and snapshot.hot is None:
+            if not section.is_part(snapshot):
                 continue
             for metric in section.metrics:
                 if metric.name:

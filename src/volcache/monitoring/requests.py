@@ -86,6 +86,15 @@ class RequestStats:
         """The number of GETs and HEADs that found no value."""
         return self._reads("MISS")
 
+    @property
+    def gets(self) -> int:
+        """The number of GETs that found a value, or none."""
+        return sum(
+            histogram.count
+            for (verb, _, source), histogram in self.answers.items()
+            if verb == "GET" and source
+        )
+
     def _reads(self, source: str) -> int:
         return sum(
             histogram.count

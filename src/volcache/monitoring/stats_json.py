@@ -29,6 +29,8 @@ def encode_stats(snapshot: Snapshot) -> bytes:
             _write(stats, metric, metric.read(snapshot))
     if snapshot.hot is None:
         stats["hot"] = None
+    if not snapshot.usage.eviction.has_rings:
+        stats["rings"] = None
     return json.dumps(stats, default=_encode_histogram).encode()
 
 

@@ -97,7 +97,8 @@ def _shown(
     for labels, value in values.items():
         names = [label.name for label in metric.labels]
         line = cell.line.format(**dict(zip(names, labels, strict=True)))
-        yield line, _Shown(metric, cell, {(): value}, {(): growth[labels]})
+        grown = {(): growth[labels]} if growth else {}
+        yield line, _Shown(metric, cell, {(): value}, grown)
 
 
 def _growth(value: Any, old: Any) -> Any:  # noqa: ANN401 - Numbers or histograms.
@@ -126,11 +127,17 @@ def _texts(shown: _Shown, seconds: float, total: float) -> list[str]:
         case "state":
             yes, no = cell.text.split("|")
             return [_labelled(k, yes if value else no) for k, value in values.items()]
-        case "value":
-            return [
-                _labelled(labels, cell.text.format(_formatted(value, metric.unit)))
-                for labels, value in list(values.items())[:_ITEMS_MAX]
-            ]
+        case "value" | "factor" | "percent":
+            return _values(metric, cell, values)
+
+
+def _values(metric: Metric, cell: Cell, values: dict[Any, Any]) -> list[str]:
+    """Return the first values that there are, with their labels."""
+    return [
+        _labelled(labels, cell.text.format(_formatted(value, metric.unit, cell.style)))
+        for labels, value in list(values.items())[:_ITEMS_MAX]
+        if value is not None
+    ]
 
 
 def _share(cell: Cell, growth: dict[Any, Any], total: float) -> list[str]:
@@ -163,9 +170,11 @@ def _labelled(labels: tuple[Any, ...], text: str) -> str:
     return " ".join([*map(str, labels), text])
 
 
-def _formatted(value: Any, unit: str) -> str:  # noqa: ANN401 - As JSON has it.
+def _formatted(value: Any, unit: str, style: str) -> str:  # noqa: ANN401 - As in JSON.
     if isinstance(value, str):
         return value
+    if style != "value":
+        return f"{value:.2f}" if style == "factor" else f"{value:.1%}"
     if unit == "bytes":
         return size(value)
     return span(value) if unit == "seconds" else f"{value:,}"

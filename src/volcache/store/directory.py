@@ -31,6 +31,8 @@ from volcache.store.manifest import (
 from volcache.store.progress import Progress, decode_progress, encode_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from volcache.store.files import FileSystem
 
 _logger = logging.getLogger("volcache.store")
@@ -54,7 +56,8 @@ class StoreDirectory:
     Attributes:
         fs: The file system.
         root, data, index: Absolute paths of the directory and its two folders.
-        progress: What the process that served it before has left in LOCK.
+        progress: What the process that served it before has left in LOCK, the newest
+            volume first.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class StoreDirectory:
         self._meta = os.path.join(root, META)
         self._hot = os.path.join(root, HOT)
         self._lock_fd = lock_fd
-        self.progress: Progress | None = None
+        self.progress: Sequence[Progress] = ()
 
     @classmethod
     def open(cls, fs: FileSystem, path: str) -> Self:
@@ -151,7 +154,7 @@ class StoreDirectory:
         """Write the process id into LOCK; keep what the process before has written."""
         assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
         self.progress = decode_progress(self._read_lock())
-        self._replace_lock(encode_progress(self.progress) if self.progress else b"")
+        self._replace_lock(b"".join(map(encode_progress, self.progress)))
 
     def _replace_lock(self, line: bytes) -> None:
         assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
@@ -161,22 +164,26 @@ class StoreDirectory:
 
     def clear_progress(self) -> None:
         """
-        Remove the second line of LOCK, which does not fit a changed META.txt.
+        Remove all but the first line of LOCK: it does not fit a changed META.txt.
+
+        Synced: META.txt may have a lower sequence number from now on.
 
         Raises:
             OSError: It may still be there.
         """
         self._replace_lock(b"")
+        assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
+        self.fs.sync(self._lock_fd)
 
-    def write_progress(self, progress: Progress) -> None:
+    def write_progress(self, first: Progress, second: Progress) -> None:
         """
-        Overwrite the second line of LOCK. Not synced.
+        Overwrite the second and third line of LOCK. Not synced.
 
         Raises:
-            OSError: The line may be damaged, which is the same as none.
+            OSError: The lines may be damaged, which is the same as none.
         """
         assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
-        line = _process_line() + encode_progress(progress)
+        line = _process_line() + encode_progress(first) + encode_progress(second)
         write_all(self.fs, self._lock_fd, line, 0)
 
     def data_path(self, volume: int) -> str:

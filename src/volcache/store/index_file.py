@@ -103,7 +103,7 @@ class IndexContents:
                 if size:
                     index.set(key, seq, offset, size)
                 else:
-                    index.delete(key)
+                    index.set_tombstone(key, seq, VOLUME_HEADER_BYTES, 1)
 
     def _take(self, loaded: Loaded) -> None:
         """Take over what a native index has found."""

@@ -41,7 +41,7 @@ from volcache.store.volume import NO_FILE, Volume
 from volcache.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from volcache.store.directory import StoreDirectory
     from volcache.store.format import Segment
@@ -103,7 +103,14 @@ class Inventory:
     def open_volumes(
         self, directory: StoreDirectory, descriptors: Mapping[int, int]
     ) -> list[Volume]:
-        """Return the valid volumes as objects, oldest first; nothing is read."""
+        """
+        Return the valid volumes as objects, in the order of a replay; nothing is read.
+
+        Ring probation comes before ring main, each oldest first: see `eviction.py`.
+        """
+        in_order = sorted(
+            self.manifest.volumes, key=lambda listed: listed.use.ring, reverse=True
+        )
         return [
             Volume(
                 directory.fs,
@@ -113,7 +120,7 @@ class Inventory:
                 segments=listed.segments,
                 started_ms=self._started_ms(listed.use),
             )
-            for listed in self.manifest.volumes
+            for listed in in_order
         ]
 
     def _started_ms(self, use: VolumeUse) -> int:
@@ -321,7 +328,7 @@ class _Comparison:
         if not self._is_same_boot:
             return listed.state != "synced"
         progress = self._files.directory.progress
-        is_written = progress is not None and progress.salt in listed.salts
+        is_written = any(line.salt in listed.salts for line in progress)
         is_written |= name == IndexName(listed.use, self._store_id)
         return listed.use == self._active and listed.state == "open" and not is_written
 
@@ -361,7 +368,7 @@ def _newer(inventory: Inventory) -> list[Rejected]:
     ]
 
 
-def _is_outdated(inventory: Inventory, progress: Progress | None) -> bool:
+def _is_outdated(inventory: Inventory, progress: Sequence[Progress]) -> bool:
     """Return whether META.txt is older than a data file or LOCK."""
     return bool(_newer(inventory) or _contradiction(inventory.manifest, progress))
 
@@ -383,9 +390,14 @@ def _has_written(listed: ListedVolume, end: int, progress: Progress) -> bool:
     return not following or progress.end <= following[0].start
 
 
-def _contradiction(manifest: Manifest, progress: Progress | None) -> Rejected | None:
+def _contradiction(manifest: Manifest, progress: Sequence[Progress]) -> Rejected | None:
     """Return in what LOCK contradicts META.txt, which is written before it."""
-    if progress is None or progress.store_id != manifest.store_id:
+    contradictions = (_contradicts(manifest, line) for line in progress)
+    return next((found for found in contradictions if found is not None), None)
+
+
+def _contradicts(manifest: Manifest, progress: Progress) -> Rejected | None:
+    if progress.store_id != manifest.store_id:
         return None
     if progress.boot != manifest.boot and progress.seq <= manifest.active.seq:
         return None  # A power loss may have taken what it names.
@@ -404,7 +416,7 @@ def _contradiction(manifest: Manifest, progress: Progress | None) -> Rejected | 
     )
 
 
-def _with_refusal(inventory: Inventory, progress: Progress | None) -> Inventory:
+def _with_refusal(inventory: Inventory, progress: Sequence[Progress]) -> Inventory:
     """Return the inventory with the reason why it must not be used, if there is one."""
     newer, rejected = _newer(inventory), inventory.rejected
     lock = _contradiction(inventory.manifest, progress)
@@ -441,24 +453,47 @@ def _some(rejected: Sequence[Rejected]) -> str:
 
 
 def _without_unknown(inventory: Inventory) -> Inventory:
-    """Leave out the newest volume whose keys are not known, and all older ones."""
-    volumes = inventory.manifest.volumes
-    unknown = [
-        at
-        for at, listed in enumerate(volumes)
-        if listed.use.volume in inventory.unknown_ids
-    ]
-    kept = volumes[unknown[-1] + 1 :]
+    """Leave out the volumes whose keys are not known, and those that may be outdated."""
+    listed_volumes = inventory.manifest.volumes
+    bounds = outdated_bounds(
+        [v.use for v in listed_volumes if v.use.volume in inventory.unknown_ids],
+        inventory.manifest,
+    )
+    kept = tuple(v for v in listed_volumes if v.use.seq >= bounds[v.use.ring])
+    newest = listed_volumes[-1].use
+    has_main = any(listed.use.ring is Ring.MAIN for listed in kept)
+    if not has_main or kept[-1].use != newest:
+        # If the newest one is left out, META.txt must not be older than its header.
+        place = next(v.use.volume for v in reversed(listed_volumes) if v not in kept)
+        kept += (following_volume(newest._replace(volume=place)),)
     manifest = inventory.manifest._replace(volumes=kept)
-    if not kept:
-        manifest = manifest._replace(volumes=(following_volume(volumes[-1].use),))
     return replace(inventory, manifest=manifest, unknown_ids=frozenset(), refusal="")
 
 
+def outdated_bounds(
+    unknown: Iterable[VolumeUse], manifest: Manifest
+) -> dict[Ring, int]:
+    """
+    Return for each ring below which sequence number records may be outdated.
+
+    Args:
+        unknown: Volumes of which not all keys are known.
+        manifest: Names all volumes.
+    """
+    bounds = dict.fromkeys(Ring, 0)
+    for use in unknown:
+        bounds[use.ring] = max(bounds[use.ring], use.seq + 1)
+    if bounds[Ring.MAIN]:
+        # Records of these volumes may have been copied to ring main, and replaced there.
+        first = manifest.first_to_reclaim
+        bounds[Ring.PROBATION] = max(bounds[Ring.PROBATION], first + 1)
+    return bounds
+
+
 def following_volume(use: VolumeUse) -> ListedVolume:
-    """Return a new, empty volume in the place of one whose files are rejected."""
+    """Return a new, empty volume of ring main in the place of one that is dropped."""
     return ListedVolume(
-        VolumeUse(use.volume, use.seq + 1, use.ring, secrets.randbits(64))
+        VolumeUse(use.volume, use.seq + 1, Ring.MAIN, secrets.randbits(64))
     )
 
 
@@ -497,13 +532,15 @@ class _Rebuilt:
         ours = [found for found in candidates if found.store_id == store_id]
         ours.sort(key=lambda found: found.use.seq, reverse=True)
         chain = self._chain(ours)
-        progress = self._progress
-        if progress is not None and progress.store_id != store_id:
-            progress = None
-        is_confirmed = progress is not None and any(
-            _has_written(found.listed("open"), found.end, progress) for found in chain
+        if not any(found.use.ring is Ring.MAIN for found in chain):
+            self._is_broken = True
+            self._refusals.append("there is no volume of ring main; put back its files")
+        progress = [line for line in self._progress if line.store_id == store_id]
+        is_confirmed = bool(progress) and all(
+            any(_has_written(found.listed("open"), found.end, line) for found in chain)
+            for line in progress
         )
-        if progress is not None and not is_confirmed:
+        if progress and not is_confirmed:
             self._refusals.append(
                 "LOCK names the volume that was written last, and it is not there; put it"
                 " back, or remove LOCK if it is not of this mount point"
@@ -517,7 +554,9 @@ class _Rebuilt:
         else:
             # How far the sealed ones go is not known.
             volumes = [found.listed("sealed") for found in chain]
-            volumes[-1] = chain[-1].listed("open")
+            newest_of = {found.use.ring: at for at, found in enumerate(chain)}
+            for at in newest_of.values():
+                volumes[at] = chain[at].listed("open")
         headers = [found.header for found in chain if found.header is not None]
         boot = self._files.directory.boot()
         manifest = Manifest(
@@ -527,17 +566,24 @@ class _Rebuilt:
             max((header.started_ms for header in headers), default=0) * 1000,
             boot,
             tuple(volumes),
+            probation_first=max(
+                (v.use.seq for v in volumes if v.use.ring is Ring.PROBATION), default=0
+            ),
         )
         return Inventory(
             manifest=manifest,
             is_manifest_lost=True,
-            is_same_boot=progress is not None and 0 != boot == progress.boot,
+            is_same_boot=bool(progress) and 0 != boot == progress[0].boot,
             headers=self._files.headers,
             damaged=tuple(
-                found.use.volume for found in chain[:-1] if found.header is None
+                found.use.volume
+                for found in chain
+                if found.header is None and found.use not in manifest.actives
             ),
             foreign=tuple(
-                found.use.volume for found in candidates if found.store_id != store_id
+                found.use.volume
+                for found in candidates
+                if found.store_id != store_id and found.header is not None
             ),
             refusal=self._refusal(),
         )
@@ -581,8 +627,8 @@ class _Rebuilt:
     def _store_id(self, candidates: list[_Candidate]) -> int:
         """Return the store that LOCK names, or else the one most volumes belong to."""
         counted = Counter(found.store_id for found in candidates).most_common()
-        if self._progress is not None:
-            named = self._progress.store_id
+        if self._progress:
+            named = self._progress[0].store_id
             counted.sort(key=lambda pair: pair[0] != named)
         if len(counted) > 1:
             others = [f for f in candidates if f.store_id != counted[0][0]]
@@ -595,7 +641,21 @@ class _Rebuilt:
         return counted[0][0]
 
     def _chain(self, newest_first: list[_Candidate]) -> list[_Candidate]:
-        """Return the volumes that end with the newest, without a break, oldest first."""
+        """Return the volumes that lead to the newest of each ring, oldest first."""
+        newest = newest_first[0].header
+        oldest_seq = 0 if newest is None else newest.oldest_seq
+        chain: list[_Candidate] = []
+        for ring in Ring:
+            found = [
+                one
+                for one in newest_first
+                if one.use.ring is ring and one.use.seq >= oldest_seq
+            ]
+            chain += self._chain_of_ring(found)
+        return sorted(chain, key=lambda found: found.use.seq)
+
+    def _chain_of_ring(self, newest_first: list[_Candidate]) -> list[_Candidate]:
+        """Return the volumes of a ring that end with the newest, without a break."""
         chain, following = _sequence(newest_first)
         if following is not None:
             self._is_broken = True
@@ -605,26 +665,21 @@ class _Rebuilt:
                 f" there are older ones, such as {DATA}/{following.use.volume} (seq"
                 f" {following.use.seq}); put back the right files"
             )
-        return chain[::-1]
+        return chain
 
 
 def _sequence(
     newest_first: list[_Candidate],
 ) -> tuple[list[_Candidate], _Candidate | None]:
-    """
-    Return the volumes up to the first break, and the one after it.
-
-    The oldest volume that was valid when the newest one was started ends the sequence.
-    """
+    """Return the volumes of a ring up to the first break, and the one after it."""
     chain = newest_first[:1]
-    newest = chain[0].header
     for found in newest_first[1:]:
         last = chain[-1]
-        if newest is not None and found.use.seq < newest.oldest_seq:
-            break
-        is_previous = found.use.seq == last.use.seq - 1 and (
-            last.header is None
-            or last.header.previous_salt == found.listed("open").salts[-1]
+        # Without a header, only the sequence number tells; it may be of the other ring.
+        is_previous = (
+            found.use.seq == last.use.seq - 1
+            if last.header is None
+            else last.header.previous_salt == found.listed("open").salts[-1]
         )
         if not is_previous:
             return chain, found

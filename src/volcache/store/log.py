@@ -1,31 +1,39 @@
 """
-The circular log: which volumes there are, which one is active, and rotation.
+The log: which volumes there are, which ones are written, rotation and reclaim.
 
-Volume ids are used in a circle, 0 to `volume_num - 1`; sequence numbers order all volumes
-by age. When the active volume has no room for the next record, the log rotates: the next
-id becomes the active volume, with a new salt, and the oldest volume, which had that id, is
-reclaimed as a whole.
+Volume ids are numbers from 0 to `volume_num - 1`; sequence numbers order all volumes by
+age. Each volume is in a *ring*, main or probation, and each ring has an active volume,
+which is written. When it has no room for the next record, the log rotates: an unused id
+becomes the active volume, with a new salt. If all ids are used, it gets that of the volume
+that is reclaimed. With the eviction policy "fifo" there is only ring main, and the oldest
+volume is reclaimed as it is. With "frequency", `eviction.py` chooses the volume, and the
+records that are worth it are copied before, some with each put: see `work`.
 
 The steps of a rotation, and what a crash after each of them leaves:
     1. Disk space for the new volume is allocated. Nothing has changed.
     2. The old active volume is sealed: its index file is complete. The next start rotates
        again.
-    3. The index file of the id is removed. The data file still holds the oldest volume;
-       a start would scan it. A directory in the place of the file stays.
-    4. META.txt names the new active volume. The oldest volume has become invalid.
+    3. The index file of the id is removed. The data file still holds the volume that is
+       reclaimed; a start would scan it. A directory in the place of the file stays.
+    4. META.txt names the new active volume. The reclaimed volume has become invalid.
     5. The header of the new volume is written, and its empty index file. A start would
        write both from what META.txt says. Without an index file, the volume still works.
 An index file that reappears after a power loss is ignored: its first line has the salt.
-The oldest volume is removed from memory last, so that a step that fails leaves a store
+The reclaimed volume is removed from memory last, so that a step that fails leaves a store
 that serves everything it served before.
 
 A volume raises what the disk refuses; this module decides what follows. It contains
 nothing about keys.
 
 Invariants:
-    - `volumes` has every valid volume; the active one is the newest.
-    - Only the oldest volumes are ever reclaimed. Therefore no older record of a key
-      becomes current when the record or tombstone that superseded it is reclaimed.
+    - `volumes` has every valid volume; the active one of a ring is the newest of it.
+    - Only the oldest volume of a ring is reclaimed, one at a time: the next reclaim begins
+      when META.txt no longer names it.
+    - All records of a key are in one ring, except that one in the probation volume that is
+      reclaimed may have a copy in ring main, and what replaces that. Therefore no older
+      record of a key becomes current when the record or tombstone that superseded it is
+      reclaimed, and a start replays probation, then main.
+    - A reclaim of a probation volume that a crash has ended is the first after a start.
 
 Locking: the caller holds the lock of the store, except for `sync` and `probe`.
 """
@@ -36,26 +44,34 @@ import errno
 import logging
 import random
 import secrets
+import threading
 from collections import deque
 from contextlib import contextmanager, suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
-from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES, VolumeUse
+from volcache.store.format import (
+    VALUE_BYTES_MAX,
+    VOLUME_HEADER_BYTES,
+    Ring,
+    VolumeUse,
+)
 from volcache.store.index_file import remove_index_file
 from volcache.store.progress import Progress
-from volcache.store.stats import StoreUsage, VolumeUsage
+from volcache.store.reclaimer import Reclaimer
+from volcache.store.stats import EvictionUsage, RingUsage, StoreUsage, VolumeUsage
 from volcache.store.volume import Volume
 from volcache.store.writer import SyncFailedError
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
+    from volcache.store.eviction import Frequency
     from volcache.store.recovery import Recovered
+    from volcache.store.stats import State
 
 SyncMode = Literal["none", "periodic", "always"]
 
@@ -66,6 +82,25 @@ _NOTED_AHEAD_US: Final = 1_000_000
 # Of a store that is not written, the time is noted this often: a start after a kill must
 # not begin much earlier, if the clock of the machine was set back meanwhile.
 _NOTED_EVERY_US: Final = 60_000_000
+# A reclaim goes on after so many bytes were appended: the calls for it take no time then.
+_WORK_BYTES: Final = 1 << 16
+_NO_WORK: Final = 1 << 62
+# It begins when there is room for half a volume in the active one, and reads at least two
+# bytes for each byte appended: it ends before the room is needed.
+_ROOM_SHARE: Final = 2
+_PACE_MIN: Final = 2
+# It should end when there is room for this share of a volume: then what was copied is
+# synced before the volume is dropped.
+_SPARE_SHARE: Final = 8
+
+
+class LogOptions(NamedTuple):
+    """How the volumes are used."""
+
+    volume_size: int  # bytes of a volume that is started from now on
+    volume_num: int
+    sync_mode: SyncMode
+    policy: Frequency | None  # None: "fifo"
 
 
 class CircularLog:
@@ -74,58 +109,127 @@ class CircularLog:
 
     Attributes (read-only for others):
         volumes: The valid volumes by sequence number. The dict object never changes.
-        active: The volume that is written.
+        actives: The volumes that are written, by ring. None: the ring has none yet; ring
+            main always has one. The list object never changes.
         manifest: The contents of META.txt.
+        sync_wanted: Set when something waits for `sync`, in the mode "periodic".
+        work_bytes: `work` is to be called when so many bytes were appended.
     """
 
-    def __init__(  # noqa: PLR0913 - Plain numbers, by keyword.
+    def __init__(
         self,
         directory: StoreDirectory,
         recovered: Recovered,
         lock: threading.Lock,
-        *,
-        volume_size: int,
-        volume_num: int,
-        sync_mode: SyncMode,
+        options: LogOptions,
         clock: Clock,
     ) -> None:
-        """Continue with what recovery has found, and allocate the active volume."""
+        """Continue with what recovery has found, and allocate the active volumes."""
         self._directory = directory
         self._fs = directory.fs
         self._lock = lock
         self._stats = recovered.stats
-        self._volume_size = volume_size
-        self._volume_num = volume_num
-        self._sync_mode = sync_mode
+        self._volume_size, self._volume_num, self._sync_mode, self._policy = options
         self._clock = clock
         self._index = recovered.index
         self._descriptors = recovered.descriptors
         self.manifest = recovered.manifest
         self.volumes = {volume.seq: volume for volume in recovered.volumes}
-        self.active = recovered.volumes[-1]
+        # Ids without a volume.
+        self._unused = set(range(self._volume_num)) - {
+            volume.id for volume in recovered.volumes
+        }
         self._noted = Progress(0, 0, 0, 0, 0, 0)  # the last progress written to LOCK
         # Sealed volumes that are not synced; `sync` removes them and closes their files.
         self._unsynced: deque[Volume] = deque()
-        for volume in recovered.volumes:
-            self.bind(volume)
-        self._allocate_active()
+        # How much had been put when each of the last volumes was started, and when.
+        self._history: deque[tuple[int, int]] = deque()
+        self.sync_wanted = threading.Event()
+        # How many hits in the ghost there had been when reads of older records began to be
+        # counted; None: they are not counted yet.
+        self._ghost_hits_before: int | None = None
+        self._reclaimer: Reclaimer | None = None
+        # Volumes of ring main in which a killed process may have left copies that are not
+        # synced, up to an offset.
+        self._copied_before: dict[Volume, int] = {}
+        self._owed = 0  # bytes that were appended since the last step of a reclaim
+        self.actives: list[Volume | None] = [None, None]
+        # The newest volume of each ring, also when it was reclaimed.
+        self._newest: list[Volume | None] = [None, None]
+        self._last_seq = recovered.newest_seq  # of all volumes there ever were
+        self._resume(recovered.volumes)
+
+    def _resume(self, volumes: list[Volume]) -> None:
+        """Go on with the volumes that recovery has found, oldest first."""
+        self.work_bytes = _NO_WORK
+        if self._policy is not None:
+            self._index.set_policy(self._policy.rates)
+            self.work_bytes = min(_WORK_BYTES, max(1, self._volume_size // 64))
+        for volume in volumes:
+            self._bind(volume)
+            if volume.use.ring is Ring.MAIN or self._policy is not None:
+                self.actives[volume.use.ring] = volume
+        self._appended_before = self._appended
+        # Volumes of ring probation up to this one are reclaimed before any of ring main.
+        self._probation_first = self._first_to_reclaim()
+        self._allocate_actives()
         self.note_progress()
         # A process that was killed has not synced what it wrote last.
-        if sync_mode == "periodic":
-            self._unsynced.extend(recovered.volumes[:-1])
-        elif sync_mode == "always":
+        if self._sync_mode == "periodic":
+            self._unsynced.extend(v for v in volumes if v not in self.actives)
+        elif self._sync_mode == "always":
             self._sync_all()
+        self._copied_before = {
+            volume: volume.end for volume in volumes if volume.use.ring is Ring.MAIN
+        }
 
-    def _allocate_active(self) -> None:
+    def _first_to_reclaim(self) -> int:
+        """Return up to which volume ring probation has to be reclaimed first."""
+        probation = self._ring(Ring.PROBATION)
+        if not probation:
+            return 0
+        if self._policy is None:
+            # What is put from now on replaces records there, too.
+            return probation[-1].seq
+        return self.manifest.first_to_reclaim
+
+    @property
+    def active(self) -> Volume:
+        """The active volume that was started last."""
+        return max(self._actives(), key=lambda volume: volume.seq)
+
+    def _actives(self) -> list[Volume]:
+        return [volume for volume in self.actives if volume is not None]
+
+    def _ring(self, ring: Ring) -> list[Volume]:
+        """Return the valid volumes of a ring, oldest first."""
+        return [
+            volume
+            for _, volume in sorted(self.volumes.items())
+            if volume.use.ring is ring
+        ]
+
+    @property
+    def _appended(self) -> int:
+        """Bytes of records that were ever appended to the volumes known here."""
+        return sum(volume.appended for volume in self._newest if volume is not None)
+
+    @property
+    def put_bytes(self) -> int:
+        """Bytes of records that were put or deleted since the store was opened."""
+        reinserted = self._stats.fate.copied_bytes
+        return self._appended - self._appended_before - reinserted
+
+    def _allocate_actives(self) -> None:
         """At startup: without disk space, log it and serve reads."""
-        active = self.active
-        if active.is_sealed or active.is_retired:
-            return
-        try:
-            self._allocate(active, max(self._volume_size, active.end))
-            active.trim()
-        except (OSError, DiskFullError) as error:
-            self._stats.count_write_error(error)
+        for active in self._actives():
+            if active.is_sealed or active.is_retired:
+                continue
+            try:
+                self._allocate(active, max(self._volume_size, active.end))
+                active.trim()
+            except (OSError, DiskFullError) as error:
+                self._stats.count_write_error(error)
 
     # --- Appending -----------------------------------------------------------------
 
@@ -149,28 +253,37 @@ class CircularLog:
 
     def note_progress(self, *, ahead_us: int = 0) -> None:
         """
-        Write to LOCK how far the active volume was written, and the time.
+        Write to LOCK how far the active volumes were written, and the time.
 
         Args:
             ahead_us: Added to the time, so that the next calls need not write it.
         """
-        active = self.active
-        progress = Progress(
-            self.manifest.store_id,
-            active.seq,
-            active.last_salt,
-            active.end,
-            self._clock.now_us() + ahead_us,
-            self.manifest.boot,
-        )
+        time_us = self._clock.now_us() + ahead_us
+        lines = [
+            Progress(
+                self.manifest.store_id,
+                active.seq,
+                active.last_salt,
+                active.end,
+                time_us,
+                self.manifest.boot,
+            )
+            for active in self._actives()
+        ]
         # It only helps a start to notice replaced files: the next one may succeed.
         with suppress(OSError):
-            self._directory.write_progress(progress)
-            self._noted = progress
+            self._directory.write_progress(lines[0], lines[-1])
+            self._noted = lines[0]
 
-    def bind(self, volume: Volume) -> None:
-        """Let the index read records of a volume."""
+    def _bind(self, volume: Volume) -> None:
+        """Add a volume, the newest of its ring, to what the index can read."""
+        ring = volume.use.ring
+        before = self._newest[ring]
+        volume.born = 0 if before is None else before.appended
+        self._newest[ring] = volume
+        self._last_seq = max(self._last_seq, volume.seq)
         self._index.bind_volume(volume.seq, volume.fd, volume.id, volume.salts)
+        self._index.set_age(volume.seq, ring, volume.born, volume.end)
 
     def note_expiry(self, expires_ms: int) -> None:
         """Let a later start know that a record has expired, whatever the clock says."""
@@ -179,11 +292,15 @@ class CircularLog:
 
     # --- Rotation ------------------------------------------------------------------
 
-    def with_room(self, size: int, length: int) -> Volume:
+    def with_room(self, ring: Ring, size: int, length: int) -> Volume:
         """
-        Return the active volume with room for a record, after a rotation if needed.
+        Return the active volume of a ring with room for a record; rotate if needed.
+
+        A rotation may drop the record that the new one supersedes, or copy it to the other
+        ring: then the caller has to ask for the ring again.
 
         Args:
+            ring: The ring.
             size: Of the record, bytes.
             length: Of its value, bytes.
 
@@ -192,19 +309,24 @@ class CircularLog:
             DiskFullError: There is no disk space for the next volume.
             StoreIOError: The disk refused. In all cases the store continues as before.
         """
-        active = self.active
-        if active.end + size <= active.capacity:
+        active = self.actives[ring]
+        if active is not None and active.end + size <= active.capacity:
             return active
         room = self._volume_size - VOLUME_HEADER_BYTES
         if size > room or length > VALUE_BYTES_MAX:
             limit = min(VALUE_BYTES_MAX, max(0, room - (size - length)))
             raise ValueTooLargeError(size=length, limit=limit)
         with self._refusals_counted("start a volume"):
-            if active.capacity == 0 and not (active.is_sealed or active.is_retired):
+            if active is not None and not (
+                active.capacity or active.is_sealed or active.is_retired
+            ):
                 # There was no disk space when the store was opened.
                 self._allocate(active, max(self._volume_size, active.end))
-            if active.end + size > active.capacity:
-                active = self._rotate()
+            if active is None or active.end + size > active.capacity:
+                self._finish_reclaim(ring)
+                active = self.actives[ring]  # May be new, for copies.
+            if active is None or active.end + size > active.capacity:
+                active = self._rotate(ring)
         return active
 
     def flush(self) -> None:
@@ -218,7 +340,7 @@ class CircularLog:
             StoreIOError: The disk refused. In both cases nothing was dropped.
         """
         with self._refusals_counted("flush"):
-            self._rotate(is_flush=True)
+            self._rotate(Ring.MAIN, is_flush=True)
         _logger.warning("store.flushed volume=%d", self.active.id)
 
     @contextmanager
@@ -234,11 +356,16 @@ class CircularLog:
             message = f"disk refused to {what}: {error.strerror or error}"
             raise StoreIOError(message) from error
 
-    def _rotate(self, *, is_flush: bool = False) -> Volume:
-        """Seal the active volume and start the next; see the module for the steps."""
+    def _rotate(
+        self, ring: Ring, *, is_flush: bool = False, for_copies: bool = False
+    ) -> Volume:
+        """Seal the active volume of a ring and start the next; see the module."""
         started_ns = perf_counter_ns()
-        old = self.active
-        use = self._next_use(old)
+        if is_flush:
+            dropped = sorted(self.volumes)
+        else:
+            dropped = [] if for_copies else self._to_drop(ring)
+        use = self._next_use(ring, dropped)
         _logger.debug("rotation.started volume=%d seq=%d", use.volume, use.seq)
         active = Volume(
             self._fs,
@@ -248,34 +375,91 @@ class CircularLog:
             started_ms=self._clock.now_ms(),
         )
         self._allocate(active, self._volume_size)
-        self._seal(old)
-        reclaimed = self._to_reclaim(use.volume, everything=is_flush)
-        kept = [volume for seq, volume in self.volumes.items() if seq not in reclaimed]
-        self._start(active, kept)
-        self._reclaim(reclaimed, use.volume, everything=is_flush)
+        sealed = [v for v in self.actives if v and (is_flush or v.use.ring is ring)]
+        for volume in sealed:
+            self._seal(volume)
+        kept = [volume for seq, volume in self.volumes.items() if seq not in dropped]
+        others = [] if is_flush else [v for v in self._actives() if v not in sealed]
+        self._start(active, kept, [active, *others])
+        self._drop(dropped, use.volume, everything=is_flush)
         active.trim()
+        self._unused.discard(active.id)
         self.volumes[active.seq] = active
         self._index.add_volume(active.seq)
-        self.bind(active)
-        # Before `active` changes: `sync` must find the old volume here or there.
-        self._hand_over(old)
-        self.active = active
+        self._bind(active)
+        # Before `actives` changes: `sync` must find the old volume here or there.
+        for volume in sealed:
+            self._hand_over(volume)
+            self.actives[volume.use.ring] = None
+        self.actives[ring] = active
+        self._note_start()
         self.note_progress()
+        self._count_rotation(use, started_ns)
+        return active
+
+    def _count_rotation(self, use: VolumeUse, started_ns: int) -> None:
         self._stats.rotations += 1
         took = perf_counter_ns() - started_ns
         self._stats.rotating.observe(started_ns, took)
         _logger.info(
-            "rotation.completed volume=%d seq=%d seconds=%.3f",
+            "rotation.completed volume=%d seq=%d ring=%s seconds=%.3f",
             use.volume,
             use.seq,
+            use.ring.name.lower(),
             took / 1e9,
         )
-        return active
 
-    def _next_use(self, old: Volume) -> VolumeUse:
-        """Return the use of the volume id that follows in the circle."""
-        volume = old.id + 1 if old.id + 1 < self._volume_num else 0
-        return VolumeUse(volume, old.seq + 1, old.use.ring, secrets.randbits(64))
+    def _finish_reclaim(self, ring: Ring) -> None:
+        """Finish a reclaim at once if the next volume of a ring needs the id."""
+        if self._policy is None or self._takes_free_id(ring):
+            return
+        reclaimer = self._reclaimer or self._begin_reclaim(self._policy)
+        if not reclaimer.is_drained:
+            reclaimer.finish(self.actives[Ring.MAIN])
+
+    def _takes_free_id(self, ring: Ring) -> bool:
+        """
+        Return whether the next volume of a ring gets an id without a volume.
+
+        With "frequency", the last such id is for copies: without it, those that find no
+        room in the active volume would be lost. Ring main may take it while they are made,
+        and a ring without a volume at any time.
+        """
+        if self._policy is None or self.actives[ring] is None:
+            return self._free_ids > 0
+        reclaimer = self._reclaimer
+        is_copying = reclaimer is not None and not reclaimer.is_drained
+        return self._free_ids > (ring is not Ring.MAIN or not is_copying)
+
+    def _to_drop(self, ring: Ring) -> list[int]:
+        """Return the volumes to be dropped when the next one is started: none, or one."""
+        if self._takes_free_id(ring):
+            return []
+        self._sync_copies()
+        if self._reclaimer is not None:
+            return [self._reclaimer.volume.seq]
+        oldest = self._ring(Ring.PROBATION) or self._ring(Ring.MAIN)
+        return [oldest[0].seq]
+
+    @property
+    def _free_ids(self) -> int:
+        """How many volumes can be started without dropping one."""
+        return min(len(self._unused), self._volume_num - len(self.volumes))
+
+    def _next_use(self, ring: Ring, dropped: list[int]) -> VolumeUse:
+        """Return the use of an id that has no volume, or whose volume is dropped."""
+        ids = {seq: self.volumes[seq].id for seq in dropped}
+        last = self.active
+        # Not the id of an active volume: until META.txt is replaced, it is needed.
+        actives = {volume.seq for volume in self._actives()}
+        free = self._unused | {
+            volume
+            for seq, volume in ids.items()
+            if volume < self._volume_num and seq not in actives
+        }
+        following = [volume for volume in free if volume > last.id]
+        volume = min(following or free)
+        return VolumeUse(volume, self._last_seq + 1, ring, secrets.randbits(64))
 
     def _allocate(self, volume: Volume, length: int) -> None:
         """
@@ -311,7 +495,7 @@ class CircularLog:
         except OSError as error:
             self._stats.count_index_error(error, volume=volume.id)
 
-    def _start(self, volume: Volume, kept: list[Volume]) -> None:
+    def _start(self, volume: Volume, kept: list[Volume], actives: list[Volume]) -> None:
         """
         Make a volume the active one on the disk; its space is allocated already.
 
@@ -319,7 +503,8 @@ class CircularLog:
 
         Args:
             volume: To be started.
-            kept: The volumes that stay valid, oldest first.
+            kept: The volumes that stay valid.
+            actives: Those that are written from now on.
 
         Raises:
             OSError: META.txt names the old active volume, or the new one whose header is
@@ -327,67 +512,267 @@ class CircularLog:
         """
         path = self._directory.index_path(volume.id)
         remove_index_file(self._fs, path)
-        self._write_manifest([*kept, volume], active=volume)
+        self._write_manifest([*kept, volume], actives)
+        before = self._newest[volume.use.ring]
         volume.start(
             volume.started_ms,
             mount_count=self.manifest.mount_count,
-            oldest_seq=[*kept, volume][0].seq,
-            previous_salt=self.active.last_salt,
+            oldest_seq=min(v.seq for v in [*kept, volume]),
+            previous_salt=0 if before is None else before.last_salt,
         )
         try:
             volume.open_index_file(path, 0)
         except OSError as error:
             self._stats.count_index_error(error, volume=volume.id)
 
+    def _note_start(self) -> None:
+        """Find out which records a single ring would have reclaimed by now."""
+        if self._policy is None:
+            return
+        put = self.put_bytes
+        self._history.append((put, self._clock.now_us()))
+        while len(self._history) > 1 and (
+            self._history[1][0] <= put - self._policy.capacity
+        ):
+            self._history.popleft()
+        oldest_put, time_us = self._history[0]
+        if oldest_put <= put - self._policy.capacity:
+            self._index.count_older(time_us)
+            if self._ghost_hits_before is None:
+                self._ghost_hits_before = self._index.heat().ghost_hits
+
     def bind_hot(self, identity: str) -> None:
         """Let `close` write to META.txt which HOT.txt is valid."""
         self.manifest = self.manifest._replace(hot=identity)
 
-    def _write_manifest(self, volumes: list[Volume], active: Volume | None) -> None:
-        """Write META.txt; `active` is being written, None after a clean stop."""
+    def _write_manifest(
+        self, volumes: Iterable[Volume], actives: Collection[Volume]
+    ) -> None:
+        """Write META.txt; `actives` are being written, none after a clean stop."""
+        in_order = sorted(volumes, key=lambda volume: volume.seq)
         manifest = self.manifest._replace(
             time_us=self._clock.now_us(),
-            volumes=tuple(v.listed(is_open=v is active) for v in volumes),
+            volumes=tuple(v.listed(is_open=v in actives) for v in in_order),
+            probation_first=self._probation_first,
         )
         self._directory.write_manifest(manifest)
         self.manifest = manifest
 
-    def _to_reclaim(self, volume_id: int, *, everything: bool) -> list[int]:
-        """Return the volume that had an id, all older ones, and those above the limit."""
-        seqs = sorted(self.volumes)
-        if everything:
-            return seqs
-        ids = [self.volumes[seq].id for seq in seqs]
-        held = ids.index(volume_id) + 1 if volume_id in ids else 0
-        return seqs[: max(held, len(seqs) + 1 - self._volume_num)]
+    def _drop(self, seqs: list[int], used_id: int | None, *, everything: bool) -> None:
+        """
+        Drop volumes from memory that META.txt does not name any more.
 
-    def _reclaim(self, seqs: list[int], volume_id: int, *, everything: bool) -> None:
-        """Drop volumes from memory; free the space of those whose id is not used next."""
+        Args:
+            seqs: Their sequence numbers.
+            used_id: The id that is used again.
+            everything: Leave their files as they are; the new volume says they are old.
+        """
         for seq in seqs:
             volume = self.volumes.pop(seq)
-            if volume.id != volume_id and not everything:
+            if volume.id < self._volume_num:
+                self._unused.add(volume.id)
+            if volume.id != used_id and not everything:
                 self._free(volume)
             records, lost = self._index.reclaim(seq)
             self._stats.evicted_records += records
             self._stats.evicted_bytes += lost
             _logger.info(
-                "rotation.reclaimed volume=%d seq=%d evicted=%d bytes=%d",
+                "rotation.reclaimed volume=%d seq=%d ring=%s evicted=%d bytes=%d",
                 volume.id,
                 seq,
+                volume.use.ring.name.lower(),
                 records,
                 lost,
             )
+        if seqs:
+            self._reclaimer = None
+        probation = (volume.seq for volume in self._ring(Ring.PROBATION))
+        first = [seq for seq in probation if seq <= self._probation_first]
+        self._probation_first = max(first, default=0)
 
     def _free(self, volume: Volume) -> None:
-        """Free the disk space of a volume whose id is not used again."""
+        """Make a dropped volume unusable; free its space if there are too many."""
         try:
             remove_index_file(self._fs, self._directory.index_path(volume.id))
+            # Not if `volume_num` was lowered: volumes with higher ids take space, too.
+            if all(
+                other.id < self._volume_num
+                for other in (volume, *self.volumes.values())
+            ):
+                # Should META.txt be lost, it must not be taken for a valid one.
+                volume.invalidate()
+                return
             self._fs.truncate(volume.fd, 0)
             # A power loss could bring it back after what superseded its records is gone.
             self._fs.sync(volume.fd)
             self._fs.sync_directory(self._directory.index)
         except OSError as error:
             self._stats.count_write_error(error)
+
+    # --- Reclaim -------------------------------------------------------------------
+
+    def work(self, appended: int) -> None:
+        """
+        Go on with the reclaim under way, or begin one if room will be needed soon.
+
+        Bounded work: what the disk refuses is counted and ends the reclaim or this step.
+
+        Args:
+            appended: The bytes appended since the last call.
+        """
+        self._owed += appended
+        if self._owed < self.work_bytes:
+            return
+        owed, self._owed = self._owed, 0
+        reclaimer = self._reclaimer or self._begin_if_due()
+        if reclaimer is None:
+            return
+        if reclaimer.is_drained:
+            self._drop_early(reclaimer)
+            return
+        room = self._room(0) - self._volume_size // _SPARE_SHARE
+        pace = max(_PACE_MIN, reclaimer.remaining / max(room, owed))
+        reclaimer.advance(int(owed * pace), self.actives[Ring.MAIN])
+        for volume in reclaimer.targets:
+            if volume.is_index_due:
+                self.write_index(volume)
+
+    def _begin_if_due(self) -> Reclaimer | None:
+        """Begin a reclaim if room will be needed soon."""
+        if (
+            self._policy is None
+            or self._room(self._free_ids - 1) >= self._volume_size // _ROOM_SHARE
+            # There are four ids, and only two have been used.
+            or len(self.volumes) == len(self._actives())
+        ):
+            return None
+        return self._begin_reclaim(self._policy)
+
+    def _room(self, free: int) -> int:
+        """
+        Return how much can be appended, at least, until `free` + 1 ids are needed.
+
+        A ring without an active volume takes the id for copies, so it needs none.
+        """
+        rooms = sorted(
+            volume.capacity - volume.end if volume.capacity else 0
+            for volume in self._actives()
+        )
+        if free >= len(rooms):
+            return self._volume_size
+        return sum(rooms[: free + 1])
+
+    def _begin_reclaim(self, policy: Frequency) -> Reclaimer:
+        """Choose a volume, and begin to reclaim it."""
+        ends = sum(volume.end for volume in self.volumes.values())
+        count = self._index.count
+        self._index.size_ghost(count)
+        volume = self._victim(policy)
+        if volume in self.actives:
+            # It was reclaimed in part before the start.
+            self._seal(volume)
+            self._hand_over(volume)
+            self.actives[volume.use.ring] = None
+        _logger.debug(
+            "reclaim.started volume=%d seq=%d ring=%s",
+            volume.id,
+            volume.seq,
+            volume.use.ring.name.lower(),
+        )
+        self._reclaimer = Reclaimer(
+            volume,
+            ends / max(1, count),
+            index=self._index,
+            fs=self._fs,
+            policy=policy,
+            stats=self._stats,
+            clock=self._clock,
+            refused=self.refused,
+            more_room=self._more_room,
+        )
+        return self._reclaimer
+
+    def _more_room(self) -> Volume | None:
+        """Return a new active volume of ring main, if there is an unused id."""
+        if not self._free_ids:
+            return None
+        try:
+            with self._refusals_counted("start a volume"):
+                return self._rotate(Ring.MAIN, for_copies=True)
+        except (DiskFullError, StoreIOError):
+            return None
+
+    def _victim(self, policy: Frequency) -> Volume:
+        """Return the volume to be reclaimed next."""
+        probation, main = self._ring(Ring.PROBATION), self._ring(Ring.MAIN)
+        if probation and probation[0].seq <= self._probation_first:
+            return probation[0]
+        sealed = {
+            Ring.PROBATION: [v for v in probation if v not in self.actives],
+            Ring.MAIN: [v for v in main if v not in self.actives],
+        }
+        ring = policy.victim(
+            sum(volume.end for volume in probation),
+            has_sealed_main=bool(sealed[Ring.MAIN]),
+        )
+        other = Ring.MAIN if ring is Ring.PROBATION else Ring.PROBATION
+        return (sealed[ring] or sealed[other])[0]
+
+    def _drop_early(self, reclaimer: Reclaimer) -> None:
+        """Drop a volume before its id is needed, if two will be needed soon."""
+        free = self._free_ids
+        if free and self._room(free) >= self._volume_size // _ROOM_SHARE:
+            return
+        if self._sync_mode == "periodic" and self._unsynced_copies():
+            self.sync_wanted.set()
+            return
+        seq = reclaimer.volume.seq
+        if seq == max(self.volumes):
+            return  # LOCK must not name a volume that is newer than META.txt.
+        self._sync_copies()
+        kept = [volume for other, volume in self.volumes.items() if other != seq]
+        try:
+            self._write_manifest(kept, self._actives())
+        except OSError as error:
+            self._stats.count_rotation_error(error)
+            return
+        self._drop([seq], None, everything=False)
+
+    def _sync_copies(self) -> None:
+        """Sync what was copied, before the originals are dropped."""
+        if self._sync_mode == "none":
+            return
+        for volume in self._unsynced_copies():
+            self._sync_volume(volume)
+        self._copied_before.clear()
+
+    def _unsynced_copies(self) -> list[Volume]:
+        """Return the volumes with copies that a power loss could still take."""
+        copies = dict(self._copied_before)
+        if self._reclaimer is not None:
+            copies.update(self._reclaimer.targets)
+        return [
+            volume
+            for volume, end in copies.items()
+            if volume.seq in self.volumes and not volume.is_synced_up_to(end)
+        ]
+
+    def note_displaced(self) -> None:
+        """
+        Go on after the index has lost an entry for want of memory.
+
+        The ring of its key is not known. What is put without an entry goes to ring main
+        from now on, and what ring probation has now is reclaimed first.
+
+        Raises:
+            StoreIOError: META.txt could not be written.
+        """
+        probation = self._ring(Ring.PROBATION)
+        if probation:
+            self._probation_first = probation[-1].seq
+            with self._refusals_counted("replace META.txt"):
+                self._write_manifest(self.volumes.values(), self._actives())
+        self._index.accept_displaced()
 
     def _hand_over(self, old: Volume) -> None:
         """Leave a sealed volume to the next `sync`, or close its index file."""
@@ -403,21 +788,27 @@ class CircularLog:
     def usage(self) -> StoreUsage:
         """Return how full each volume is; some microseconds for each volume."""
         found = {
-            volume_id: VolumeUsage(volume_id, 0, "empty", self._volume_size, 0, 0, 0, 0)
+            volume_id: VolumeUsage(
+                volume_id, 0, "empty", self._volume_size, 0, 0, 0, 0, ""
+            )
             for volume_id in range(self._volume_num)
         }
         for volume in self.volumes.values():
             records, live = self._index.live(volume.seq)
+            state: State = "active" if volume in self.actives else "sealed"
+            if self._reclaimer is not None and volume is self._reclaimer.volume:
+                state = "reclaiming"
             found[volume.id] = VolumeUsage(
                 volume.id,
                 volume.seq,
-                "active" if volume is self.active else "sealed",
+                state,
                 max(volume.end, self._size_or_zero(volume)),
                 volume.end,
                 records,
                 # The index knows sizes to an eighth only.
                 min(live, volume.end - VOLUME_HEADER_BYTES),
                 volume.started_ms,
+                _RING_NAMES[volume.use.ring],
             )
         return StoreUsage(
             volumes=[found[volume_id] for volume_id in sorted(found)],
@@ -426,7 +817,40 @@ class CircularLog:
             active_id=self.active.id,
             active_seq=self.active.seq,
             active_end=self.active.end,
+            eviction=self._eviction_usage(found.values()),
         )
+
+    def _eviction_usage(self, volumes: Iterable[VolumeUsage]) -> EvictionUsage:
+        policy, heat, fate = self._policy, self._index.heat(), self._stats.fate
+        rings = {name: [v for v in volumes if v.ring == name] for name in _RING_NAMES}
+        reclaimer, ghost_hits_before = self._reclaimer, self._ghost_hits_before
+        return EvictionUsage(
+            policy="fifo" if policy is None else "frequency",
+            main=RingUsage.of(rings["main"]),
+            probation=RingUsage.of(rings["probation"]),
+            probation_max=0 if policy is None else policy.probation_max,
+            put_bytes=self.put_bytes,
+            fate=fate,
+            tokens=heat.tokens,
+            ghost_hits=heat.ghost_hits,
+            older_hits=heat.older_hits,
+            gained_hits=None
+            if ghost_hits_before is None
+            else heat.older_hits - (heat.ghost_hits - ghost_hits_before),
+            next_id=self._next_id(),
+            reclaiming=-1 if reclaimer is None else reclaimer.volume.id,
+            reclaimed=0.0 if reclaimer is None else reclaimer.progress,
+        )
+
+    def _next_id(self) -> int:
+        """Return which volume is reclaimed now, or would be if it began now."""
+        if self._reclaimer is not None:
+            return self._reclaimer.volume.id
+        if len(self.volumes) <= len(self._actives()):
+            return -1
+        if self._policy is not None:
+            return self._victim(self._policy).id
+        return (self._ring(Ring.PROBATION) or self._ring(Ring.MAIN))[0].id
 
     def _size_or_zero(self, volume: Volume) -> int:
         """Return the length of the data file; 0 if the disk does not answer."""
@@ -463,12 +887,13 @@ class CircularLog:
         # First: another thread may rotate meanwhile, and the volume that is active now
         # must be synced when this returns.
         with self._lock:
-            active = self.active
+            actives = self._actives()
             # By them a start notices that files were replaced.
-            if active.has_index_backlog:
+            if any(active.has_index_backlog for active in actives):
                 self.note_progress()
-            elif active.writer.pending:
-                self.write_index(active)
+            elif any(active.writer.pending for active in actives):
+                for active in actives:
+                    self.write_index(active)
             elif self._clock.now_us() - self._noted.time_us > _NOTED_EVERY_US:
                 self.note_progress()
         while self._unsynced:
@@ -476,7 +901,8 @@ class CircularLog:
             self._sync_unlocked(volume)
             with self._lock:
                 volume.close_index_file()
-        self._sync_unlocked(active)
+        for active in actives:
+            self._sync_unlocked(active)
         self._stats.syncs.observe(started_ns, perf_counter_ns() - started_ns)
 
     def _sync_unlocked(self, volume: Volume) -> None:
@@ -505,7 +931,7 @@ class CircularLog:
         fsync that succeeds would prove nothing. The next record starts a new volume.
         """
         self._stats.count_sync_error(error)
-        for failed in (volume, self.active):
+        for failed in (volume, *self._actives()):
             # If the id was used again meanwhile, the error may be about the new volume.
             if failed.fd == volume.fd:
                 failed.retire()
@@ -516,18 +942,20 @@ class CircularLog:
 
         META.txt then says how far each volume goes, so that the next start need not scan.
         """
-        self.write_index(self.active)
+        for active in self._actives():
+            self.write_index(active)
         self.sync()
         self._sync_all()
-        volumes = [self.volumes[seq] for seq in sorted(self.volumes)]
         try:
-            self._write_manifest(volumes, active=None)
+            self._write_manifest(self.volumes.values(), ())
         except OSError as error:
             self._stats.count_write_error(error)
-        self.active.close_index_file()
+        for active in self._actives():
+            active.close_index_file()
         self._index.close()
         for fd in self._descriptors.values():
             self._fs.close(fd)
 
 
+_RING_NAMES: Final = tuple(ring.name.lower() for ring in Ring)
 _DISK_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

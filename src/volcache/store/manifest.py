@@ -29,6 +29,7 @@ VolumeState = Literal["open", "sealed", "synced"]
 _FIELDS: Final = re.compile(
     rb"([0-9]{1,5})\nformat [0-9]+\nstore ([0-9a-f]{16})\nmount ([0-9]{1,10})\n"
     rb"time ([0-9]{1,20})\nboot ([0-9a-f]{8})\n(?:hot ([0-9]{1,20} [0-9]{1,20})\n)?"
+    rb"(?:probation-first ([0-9]{1,20})\n)?"
 )
 _VOLUME: Final = re.compile(
     rb"volume ([0-9]{1,5}) seq ([0-9]{1,20}) ring (main|probation)"
@@ -63,18 +64,38 @@ class Manifest(NamedTuple):
     mount_count: int  # how often the mount point has been opened for writing
     time_us: int  # the latest time the store has seen, microseconds since the epoch
     boot: int  # CRC-32C of the boot id of the machine
-    volumes: tuple[ListedVolume, ...]  # oldest first; the last is the active volume
+    volumes: tuple[ListedVolume, ...]  # oldest first
     hot: str = ""  # after a clean stop: inode and time of the last change of HOT.txt
+    # Volumes of ring probation up to this sequence number are reclaimed before any of ring
+    # main, because ring main may have newer records of their keys; 0: there are none.
+    probation_first: int = 0
 
     @property
     def active(self) -> VolumeUse:
-        """The volume being written."""
+        """The volume that was started last; it is written."""
         return self.volumes[-1].use
 
     @property
-    def is_clean(self) -> bool:
-        """Whether the store was stopped, and nothing was appended since."""
-        return self.volumes[-1].state == "synced"
+    def actives(self) -> tuple[VolumeUse, ...]:
+        """The newest volume of each ring: no other one is written."""
+        newest = {listed.use.ring: listed.use for listed in self.volumes}
+        return tuple(newest.values())
+
+    @property
+    def first_to_reclaim(self) -> int:
+        """
+        Up to which sequence number ring probation may have outdated records; 0: none.
+
+        They are outdated by records of ring main. The oldest volume always counts: its
+        reclaim may have been under way when the process ended.
+        """
+        probation = (
+            listed.use.seq
+            for listed in self.volumes
+            if listed.use.ring is Ring.PROBATION
+        )
+        oldest = next(probation, 0)
+        return max(self.probation_first, oldest) if oldest else 0
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -89,6 +110,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     )
     if manifest.hot:
         first += f"hot {manifest.hot}\n"
+    if manifest.probation_first:
+        first += f"probation-first {manifest.probation_first}\n"
     text = (first + "".join(map(_encode_volume, manifest.volumes))).encode()
     return text + b"checksum %08x\n" % crc32c(text)
 
@@ -147,6 +170,7 @@ def decode_manifest(data: bytes) -> Manifest | None:
         boot=int(found[5], 16),
         volumes=tuple(volumes),
         hot=(found[6] or b"").decode(),
+        probation_first=int(found[7] or 0),
     )
 
 

@@ -99,6 +99,21 @@ def make_index(
     return PythonIndex()
 
 
+def make_native_reclaim(
+    index: Index, seq: int, volume: int, length: int
+) -> _native.Reclaim:
+    """
+    Begin to reclaim a sealed volume of a native index; see reclaim.py.
+
+    Args:
+        index: Is native.
+        seq: Of the volume.
+        volume: Its id.
+        length: Its end.
+    """
+    return _native.Reclaim(cast("_native.Index", index), seq, volume, length)
+
+
 def make_writer(fs: FileSystem, fd: int, volume: int) -> Writer:
     """Return a writer for a data file; see `Writer`."""
     if IS_NATIVE:

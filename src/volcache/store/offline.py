@@ -55,7 +55,7 @@ class OfflineStore:
     Attributes:
         directory: The locked directory.
         inventory: What it holds, see `inventory.py`.
-        volumes: The valid volumes, oldest first; the last one is the active volume.
+        volumes: The valid volumes, in the order of a replay.
         index_ids: The ids of all index files.
         problems: Files that cannot be used.
     """
@@ -111,10 +111,9 @@ class OfflineStore:
         except OSError as error:
             raise unreadable(path, error) from error
 
-    @property
-    def active(self) -> Volume:
-        """The volume that would be written next."""
-        return self.volumes[-1]
+    def is_active(self, volume: Volume) -> bool:
+        """Return whether a volume is one that would be written next."""
+        return volume.use in self.inventory.manifest.actives
 
     def descriptor(self, volume: int) -> int:
         """Return the descriptor of a data file; `NO_FILE`: it cannot be opened."""
@@ -153,11 +152,12 @@ class OfflineStore:
         for volume in self.volumes:
             replay.replay(volume)
         replay.refuse()
-        self.volumes = self.volumes[len(replay.drop_unknown(self.volumes)) :]
+        dropped = replay.drop_unknown(self.volumes)
+        self.volumes = [volume for volume in self.volumes if volume not in dropped]
         return index
 
     def records(self) -> Iterator[tuple[Volume, Found]]:
-        """Yield every record in the order of the disk, oldest volume first."""
+        """Yield every record in the order of a replay."""
         for volume in self.volumes:
             reader = VolumeReader(self.directory.fs, volume, volume.end)
             for event in scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME):

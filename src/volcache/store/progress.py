@@ -1,8 +1,8 @@
 """
-The second line of LOCK: how far the active volume was written, and the time.
+The second and third line of LOCK: how far the active volumes were written, and the time.
 
 META.txt is replaced only when a volume is started or the store is stopped. In between,
-this line lets a start notice that a killed process had written more than the files now
+these lines let a start notice that a killed process had written more than the files now
 contain, because they were replaced by earlier ones. Pure functions over bytes; the layout
 is in docs/FORMAT.md.
 """
@@ -45,18 +45,22 @@ def encode_progress(progress: Progress) -> bytes:
     return line + b"%08x\n" % crc32c(line)
 
 
-def decode_progress(data: bytes) -> Progress | None:
-    """Return what the line in LOCK says; None if there is none or it is damaged."""
-    found = _LINE.search(data)
-    if found is None or crc32c(data[found.start() : found.start(7)]) != int(
-        found[7], 16
-    ):
-        return None
-    return Progress(
-        int(found[1], 16),
-        int(found[2]),
-        int(found[3], 16),
-        int(found[4]),
-        int(found[5]),
-        int(found[6], 16),
+def decode_progress(data: bytes) -> list[Progress]:
+    """Return what the intact lines in LOCK say, the newest volume first."""
+    intact = (
+        found
+        for found in _LINE.finditer(data)
+        if crc32c(data[found.start() : found.start(7)]) == int(found[7], 16)
     )
+    lines = {
+        Progress(
+            int(found[1], 16),
+            int(found[2]),
+            int(found[3], 16),
+            int(found[4]),
+            int(found[5]),
+            int(found[6], 16),
+        )
+        for found in intact
+    }
+    return sorted(lines, key=lambda line: line.seq, reverse=True)

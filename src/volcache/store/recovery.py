@@ -2,8 +2,9 @@
 Recovery: open a mount point at startup.
 
 1. Open the data files and take an inventory (`inventory.py`): nothing is changed.
-2. Replay the volumes into the index, oldest first, so that later entries win: the entries
-   of the index file, then the records after the last entry, found by a scan.
+2. Replay the volumes into the index, ring probation and then ring main, each oldest first,
+   so that later entries win (see `eviction.py`): the entries of the index file, then the
+   records after the last entry, found by a scan.
 3. Remove volumes beyond `volume_num`, and those that may have outdated records. Add what
    the scan found to the index files, so that the next start need not scan again.
 4. Write META.txt, with a new mount count and what is known of each volume now. All that
@@ -11,8 +12,8 @@ Recovery: open a mount point at startup.
 
 Damage never ends the start: it is counted, logged and skipped. But a record that might be
 outdated is never served. If it is not known which keys a volume had, it and all older ones
-are dropped. Where a file was replaced, or where the disk does not answer, the start is
-refused instead, because the records may still be recovered.
+of its ring are dropped. Where a file was replaced, or where the disk does not answer, the
+start is refused instead, because the records may still be recovered.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
 from volcache.store.directory import DATA, INDEX, read_whole
-from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX, Segment
+from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX, Ring, Segment
 from volcache.store.index_file import (
     IndexContents,
     remove_index_file,
     replay_index_file,
 )
-from volcache.store.inventory import Inventory, following_volume, take_inventory
+from volcache.store.inventory import (
+    Inventory,
+    following_volume,
+    outdated_bounds,
+    take_inventory,
+)
 from volcache.store.native import make_index
 from volcache.store.scan import (
     TAIL_WINDOW_BYTES,
@@ -46,11 +52,13 @@ from volcache.store.stats import RecoveryStats, StoreStats
 from volcache.store.volume import NO_FILE, Volume
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
+    from volcache.store.format import RecordHeader, VolumeUse
     from volcache.store.index import Index
     from volcache.store.manifest import ListedVolume, Manifest
-    from volcache.store.progress import Progress
 
 _logger = logging.getLogger("volcache.store")
 
@@ -65,14 +73,20 @@ class Recovered:
     manifest: Manifest  # as in META.txt now
     hot: str  # if the last process has stopped: which HOT.txt is valid; else empty
     descriptors: dict[int, int]  # of all data files, by volume id
-    volumes: list[Volume]  # oldest first; the last one is the active volume
+    volumes: list[Volume]  # oldest first
+    newest_seq: int  # the highest sequence number, also of volumes that were dropped
     index: Index
     recovery: RecoveryStats
     stats: StoreStats  # of the store; counts what the disk has refused so far
 
 
 def recover(
-    directory: StoreDirectory, *, volume_size: int, volume_num: int, clock: Clock
+    directory: StoreDirectory,
+    *,
+    volume_size: int,
+    volume_num: int,
+    clock: Clock,
+    writes_probation: bool,
 ) -> Recovered:
     """
     Build the index of a mount point and make it ready for writing.
@@ -82,6 +96,7 @@ def recover(
         volume_size: The length of a volume that is started from now on.
         volume_num: The maximum number of volumes; the oldest ones beyond are removed.
         clock: Is advanced to the latest time that any file names.
+        writes_probation: Ring probation is written, too.
 
     Raises:
         OSError: The disk cannot be written; what was stored is still there.
@@ -99,7 +114,14 @@ def recover(
     try:
         lengths = (directory.fs.size(fd) for fd in descriptors.values())
         volume_bytes = max(volume_size, *lengths, 0)
-        return _Recovery(directory, descriptors, volume_bytes, volume_num, clock).run()
+        return _Recovery(
+            directory,
+            descriptors,
+            volume_bytes,
+            volume_num,
+            clock,
+            rings=tuple(Ring) if writes_probation else (Ring.MAIN,),
+        ).run()
     except BaseException:
         _close_all(directory, descriptors)
         raise
@@ -148,8 +170,21 @@ class _Recovery:
         volume_bytes: int,
         volume_num: int,
         clock: Clock,
+        *,
+        rings: tuple[Ring, ...],
     ) -> None:
-        """Take the inventory; `volume_bytes` is the length of the longest volume."""
+        """
+        Take the inventory.
+
+        Args:
+            directory: Of the store.
+            descriptors: Of the data files.
+            volume_bytes: The length of the longest volume.
+            volume_num: The maximum number of volumes.
+            clock: Of the store.
+            rings: Those that are written.
+        """
+        self._rings = rings
         self._directory = directory
         self._descriptors = descriptors
         self._volume_num = volume_num
@@ -157,12 +192,14 @@ class _Recovery:
         self._inventory = take_inventory(directory, descriptors)
         self._stats, self._report = StoreStats(), RecoveryStats()
         self._found = self._inventory.open_volumes(directory, descriptors)
+        self._excess = self._oldest(len(self._found) - volume_num)
+        self._kept = [v for v in self._found if v not in self._excess]
         self._index = make_index(
             directory.fs,
             self._inventory.manifest.store_id,
             volumes=volume_num + 1,
             volume_bytes=volume_bytes,
-            expected=expected_keys(directory, self._found[-volume_num:]),
+            expected=expected_keys(directory, self._kept),
         )
         self._replay = Replay(directory, self._inventory, self._index, self._report)
         # Of each index file, by sequence number: the end of its valid part, and whether
@@ -178,6 +215,7 @@ class _Recovery:
             self._inventory.manifest.hot if self._replay.is_clean else "",
             self._descriptors,
             volumes,
+            max(volumes[-1].seq, self._inventory.manifest.active.seq),
             self._index,
             self._report,
             self._stats,
@@ -186,7 +224,7 @@ class _Recovery:
     def _replay_volumes(self) -> list[Volume]:
         """Build the index; return the volumes that stay, with all files created."""
         directory, inventory, found = self._directory, self._inventory, self._found
-        excess, kept = found[: -self._volume_num], found[-self._volume_num :]
+        excess, kept = self._excess, self._kept
         _count_findings(inventory, {volume.id for volume in kept}, self._report)
         for volume in kept:
             contents = self._replay.replay(volume)
@@ -201,52 +239,134 @@ class _Recovery:
         _create_data_files(directory, self._descriptors, ids)
         for volume in found:
             volume.fd = self._descriptors[volume.id]
+        self._invalidate_dropped({volume.id for volume in found})
         unknown = self._replay.drop_unknown(kept)
         drop_volumes(directory, excess + unknown, self._volume_num, self._report)
-        return kept[len(unknown) :] or [self._following(found[-1])]
+        volumes = [volume for volume in kept if volume not in unknown]
+        if not any(volume.use.ring is Ring.MAIN for volume in volumes):
+            volumes.append(self._following([*excess, *unknown]))
+        return sorted(volumes, key=lambda volume: volume.seq)
 
-    def _following(self, last: Volume) -> Volume:
-        """Return a new volume in the place of the active one, which was dropped."""
-        use = following_volume(last.use).use
+    def _oldest(self, count: int) -> list[Volume]:
+        """Return the volumes that have to be dropped first; one of ring main stays."""
+        first = self._inventory.manifest.first_to_reclaim
+        *_, last = (v for v in self._found if v.use.ring is Ring.MAIN)
+        order = sorted(
+            self._found,
+            key=lambda volume: (
+                volume is last,
+                volume.use.ring is Ring.MAIN or volume.seq > first,
+                volume.seq,
+            ),
+        )
+        return order[: max(0, count)]
+
+    def _invalidate_dropped(self, listed: set[int]) -> None:
+        """
+        Make volumes unusable that META.txt does not name.
+
+        The last process has dropped them, and may have died before it did this. Should
+        META.txt be lost, they must not be taken for valid ones. Those whose id is above the
+        limit give back their space.
+        """
+        directory, inventory = self._directory, self._inventory
+        foreign = set(inventory.foreign)
+        for volume in sorted(set(self._descriptors) - listed - foreign):
+            fd = self._descriptors[volume]
+            try:
+                remove_index_file(directory.fs, directory.index_path(volume))
+                if volume >= self._volume_num:
+                    directory.fs.truncate(fd, 0)
+                elif volume in inventory.headers:
+                    directory.fs.pwritev(fd, [bytes(VOLUME_HEADER_BYTES)], 0)
+            except OSError as error:
+                self._stats.count_write_error(error)
+
+    def _following(self, dropped: list[Volume]) -> Volume:
+        """Return a new volume of ring main in the place of one that was dropped."""
+        place = max(dropped, key=lambda volume: volume.seq)
+        newest = place.use._replace(seq=self._inventory.manifest.active.seq)
+        use = following_volume(newest).use
         self._index.add_volume(use.seq)
-        return Volume(self._directory.fs, last.fd, use=use, store_id=last.store_id)
+        return Volume(self._directory.fs, place.fd, use=use, store_id=place.store_id)
 
     def _write_files(self, volumes: list[Volume]) -> Manifest:
         """Write header, index files and META.txt; return the manifest."""
-        before, active = self._inventory.manifest, volumes[-1]
-        self._start_active(volumes)
+        before = self._inventory.manifest
+        newest = {volume.use.ring: volume for volume in volumes}
+        actives = [volume for ring, volume in newest.items() if ring in self._rings]
+        self._write_headers(volumes)
         try:
             for volume in volumes:
                 if not volume.is_sealed:
-                    self._complete_index_file(volume, seal=volume is not active)
-            # No other process can have written a volume that did not exist before.
-            if before.mount_count and not active.is_sealed:
-                active.add_segment(Segment(active.end, secrets.randbits(64)))
-            manifest = before._replace(
-                mount_count=before.mount_count + 1,
-                time_us=self._clock.now_us(),
-                boot=self._directory.boot(),
-                volumes=tuple(v.listed(is_open=v is active) for v in volumes),
-                hot="",
-            )
-            self._directory.write_manifest(manifest)
+                    # Nothing is appended to one that is rejected. Unless its index file
+                    # is sealed, a start after a kill would not know that it is complete.
+                    is_rejected = volume.id in self._inventory.rejected_ids
+                    seal = is_rejected or volume not in actives
+                    self._complete_index_file(volume, seal=seal)
+            for active in actives:
+                # No other process can have written a volume that did not exist before.
+                if before.mount_count and not active.is_sealed:
+                    active.add_segment(Segment(active.end, secrets.randbits(64)))
+            manifest = self._new_manifest(volumes, actives)
+            self._replace_manifest(manifest)
         except BaseException:
-            active.close_index_file()
+            for active in actives:
+                active.close_index_file()
             raise
         return manifest
 
-    def _start_active(self, volumes: list[Volume]) -> None:
-        """Write the header of the active volume if it has none."""
-        active, inventory = volumes[-1], self._inventory
-        header = inventory.headers.get(active.id)
-        if active.id in inventory.rejected_ids:
-            active.retire()
-        elif header is None or header.use != active.use:
-            active.start(
+    def _new_manifest(self, volumes: list[Volume], actives: list[Volume]) -> Manifest:
+        before = self._inventory.manifest
+        manifest = before._replace(
+            mount_count=before.mount_count + 1,
+            time_us=self._clock.now_us(),
+            boot=self._directory.boot(),
+            volumes=tuple(v.listed(is_open=v in actives) for v in volumes),
+            hot="",
+        )
+        probation = [v.seq for v in volumes if v.use.ring is Ring.PROBATION]
+        if Ring.PROBATION in self._rings or not probation:
+            return manifest
+        # What is put from now on replaces records there, too.
+        return manifest._replace(probation_first=probation[-1])
+
+    def _replace_manifest(self, manifest: Manifest) -> None:
+        """Write META.txt."""
+        if manifest.active.seq < self._inventory.manifest.active.seq:
+            # The newest volume was dropped. What LOCK says of it would refuse a start, and
+            # so would a header that was overwritten and comes back by a power loss.
+            self._directory.clear_progress()
+            for fd in self._descriptors.values():
+                self._directory.fs.sync(fd)
+        self._directory.write_manifest(manifest)
+
+    def _write_headers(self, volumes: list[Volume]) -> None:
+        """
+        Write the header of the newest volume of each ring if it has none.
+
+        A power loss may also leave a volume that is sealed with the header of an earlier
+        use. It is written again: otherwise the next start would take it for a replaced one.
+        """
+        newest = {volume.use.ring: volume for volume in volumes}
+        for at, volume in enumerate(volumes):
+            if volume in newest.values() or volume.id in self._inventory.stale:
+                ring = [v for v in volumes[:at] if v.use.ring is volume.use.ring]
+                self._write_header(volume, volumes[0], ring)
+
+    def _write_header(
+        self, volume: Volume, oldest: Volume, before: list[Volume]
+    ) -> None:
+        inventory = self._inventory
+        header = inventory.headers.get(volume.id)
+        if volume.id in inventory.rejected_ids:
+            volume.retire()
+        elif header is None or header.use != volume.use:
+            volume.start(
                 self._clock.now_ms(),
                 mount_count=inventory.manifest.mount_count + 1,
-                oldest_seq=volumes[0].seq,
-                previous_salt=volumes[-2].last_salt if len(volumes) > 1 else 0,
+                oldest_seq=oldest.seq,
+                previous_salt=before[-1].last_salt if before else 0,
             )
 
     def _complete_index_file(self, volume: Volume, *, seal: bool) -> None:
@@ -397,12 +517,13 @@ class Tail(NamedTuple):
 
 class Replay:
     """
-    Replays volumes into an index, oldest first. Writes nothing.
+    Replays volumes into an index, in the order of `Inventory.open_volumes`.
+
+    Writes nothing.
 
     Attributes:
         newest_seq: The highest sequence number that any file names.
         latest_us: The latest time found, microseconds since the epoch.
-        is_clean: The last process has stopped, and its last files are there.
     """
 
     def __init__(
@@ -431,19 +552,20 @@ class Replay:
         self._index = index
         self._recovery = recovery
         self._listed = {listed.use.seq: listed for listed in manifest.volumes}
+        self._volumes: dict[int, Volume] = {}  # replayed, by sequence number
         self._active = manifest.active
-        self._progress: Progress | None = None
-        if progress is not None and progress.store_id == manifest.store_id:
-            self._progress = progress
+        self._actives = manifest.actives
+        self._progress = [
+            line for line in progress if line.store_id == manifest.store_id
+        ]
         self._mismatched: list[str] = []
         self._unreadable: list[UnreadableVolumeError] = []
         self.newest_seq = manifest.active.seq
-        # Volumes with a lower sequence number may have outdated records.
-        self._known_from = 0
+        self._unknown: list[VolumeUse] = []  # volumes of which not all keys are known
         self.latest_us = max(
-            manifest.time_us, 0 if self._progress is None else self._progress.time_us
+            [manifest.time_us, *(line.time_us for line in self._progress)]
         )
-        self.is_clean = False
+        self._unclean = set(self._actives)  # those that were not stopped
 
     def refuse(self) -> None:
         """
@@ -466,14 +588,20 @@ class Replay:
         if self._unreadable:
             raise self._unreadable[0]
 
-    def _mismatch(self, seq: int, why: str) -> None:
-        """Refuse the start, or else drop the volumes up to a sequence number."""
+    @property
+    def is_clean(self) -> bool:
+        """Whether the last process has stopped, and its last files are there."""
+        return not self._unclean
+
+    def _mismatch(self, uses: Iterable[VolumeUse], why: str) -> None:
+        """Refuse the start, or else drop volumes and all that may be older."""
         self._mismatched.append(why)
-        self._known_from = max(self._known_from, seq + 1)
+        self._unknown += uses
 
     def drop_unknown(self, volumes: list[Volume]) -> list[Volume]:
-        """Drop the volumes that may have outdated records; return them, the oldest."""
-        unknown = [volume for volume in volumes if volume.seq < self._known_from]
+        """Drop the volumes that may have outdated records; return them."""
+        bounds = outdated_bounds(self._unknown, self._inventory.manifest)
+        unknown = [v for v in volumes if v.seq < bounds[v.use.ring]]
         for volume in unknown:
             self._index.reclaim(volume.seq)
         return unknown
@@ -489,29 +617,30 @@ class Replay:
             The valid part of its index file, read to the end.
         """
         self._index.add_volume(volume.seq)
+        self._volumes[volume.seq] = volume
         listed = self._listed[volume.seq]
         contents = self._replay_entries(volume)
         other = contents.other_use
         if other is not None and other.seq > self._active.seq:
             self.newest_seq = max(self.newest_seq, other.seq)
             self._mismatch(
-                self._active.seq,
+                self._actives,
                 f"{INDEX}/{volume.id} is newer (seq {other.seq}) than META.txt (seq"
                 f" {self._active.seq}); put back the right files",
             )
         if contents.is_of_copy:
             self._mismatch(
-                volume.seq,
+                [volume.use],
                 f"{INDEX}/{volume.id} and META.txt do not belong together: one of them is"
                 " that of a copy of this mount point; put back the right file",
             )
         tail = Tail(contents.volume_end, 0, has_gap=False)
+        is_active = volume.use in self._actives
         if is_whole(contents, listed):
-            is_active = volume.use == self._active
-            self.is_clean = is_active and listed.state == "synced"
+            if listed.state == "synced":
+                self._unclean.discard(volume.use)
         else:
             tail = self._replay_tail(volume, contents)
-            is_active = volume.use == self._active
             if contents.last_offset and not tail.records and is_active:
                 self._see_time_of(volume, contents.last_offset)
             self._check_known(volume, contents, tail)
@@ -546,25 +675,25 @@ class Replay:
         if volume.id in self._inventory.rejected_ids:
             replaced = "; ".join(map(str, self._inventory.rejected))
             self._mismatch(
-                volume.seq,
+                [volume.use],
                 f"{DATA}/{volume.id} was replaced and its index file is not complete, so"
                 f" that it is unknown which older values it replaced: {replaced}; put back"
                 " the right file",
             )
         elif not self._is_known(volume, contents, tail):
             # Its other records may be outdated, too.
-            self._known_from = max(self._known_from, volume.seq + 1)
+            self._unknown.append(volume.use)
             self._recovery.count_unknown(volume.id, tail.end)
 
     def _is_known(self, volume: Volume, contents: IndexContents, tail: Tail) -> bool:
-        listed, progress = self._listed[volume.seq], self._progress
+        listed = self._listed[volume.seq]
         if listed.state != "synced" and not self._inventory.is_same_boot:
             return True  # A power loss may take what was not synced.
         if tail.has_gap:
             return False
         if listed.state == "open":
-            is_its_own = progress is not None and progress.salt == volume.last_salt
-            return not is_its_own or progress is None or tail.end >= progress.end
+            own = (line for line in self._progress if line.salt == volume.last_salt)
+            return all(tail.end >= line.end for line in own)
         if not listed.end:
             # META.txt is lost. The index file was sealed: if it is intact, but not sealed,
             # then it is an earlier one.
@@ -574,7 +703,7 @@ class Replay:
     def _replay_tail(self, volume: Volume, contents: IndexContents) -> Tail:
         """Replay the records after the last entry, and keep their entries."""
         before, end, has_gap = self._recovery.scanned, contents.volume_end, False
-        is_active = volume.use == self._active
+        is_active = volume.use in self._actives
         reader = VolumeReader(self._directory.fs, volume)
         window = tail_window(contents, is_active=is_active)
         end = self._replay_intact(volume, reader, end)
@@ -632,12 +761,29 @@ class Replay:
             # gets the position, and a get of the key is a miss.
             end = header.offset + header.size
             self._recovery.count_damage("value", volume.id, header.offset, end)
+            if self._has_original(header):
+                return  # It is a copy, and what it was copied from is still there.
         if header.tombstone:
-            self._index.delete(header.key)
+            self._index.set_tombstone(
+                header.key, volume.seq, header.offset, header.size
+            )
             volume.writer.add_entry(header.key, 0, 0)
         else:
             self._index.set(header.key, volume.seq, header.offset, header.size)
             volume.writer.add_entry(header.key, header.offset, header.size)
+
+    def _has_original(self, header: RecordHeader) -> bool:
+        """Return whether the index has a record of the same version of a key."""
+        found = self._index.find(header.key)
+        volume = None if found is None else self._volumes.get(found[0])
+        if found is None or volume is None:
+            return False
+        other = VolumeReader(self._directory.fs, volume).header_at(found[1])
+        return other is not None and (other.key, other.stored_us, other.checksum) == (
+            header.key,
+            header.stored_us,
+            header.checksum,
+        )
 
     def _see_time_of(self, volume: Volume, offset: int) -> None:
         """Read when the last indexed record was stored; nothing if it is damaged."""

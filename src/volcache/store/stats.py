@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 from volcache.histogram import Histogram
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from volcache.errors import DamagedRecordError
 
 _logger = logging.getLogger("volcache.store")
@@ -25,6 +27,27 @@ _LINES_OF_A_KIND: Final = 10
 # After this many read errors without a successful read, the disk counts as failed.
 READ_ERRORS_IN_ROW_MAX: Final = 3
 _DAMAGE_LINES_MAX: Final = 20  # in the log, per start
+
+
+class Fate(NamedTuple):
+    """
+    What happened to the live records of volumes that were reclaimed.
+
+    Numbers of records, except the second.
+    """
+
+    copied: int = 0
+    copied_bytes: int = 0
+    unused: int = 0  # too few hits
+    unpaid: int = 0  # too few tokens
+    expired: int = 0
+    damaged: int = 0
+    unreadable: int = 0
+    left: int = 0  # not copied because copying was over
+
+    def plus(self, other: Fate) -> Fate:
+        """Return the sum of both."""
+        return Fate(*(one + two for one, two in zip(self, other, strict=True)))
 
 
 @dataclass(slots=True)
@@ -43,6 +66,9 @@ class StoreStats:
     write_errors: int = 0
     sync_errors: int = 0
     index_errors: int = 0
+    fate: Fate = field(
+        default_factory=Fate
+    )  # of the records of volumes that were reclaimed
     reads: Histogram = field(default_factory=Histogram)  # `pread` of a record
     writes: Histogram = field(default_factory=Histogram)  # `pwritev` of a record
     rotating: Histogram = field(default_factory=Histogram)  # one per rotation
@@ -67,6 +93,10 @@ class StoreStats:
         """Count a record that failed a check."""
         self.damaged_records += 1
         _log_some("read.damaged count=%d error=%r", self.damaged_records, error)
+
+    def count_reclaim_damage(self, error: DamagedRecordError) -> None:
+        """Log a record that failed a check before it was copied."""
+        _log_some("reclaim.damaged count=%d error=%r", self.fate.damaged, error)
 
     def count_read_error(self, error: OSError) -> None:
         """Count a read that failed: it is unknown whether there is a value."""
@@ -189,7 +219,7 @@ class RecoveryStats:
 
 # --- Usage -------------------------------------------------------------------------
 
-State = Literal["active", "sealed", "empty"]
+State = Literal["active", "sealed", "reclaiming", "empty"]
 
 
 class VolumeUsage(NamedTuple):
@@ -203,11 +233,72 @@ class VolumeUsage(NamedTuple):
     live_records: int
     live: int
     started_ms: int  # since the epoch; 0: empty, or not known
+    ring: str  # "main" or "probation"; empty: no volume
 
     @property
     def dead(self) -> int:
         """Bytes that are written but unused."""
         return self.used - self.live
+
+
+class RingUsage(NamedTuple):
+    """The volumes of one ring together; sizes are bytes."""
+
+    volumes: int = 0
+    used: int = 0
+    live: int = 0
+    live_records: int = 0
+
+    started_ms: int = 0  # the least of them that is known
+
+    @classmethod
+    def of(cls, volumes: Sequence[VolumeUsage]) -> Self:
+        """Return the sums."""
+        return cls(
+            len(volumes),
+            sum(volume.used for volume in volumes),
+            sum(volume.live for volume in volumes),
+            sum(volume.live_records for volume in volumes),
+            min((v.started_ms for v in volumes if v.started_ms), default=0),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionUsage:
+    """What the eviction policy has done since the store was opened."""
+
+    policy: str  # "fifo" or "frequency": what is in use
+    main: RingUsage
+    probation: RingUsage
+    probation_max: int  # bytes that ring probation may hold
+    put_bytes: int  # of records that were put, and of tombstones
+    fate: Fate  # of the live records of reclaimed volumes
+    tokens: float  # bytes that may be copied now
+    ghost_hits: int  # keys put again soon after they were dropped from probation
+    older_hits: int  # hits that a single ring would probably have missed
+    # An estimate: how many more reads were hits than with a single ring of this size. A
+    # key that is put again soon after it was dropped from probation would have been there
+    # still. None: not known, because less than the capacity was put since the store was
+    # opened.
+    gained_hits: int | None
+    next_id: int  # of the volume that is reclaimed now or next; -1: none
+    reclaiming: int  # id of the volume that is reclaimed; -1: none
+    reclaimed: float  # the share of that work that is done
+
+    @property
+    def has_rings(self) -> bool:
+        """Whether there are two rings; with "fifo", only until probation is reclaimed."""
+        return self.policy == "frequency" or self.probation.volumes > 0
+
+    @property
+    def reinserted_bytes(self) -> int:
+        """Bytes of records that were copied."""
+        return self.fate.copied_bytes
+
+    @property
+    def write_amplification(self) -> float:
+        """Bytes written for each byte that was put."""
+        return 1 + self.reinserted_bytes / self.put_bytes if self.put_bytes else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +311,7 @@ class StoreUsage:
     active_id: int
     active_seq: int
     active_end: int  # offset of the next record
+    eviction: EvictionUsage
 
     @property
     def keys(self) -> int:

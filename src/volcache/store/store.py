@@ -28,6 +28,7 @@ from google_crc32c import value as crc32c
 
 from volcache.errors import DamagedRecordError, UnreadableRecordError
 from volcache.store.directory import StoreDirectory, unusable
+from volcache.store.eviction import make_policy
 from volcache.store.files import OsFileSystem
 from volcache.store.format import (
     HEADER_BYTES_MAX,
@@ -42,7 +43,7 @@ from volcache.store.format import (
     prefix_length,
     record_size,
 )
-from volcache.store.log import CircularLog, SyncMode
+from volcache.store.log import CircularLog, LogOptions, SyncMode
 from volcache.store.native import make_clock
 from volcache.store.recovery import recover
 from volcache.store.stats import READ_ERRORS_IN_ROW_MAX
@@ -51,7 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache.store.clock import Clock
+    from volcache.store.eviction import Eviction
     from volcache.store.files import FileSystem
+    from volcache.store.format import VolumeIdentity
     from volcache.store.index import Index, Position
     from volcache.store.recovery import Recovered
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
@@ -92,10 +95,7 @@ class Store:
         self,
         directory: StoreDirectory,
         recovered: Recovered,
-        *,
-        volume_size: int,
-        volume_num: int,
-        sync_mode: SyncMode,
+        options: LogOptions,
         clock: Clock,
     ) -> None:
         """Use `Store.open`."""
@@ -108,28 +108,22 @@ class Store:
         self._find = recovered.index.find
         self.recovery: RecoveryStats = recovered.recovery
         self.stats: StoreStats = recovered.stats
-        self._syncs_each = sync_mode == "always"
+        self._syncs_each = options.sync_mode == "always"
         self._lock = threading.Lock()
-        self._log = CircularLog(
-            directory,
-            recovered,
-            self._lock,
-            volume_size=volume_size,
-            volume_num=volume_num,
-            sync_mode=sync_mode,
-            clock=clock,
-        )
+        self._log = CircularLog(directory, recovered, self._lock, options, clock)
         self._volumes = self._log.volumes
         self._is_closed = False
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - By keyword.
         cls,
         directory: str,
         *,
         volume_size: int,
         volume_num: int,
         sync_mode: SyncMode = "periodic",
+        eviction: Eviction = "frequency",
+        reinsert_reads: float = 0.1,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
@@ -145,6 +139,11 @@ class Store:
             sync_mode: When writes reach the disk: "always" before a put or delete
                 returns, "periodic" when the caller calls `sync`, "none" when the kernel
                 decides. `close` always syncs.
+            eviction: "frequency" keeps what is read again, see `eviction.py`; with fewer
+                than 4 volumes, it is the same as "fifo", which reclaims the oldest volume
+                as a whole. May differ from last time.
+            reinsert_reads: For "frequency": bytes that may be copied for each byte that is
+                read, 0 to 1.
             fs: The file system.
             clock: Not used by another store.
 
@@ -158,9 +157,19 @@ class Store:
         """
         opened = StoreDirectory.open(fs or OsFileSystem(), directory)
         clock = clock or make_clock()
+        policy = make_policy(
+            eviction,
+            volume_size=volume_size,
+            volume_num=volume_num,
+            reinsert_reads=reinsert_reads,
+        )
         try:
             recovered = recover(
-                opened, volume_size=volume_size, volume_num=volume_num, clock=clock
+                opened,
+                volume_size=volume_size,
+                volume_num=volume_num,
+                clock=clock,
+                writes_probation=policy is not None,
             )
         except OSError as error:
             opened.close()
@@ -168,14 +177,8 @@ class Store:
         except BaseException:
             opened.close()
             raise
-        return cls(
-            opened,
-            recovered,
-            volume_size=volume_size,
-            volume_num=volume_num,
-            sync_mode=sync_mode,
-            clock=clock,
-        )
+        options = LogOptions(volume_size, volume_num, sync_mode, policy)
+        return cls(opened, recovered, options, clock)
 
     # --- Reading -------------------------------------------------------------------
 
@@ -201,6 +204,7 @@ class Store:
     def _get_in_python(self, key: bytes) -> Record | None:
         """Do what `get` does for a key that the index cannot read, and find out why."""
         position = self._find(key)
+        is_hit = not self._index.is_native and self._index.hit(key)
         if position is None:
             self._count_absent(key)
             return None
@@ -220,6 +224,8 @@ class Store:
         if record is None:
             self.stats.absent_reads += 1  # The position is that of another key.
             return None
+        if is_hit:
+            self._index.count_older_hit(record.stored_us)
         return self._unexpired(record)
 
     def _read_whole(
@@ -300,11 +306,13 @@ class Store:
         """
         position = self._find(key)
         if position is None:
+            self._index.miss(key)
             self._count_absent(key)
             return None
         seq, offset, size = position
         volume = self._volumes.get(seq)
         if volume is None:
+            self._index.miss(key)
             self.stats.evicted_reads += 1
             return None
         try:
@@ -375,8 +383,8 @@ class Store:
             message = f"the disk cannot be read: {error.strerror or error}"
             raise UnreadableRecordError(message) from error
         with self._lock:
-            if self._find(key) == position:
-                self._index.delete(key)
+            # Its entry stays: a value that is put later belongs into the same ring.
+            self._index.forget(key, position[0], position[1])
         self.stats.count_damaged(error)
 
     def read_raw(self, key: bytes) -> bytes | None:
@@ -399,10 +407,10 @@ class Store:
         """
         Return the record in a copy if a get may return it.
 
-        It may if the index has this record, or if the record was reclaimed and the index
-        has none for the key. Whether such a key was put or deleted since is not known
-        here: the caller has to discard all copies of a key that is put or deleted, and
-        copies that another store has made.
+        It may if the index has this record, or a copy of it that a reclaim has made, or if
+        the record was reclaimed and the index has none for the key. Whether such a key was
+        put or deleted since is not known here: the caller has to discard all copies of a
+        key that is put or deleted, and copies that another store has made.
 
         Args:
             key: The key that the copy was stored under.
@@ -411,22 +419,52 @@ class Store:
         named = identity_of(copy)
         if named is None:
             return None
-        identity, offset = named
-        found = self._locate(key)
-        if found is not None:
-            volume, offset, _ = found
-            identity = volume.identity_at(offset)
-        elif any(
-            identity == volume.identity_at(offset) for volume in self._volumes.values()
-        ):
-            return None  # It was deleted.
         try:
-            record = decode_record(copy, identity, offset, key)
+            record = decode_record(copy, *named, key)
         except DamagedRecordError:
             return None
         if record is None or record.size != len(copy) or self._is_expired(record):
             return None
+        found = self._locate(key)
+        if found is None:
+            return None if self._was_deleted(key, *named) else record
+        volume, offset, size = found
+        if (volume.identity_at(offset), offset) != named:
+            if not self._is_copy_of(record, volume, offset, size, key):
+                return None
+            record = record._replace(volume=volume.id, offset=offset)
+        if self._index.hit(key):
+            self._index.count_older_hit(record.stored_us)
         return record
+
+    def is_moved(self, copy: bytes, record: Record) -> bool:
+        """Return whether a record that `validate` has returned is elsewhere now."""
+        named = identity_of(copy)
+        return named is None or (named[0].volume, named[1]) != (
+            record.volume,
+            record.offset,
+        )
+
+    def _was_deleted(self, key: bytes, identity: VolumeIdentity, offset: int) -> bool:
+        """Return whether a record without an entry was deleted, not reclaimed."""
+        return self._index.is_deleted(key) or any(
+            identity == volume.identity_at(offset) for volume in self._volumes.values()
+        )
+
+    def _is_copy_of(
+        self, record: Record, volume: Volume, offset: int, size: int, key: bytes
+    ) -> bool:
+        """Return whether the record at a position is the same version of a key."""
+        try:
+            header = self._read_header(volume, offset, size, key)
+        except (DamagedRecordError, OSError):
+            return False
+        return (header.key, header.stored_us, header.length, header.checksum) == (
+            key,
+            record.stored_us,
+            record.length,
+            record.checksum,
+        )
 
     def __contains__(self, key: bytes) -> bool:
         """Return whether the index has a key; the record itself is not read."""
@@ -566,7 +604,7 @@ class Store:
         with self._lock:
             if self._index.is_sweeping:
                 self._index.sweep(_SWEEP_ENTRIES)
-            volume = self._log.with_room(size, length)
+            volume = self._volume_for(key, size, length)
             now = self.clock.next_us()
             offset, size, checksum = self._append(
                 volume,
@@ -578,7 +616,8 @@ class Store:
                 expires_ms=expires_ms,
                 flags=flags,
             )
-            self._index.set(key, volume.seq, offset, size)
+            self._index.put(key, volume.seq, offset, size)
+            self._log.work(size)
         return Record(
             value,
             content_type,
@@ -592,6 +631,22 @@ class Store:
             length,
             checksum,
         )
+
+    def _volume_for(self, key: bytes, size: int, length: int) -> Volume:
+        """
+        Return the volume that the next record of a key belongs to, with room for it.
+
+        See `CircularLog.with_room` for the arguments and errors.
+        """
+        while True:
+            ring = self._index.ring_for(key)
+            if ring is None:
+                self._log.note_displaced()
+                continue
+            volume = self._log.with_room(ring, size, length)
+            # A rotation may have copied the record of the key to the other ring.
+            if self._index.ring_for(key) is ring:
+                return volume
 
     def _append(  # noqa: PLR0913 - One argument for one field.
         self,
@@ -665,14 +720,14 @@ class Store:
                 if header.key != key:
                     return False
                 existed = not self._is_expired(header)
-            volume = self._log.with_room(RECORD_OVERHEAD_BYTES + len(key), 0)
-            self._append(
+            volume = self._volume_for(key, RECORD_OVERHEAD_BYTES + len(key), 0)
+            offset, size, _ = self._append(
                 volume, key, b"", stored_us=self.clock.next_us(), is_tombstone=True
             )
             if not volume.has_index_backlog:
                 self._log.write_index(volume)
-            # A rotation may have reclaimed the record; then there is nothing to remove.
-            self._index.delete(key)
+            self._index.set_tombstone(key, volume.seq, offset, size)
+            self._log.work(size)
         return existed
 
     def flush(self) -> None:
@@ -696,6 +751,15 @@ class Store:
         not written again: what the kernel has dropped of it is found damaged.
         """
         self._log.sync()
+
+    def wait_to_sync(self, seconds: float) -> None:
+        """Return after a time, or as soon as `sync` should be called."""
+        if self._log.sync_wanted.wait(seconds):
+            self._log.sync_wanted.clear()
+
+    def want_sync(self) -> None:
+        """Let `wait_to_sync` return."""
+        self._log.sync_wanted.set()
 
     def close(self) -> None:
         """Write and sync what is buffered, and release the mount point."""
@@ -738,10 +802,13 @@ class PeriodicSync:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval):
+        self._store.wait_to_sync(self._interval)
+        while not self._stopped.is_set():
             self._store.sync()
+            self._store.wait_to_sync(self._interval)
 
     def stop(self) -> None:
         """Return when the thread has ended and will not use the store again."""
         self._stopped.set()
+        self._store.want_sync()
         self._thread.join()

@@ -109,7 +109,7 @@ class _VolumeCheck:
         self._store = store
         self._fs = store.directory.fs
         self._volume = volume
-        self._is_active = volume is store.active
+        self._is_active = store.is_active(volume)
         self._listed: ListedVolume = next(
             listed
             for listed in store.inventory.manifest.volumes
@@ -161,7 +161,7 @@ class _VolumeCheck:
             elif isinstance(event, Found):
                 yield from self._record(event)
             elif isinstance(event, Missing):
-                self._keys.delete(event.key)
+                self._forget(event.key)
                 yield self._lost(event.offset, event.size, event.key, "is not intact")
             elif isinstance(event, Gap):
                 yield self._gap(event.start, event.end)
@@ -173,16 +173,20 @@ class _VolumeCheck:
     def _record(self, found: Found) -> Iterator[Finding]:
         header = found.header
         if not found.intact:
-            self._keys.delete(header.key)
+            self._forget(header.key)
             yield self._lost(
                 header.offset, header.size, header.key, "value checksum mismatch"
             )
             return
         self._counts.records += 1
         if header.tombstone:
-            self._keys.delete(header.key)
+            self._forget(header.key)
         else:
             self._keys.set(header.key, self._volume.seq, header.offset, header.size)
+
+    def _forget(self, key: bytes) -> None:
+        """Let a key have no value, whatever is in older volumes."""
+        self._keys.set_tombstone(key, self._volume.seq, VOLUME_HEADER_BYTES, 1)
 
     def _lost(self, offset: int, size: int, key: bytes, why: str) -> Finding:
         what = f"{encode_key(key)}, {size} bytes: {why}"

@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from volcache.store.format import (
+    VOLUME_HEADER_BYTES,
     VolumeHeader,
     encode_volume_header,
     volume_identity,
@@ -57,6 +58,7 @@ class Volume:
         started_ms: When it was started, milliseconds since the epoch; 0: not known.
         is_retired: Nothing is appended again, because it is full or a sync failed.
         is_sealed: Its index file is complete.
+        born: The bytes of records that had been appended to its ring when it was started.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Volume:
         self.started_ms = started_ms
         self.is_retired = False
         self.is_sealed = False
+        self.born = 0
         self._index_file: IndexFile | None = None
         self._index_checksum: int | None = None  # of the last checkpoint; None: unknown
         self._index_batch = _INDEX_BATCH  # this many pending entries are written
@@ -109,6 +112,15 @@ class Volume:
     def capacity(self) -> int:
         """Records may be written up to this offset; 0 if none may."""
         return self.writer.capacity
+
+    @property
+    def appended(self) -> int:
+        """The bytes of records that were appended to its ring up to its end."""
+        return self.born + self.end - VOLUME_HEADER_BYTES
+
+    def is_synced_up_to(self, end: int) -> bool:
+        """Return whether all its records before an offset are on the disk."""
+        return self._synced_end >= end
 
     @property
     def index_name(self) -> IndexName:
@@ -158,9 +170,8 @@ class Volume:
         Args:
             now_ms: The time, milliseconds since the epoch.
             mount_count: The present one.
-            oldest_seq: Of the oldest valid volume.
-            previous_salt: Of the volume with the previous sequence number; 0: there is
-                none.
+            oldest_seq: Of the oldest valid volume, whatever its ring.
+            previous_salt: Of the volume before it in its ring; 0: there is none.
 
         Raises:
             OSError: The header may be torn; the volume is valid by META.txt.
@@ -329,13 +340,22 @@ class Volume:
         """Return its line for META.txt; `is_open`: records may still be appended."""
         if is_open:
             return ListedVolume(self.use, segments=tuple(self.segments))
-        is_synced = self._synced_end == self.end and (
+        is_synced = self.is_synced_up_to(self.end) and (
             self._index_file is None or self._index_file.is_synced
         )
         state: VolumeState = "synced" if is_synced else "sealed"
         return ListedVolume(
             self.use, state, self.end, self._index_checksum, tuple(self.segments)
         )
+
+    def invalidate(self) -> None:
+        """
+        Overwrite the header, so that the volume is not used if META.txt is lost.
+
+        Raises:
+            OSError: The header may be there.
+        """
+        self._fs.pwritev(self.fd, [bytes(VOLUME_HEADER_BYTES)], 0)
 
     def sync(self) -> None:
         """

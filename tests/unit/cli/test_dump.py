@@ -31,11 +31,12 @@ def test_each_record_is_one_line_in_the_order_of_the_disk(
 ) -> None:
     """All columns, and all states a healthy directory has."""
     lines = lines_of(capsys, str(GOLDEN / "healthy"))
-    assert "1 5 439 98 1790000000000 0 text/plain live a/hello.txt" in lines
-    assert "1 5 764 72 1790000000000 0 - superseded deleted" in lines
-    assert "1 5 836 71 1790000000000 0 - tombstone deleted" in lines
+    assert "1 5 main 439 98 1790000000000 0 text/plain live a/hello.txt" in lines
+    assert "1 5 main 764 72 1790000000000 0 - superseded deleted" in lines
+    assert "1 5 main 836 71 1790000000000 0 - tombstone deleted" in lines
     assert len(lines) == 11
-    places = [tuple(map(int, line.split(" ")[:3])) for line in lines]
+    columns = [line.split(" ") for line in lines]
+    places = [tuple(int(row[at]) for at in (0, 1, 3)) for row in columns]
     assert places == sorted(places, key=lambda place: place[1:])
     assert {place[:2] for place in places} == {(2, 3), (0, 4), (1, 5)}
 
@@ -62,6 +63,7 @@ def test_json_names_each_column(capsys: pytest.CaptureFixture[str]) -> None:
     assert hello == {
         "volume": 1,
         "seq": 5,
+        "ring": "main",
         "offset": 439,
         "size": 98,
         "stored": 1790000000000,

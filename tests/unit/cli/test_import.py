@@ -301,17 +301,27 @@ def test_list_of_files_left_out_is_limited(
     assert f" left out: {LISTED_MAX + 7};" in lines[-1]
 
 
+@pytest.mark.parametrize(("eviction", "volumes"), [("fifo", 4), ("frequency", 3)])
 def test_folder_that_does_not_fit_is_reported_and_the_last_files_stay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    eviction: str,
+    volumes: int,
 ) -> None:
-    """Reported exactly if the first imported files will be overwritten."""
+    """
+    Reported exactly if the first imported files will be overwritten.
+
+    With "frequency", one volume is always free for copies.
+    """
+    monkeypatch.setenv("VOLCACHE_EVICTION", eviction)
     record = 64 + 3 + 1000
-    fit = (LIMITS.volume_size - 64) // record * LIMITS.volume_num
+    fit = (LIMITS.volume_size - 64) // record * volumes
     for number in (fit, fit + 1):
         files = {b"%03d" % n: bytes([n % 251]) * 1000 for n in range(number)}
         put_files(tmp_path / "files", files)
         directory = tmp_path / f"store {number}"
-        open_store(directory).close()
+        open_store(directory, eviction=eviction).close()
 
         code, lines, _ = run(capsys, str(directory), str(tmp_path / "files"))
 
@@ -322,7 +332,7 @@ def test_folder_that_does_not_fit_is_reported_and_the_last_files_stay(
         else:
             assert code == 1
             assert lines[0] == (
-                f"does not fit: {number * record / 1024:.1f} KiB into 4 volumes of"
+                f"does not fit: {number * record / 1024:.1f} KiB into {volumes} volumes of"
                 " 16.0 KiB; the first files will be overwritten"
             )
             assert " overwritten: 15 records;" in lines[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -11,7 +12,13 @@ from prometheus_client.openmetrics.parser import (
 
 from support.instances import operator_of, watch, watch_tiered
 from support.samples import samples_of, total
-from support.stores import VOLUME_NUM, VOLUME_SIZE, FakeClock, fill_volume
+from support.stores import (
+    VOLUME_NUM,
+    VOLUME_SIZE,
+    FakeClock,
+    fill_volume,
+    reclaim_some,
+)
 from volcache import __version__
 from volcache.monitoring.requests import RequestStats
 
@@ -85,8 +92,9 @@ def test_buckets_are_cumulative(store: Store) -> None:
     assert found[f"{name}_sum"] == pytest.approx(sum(durations) / 1e9)
 
 
-def test_metrics_of_the_store_agree_with_the_store(store: Store) -> None:
+def test_metrics_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
     """Volumes add up to the store; live, dead and free bytes to the capacity."""
+    store = fifo_store
     for turn in range(VOLUME_NUM):
         fill_volume(store, b"%d" % turn)
     store.stats.read_errors, store.stats.write_errors = 1, 2
@@ -129,6 +137,90 @@ def test_empty_volume_has_no_start_time(store: Store) -> None:
     found = scrape(watch(store))
     assert "volcache_volume_began_timestamp_seconds{volume=0}" in found
     assert "volcache_volume_began_timestamp_seconds{volume=1}" not in found
+
+
+def test_metrics_of_the_rings_agree_with_the_store(store: Store) -> None:
+    """Rings add up to the volumes; records are reinserted, or dropped with a reason."""
+    reclaim_some(store)
+    store.stats.fate = store.stats.fate._replace(unpaid=11, left=12, damaged=13)
+    requests = RequestStats()
+    requests.answers["GET", "404 Not Found", "MISS"].observe(0, 1000)
+    found = scrape(watch(store, requests))
+    usage = store.usage()
+    eviction = usage.eviction
+    assert found["volcache_eviction_info{policy=frequency}"] == 1
+
+    for ring in ("main", "probation"):
+        volumes = [v for v in usage.volumes if v.ring == ring]
+        shown = {
+            "volumes": len(volumes),
+            "used_bytes": sum(v.used for v in volumes),
+            "live_bytes": sum(v.live for v in volumes),
+            "live_records": sum(v.live_records for v in volumes),
+            "began_timestamp_seconds": min(v.started_ms for v in volumes) / 1000,
+        }
+        for kind, value in shown.items():
+            assert found[f"volcache_ring_{kind}{{ring={ring}}}"] == value > 0
+    assert found["volcache_probation_limit_bytes"] == eviction.probation_max > 0
+    assert found["volcache_put_bytes_total"] == eviction.put_bytes > 0
+    copied = found["volcache_reinserted_bytes_total"]
+    assert copied == eviction.reinserted_bytes > 0
+    assert found["volcache_reinserted_records_total"] == eviction.fate.copied > 0
+    amplification = found["volcache_write_amplification"]
+    assert amplification == pytest.approx(1 + copied / eviction.put_bytes)
+    reasons = {
+        reason: found[f"volcache_dropped_records_total{{reason={reason}}}"]
+        for reason in (
+            "unread",
+            "limited",
+            "expired",
+            "skipped",
+            "damaged",
+            "unreadable",
+        )
+    }
+    assert reasons.pop("unread") == eviction.fate.unused > 0
+    assert list(reasons.values()) == [11, 0, 12, 13, 0]
+    assert found["volcache_reinsertable_bytes"] == int(eviction.tokens) > 0
+    assert found["volcache_reclaimed_volume"] == eviction.reclaiming >= 0
+    assert 0 < found["volcache_reclaimed_ratio"] <= 1
+    assert found["volcache_ghost_hits_total"] == eviction.ghost_hits
+    assert found["volcache_older_hits_total"] == eviction.older_hits
+
+
+def test_gain_is_a_share_of_gets_and_absent_until_it_is_known(store: Store) -> None:
+    """HEADs are not reads of the policy."""
+    requests = RequestStats()
+    for method in ("GET", "GET", "GET", "GET", "HEAD"):
+        requests.answers[method, "200 OK", "DISK"].observe(0, 1000)
+    monitor = watch(store, requests)
+    assert "volcache_gained_hits" not in scrape(monitor)
+    assert "volcache_gained_hits_ratio" not in scrape(monitor)
+    snapshot = monitor.snapshot()
+    eviction = replace(snapshot.usage.eviction, gained_hits=-1)
+    usage = replace(snapshot.usage, eviction=eviction)
+    monitor.snapshot = lambda: replace(snapshot, usage=usage)  # type: ignore[method-assign]
+    found = scrape(monitor)
+    assert found["volcache_gained_hits"] == -1
+    assert found["volcache_gained_hits_ratio"] == -0.25
+
+
+def test_one_ring_has_no_metrics_of_rings(fifo_store: Store) -> None:
+    """Only the name of the policy, and what was put."""
+    fill_volume(fifo_store)
+    found = scrape(watch(fifo_store))
+    assert found["volcache_eviction_info{policy=fifo}"] == 1
+    assert found["volcache_put_bytes_total"] > 0
+    words = (
+        "ring",
+        "probation",
+        "reinsert",
+        "dropped_rec",
+        "ghost",
+        "gained",
+        "amplif",
+    )
+    assert not [name for name in found if any(word in name for word in words)]
 
 
 def test_store_misses_are_shown_by_reason(store: Store) -> None:

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.instances import operator_of, watch, watch_tiered
-from support.stats_server import empty_stats, hot_tier
-from support.stores import VOLUME_NUM, VOLUME_SIZE, FakeClock, fill_volume
+from support.stats_server import empty_stats, hot_tier, two_rings
+from support.stores import (
+    VOLUME_NUM,
+    VOLUME_SIZE,
+    FakeClock,
+    fill_volume,
+    open_store,
+    reclaim_some,
+    reopen,
+)
 from support.wsgi_client import assert_error
 from volcache import __version__
 from volcache.cache import HotState
@@ -19,6 +27,8 @@ from volcache.monitoring.requests import SAMPLE_ONE_IN, RequestStats
 from volcache.monitoring.stats_json import encode_stats, read_series
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from volcache.monitoring.snapshot import Monitor
     from volcache.store import Store
 
@@ -44,8 +54,9 @@ def test_uptime_includes_the_time_to_open_the_store(store: Store) -> None:
     assert found["ready"] is True
 
 
-def test_numbers_of_the_store_agree_with_the_store(store: Store) -> None:
+def test_numbers_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
     """Sizes add up, volumes are in order, counters are the store's."""
+    store = fifo_store
     for turn in range(VOLUME_NUM):
         fill_volume(store, b"%d" % turn)
     store.get(b"never stored")
@@ -67,6 +78,8 @@ def test_numbers_of_the_store_agree_with_the_store(store: Store) -> None:
     assert found["evicted_records"] == store.stats.evicted_records > 0
     assert found["evicted_bytes"] == store.stats.evicted_bytes > 0
     assert found["sync_errors"] == 7
+    assert (found["eviction"], found["next_reclaimed"]) == ("fifo", 1)
+    assert found["put_bytes"] == usage.eviction.put_bytes > 0
     assert found["recovery"] == {
         **dict.fromkeys(("entries", "scanned", "torn", "damaged"), 0),
         **dict.fromkeys(("rebuilt", "dropped", "stale", "rejected", "unknown"), 0),
@@ -77,6 +90,7 @@ def test_numbers_of_the_store_agree_with_the_store(store: Store) -> None:
         "id": 1,
         "sequence": 2,
         "state": "sealed",
+        "ring": "main",
         "size": VOLUME_SIZE,
         "used_bytes": usage.volumes[1].used,
         "live_records": usage.volumes[1].live_records,
@@ -86,11 +100,56 @@ def test_numbers_of_the_store_agree_with_the_store(store: Store) -> None:
     }
 
 
+def test_rings_are_null_or_have_each_counter(store: Store, fifo_store: Store) -> None:
+    """With the volume that is being reclaimed, which has a state of its own."""
+    assert ask(watch(fifo_store))["rings"] is None
+
+    reclaim_some(store)
+    stats = ask(watch(store))
+    found, shown = stats["rings"], stats["store"]
+    eviction = store.usage().eviction
+    assert [ring["ring"] for ring in found["by"]] == ["main", "probation"]
+    volumes = [volume for volume in shown["volumes"] if volume["ring"] == "probation"]
+    assert found["by"][1] == {
+        "ring": "probation",
+        "volumes": len(volumes),
+        "used_bytes": sum(volume["used_bytes"] for volume in volumes),
+        "live_bytes": sum(volume["live_bytes"] for volume in volumes),
+        "live_records": sum(volume["live_records"] for volume in volumes),
+        "began": FakeClock().now_ms / 1000,
+    }
+    assert found["dropped"]["unread"] == eviction.fate.unused > 0
+    assert found["reclaim"]["volume"] == eviction.reclaiming >= 0
+    assert shown["next_reclaimed"] == eviction.reclaiming
+    states = [v["id"] for v in shown["volumes"] if v["state"] == "reclaiming"]
+    assert states == [eviction.reclaiming]
+
+
+def test_rings_are_shown_after_a_change_to_fifo_until_probation_is_empty(
+    tmp_path: Path,
+) -> None:
+    """Its volumes are reclaimed first."""
+    store = open_store(tmp_path)
+    reclaim_some(store)
+    store = reopen(store, tmp_path, eviction="fifo")
+    found = ask(watch(store))
+    assert found["store"]["eviction"] == "fifo"
+    (ring,) = [ring for ring in found["rings"]["by"] if ring["ring"] == "probation"]
+    assert ring["volumes"] > 0
+    following = found["store"]["volumes"][found["store"]["next_reclaimed"]]
+    assert following["ring"] == "probation"
+    for turn in range(2 * VOLUME_NUM):
+        fill_volume(store, b"%d" % turn)
+    assert ask(watch(store))["rings"] is None
+    store.close()
+
+
 def test_empty_volume_has_no_start_time(store: Store) -> None:
     """It is null, not the year 1970."""
     volumes = ask(watch(store))["store"]["volumes"]
     assert volumes[0]["state"] == "active"
     assert (volumes[1]["state"], volumes[1]["began"]) == ("empty", None)
+    assert (volumes[0]["ring"], volumes[1]["ring"]) == ("main", None)
 
 
 def test_requests_are_shown_by_method_and_status(store: Store) -> None:
@@ -197,8 +256,12 @@ def test_hot_tier_is_null_or_has_each_server_and_counter(store: Store) -> None:
 
 
 @pytest.mark.parametrize("make", [watch, watch_tiered])
-def test_what_is_written_is_read_back(store: Store, make: Any) -> None:
+@pytest.mark.parametrize("kind", ["store", "fifo_store"])
+def test_what_is_written_is_read_back(
+    request: pytest.FixtureRequest, kind: str, make: Any
+) -> None:
     """Each metric, with all its series; histograms as such."""
+    store = request.getfixturevalue(kind)
     monitor = make(store)
     for status in ("200 OK", "404 Not Found"):
         monitor.requests.answers["GET", status, ""].observe(0, 3_000)
@@ -233,10 +296,14 @@ def keys_of(value: Any) -> Any:
     return [keys_of(found) for found in value[:1]] if isinstance(value, list) else None
 
 
-def test_sample_of_other_tests_has_the_keys_of_an_instance(store: Store) -> None:
+def test_sample_of_other_tests_has_the_keys_of_an_instance(
+    store: Store, fifo_store: Store
+) -> None:
     """Tests of the page and of the terminal use it in place of a real one."""
     sample = empty_stats()
-    assert keys_of(sample) == keys_of(ask(watch(store)))
+    assert keys_of(sample) == keys_of(ask(watch(fifo_store)))
+    rings = two_rings(sample["store"]["volumes"])
+    assert keys_of(rings) == keys_of(ask(watch(store))["rings"])
     real = ask(watch_tiered(store))["hot"]
     assert keys_of(hot_tier(is_up=True)) == keys_of(real)
 

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from support.stats_server import add_reads, empty_stats, hot_tier
+from support.stats_server import add_reads, empty_stats, hot_tier, two_rings, volume
 from volcache.errors import InstanceError
 from volcache.monitoring.terminal import report
 
@@ -30,6 +30,8 @@ def test_empty_instance_has_a_report() -> None:
     assert line_of(lines, "volumes") == (
         "4, 1.0 GiB each, active 0, sequence number 1, written 0 B"
     )
+    assert line_of(lines, "eviction") == "fifo"
+    assert not any(line.startswith(("main", "probation")) for line in lines)
     assert line_of(lines, "space") == "live 0 B, dead 0 B, free 4.0 GiB, keys 0"
     assert line_of(lines, "hot tier") == "off"
     assert line_of(lines, "errors") == "none"
@@ -95,6 +97,36 @@ def test_large_numbers_have_commas() -> None:
     assert line_of(lines, "hot tier") == "127.0.0.1:11211 up, promoted keys 5,678"
 
 
+def test_rings_and_eviction_are_shown() -> None:
+    """One line for each ring; what is not known is left out."""
+    stats = empty_stats(volumes=16)
+    store = stats["store"]
+    store["eviction"] = "frequency"
+    store["volumes"] = [
+        volume(0, used=1 << 29, state="sealed"),
+        volume(1, used=1 << 29, state="sealed"),
+        volume(2, used=1 << 29, state="sealed", ring="probation"),
+    ]
+    stats["rings"] = two_rings(store["volumes"])
+    lines = report(stats)
+    assert line_of(lines, "eviction") == "frequency, write amplification 1.00"
+    assert line_of(lines, "main") == (
+        "volumes 2, written 1.0 GiB, live 1.0 GiB, records 16,384"
+    )
+    assert line_of(lines, "probation") == (
+        "volumes 1, written 512.0 MiB, live 512.0 MiB, records 8,192"
+    )
+    stats["rings"] |= {
+        "gained_hits_ratio": -0.0312,
+        "write_amplification": 1.2345,
+        "reclaim": {"volume": 2, "done_ratio": 0.25},
+    }
+    assert line_of(report(stats, stats), "eviction") == (
+        "frequency, write amplification 1.23, estimated gain over fifo -3.1% of GETs,"
+        " volume 2 is being reclaimed, 25.0% of it done"
+    )
+
+
 def test_hottest_keys_are_five() -> None:
     """The JSON has more."""
     stats = empty_stats()
@@ -112,7 +144,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert line_of(report(stats), "hot keys") == "a?[2J??b (about 1)"
 
 
-@pytest.mark.parametrize("missing", ["latency", "store", "started", "hot"])
+@pytest.mark.parametrize("missing", ["latency", "store", "started", "hot", "rings"])
 def test_missing_numbers_are_an_error(missing: str) -> None:
     """As of an instance of another version."""
     stats = empty_stats()

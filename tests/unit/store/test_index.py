@@ -46,15 +46,44 @@ def test_positions_at_the_limits_are_kept_exactly() -> None:
     assert index.find(b"k") == (seq, 2**40 - 1, 2**32 - 1)
 
 
-def test_delete_removes_a_key_once() -> None:
-    """It returns whether the key had a live position."""
+def test_key_with_a_tombstone_has_no_position_and_is_deleted() -> None:
+    """Until the volume of the tombstone is reclaimed."""
     index = make_index()
     index.set(b"k", OLD, 64, 100)
+    index.add_volume(NEW)
+    assert not index.is_deleted(b"k")
 
-    assert index.delete(b"k")
-    assert not index.delete(b"k")
+    index.set_tombstone(b"k", NEW, 64, 65)
+
+    assert index.is_deleted(b"k")
     assert index.find(b"k") is None
-    assert index.live(OLD) == (0, 0)
+    assert not index.is_stale(b"k")
+    assert (index.count, index.live(OLD), index.live(NEW)) == (0, (0, 0), (0, 0))
+    index.reclaim(OLD)
+    assert index.is_deleted(b"k")
+    index.reclaim(NEW)
+    assert not index.is_deleted(b"k")
+    assert not index.is_stale(b"k")
+
+
+def test_key_is_forgotten_only_at_the_position_named() -> None:
+    """Another one has replaced it, or its volume was reclaimed: nothing changes."""
+    index = make_index()
+    index.set(b"k", OLD, 64, 100)
+    assert not index.forget(b"k", OLD, 65)
+    assert not index.forget(b"k", NEW, 64)
+    assert not index.forget(b"other", OLD, 64)
+    assert index.find(b"k") == (OLD, 64, 100)
+
+    assert index.forget(b"k", OLD, 64)
+
+    assert not index.forget(b"k", OLD, 64)
+    assert index.is_deleted(b"k")
+    assert index.find(b"k") is None
+    assert (index.count, index.live(OLD)) == (0, (0, 0))
+    index.set(b"k", OLD, 64, 100)
+    index.reclaim(OLD)
+    assert not index.forget(b"k", OLD, 64)
 
 
 def test_an_overwritten_key_is_live_in_the_newer_volume_only() -> None:
@@ -111,20 +140,24 @@ def test_a_sweep_starts_only_when_it_is_worth_reading_the_table() -> None:
     assert index.stale == 1
 
 
-def test_a_sweep_over_deleted_keys_works() -> None:
-    """A key may be deleted before or after its volume is reclaimed."""
+def test_a_sweep_removes_tombstones_of_reclaimed_volumes() -> None:
+    """Those of other volumes stay."""
     index = make_index()
-    for key in (b"before", b"after", b"never"):
+    index.add_volume(NEW)
+    for key in (b"old", b"new", b"never"):
         index.set(key, OLD, 64, 100)
-    index.delete(b"before")
-    index.reclaim(OLD)
-    assert not index.delete(b"after")
-    assert index.stale == 1
+    index.set_tombstone(b"old", OLD, 164, 67)
+    index.set_tombstone(b"new", NEW, 64, 67)
+    assert index.reclaim(OLD) == (1, 100)
+    assert index.stale == 2
+    assert index.is_sweeping
 
     finish_sweep(index)
 
     assert index.stale == 0
     assert index.find(b"never") is None
+    assert index.is_deleted(b"new")
+    assert not index.is_deleted(b"old")
 
 
 def test_a_key_of_a_reclaimed_volume_can_be_set_before_the_sweep() -> None:
@@ -155,7 +188,8 @@ KEYS = st.binary(min_size=1, max_size=2)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("set"), KEYS),
-        st.tuples(st.just("delete"), KEYS),
+        st.tuples(st.just("set_tombstone"), KEYS),
+        st.tuples(st.just("forget"), KEYS),
         st.tuples(st.just("rotate"), st.just(b"")),
         st.tuples(st.just("sweep"), st.just(b"")),
     ),
@@ -164,7 +198,11 @@ STEPS = st.lists(
 
 
 class Model:
-    """A dict, and three volumes of which the oldest is reclaimed."""
+    """
+    A dict, and three volumes of which the oldest is reclaimed.
+
+    The position of a tombstone has the size 0.
+    """
 
     def __init__(self) -> None:
         self.index = PythonIndex()
@@ -175,11 +213,16 @@ class Model:
     def do(self, number: int, what: str, key: bytes) -> None:
         """Do one step to both, and compare what they return."""
         if what == "set":
-            self.positions[key] = (self.volumes[-1], 64 + number, number)
+            self.positions[key] = (self.volumes[-1], 64 + number, 1 + number)
             self.index.set(key, *self.positions[key])
-        elif what == "delete":
-            existed = self.positions.pop(key, None) is not None
-            assert self.index.delete(key) == existed
+        elif what == "set_tombstone":
+            self.positions[key] = (self.volumes[-1], 64 + number, 0)
+            self.index.set_tombstone(key, self.volumes[-1], 64 + number, 65)
+        elif what == "forget":
+            seq, offset, size = self.positions.get(key, (self.volumes[0], 0, 0))
+            assert self.index.forget(key, seq, offset) == (size > 0)
+            if size:
+                self.positions[key] = (seq, offset, 0)
         elif what == "sweep":
             self.index.sweep(300)
         else:
@@ -200,7 +243,17 @@ class Model:
     def live(self, volume: int) -> tuple[int, int]:
         """Return the number of records in a volume and their size."""
         sizes = [size for seq, _, size in self.positions.values() if seq == volume]
-        return len(sizes), sum(sizes)
+        return len([size for size in sizes if size]), sum(sizes)
+
+    def agrees(self) -> None:
+        """Compare everything."""
+        sizes = [size for _, _, size in self.positions.values()]
+        assert self.index.count == len([size for size in sizes if size])
+        for key, position in self.positions.items():
+            assert self.index.find(key) == (position if position[2] else None)
+            assert self.index.is_deleted(key) == (position[2] == 0)
+        for volume in self.volumes:
+            assert self.index.live(volume) == self.live(volume)
 
 
 @given(STEPS)
@@ -210,9 +263,5 @@ def test_any_history_gives_what_a_dict_gives(steps: list[tuple[str, bytes]]) -> 
     for number, (what, key) in enumerate(steps):
         model.do(number, what, key)
     for _ in range(2):
-        assert model.index.count == len(model.positions)
-        for key, position in model.positions.items():
-            assert model.index.find(key) == position
-        for volume in model.volumes:
-            assert model.index.live(volume) == model.live(volume)
+        model.agrees()
         finish_sweep(model.index)

@@ -16,7 +16,7 @@ from support.stores import (
     UnsyncedFileSystem,
     fill_volume,
     kill,
-    open_store,
+    open_fifo,
     value_of,
 )
 from volcache.errors import DamagedRecordError, MismatchedFilesError, StoreLockedError
@@ -66,7 +66,7 @@ def refusal(directory: Path, fs: FileSystem | None = None) -> str:
     """Return why a start is refused, after checking that it has changed nothing."""
     before = files(directory)
     with pytest.raises(MismatchedFilesError) as caught:
-        open_store(directory, fs=fs)
+        open_fifo(directory, fs=fs)
     # LOCK was created if it was missing: it has to be locked.
     assert {**files(directory), "LOCK": b""} == {**before, "LOCK": b""}
     begin = f"mount point {str(directory)!r}: "
@@ -116,7 +116,7 @@ def named_in(directory: Path, volume: int) -> str:
 
 def make_store(directory: Path, *, turns: int = 6, is_stopped: bool = True) -> None:
     """Make a store of `VOLUME_NUM` volumes."""
-    store = open_store(directory)
+    store = open_fifo(directory)
     for turn in range(turns):
         fill_volume(store, b"%d" % turn)
     if is_stopped:
@@ -127,7 +127,7 @@ def make_store(directory: Path, *, turns: int = 6, is_stopped: bool = True) -> N
 
 def change_store(directory: Path, *, is_stopped: bool = True) -> None:
     """Put one value."""
-    store = open_store(directory)
+    store = open_fifo(directory)
     store.put(b"later", b"value")
     if is_stopped:
         store.close()
@@ -188,7 +188,7 @@ def test_data_file_of_a_copy_that_went_on_is_refused(
     make_store(root)
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
-    store = open_store(copy)
+    store = open_fifo(copy)
     fill_volume(store)
     volume = store.put(b"k", b"v").volume
     store.close()
@@ -237,7 +237,7 @@ def test_lock_of_a_copy_is_refused_until_it_is_removed(
     assert files(root) == {
         name: data for name, data in before.items() if name != "LOCK"
     }
-    store = open_store(root)
+    store = open_fifo(root)
     assert store.get(b"later") is None
     assert value_of(store.get(b"5/0")) is not None
     store.close()
@@ -251,7 +251,7 @@ def test_lock_of_another_store_says_nothing(root: Path, tmp_path: Path) -> None:
         shutil.copy(tmp_path / "other" / "LOCK", root)
         if name == "META.txt":
             (root / name).unlink()
-        store = open_store(root)
+        store = open_fifo(root)
         assert value_of(store.get(b"5/0")) is not None
         assert value_of(store.get(b"3/0")) is not None
         store.close()
@@ -350,7 +350,7 @@ def test_replaced_data_file_with_its_index_file_is_left_out(root: Path) -> None:
     """The index file has the keys, so that no older value takes their place."""
     mixed = mix(root, ["data/1"])
     expected = mixed.of({0, 2, 3})
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert store.recovery.rejected == 1
     found = {key: value_of(store.get(key)) for key in mixed.values}
@@ -362,12 +362,12 @@ def test_replaced_active_data_file_is_not_written(root: Path) -> None:
     """It may be that of a copy, to be put back there: the next volume is started."""
     mixed = mix(root, ["data/2"])
     before = (root / "data" / "2").read_bytes()
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert store.put(b"k", b"v").volume == 3
     store.close()
     assert (root / "data" / "2").read_bytes() == before
-    store = open_store(root)
+    store = open_fifo(root)
     assert value_of(store.get(b"k")) == b"v"
     left = mixed.of({0, 1})
     assert {key: value_of(store.get(key)) for key in left} == left
@@ -408,7 +408,7 @@ def test_index_file_that_is_newer_than_meta_is_refused(
     make_store(root)
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
-    store = open_store(copy)
+    store = open_fifo(copy)
     fill_volume(store)
     active = store.usage().active_id
     seq = store.usage().active_seq
@@ -450,12 +450,12 @@ def test_data_file_of_a_copy_returns_no_record_of_the_copy(
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
     for directory in (root, copy):
-        store = open_store(directory)
+        store = open_fifo(directory)
         store.put(b"key", directory.name.encode().ljust(9))
         store.close()
     active = manifest_of(root).active.volume
     shutil.copy(copy / "data" / str(active), root / "data")
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert store.stat(b"key") is None
     assert store.get(b"key") is None
@@ -536,7 +536,7 @@ def test_volume_of_a_copy_without_meta_is_refused(root: Path, tmp_path: Path) ->
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
     for directory in (root, copy):
-        store = open_store(directory)
+        store = open_fifo(directory)
         for turn in range(2):
             fill_volume(store, b"%d" % turn)
         store.close()
@@ -604,8 +604,8 @@ def test_unreadable_header_without_meta_is_refused(root: Path) -> None:
     (root / "META.txt").unlink()
 
     with pytest.raises(MismatchedFilesError, match="data/1 cannot be read"):
-        open_store(root, fs=UnreadableHeader())
-    open_store(root).close()
+        open_fifo(root, fs=UnreadableHeader())
+    open_fifo(root).close()
 
 
 @pytest.mark.parametrize("lost", ["none", "META.txt", "LOCK", "META.txt and LOCK"])
@@ -618,7 +618,7 @@ def test_files_that_belong_together_are_never_refused(
     for name in ("META.txt", "LOCK"):
         if name in lost:
             (root / name).unlink()
-    store = open_store(root)
+    store = open_fifo(root)
 
     for turn in (3, 4, 5):
         assert value_of(store.get(b"%d/0" % turn)) is not None
@@ -636,7 +636,7 @@ def make_superseded(directory: Path) -> int:
     Returns:
         The id of the second volume.
     """
-    store = open_store(directory)
+    store = open_fifo(directory)
     store.put(b"same", b"old")
     fill_volume(store, b"old")
     store.put(b"before", b"value")
@@ -657,7 +657,7 @@ def cut(directory: Path, volume: int, offset: int) -> None:
 
 def found_after_start(directory: Path) -> dict[bytes, bytes | None]:
     """Start, and return some of the values that `make_superseded` has stored."""
-    store = open_store(directory)
+    store = open_fifo(directory)
     keys = (b"old/1", b"before", b"same")
     found = {key: value_of(store.get(key)) for key in keys}
     assert store.count
@@ -671,7 +671,7 @@ NOTHING = {b"old/1": None, b"before": None, b"same": None}
 def test_records_missing_before_the_end_in_meta_drop_the_volume(root: Path) -> None:
     """And all older ones: one of them may have been a newer value."""
     volume = make_superseded(root)
-    store = open_store(root)
+    store = open_fifo(root)
     record = store.get(b"same")
     store.close()
     assert record is not None
@@ -684,7 +684,7 @@ def test_records_missing_before_the_end_in_meta_drop_the_volume(root: Path) -> N
 def test_gap_without_an_index_file_drops_the_volume(root: Path) -> None:
     """The records in it may have been newer values."""
     volume = make_superseded(root)
-    store = open_store(root)
+    store = open_fifo(root)
     record = store.get(b"same")
     store.close()
     assert record is not None
@@ -696,7 +696,7 @@ def test_gap_without_an_index_file_drops_the_volume(root: Path) -> None:
 
 def test_records_missing_before_the_end_in_lock_drop_the_volume(root: Path) -> None:
     """A process that was killed had written them."""
-    store = open_store(root)
+    store = open_fifo(root)
     store.put(b"same", b"old")
     fill_volume(store)
     store.put(b"before", b"value")
@@ -705,7 +705,7 @@ def test_records_missing_before_the_end_in_lock_drop_the_volume(root: Path) -> N
     kill(store)
     (root / "index" / str(record.volume)).unlink()
     cut(root, record.volume, record.offset)
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert [key for key in (b"same", b"before", b"fill/1") if store.get(key)] == []
     store.close()
@@ -713,7 +713,7 @@ def test_records_missing_before_the_end_in_lock_drop_the_volume(root: Path) -> N
 
 def test_earlier_files_of_a_volume_without_meta_drop_it(root: Path) -> None:
     """Its index file was sealed before the next volume was started."""
-    store = open_store(root)
+    store = open_fifo(root)
     store.put(b"same", b"old")
     fill_volume(store)
     volume = str(store.put(b"before", b"value").volume)
@@ -727,7 +727,7 @@ def test_earlier_files_of_a_volume_without_meta_drop_it(root: Path) -> None:
         name = f"{folder}/{volume}"
         (root / name).write_bytes(earlier[name])
     (root / "META.txt").unlink()
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert [key for key in (b"same", b"before", b"fill/1") if store.get(key)] == []
     assert value_of(store.get(b"last")) == b"value"
@@ -738,7 +738,7 @@ def test_sealed_index_file_that_ends_early_hides_no_record(root: Path) -> None:
     """META.txt has the end of the volume: the rest is found by a scan."""
     volume = make_superseded(root)
     forge_index(root, volume, records_left_out=3, is_sealed=True)
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert store.recovery.scanned == 3
     assert value_of(store.get(b"same")) == b"new"
@@ -747,13 +747,13 @@ def test_sealed_index_file_that_ends_early_hides_no_record(root: Path) -> None:
 
 def test_deletion_whose_record_is_damaged_stays(root: Path) -> None:
     """Its entry was in the index file when the delete returned."""
-    store = open_store(root)
+    store = open_fifo(root)
     store.put(b"key", b"value")
     last = store.put(b"other", b"value")
     store.delete(b"key")
     kill(store)
     overwrite(root / "data" / "0", last.offset + last.size, b"\xff" * 60)
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert store.get(b"key") is None
     assert value_of(store.get(b"other")) == b"value"
@@ -765,13 +765,13 @@ def test_snapshot_of_the_hot_tier_needs_the_last_index_file(
     root: Path, *, is_index_lost: bool
 ) -> None:
     """It shows that the files are those of the last process."""
-    store = open_store(root)
+    store = open_fifo(root)
     store.put(b"key", b"value")
     store.write_hot_snapshot(lambda binding: binding.encode())
     store.close()
     if is_index_lost:
         (root / "index" / "0").unlink()
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert bool(store.take_hot_snapshot()[0]) is not is_index_lost
     assert value_of(store.get(b"key")) == b"value"
@@ -780,12 +780,12 @@ def test_snapshot_of_the_hot_tier_needs_the_last_index_file(
 
 def test_copy_of_the_snapshot_of_the_hot_tier_is_not_used(root: Path) -> None:
     """META.txt has the inode of the file that the last process has written."""
-    store = open_store(root)
+    store = open_fifo(root)
     store.write_hot_snapshot(lambda binding: binding.encode())
     store.close()
     shutil.copy(root / "HOT.txt", root / "HOT.txt.new")
     (root / "HOT.txt.new").rename(root / "HOT.txt")
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert store.take_hot_snapshot()[0] == b""
     store.close()
@@ -793,11 +793,11 @@ def test_copy_of_the_snapshot_of_the_hot_tier_is_not_used(root: Path) -> None:
 
 def test_directory_without_lock_is_still_locked(root: Path) -> None:
     """LOCK can be removed by hand while a process serves the directory."""
-    store = open_store(root)
+    store = open_fifo(root)
     (root / "LOCK").unlink()
 
     with pytest.raises(StoreLockedError):
-        open_store(root)
+        open_fifo(root)
     store.close()
 
 
@@ -806,13 +806,13 @@ def test_directory_without_lock_is_still_locked(root: Path) -> None:
 
 def make_leftovers(root: Path, before: Path) -> None:
     """Remove four of six volumes and delete two keys; put the removed files back."""
-    store = open_store(root, volume_num=6)
+    store = open_fifo(root, volume_num=6)
     for turn in range(6):
         store.put(b"same", b"%d" % turn)
         fill_volume(store, b"%d" % turn)
     store.close()
     shutil.copytree(root, before)
-    store = open_store(root, volume_num=2)
+    store = open_fifo(root, volume_num=2)
     for key in (b"same", b"5/0"):
         assert store.delete(key)
     kept = {found.id for found in store.usage().volumes if found.state != "empty"}
@@ -828,12 +828,12 @@ def test_no_removed_volume_returns_when_volume_num_is_raised_again(
     """Even if its files do; and none of its records, when its id is used again."""
     make_leftovers(root, tmp_path / "before")
     removed = [b"same", b"5/0", *(b"%d/0" % turn for turn in range(4))]
-    store = open_store(root, volume_num=6)
+    store = open_fifo(root, volume_num=6)
     for turn in range(8):
         assert [key for key in removed if store.get(key)] == []
         fill_volume(store, b"new %d" % turn)
         kill(store)
-        store = open_store(root, volume_num=6)
+        store = open_fifo(root, volume_num=6)
     store.close()
 
 
@@ -843,7 +843,7 @@ def test_removed_volumes_that_return_without_meta_have_no_wrong_value(
     """They were evicted by age: what superseded their records is still there."""
     make_leftovers(root, tmp_path / "before")
     (root / "META.txt").unlink()
-    store = open_store(root, volume_num=6)
+    store = open_fifo(root, volume_num=6)
 
     assert store.get(b"same") is None
     assert store.get(b"5/0") is None
@@ -853,12 +853,12 @@ def test_removed_volumes_that_return_without_meta_have_no_wrong_value(
 def test_volume_reclaimed_by_a_flush_does_not_return_without_meta(root: Path) -> None:
     """The header of the volume that the flush has started ends what is valid."""
     make_store(root)
-    store = open_store(root)
+    store = open_fifo(root)
     store.flush()
     store.put(b"after", b"value")
     store.close()
     (root / "META.txt").unlink()
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert store.count == 1
     assert value_of(store.get(b"after")) == b"value"
@@ -869,7 +869,7 @@ def test_damaged_header_is_no_other_file(root: Path) -> None:
     """Its bytes say nothing, but the index file and META.txt agree: nothing is lost."""
     make_store(root)
     overwrite(root / "data" / "0", 20, b"\xff")
-    store = open_store(root)
+    store = open_fifo(root)
 
     assert store.recovery.rejected == 0
     assert store.recovery.damaged == 1

@@ -1,4 +1,4 @@
-"""The second line of LOCK: anything but the line that was written is no line."""
+"""The lines of LOCK: anything but a line that was written is no line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINE = (
 def test_line_is_as_documented() -> None:
     """Every number has a fixed width."""
     assert encode_progress(EXAMPLE) == LINE
-    assert decode_progress(LINE) == EXAMPLE
+    assert decode_progress(LINE) == [EXAMPLE]
 
 
 @pytest.mark.property
@@ -50,7 +50,32 @@ def test_what_is_written_is_read(progress: Progress, process_id: int) -> None:
     line = encode_progress(progress)
 
     assert len(line) == len(LINE)
-    assert decode_progress(b"%d\n" % process_id + line) == progress
+    assert decode_progress(b"%d\n" % process_id + line) == [progress]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_lines_of_two_volumes_are_returned_newest_first(order: tuple[int, int]) -> None:
+    """Each ring has an active volume, and they may stand in any order."""
+    newer = EXAMPLE._replace(seq=1300, salt=5, end=64)
+    both = [EXAMPLE, newer]
+    data = b"17\n" + b"".join(encode_progress(both[at]) for at in order)
+
+    assert decode_progress(data) == [newer, EXAMPLE]
+
+
+def test_a_line_that_stands_twice_is_returned_once() -> None:
+    """With one active volume both lines are the same."""
+    assert decode_progress(b"17\n" + LINE + LINE) == [EXAMPLE]
+
+
+def test_of_a_damaged_and_an_intact_line_the_intact_one_is_returned() -> None:
+    """Wherever the damage is, and in either line."""
+    other = EXAMPLE._replace(seq=1235)
+    lines = encode_progress(other)
+    for at in range(len(LINE)):
+        damaged = LINE[:at] + bytes([LINE[at] ^ 1]) + LINE[at + 1 :]
+        assert decode_progress(b"17\n" + damaged + lines) == [other], at
+        assert decode_progress(b"17\n" + lines + damaged) == [other], at
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -58,14 +83,14 @@ def test_every_flipped_bit_is_noticed() -> None:
     for bit in range(8 * len(LINE)):
         data = bytearray(LINE)
         data[bit >> 3] ^= 1 << (bit & 7)
-        assert decode_progress(bytes(data)) is None, bit
+        assert decode_progress(bytes(data)) == [], bit
 
 
 def test_every_truncated_line_is_noticed() -> None:
     """Cut at its end or at its beginning."""
     for length in range(len(LINE)):
-        assert decode_progress(LINE[:length]) is None
-        assert decode_progress(LINE[length + 1 :]) is None
+        assert decode_progress(LINE[:length]) == []
+        assert decode_progress(LINE[length + 1 :]) == []
 
 
 def test_line_torn_while_it_was_overwritten_is_noticed() -> None:
@@ -76,15 +101,15 @@ def test_line_torn_while_it_was_overwritten_is_noticed() -> None:
     for at in range(len(LINE)):
         torn = other[:at] + LINE[at:]
         if torn not in {LINE, other}:
-            assert decode_progress(torn) is None
+            assert decode_progress(torn) == []
 
 
 @pytest.mark.parametrize("data", [b"", b"17\n", b"17\nvolcache lock 2\n", b"\0" * 500])
 def test_lock_without_a_line_says_nothing(data: bytes) -> None:
     """Such as that of a process that was killed at its first start."""
-    assert decode_progress(data) is None
+    assert decode_progress(data) == []
 
 
 def test_line_of_another_format_says_nothing() -> None:
     """Its checksum is not looked at."""
-    assert decode_progress(LINE.replace(b"lock 2", b"lock 3")) is None
+    assert decode_progress(LINE.replace(b"lock 2", b"lock 3")) == []

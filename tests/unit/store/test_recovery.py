@@ -15,6 +15,7 @@ from support.stores import (
     disk_bytes,
     fill_volume,
     kill,
+    open_fifo,
     open_store,
     reopen,
     value_of,
@@ -127,11 +128,11 @@ def test_a_damaged_index_file_is_rebuilt_from_its_volume(
 
 def test_all_index_files_may_be_lost(tmp_path: Path) -> None:
     """Every record is found in the volumes."""
-    store = open_store(tmp_path)
+    store = open_fifo(tmp_path)
     last = [fill_volume(store, b"%d" % turn) for turn in range(6)][-VOLUME_NUM + 1 :]
     store.close()
     shutil.rmtree(tmp_path / "index")
-    store = open_store(tmp_path)
+    store = open_fifo(tmp_path)
 
     for keys in last:
         for key in keys:
@@ -243,10 +244,10 @@ def test_a_higher_volume_num_adds_volumes(tmp_path: Path) -> None:
 
 def test_a_lower_volume_num_removes_the_oldest_volumes(tmp_path: Path) -> None:
     """The newest volumes are kept, at once and over many turns and restarts."""
-    store = open_store(tmp_path, volume_num=6)
+    store = open_fifo(tmp_path, volume_num=6)
     turns = [fill_volume(store, b"%d" % turn) for turn in range(8)]
     store.close()
-    store = open_store(tmp_path, volume_num=2)
+    store = open_fifo(tmp_path, volume_num=2)
     newest = turns[-1][0]
     assert value_of(store.get(newest)) == newest.ljust(1000, b".")
     assert store.get(turns[-2][0]) is None

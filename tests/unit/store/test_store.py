@@ -17,6 +17,7 @@ from support.stores import (
     FakeClock,
     disk_bytes,
     fill_volume,
+    open_fifo,
     open_store,
     reopen,
     value_of,
@@ -174,7 +175,7 @@ def test_delete_of_an_expired_value_returns_false(tmp_path: Path) -> None:
 
 def test_rotation_evicts_the_oldest_volume_only(tmp_path: Path) -> None:
     """After a full turn the newest volumes are readable and the files have not grown."""
-    store = open_store(tmp_path)
+    store = open_fifo(tmp_path)
     turns = [fill_volume(store, b"%d" % turn) for turn in range(VOLUME_NUM + 2)]
 
     assert [store.get(key) for key in turns[0][:-1]] == [None] * (len(turns[0]) - 1)
@@ -188,7 +189,7 @@ def test_rotation_evicts_the_oldest_volume_only(tmp_path: Path) -> None:
 
 def test_rotation_keeps_a_newer_copy_of_an_overwritten_key(tmp_path: Path) -> None:
     """Only keys whose current record is in the reclaimed volume are evicted."""
-    store = open_store(tmp_path)
+    store = open_fifo(tmp_path)
     store.put(b"k", b"first")
     fill_volume(store)
     store.put(b"k", b"second")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from support.stores import (
     UnsyncedFileSystem,
     counted_size,
     fill_volume,
+    open_fifo,
     open_store,
     reopen,
 )
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from volcache.store import Store
+    from volcache.store.eviction import Eviction
+    from volcache.store.stats import EvictionUsage
 
 
 class Model:
@@ -97,7 +100,7 @@ def test_live_dead_and_evicted_bytes_are_those_of_a_model(
 
 def test_every_volume_id_is_listed(tmp_path: Path) -> None:
     """A new store has one active volume and empty ones; a turn later none is empty."""
-    store = open_store(tmp_path)
+    store = open_fifo(tmp_path)
     usage = store.usage()
     assert [v.state for v in usage.volumes] == ["active", "empty", "empty", "empty"]
     assert [v.size for v in usage.volumes] == [VOLUME_SIZE] * VOLUME_NUM
@@ -182,4 +185,106 @@ def test_usage_works_if_the_disk_does_not_answer(
     volume = store.usage().volumes[0]
     assert volume.size == volume.used == store.usage().active_end
     fs.is_silent = False
+    store.close()
+
+
+class Readers:
+    """Keys that are read once, again much later, and one that is read all the time."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        """Begin with the first key."""
+        self.clock = clock
+        self.number = 0
+
+    def read(self, store: Store) -> EvictionUsage:
+        """Read the next keys, and store what is missing."""
+        for key in (self.number, self.number - 120, 0):
+            if store.get(b"%d" % key) is None:
+                store.put(b"%d" % key, bytes(1000))
+        self.number += 1
+        self.clock.advance(1)
+        return store.usage().eviction
+
+
+def test_gain_is_known_when_as_much_as_the_capacity_was_put(tmp_path: Path) -> None:
+    """It is that since then: what was counted before is not part of it."""
+    clock = FakeClock()
+    options: dict[str, Any] = {"volume_num": 16, "clock": clock}
+    readers = Readers(clock)
+    store = open_store(tmp_path, **options)
+    while not readers.read(store).fate.unused:
+        pass
+    store = reopen(store, tmp_path, **options)
+    eviction, before = readers.read(store), 0
+    while eviction.gained_hits is None:
+        assert eviction.put_bytes < 18 * VOLUME_SIZE
+        assert eviction.older_hits == 0
+        before = eviction.ghost_hits
+        eviction = readers.read(store)
+    assert eviction.put_bytes >= 16 * VOLUME_SIZE
+    assert before > 5
+    assert abs(eviction.gained_hits) <= 2  # Those of the last reads.
+    for _ in range(100):
+        eviction = readers.read(store)
+    gained = eviction.older_hits - (eviction.ghost_hits - before)
+    assert eviction.gained_hits is not None
+    assert gained <= eviction.gained_hits <= gained + 2
+    store.close()
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_record_that_is_read_all_the_time_is_an_older_hit_once_per_turn(
+    tmp_path: Path, *, is_copy: bool
+) -> None:
+    """A single ring would have missed it as often; reads from memcached count, too."""
+    clock = FakeClock()
+    store = open_store(tmp_path, volume_num=16, clock=clock)
+    store.put(b"used", bytes(1000))
+    copy = store.read_raw(b"used")
+    assert copy is not None
+    number, turns = 0, 6
+    eviction = store.usage().eviction
+    while eviction.put_bytes < (turns + 1) * 16 * VOLUME_SIZE:
+        for _ in range(3):
+            found = store.validate(b"used", copy) if is_copy else store.get(b"used")
+            assert found is not None
+        store.put(b"%d" % number, bytes(1000))  # No get missed it: it goes to main.
+        number += 1
+        clock.advance(1)
+        eviction = store.usage().eviction
+    assert turns - 1 <= eviction.older_hits <= turns + 3
+    store.close()
+
+
+def test_gain_is_not_known_with_fifo(tmp_path: Path) -> None:
+    """There is nothing to compare."""
+    clock = FakeClock()
+    readers = Readers(clock)
+    store = open_store(tmp_path, clock=clock, eviction="fifo")
+    while (eviction := readers.read(store)).put_bytes < 2 * VOLUME_NUM * VOLUME_SIZE:
+        pass
+    assert eviction.gained_hits is None
+    store.close()
+
+
+@pytest.mark.parametrize("eviction", ["fifo", "frequency"])
+def test_next_volume_is_the_one_that_is_reclaimed(
+    tmp_path: Path, eviction: Eviction
+) -> None:
+    """None while there are only active volumes."""
+    store = open_store(tmp_path, volume_num=8, eviction=eviction)
+    assert store.usage().eviction.next_id == -1
+    number = reclaimed = 0
+    while reclaimed < 20:
+        usage = store.usage()
+        key = b"%d" % number
+        if number % 3:
+            store.get(key)  # Missed, so it goes to probation.
+        store.put(key, bytes(1000))
+        number += 1
+        left = {volume.seq for volume in store.usage().volumes}
+        gone = {volume.seq for volume in usage.volumes if volume.seq} - left
+        if gone:
+            assert gone == {usage.volumes[usage.eviction.next_id].seq}
+            reclaimed += 1
     store.close()

@@ -577,7 +577,7 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     const uint8_t *key = (const uint8_t *)path.at + 1;
     if (path.length < 2 || (path.length > 2 && path.at[1] == '-' && path.at[2] == '/'))
         return PASS;
-    if (!vc_core_lookup(core, key, path.length - 1, &at))
+    if (!vc_core_lookup_below(core, key, path.length - 1, RECORD_BYTES, &at))
         return answer_miss(gate, c, path, head);
     if (at.size > RECORD_BYTES) {
         vc_core_end_read(core);

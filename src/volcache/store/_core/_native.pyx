@@ -20,7 +20,12 @@ from posix.types cimport off_t
 
 from volcache.store._core.core cimport *
 
-from volcache.store.index import Loaded, Replayed
+from volcache.errors import DamagedRecordError
+from volcache.store.format import Ring
+from volcache.store.index import SHARES, Heat, Loaded, Replayed, Step
+from volcache.store.stats import Fate
+
+cdef tuple RINGS = tuple(Ring)  # as the core numbers them
 
 
 cdef extern from *:
@@ -288,6 +293,8 @@ cdef class Index:
         cdef vc_entry found
         if not vc_core_find(self.core, self.fingerprint(key), &found):
             return None
+        if found.is_tombstone:
+            return None
         return vc_core_seq(self.core, found.slot), found.offset, found.size
 
     def hits(self, bytes key not None):
@@ -305,8 +312,66 @@ cdef class Index:
             self.core, self.fingerprint(key), slot, offset, size, VC_TYPES_UNKNOWN
         )
 
-    def delete(self, bytes key not None):
-        return bool(vc_core_delete(self.core, self.fingerprint(key)))
+    def put(self, bytes key not None, seq, uint64_t offset, uint64_t size):
+        cdef uint32_t slot = self.slots[seq]
+        vc_core_put_position(
+            self.core, self.fingerprint(key), slot, offset, size, VC_TYPES_UNKNOWN
+        )
+
+    def set_tombstone(self, bytes key not None, seq, uint64_t offset, uint64_t size):
+        cdef uint32_t slot = self.slots[seq]
+        vc_core_set_tombstone(self.core, self.fingerprint(key), slot, offset, size)
+
+    def forget(self, bytes key not None, seq, uint64_t offset):
+        slot = self.slots.get(seq)
+        if slot is None:
+            return False
+        return bool(vc_core_bury(self.core, self.fingerprint(key), slot, offset))
+
+    def is_deleted(self, bytes key not None):
+        cdef vc_entry found
+        cdef bint is_found = vc_core_find(self.core, self.fingerprint(key), &found)
+        return bool(is_found and found.is_tombstone)
+
+    # --- Eviction ---------------------------------------------------------------------
+
+    def set_policy(self, rates):
+        cdef vc_policy policy
+        policy.hit_rate, policy.write_rate, policy.tokens_max, skip = rates
+        policy.skip[0], policy.skip[1] = skip
+        if not vc_core_set_policy(self.core, &policy):
+            raise MemoryError("no memory for the ghost")
+
+    def set_age(self, seq, unsigned ring, uint64_t born, uint64_t end):
+        vc_core_set_age(self.core, self.slots[seq], ring, born, end)
+
+    def ring_for(self, bytes key not None):
+        cdef unsigned ring
+        ring = vc_core_ring_for(self.core, data_of(key), PyBytes_GET_SIZE(key))
+        return None if ring == VC_RING_UNKNOWN else RINGS[ring]
+
+    def accept_displaced(self):
+        vc_core_accept_displaced(self.core)
+
+    def hit(self, bytes key not None):
+        return vc_core_hit(self.core, data_of(key), PyBytes_GET_SIZE(key))
+
+    def miss(self, bytes key not None):
+        vc_core_miss(self.core, data_of(key), PyBytes_GET_SIZE(key))
+
+    def heat(self):
+        cdef vc_heat heat
+        vc_core_get_heat(self.core, &heat)
+        return Heat(heat.tokens, heat.ghost_hits, heat.older_hits)
+
+    def count_older(self, uint64_t stored_us):
+        vc_core_set_older(self.core, stored_us)
+
+    def count_older_hit(self, uint64_t stored_us):
+        vc_core_count_older(self.core, stored_us)
+
+    def size_ghost(self, uint64_t keys):
+        vc_core_size_ghost(self.core, keys)
 
     def reclaim(self, seq):
         slot = self.slots.pop(seq, None)
@@ -619,6 +684,99 @@ cdef vc_status append_record(
         )
         error[0] = errno
     return status
+
+
+# --- Reclaiming -----------------------------------------------------------------------
+
+
+cdef dict ENDS = {
+    VC_STEP_MORE: "more",
+    VC_STEP_DONE: "done",
+    VC_STEP_FULL: "full",
+    VC_STEP_UNREADABLE: "unreadable",
+    VC_STEP_REFUSED: "refused",
+    VC_STEP_DAMAGED: "damaged",
+}
+
+
+cdef vc_terms terms_of(terms):
+    cdef vc_terms found
+    cdef int i
+    for i in range(VC_SIZE_STEPS - 1):
+        found.limit[i] = terms.limits[i]
+    for i in range(VC_SIZE_STEPS):
+        found.need[i] = terms.needs[i]
+    found.hits_taken = terms.hits_taken
+    found.is_probation = terms.is_probation
+    found.now_ms = 0
+    return found
+
+
+cdef object fate_of(const vc_fate *fate):
+    return Fate(
+        fate.copied, fate.copied_bytes, fate.unused, fate.unpaid, fate.expired,
+        fate.damaged, fate.unreadable, fate.left,
+    )
+
+
+cdef class Reclaim:
+    cdef vc_reclaim *reclaim
+    cdef Index index  # is needed as long as this
+    cdef int volume
+
+    def __cinit__(self, Index index not None, seq, int volume, uint64_t length):
+        self.index = index
+        self.volume = volume
+        self.reclaim = vc_reclaim_new(index.core, index.slots[seq], length)
+        if self.reclaim is NULL:
+            raise MemoryError("no memory to reclaim a volume")
+
+    def __dealloc__(self):
+        vc_reclaim_free(self.reclaim)
+
+    def collect(self, uint32_t shares, terms):
+        cdef uint32_t segments = shares * ((1 << VC_SEGMENT_BITS) // <uint32_t>SHARES)
+        cdef vc_terms c_terms = terms_of(terms)
+        cdef vc_fate fate
+        with nogil:
+            vc_reclaim_collect(self.reclaim, segments, &c_terms, &fate)
+        return fate_of(&fate)
+
+    def step(self, uint64_t end, uint64_t copy_bytes, terms, target, uint64_t now_ms):
+        cdef vc_terms c_terms = terms_of(terms)
+        cdef vc_fate fate
+        cdef vc_step step
+        cdef vc_writer *to = NULL
+        cdef Calls to_calls = self.index.calls
+        cdef uint32_t slot = 0
+        cdef uint64_t offset = 0
+        cdef int error
+        c_terms.now_ms = now_ms
+        if target is not None:
+            writer = <Writer?>target.writer
+            to, to_calls = &(<Writer>writer).writer, (<Writer>writer).calls
+            slot = self.index.slots[target.seq]
+        with nogil:
+            step = vc_reclaim_step(
+                self.reclaim, end, copy_bytes, &c_terms, slot, to, &to_calls.table, &fate,
+                &offset,
+            )
+            error = errno
+        failed = self.failure(step, error, to_calls, offset)
+        if failed is not None and not isinstance(failed, (OSError, DamagedRecordError)):
+            raise failed
+        return Step(ENDS[step], fate_of(&fate), failed)
+
+    cdef object failure(self, vc_step step, int error, Calls to_calls, uint64_t offset):
+        if step == VC_STEP_DAMAGED:
+            return DamagedRecordError(
+                "a check failed before it was copied", self.volume, offset
+            )
+        if step == VC_STEP_UNREADABLE:
+            return self.index.calls.failure(error)
+        if step == VC_STEP_REFUSED:
+            return to_calls.failure(error)
+        return None
 
 
 # --- Checking -------------------------------------------------------------------------

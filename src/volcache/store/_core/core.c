@@ -1,14 +1,11 @@
 #define _GNU_SOURCE
-#include "core.h"
-
 #include <errno.h>
-#include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core_parts.h"
 #include "crc32c.h"
 
 enum {
@@ -56,34 +53,6 @@ const vc_calls vc_os_calls = {os_pread,   os_pread_cached, os_preadv,
 
 /* --- Volumes ----------------------------------------------------------------------- */
 
-typedef struct {
-    uint64_t seq;
-    vc_segment *segments;   /* NULL: not bound */
-    size_t count;
-    int fd;
-    uint16_t volume;
-} place;
-
-typedef struct {
-    vc_change *at;          /* CHANGES_MAX, or NULL */
-    size_t count;
-} batch;
-
-struct vc_core {
-    pthread_mutex_t mutex;
-    vc_calls calls;
-    vc_index *index;
-    uint64_t volume_bytes;
-    place *places;          /* by slot */
-    uint32_t slots;
-    /* Changes that are loaded, but not applied yet; a thread may be applying `full`. */
-    batch filling, full;
-    pthread_t thread;
-    bool has_thread;
-    atomic_uint readers;
-    bool is_closed;
-};
-
 /* Wait for the thread that applies changes, if there is one; `full` is empty then. */
 static void join(vc_core *core) {
     if (core->has_thread) pthread_join(core->thread, NULL);
@@ -123,23 +92,18 @@ void vc_core_free(vc_core *core) {
     free(core->places);
     free(core->filling.at);
     free(core->full.at);
+    vc_ghost_free(&core->ghost);
+    vc_ghost_free(&core->missed);
     pthread_mutex_destroy(&core->mutex);
     free(core);
 }
 
 /* Apply changes. Without the memory to sort them, apply them one by one. */
-static void apply(vc_core *core, batch *changes) {
+static void apply(vc_core *core, vc_batch *changes) {
     size_t count = changes->count;
     changes->count = 0;
     if (vc_index_set_many(core->index, changes->at, count)) return;
-    for (size_t i = 0; i < count; i++) {
-        vc_change *one = &changes->at[i];
-        if (one->size)
-            vc_index_set(core->index, one->fingerprint, one->slot, one->offset, one->size,
-                         VC_TYPES_UNKNOWN, false);
-        else
-            vc_index_delete(core->index, one->fingerprint);
-    }
+    for (size_t i = 0; i < count; i++) vc_index_set_many(core->index, &changes->at[i], 1);
 }
 
 static void *apply_in_thread(void *argument) {
@@ -153,7 +117,7 @@ static void *apply_in_thread(void *argument) {
 /* Let another thread apply the changes kept so far, while more are read. */
 static void apply_full(vc_core *core) {
     join(core);
-    batch empty = core->full;
+    vc_batch empty = core->full;
     core->full = core->filling;
     core->filling = empty;
     core->has_thread = !pthread_create(&core->thread, NULL, apply_in_thread, core);
@@ -161,19 +125,17 @@ static void apply_full(vc_core *core) {
 }
 
 /* If the thread that applies `full` has not begun, this one does it, and leaves it nothing. */
-static void lock(vc_core *core) {
+void vc_core_lock(vc_core *core) {
     pthread_mutex_lock(&core->mutex);
     if (core->full.count) apply(core, &core->full);
     if (core->filling.count) apply(core, &core->filling);
 }
 
-static void unlock(vc_core *core) { pthread_mutex_unlock(&core->mutex); }
-
 uint32_t vc_core_add_volume(vc_core *core, uint64_t seq) {
-    lock(core);
+    vc_core_lock(core);
     uint32_t slot = vc_index_add_volume(core->index);
     if (slot != VC_NO_SLOT) core->places[slot].seq = seq;
-    unlock(core);
+    vc_core_unlock(core);
     return slot;
 }
 
@@ -182,39 +144,145 @@ bool vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
     vc_segment *copy = malloc(count * sizeof *copy);
     if (!copy) return false;
     memcpy(copy, segments, count * sizeof *copy);
-    lock(core);
-    place *at = &core->places[slot];
+    vc_core_lock(core);
+    vc_place *at = &core->places[slot];
     vc_segment *before = at->segments;
     at->segments = copy;
     at->count = count;
     at->fd = fd;
     at->volume = volume;
-    unlock(core);
+    vc_core_unlock(core);
     free(before);
     return true;
 }
 
 vc_live vc_core_reclaim(vc_core *core, uint32_t slot) {
-    lock(core);
+    vc_core_lock(core);
     vc_live lost = vc_index_reclaim(core->index, slot);
     free(core->places[slot].segments);
     core->places[slot].segments = NULL;
-    unlock(core);
+    vc_core_unlock(core);
     return lost;
 }
 
 vc_live vc_core_live(vc_core *core, uint32_t slot) {
-    lock(core);
+    vc_core_lock(core);
     vc_live found = vc_index_live(core->index, slot);
-    unlock(core);
+    vc_core_unlock(core);
     return found;
 }
 
 uint64_t vc_core_seq(vc_core *core, uint32_t slot) {
-    lock(core);
+    vc_core_lock(core);
     uint64_t seq = core->places[slot].seq;
-    unlock(core);
+    vc_core_unlock(core);
     return seq;
+}
+
+void vc_core_set_age(vc_core *core, uint32_t slot, unsigned ring, uint64_t born, uint64_t end) {
+    vc_core_lock(core);
+    uint64_t skip = core->has_policy ? core->policy.skip[ring] : VC_NEVER - born;
+    vc_index_set_age(core->index, slot, ring, born, skip);
+    vc_index_set_clock(core->index, ring, born + end);
+    vc_core_unlock(core);
+}
+
+/* --- Eviction ---------------------------------------------------------------------- */
+
+bool vc_core_set_policy(vc_core *core, const vc_policy *policy) {
+    vc_ghost_free(&core->ghost);
+    vc_ghost_free(&core->missed);
+    core->policy = *policy;
+    core->has_policy =
+        vc_ghost_init(&core->ghost, 1) && vc_ghost_init(&core->missed, MISSED_KEYS);
+    return core->has_policy;
+}
+
+static void add_tokens(vc_core *core, double tokens) {
+    tokens += core->tokens;
+    core->tokens = tokens < core->policy.tokens_max ? tokens : core->policy.tokens_max;
+}
+
+static uint64_t displaced_of(const vc_core *core) {
+    vc_index_stats stats;
+    vc_index_get_stats(core->index, &stats);
+    return stats.displaced;
+}
+
+unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length) {
+    if (!core->has_policy) return VC_MAIN;
+    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    vc_entry entry;
+    unsigned ring;
+    vc_core_lock(core);
+    if (displaced_of(core) != core->displaced_seen)
+        ring = VC_RING_UNKNOWN;
+    else if (vc_index_find(core->index, fingerprint, &entry))
+        ring = vc_index_ring(core->index, entry.slot);
+    else if (core->displaced_seen || vc_ghost_has(&core->ghost, fingerprint) ||
+             !vc_ghost_has(&core->missed, fingerprint))
+        ring = VC_MAIN;
+    else
+        ring = VC_PROBATION;
+    vc_core_unlock(core);
+    return ring;
+}
+
+void vc_core_accept_displaced(vc_core *core) {
+    vc_core_lock(core);
+    core->displaced_seen = displaced_of(core);
+    vc_core_unlock(core);
+}
+
+void vc_core_miss(vc_core *core, const uint8_t *key, size_t length) {
+    if (!core->has_policy) return;
+    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    vc_core_lock(core);
+    vc_ghost_add(&core->missed, fingerprint);
+    vc_core_unlock(core);
+}
+
+/* Find an entry for a read, and count its hit if it is not larger, or the miss. */
+static bool count_read(vc_core *core, uint64_t fingerprint, uint64_t size_max,
+                       vc_entry *entry) {
+    bool is_found = vc_index_find(core->index, fingerprint, entry);
+    if (!core->has_policy) return is_found;
+    if (!is_found) {
+        vc_ghost_add(&core->missed, fingerprint);
+    } else if (!entry->is_tombstone && entry->size <= size_max) {
+        vc_index_hit(core->index, fingerprint, entry);
+        add_tokens(core, core->policy.hit_rate * (double)vc_size_middle(entry->size));
+    }
+    return is_found;
+}
+
+bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length) {
+    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    vc_entry entry;
+    vc_core_lock(core);
+    entry.is_raised = false;
+    count_read(core, fingerprint, UINT64_MAX, &entry);
+    vc_core_unlock(core);
+    return entry.is_raised;
+}
+
+void vc_core_set_older(vc_core *core, uint64_t us) { atomic_store(&core->older_us, us); }
+
+void vc_core_count_older(vc_core *core, uint64_t stored_us) {
+    if (stored_us < atomic_load_explicit(&core->older_us, memory_order_relaxed))
+        atomic_fetch_add_explicit(&core->older_hits, 1, memory_order_relaxed);
+}
+
+void vc_core_size_ghost(vc_core *core, uint64_t keys) {
+    vc_core_lock(core);
+    if (core->has_policy) vc_ghost_resize(&core->ghost, keys);
+    vc_core_unlock(core);
+}
+
+void vc_core_get_heat(vc_core *core, vc_heat *heat) {
+    vc_core_lock(core);
+    *heat = (vc_heat){core->tokens, core->ghost_hits, atomic_load(&core->older_hits)};
+    vc_core_unlock(core);
 }
 
 /* --- The index --------------------------------------------------------------------- */
@@ -224,16 +292,16 @@ uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t len
 }
 
 bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found) {
-    lock(core);
+    vc_core_lock(core);
     bool is_found = vc_index_find(core->index, fingerprint, found);
-    unlock(core);
+    vc_core_unlock(core);
     return is_found;
 }
 
 bool vc_core_is_stale(vc_core *core, uint64_t fingerprint) {
-    lock(core);
+    vc_core_lock(core);
     bool is_stale = vc_index_is_stale(core->index, fingerprint);
-    unlock(core);
+    vc_core_unlock(core);
     return is_stale;
 }
 
@@ -246,44 +314,85 @@ static bool is_position(const vc_core *core, uint64_t offset, uint64_t size) {
 bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
                  uint64_t size, int types) {
     if (!is_position(core, offset, size)) return false;
-    lock(core);
+    vc_core_lock(core);
     bool is_kept = vc_index_set(core->index, fingerprint, slot, offset, size, types, false);
-    unlock(core);
+    vc_core_unlock(core);
     return is_kept;
+}
+
+static void advance(vc_core *core, uint32_t slot, uint64_t end) {
+    vc_index_set_clock(core->index, vc_index_ring(core->index, slot),
+                       vc_index_born(core->index, slot) + end);
+}
+
+/* Count a put; its key still has the entry from before. */
+static void count_put(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                      uint64_t size) {
+    vc_entry entry;
+    advance(core, slot, offset + size);
+    add_tokens(core, core->policy.write_rate * (double)size);
+    if (vc_index_find(core->index, fingerprint, &entry)) return;
+    core->ghost_hits += vc_ghost_remove(&core->ghost, fingerprint);
+    vc_ghost_remove(&core->missed, fingerprint);
+}
+
+/* The caller has locked the core. */
+static void put(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                uint64_t size, int types) {
+    if (core->has_policy) count_put(core, fingerprint, slot, offset, size);
+    vc_index_set(core->index, fingerprint, slot, offset, size, types, false);
+}
+
+void vc_core_put_position(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                          uint64_t size, int types) {
+    vc_core_lock(core);
+    put(core, fingerprint, slot, offset, size, types);
+    vc_core_unlock(core);
 }
 
 void vc_core_put(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
                  const vc_record *record, uint32_t buckets) {
     uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
-    lock(core);
+    vc_core_lock(core);
     vc_index_sweep(core->index, buckets);
-    vc_index_set(core->index, fingerprint, slot, record->offset, record->size,
-                 record->type_length + record->encoding_length, false);
-    unlock(core);
+    put(core, fingerprint, slot, record->offset, record->size,
+        record->type_length + record->encoding_length);
+    vc_core_unlock(core);
 }
 
-bool vc_core_delete(vc_core *core, uint64_t fingerprint) {
-    lock(core);
-    bool was_there = vc_index_delete(core->index, fingerprint);
-    unlock(core);
-    return was_there;
+void vc_core_set_tombstone(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                           uint64_t size) {
+    vc_core_lock(core);
+    if (core->has_policy) advance(core, slot, offset + size);
+    vc_index_set(core->index, fingerprint, slot, offset, size, VC_TYPES_UNKNOWN, true);
+    vc_core_unlock(core);
+}
+
+bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset) {
+    vc_entry entry;
+    vc_core_lock(core);
+    bool is_there = vc_index_find(core->index, fingerprint, &entry) &&
+                    !entry.is_tombstone && entry.slot == slot && entry.offset == offset &&
+                    vc_index_bury(core->index, fingerprint, entry.word);
+    vc_core_unlock(core);
+    return is_there;
 }
 
 void vc_core_sweep(vc_core *core, uint32_t buckets) {
-    lock(core);
+    vc_core_lock(core);
     vc_index_sweep(core->index, buckets);
-    unlock(core);
+    vc_core_unlock(core);
 }
 
 void vc_core_stats(vc_core *core, vc_index_stats *stats) {
-    lock(core);
+    vc_core_lock(core);
     vc_index_get_stats(core->index, stats);
-    unlock(core);
+    vc_core_unlock(core);
 }
 
 /* --- Reading ----------------------------------------------------------------------- */
 
-static uint64_t salt_at(const place *at, uint64_t offset) {
+uint64_t vc_core_salt_at(const vc_place *at, uint64_t offset) {
     size_t i = at->count;
     while (i > 1 && at->segments[i - 1].start > offset) i--;
     return at->segments[i - 1].salt;
@@ -292,9 +401,9 @@ static uint64_t salt_at(const place *at, uint64_t offset) {
 static void learn_types(vc_core *core, const vc_lookup *at, const vc_record *record) {
     int types = record->type_length + record->encoding_length;
     if (types == at->types) return;
-    lock(core);
+    vc_core_lock(core);
     vc_index_set_types(core->index, at->fingerprint, at->word, types);
-    unlock(core);
+    vc_core_unlock(core);
 }
 
 /* Check `length` bytes that were read, the first `split` of them to `head`. */
@@ -320,51 +429,60 @@ static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_leng
     if (vc_crc32c(0, start, record->length) != record->checksum) return VC_DAMAGED;
     if (moved) memmove(value, start, record->length);
     if (room) learn_types(core, at, record);
+    if (at->is_raised) vc_core_count_older(core, record->stored_us);
     return VC_OK;
 }
 
-static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_hit,
-                    vc_lookup *found) {
+static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_read,
+                    uint64_t size_max, vc_lookup *found) {
     uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
     vc_entry entry;
-    lock(core);
-    bool is_found = is_hit ? vc_index_hit(core->index, fingerprint, &entry)
-                           : vc_index_find(core->index, fingerprint, &entry);
+    vc_core_lock(core);
+    bool is_found = is_read ? count_read(core, fingerprint, size_max, &entry)
+                            : vc_index_find(core->index, fingerprint, &entry);
     is_found = is_found && !core->is_closed && !entry.is_tombstone &&
                core->places[entry.slot].segments;
     if (is_found) {
-        const place *at = &core->places[entry.slot];
+        const vc_place *at = &core->places[entry.slot];
         *found = (vc_lookup){
             .fingerprint = fingerprint,
             .word = entry.word,
             .offset = entry.offset,
-            .salt = salt_at(at, entry.offset),
+            .salt = vc_core_salt_at(at, entry.offset),
             .size = entry.size,
             .types = entry.types,
             .fd = at->fd,
             .volume = at->volume,
+            .is_raised = entry.is_raised,
         };
         atomic_fetch_add(&core->readers, 1);
     }
-    unlock(core);
+    vc_core_unlock(core);
     return is_found;
 }
 
 bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
-    return look_up(core, key, length, true, found);
+    return look_up(core, key, length, true, UINT64_MAX, found);
+}
+
+bool vc_core_lookup_below(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
+                          vc_lookup *found) {
+    return look_up(core, key, length, true, size_max, found);
 }
 
 bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
-    return look_up(core, key, length, false, found);
+    return look_up(core, key, length, false, 0, found);
 }
 
 bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool *is_stale) {
     uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
     vc_entry entry;
-    lock(core);
-    bool is_absent = !core->is_closed && !vc_index_find(core->index, fingerprint, &entry);
+    vc_core_lock(core);
+    bool is_found = vc_index_find(core->index, fingerprint, &entry);
+    bool is_absent = !core->is_closed && (!is_found || entry.is_tombstone);
     if (is_absent) *is_stale = vc_index_is_stale(core->index, fingerprint);
-    unlock(core);
+    if (core->has_policy && !is_found) vc_ghost_add(&core->missed, fingerprint);
+    vc_core_unlock(core);
     return is_absent;
 }
 
@@ -502,7 +620,7 @@ vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *
 
 /* Keep a change for later: many together, sorted, miss the cache less often. */
 static bool add_change(vc_core *core, const vc_change *change) {
-    batch *to = &core->filling;
+    vc_batch *to = &core->filling;
     if (!to->at) to->at = malloc(CHANGES_MAX * sizeof *to->at);
     if (!to->at) return false;
     to->at[to->count++] = *change;
@@ -525,9 +643,10 @@ static bool take_entry(void *context, const uint8_t *key, size_t length, uint64_
     }
     vc_change change = {
         .fingerprint = vc_index_fingerprint(to->core->index, key, length),
-        .offset = offset,
+        /* The line of a deletion has no offset. */
+        .offset = size ? offset : VC_VOLUME_HEADER_BYTES,
         .slot = to->slot,
-        .size = (uint32_t)size,
+        .size = size ? (uint32_t)size : VC_TOMBSTONE,
     };
     if (!add_change(to->core, &change)) to->status = VC_NO_MEMORY;
     return to->status == VC_OK;
@@ -567,11 +686,11 @@ vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines) {
 
 void vc_core_end_load(vc_core *core) {
     join(core);
-    lock(core);
+    vc_core_lock(core);
     free(core->filling.at);
     free(core->full.at);
-    core->filling = core->full = (batch){NULL, 0};
-    unlock(core);
+    core->filling = core->full = (vc_batch){NULL, 0};
+    vc_core_unlock(core);
 }
 
 bool vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
@@ -587,7 +706,7 @@ bool vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t le
             vc_crc32c(0, at + record.prefix, record.length) != record.checksum)
             return true;
         bool is_value = !record.kind;
-        if (is_value && !is_position(core, record.offset, record.size)) return true;
+        if (!is_position(core, record.offset, record.size)) return true;
         if (!vc_writer_add_entry(writer, record.key, record.key_length,
                                  is_value ? record.offset : 0, is_value ? record.size : 0))
             return false;
@@ -595,7 +714,7 @@ bool vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t le
             .fingerprint = vc_index_fingerprint(core->index, record.key, record.key_length),
             .offset = record.offset,
             .slot = slot,
-            .size = is_value ? (uint32_t)record.size : 0,
+            .size = is_value ? (uint32_t)record.size : VC_TOMBSTONE,
         };
         if (!add_change(core, &change)) return false;
         run->end += record.size;

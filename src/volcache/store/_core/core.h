@@ -58,6 +58,47 @@ vc_live vc_core_reclaim(vc_core *core, uint32_t slot);
 vc_live vc_core_live(vc_core *core, uint32_t slot);
 uint64_t vc_core_seq(vc_core *core, uint32_t slot);
 
+/* Say that `born` bytes had been appended to its ring when the volume was started, and that
+ * its records are read up to `end`. */
+void vc_core_set_age(vc_core *core, uint32_t slot, unsigned ring, uint64_t born, uint64_t end);
+
+/* --- Eviction ---------------------------------------------------------------------- */
+
+/* The numbers of the policy; see store/eviction.py. */
+typedef struct {
+    double hit_rate, write_rate;    /* tokens for each byte that is read, or put */
+    double tokens_max;
+    uint64_t skip[VC_RINGS];        /* bytes: reads of newer records are no hits */
+} vc_policy;
+
+enum { VC_RING_UNKNOWN = VC_RINGS, MISSED_KEYS = 65536 };
+
+typedef struct {
+    double tokens;
+    uint64_t ghost_hits;    /* keys that were put after they were dropped from probation */
+    uint64_t older_hits;    /* reads of records stored before the time given */
+} vc_heat;
+
+/* Count hits and misses from now on. Returns false without memory. */
+bool vc_core_set_policy(vc_core *core, const vc_policy *policy);
+/* Into which ring a value of this key has to be put. VC_RING_UNKNOWN: the index has lost an
+ * entry since `vc_core_accept_displaced`, perhaps this one. Nothing is changed. */
+unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length);
+void vc_core_accept_displaced(vc_core *core);
+/* Remember that a key was asked for and not there. */
+void vc_core_miss(vc_core *core, const uint8_t *key, size_t length);
+/* Count a hit of a key that was read from elsewhere; return whether it had fewer than 3. */
+bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length);
+/* Count hits of records that were stored before `us`, unless they had 3: once they are copied
+ * they have fewer, so the hits of a record that is read all the time are counted about once
+ * per turn of the ring. As often a single ring would have missed it. */
+void vc_core_set_older(vc_core *core, uint64_t us);
+/* Count such a hit of a record that was read from elsewhere. */
+void vc_core_count_older(vc_core *core, uint64_t stored_us);
+/* Have room in the ghost for about `keys` keys. */
+void vc_core_size_ghost(vc_core *core, uint64_t keys);
+void vc_core_get_heat(vc_core *core, vc_heat *heat);
+
 /* --- The index --------------------------------------------------------------------- */
 
 uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length);
@@ -67,10 +108,18 @@ bool vc_core_is_stale(vc_core *core, uint64_t fingerprint);
 /* Returns false, too, if the index has no room for such an offset or size. */
 bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
                  uint64_t size, int types);
-/* Set the position of a record that was appended, and look at some buckets for stale entries. */
+/* Set the position of a record that was put. */
+void vc_core_put_position(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                          uint64_t size, int types);
+/* Let the last record of a key be a tombstone in a volume. */
+void vc_core_set_tombstone(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                           uint64_t size);
+/* Let a key have no value from now on, although its record stays where it is; `slot` and
+ * `offset`: only if it is there. */
+bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset);
+/* The same, and look at some buckets for stale entries. */
 void vc_core_put(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
                  const vc_record *record, uint32_t buckets);
-bool vc_core_delete(vc_core *core, uint64_t fingerprint);
 void vc_core_sweep(vc_core *core, uint32_t buckets);
 void vc_core_stats(vc_core *core, vc_index_stats *stats);
 
@@ -83,14 +132,20 @@ typedef struct {
     int types;          /* bytes of content type and encoding; VC_TYPES_UNKNOWN */
     int fd;
     uint16_t volume;
+    bool is_raised;     /* a hit was counted */
 } vc_lookup;
 
 /* Look up a key and count a hit. If true, the caller reads it or not, and then calls
  * `vc_core_end_read`. */
 bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found);
+/* The same; a hit is counted only if `found->size` is at most `size_max`: otherwise the caller
+ * leaves it to others to read the record. */
+bool vc_core_lookup_below(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
+                          vc_lookup *found);
 /* The same, without counting. */
 bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found);
-/* Whether there is no entry of a key, and so no record; `is_stale`: there was one lately. */
+/* Whether there is no value of a key; then this is remembered. `is_stale`: there was one
+ * lately. */
 bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool *is_stale);
 
 /* Bytes that `head` must have for a key, if the value is read apart. */

@@ -17,10 +17,12 @@ cdef extern from "crc32c.h" nogil:
 cdef extern from "index.h" nogil:
     enum: VC_TYPES_UNKNOWN
     enum: VC_NO_SLOT
+    enum: VC_SEGMENT_BITS
     ctypedef struct vc_entry:
         uint64_t word, offset, size
         uint32_t slot
         unsigned hits
+        bint is_tombstone
     ctypedef struct vc_live:
         uint64_t records, bytes
     ctypedef struct vc_index_stats:
@@ -104,7 +106,31 @@ cdef extern from "core.h" nogil:
                      uint64_t size, int types)
     void vc_core_put(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
                      const vc_record *record, uint32_t buckets)
-    bint vc_core_delete(vc_core *core, uint64_t fingerprint)
+    void vc_core_put_position(vc_core *core, uint64_t fingerprint, uint32_t slot,
+                              uint64_t offset, uint64_t size, int types)
+    void vc_core_set_tombstone(vc_core *core, uint64_t fingerprint, uint32_t slot,
+                               uint64_t offset, uint64_t size)
+    bint vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset)
+
+    ctypedef struct vc_policy:
+        double hit_rate, write_rate, tokens_max
+        uint64_t skip[2]
+    enum: VC_RING_UNKNOWN
+    ctypedef struct vc_heat:
+        double tokens
+        uint64_t ghost_hits, older_hits
+    void vc_core_set_age(vc_core *core, uint32_t slot, unsigned ring, uint64_t born,
+                         uint64_t end)
+    bint vc_core_set_policy(vc_core *core, const vc_policy *policy)
+    unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length)
+    void vc_core_accept_displaced(vc_core *core)
+    void vc_core_miss(vc_core *core, const uint8_t *key, size_t length)
+    bint vc_core_hit(vc_core *core, const uint8_t *key, size_t length)
+    void vc_core_set_older(vc_core *core, uint64_t us)
+    void vc_core_count_older(vc_core *core, uint64_t stored_us)
+    void vc_core_size_ghost(vc_core *core, uint64_t keys)
+    void vc_core_get_heat(vc_core *core, vc_heat *heat)
+
     void vc_core_sweep(vc_core *core, uint32_t buckets)
     void vc_core_stats(vc_core *core, vc_index_stats *stats)
 
@@ -151,6 +177,34 @@ cdef extern from "core.h" nogil:
         vc_writer expected
     bint vc_core_compare(vc_core *core, uint32_t slot, vc_comparison *comparison,
                          uint64_t salt, uint64_t offset, uint64_t limit, vc_run *run)
+
+
+cdef extern from "reclaim.h" nogil:
+    enum: VC_SIZE_STEPS
+    ctypedef struct vc_terms:
+        double limit[5]
+        int need[6]
+        unsigned hits_taken
+        bint is_probation
+        uint64_t now_ms
+    ctypedef struct vc_fate:
+        uint64_t copied, copied_bytes, unused, unpaid, expired, damaged, unreadable, left
+    ctypedef enum vc_step:
+        VC_STEP_MORE
+        VC_STEP_DONE
+        VC_STEP_FULL
+        VC_STEP_UNREADABLE
+        VC_STEP_REFUSED
+        VC_STEP_DAMAGED
+    ctypedef struct vc_reclaim:
+        pass
+    vc_reclaim *vc_reclaim_new(vc_core *core, uint32_t slot, uint64_t length)
+    void vc_reclaim_free(vc_reclaim *reclaim)
+    void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_terms *terms,
+                            vc_fate *fate)
+    vc_step vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
+                            const vc_terms *terms, uint32_t to, vc_writer *writer,
+                            const vc_calls *writer_calls, vc_fate *fate, uint64_t *offset)
 
 
 cdef extern from "clock.h" nogil:

@@ -62,6 +62,9 @@ enum { SLOT_FREE, SLOT_LIVE, SLOT_STALE };
 typedef struct {
     uint64_t entries;
     vc_live live;
+    uint64_t born;          /* the clock of the ring when the volume was started */
+    uint64_t from;          /* hits count when the clock has passed their offset by this */
+    unsigned ring;
 } slot_count;
 
 /* An entry that is in no bucket. */
@@ -86,6 +89,8 @@ struct vc_index {
     slot_count *slot_counts;
 
     uint64_t entries, records, stale, displaced, bytes, grown;
+
+    uint64_t clock[VC_RINGS];
 
     bool is_sweeping;       /* a pass has begun; the hand is at: */
     uint32_t hand_segment, hand_bucket;
@@ -549,15 +554,25 @@ bool vc_index_is_stale(const vc_index *index, uint64_t fingerprint) {
     int k;
     const segment *seg = segment_of((vc_index *)index, fingerprint);
     const bucket *b = find_entry(seg, tag_of(fingerprint), &k);
-    return b != NULL && !is_live(index, b->word[k]);
+    return b != NULL && !is_live(index, b->word[k]) && !(b->flags & TOMBSTONE_MASK(k));
+}
+
+static bool is_old_enough(const vc_index *index, uint64_t word) {
+    const slot_count *slot = &index->slot_counts[word_slot(index, word)];
+    uint64_t offset = word & (((uint64_t)1 << index->offset_bits) - 1);
+    return slot->from <= index->clock[slot->ring] &&
+           offset <= index->clock[slot->ring] - slot->from;
 }
 
 bool vc_index_hit(vc_index *index, uint64_t fingerprint, vc_entry *found) {
     int k;
     bucket *b = find_live(index, fingerprint, &k);
     if (b == NULL) return false;
-    if ((b->flags & HITS_MASK(k)) != HITS_MASK(k)) b->flags += 1u << (2 * k);
+    bool is_raised =
+        (b->flags & HITS_MASK(k)) != HITS_MASK(k) && is_old_enough(index, b->word[k]);
+    if (is_raised) b->flags += 1u << (2 * k);
     describe(index, b, k, found);
+    found->is_raised = is_raised;
     return true;
 }
 
@@ -605,23 +620,58 @@ bool vc_index_delete(vc_index *index, uint64_t fingerprint) {
     return was_live;
 }
 
-/* Whether two words are of one record: types may have been noted in between. */
-static bool is_same(uint64_t a, uint64_t b) {
-    return ((a ^ b) & ~TYPES_MASK) == 0;
+bool vc_index_is_same(uint64_t word, uint64_t other) {
+    return ((word ^ other) & ~TYPES_MASK) == 0;
+}
+
+/* Find the live entry of a fingerprint if it is the one with this `word`. */
+static bucket *find_same(const vc_index *index, uint64_t fingerprint, uint64_t word, int *k) {
+    bucket *b = find_live(index, fingerprint, k);
+    return b != NULL && vc_index_is_same(b->word[*k], word) ? b : NULL;
 }
 
 bool vc_index_remove(vc_index *index, uint64_t fingerprint, uint64_t word) {
     int k;
-    bucket *b = find_live(index, fingerprint, &k);
-    if (b == NULL || !is_same(b->word[k], word)) return false;
+    bucket *b = find_same(index, fingerprint, word, &k);
+    if (b == NULL) return false;
     remove_entry(index, segment_of(index, fingerprint), b, k);
+    return true;
+}
+
+static void replace_entry(vc_index *index, bucket *b, int k, loose_entry e) {
+    loose_entry before = read_entry(b, k);
+    discount_entry(index, before.word, before.is_tombstone);
+    b->word[k] = e.word;
+    b->flags &= ~(HITS_MASK(k) | TOMBSTONE_MASK(k));
+    b->flags |= e.hits << (2 * k) | (e.is_tombstone ? TOMBSTONE_MASK(k) : 0);
+    count_entry(index, e.word, e.is_tombstone);
+}
+
+bool vc_index_bury(vc_index *index, uint64_t fingerprint, uint64_t word) {
+    int k;
+    bucket *b = find_same(index, fingerprint, word, &k);
+    if (b == NULL) return false;
+    replace_entry(index, b, k, (loose_entry){.word = b->word[k], .is_tombstone = true});
+    return true;
+}
+
+bool vc_index_move(vc_index *index, uint64_t fingerprint, uint64_t word, uint32_t slot,
+                   uint64_t offset, unsigned hits) {
+    assert(slot < index->slots && index->slot_state[slot] == SLOT_LIVE && hits <= 3);
+    assert(offset > 0 && offset >> index->offset_bits == 0);
+    int k;
+    bucket *b = find_same(index, fingerprint, word, &k);
+    if (b == NULL) return false;
+    uint64_t position = (uint64_t)slot << index->offset_bits | offset;
+    loose_entry e = {.word = (b->word[k] & ~POSITION_MASK) | position, .hits = hits};
+    replace_entry(index, b, k, e);
     return true;
 }
 
 void vc_index_set_types(vc_index *index, uint64_t fingerprint, uint64_t word, int types) {
     int k;
-    bucket *b = find_live(index, fingerprint, &k);
-    if (b != NULL && is_same(b->word[k], word))
+    bucket *b = find_same(index, fingerprint, word, &k);
+    if (b != NULL)
         b->word[k] = (b->word[k] & ~TYPES_MASK) | types_code(index, types) << 60;
 }
 
@@ -635,8 +685,9 @@ static void apply(vc_index *index, const vc_change *changes, size_t count) {
         if (c->size == 0)
             vc_index_delete(index, c->fingerprint);
         else
-            vc_index_set(index, c->fingerprint, c->slot, c->offset, c->size,
-                         VC_TYPES_UNKNOWN, false);
+            vc_index_set(index, c->fingerprint, c->slot, c->offset,
+                         c->size == VC_TOMBSTONE ? 1 : c->size, VC_TYPES_UNKNOWN,
+                         c->size == VC_TOMBSTONE);
     }
 }
 
@@ -682,6 +733,45 @@ vc_live vc_index_reclaim(vc_index *index, uint32_t slot) {
     return lost;
 }
 
+void vc_index_set_age(vc_index *index, uint32_t slot, unsigned ring, uint64_t born,
+                      uint64_t skip) {
+    assert(slot < index->slots && ring < VC_RINGS);
+    index->slot_counts[slot].ring = ring;
+    index->slot_counts[slot].born = born;
+    index->slot_counts[slot].from = born + skip;
+}
+
+uint64_t vc_index_born(const vc_index *index, uint32_t slot) {
+    return index->slot_counts[slot].born;
+}
+
+void vc_index_set_clock(vc_index *index, unsigned ring, uint64_t bytes) {
+    if (bytes > index->clock[ring]) index->clock[ring] = bytes;
+}
+
+unsigned vc_index_ring(const vc_index *index, uint32_t slot) {
+    return index->slot_counts[slot].ring;
+}
+
+void vc_index_visit(const vc_index *index, uint32_t segment_at, uint32_t slot,
+                    void (*visit)(void *context, uint64_t fingerprint, const vc_entry *entry),
+                    void *context) {
+    const segment *seg = &index->segments[segment_at];
+    uint64_t slot_mask = POSITION_MASK & ~(((uint64_t)1 << index->offset_bits) - 1);
+    uint64_t slot_bits = (uint64_t)slot << index->offset_bits;
+    for (const bucket *b = seg->base; b < seg->base + seg->buckets; b++) {
+        for (int k = 0; k < VC_BUCKET_ENTRIES; k++) {
+            if ((b->word[k] & slot_mask) != slot_bits || b->word[k] == 0 ||
+                (b->flags & TOMBSTONE_MASK(k)))
+                continue;
+            vc_entry entry;
+            describe(index, b, k, &entry);
+            visit(context, (uint64_t)segment_at << VC_TAG_BITS | full_tag(b->word[k], b->tag[k]),
+                  &entry);
+        }
+    }
+}
+
 vc_live vc_index_live(const vc_index *index, uint32_t slot) {
     return slot < index->slots ? index->slot_counts[slot].live : (vc_live){0, 0};
 }
@@ -720,6 +810,8 @@ uint32_t vc_index_add_volume(vc_index *index) {
     while (index->slot_state[slot] != SLOT_FREE) slot = (slot + 1) & (index->slots - 1);
     index->next_slot = (slot + 1) & (index->slots - 1);
     index->slot_state[slot] = SLOT_LIVE;
+    index->slot_counts[slot].ring = VC_MAIN;
+    index->slot_counts[slot].born = index->slot_counts[slot].from = 0;
     index->live_slots++;
     return slot;
 }

@@ -45,6 +45,11 @@ enum {
 };
 #define VC_TYPES_UNKNOWN (-1)
 #define VC_NO_SLOT UINT32_MAX
+#define VC_TOMBSTONE UINT32_MAX     /* as the size of a change */
+#define VC_NEVER UINT64_MAX         /* an age that no record has */
+
+/* The rings, as docs/FORMAT.md numbers them. */
+enum { VC_MAIN, VC_PROBATION, VC_RINGS };
 
 typedef struct vc_index vc_index;
 
@@ -57,6 +62,7 @@ typedef struct {
     int types;          /* bytes of content type and encoding; VC_TYPES_UNKNOWN */
     unsigned hits;      /* 0 to 3 */
     bool is_tombstone;
+    bool is_raised;     /* `vc_index_hit` has counted a hit: not if there were 3 */
 } vc_entry;
 
 /* One entry to be set, as `vc_index_set_many` takes it. */
@@ -64,7 +70,7 @@ typedef struct {
     uint64_t fingerprint;
     uint64_t offset;
     uint32_t slot;
-    uint32_t size;      /* 0: delete the key */
+    uint32_t size;      /* 0: delete the key; VC_TOMBSTONE */
 } vc_change;
 
 typedef struct {
@@ -98,7 +104,7 @@ void vc_index_prefetch(const vc_index *index, uint64_t fingerprint);
 
 /* Find the live entry of a fingerprint; tombstones included. */
 bool vc_index_find(const vc_index *index, uint64_t fingerprint, vc_entry *found);
-/* The same, and count a hit. */
+/* The same, and count a hit if the record is old enough: see `vc_index_set_age`. */
 bool vc_index_hit(vc_index *index, uint64_t fingerprint, vc_entry *found);
 
 /* Whether there is a stale entry: the key was in a volume that was reclaimed lately. */
@@ -117,6 +123,13 @@ bool vc_index_set_many(vc_index *index, vc_change *changes, size_t count);
 bool vc_index_delete(vc_index *index, uint64_t fingerprint);
 /* Remove it if it is still the one with this `word`. */
 bool vc_index_remove(vc_index *index, uint64_t fingerprint, uint64_t word);
+/* Make it a tombstone at the same position if it is still the one with this `word`. */
+bool vc_index_bury(vc_index *index, uint64_t fingerprint, uint64_t word);
+/* Set its position and hits if it is still the one with this `word`. */
+bool vc_index_move(vc_index *index, uint64_t fingerprint, uint64_t word, uint32_t slot,
+                   uint64_t offset, unsigned hits);
+/* Whether two words are of one record: types may have been noted in between. */
+bool vc_index_is_same(uint64_t word, uint64_t other);
 /* Note the length of content type and encoding if it is still the one with this `word`. */
 void vc_index_set_types(vc_index *index, uint64_t fingerprint, uint64_t word, int types);
 
@@ -126,6 +139,19 @@ uint32_t vc_index_add_volume(vc_index *index);
 /* Make the entries of a live slot stale, in constant time; return what was lost. */
 vc_live vc_index_reclaim(vc_index *index, uint32_t slot);
 vc_live vc_index_live(const vc_index *index, uint32_t slot);
+/* Say which ring a slot is in, and how far the clock of the ring was when its volume was
+ * started. Hits of a record count only when `skip` bytes, at most VC_NEVER - `born`, have been
+ * appended after it. Of a new slot, `skip` is 0. */
+void vc_index_set_age(vc_index *index, uint32_t slot, unsigned ring, uint64_t born,
+                      uint64_t skip);
+uint64_t vc_index_born(const vc_index *index, uint32_t slot);
+/* Advance the clock of a ring: the bytes that were appended to it. */
+void vc_index_set_clock(vc_index *index, unsigned ring, uint64_t bytes);
+unsigned vc_index_ring(const vc_index *index, uint32_t slot);
+/* Call `visit` for each record of a slot in one of the 2^VC_SEGMENT_BITS segments. */
+void vc_index_visit(const vc_index *index, uint32_t segment, uint32_t slot,
+                    void (*visit)(void *context, uint64_t fingerprint, const vc_entry *entry),
+                    void *context);
 /* Look at up to `buckets` buckets for stale entries, if a sweep is due. */
 void vc_index_sweep(vc_index *index, uint32_t buckets);
 

@@ -142,10 +142,11 @@ cdef class NativeApp:
     cdef Timed gets, puts, reads, writes
     cdef int64_t second_ends_ns, second, slow_ns
     cdef uint64_t bytes_in, bytes_out
-    # The volume that was written last, with its writer and its slot.
-    cdef object volume
-    cdef Writer writer
-    cdef uint32_t slot
+    # By ring: the volume that was written last, with its writer and its slot.
+    cdef list volumes
+    cdef list writers
+    cdef uint32_t slots[2]
+    cdef int64_t owed, owed_max  # bytes that the log does not know of
     cdef Py_ssize_t key_size, value_size
     cdef bint is_merged, has_ttl, syncs_each
     cdef bint has_errors  # maybe: reads may have failed since the last one that did not
@@ -177,6 +178,8 @@ cdef class NativeApp:
             self.count_disk_read = app.cache.count_disk_read
             self.may_hold = app.cache.may_hold
         self.is_merged = is_merged
+        self.volumes, self.writers = [None, None], [None, None]
+        self.owed_max = parts.log.work_bytes
 
     def __call__(self, dict environ not None, start_response):
         cdef int64_t started_ns = monotonic_ns()
@@ -368,14 +371,20 @@ cdef class NativeApp:
     ) except -1:
         """Do what `Store.put` does; False: nothing was stored, for whatever reason."""
         cdef Writer writer
+        cdef unsigned ring
         cdef int error = 0
         cdef int64_t started_ns
         with self.lock:
-            volume = self.log.active
-            if volume is not self.volume:
-                self.volume, self.writer = volume, <Writer?>volume.writer
-                self.slot = self.index.slots[volume.seq]
-            writer = self.writer
+            ring = vc_core_ring_for(self.index.core, key, record.key_length)
+            if ring == VC_RING_UNKNOWN:
+                return False
+            volume = self.log.actives[ring]
+            if volume is None:
+                return False
+            if volume is not self.volumes[ring]:
+                self.volumes[ring], self.writers[ring] = volume, <Writer?>volume.writer
+                self.slots[ring] = self.index.slots[volume.seq]
+            writer = <Writer>self.writers[ring]
             if type(self.clock) is Clock:
                 record.stored_us = vc_clock_next(&(<Clock>self.clock).clock)
             else:
@@ -388,10 +397,15 @@ cdef class NativeApp:
                 return False
             self.writes.observe(started_ns, monotonic_ns() - started_ns)
             vc_core_put(
-                self.index.core, self.slot, key, record.key_length, record, SWEEP_BUCKETS
+                self.index.core, self.slots[ring], key, record.key_length, record,
+                SWEEP_BUCKETS,
             )
             if writer.writer.pending >= INDEX_BATCH and volume.is_index_due:
                 self.log.write_index(volume)
+            self.owed += record.size
+            if self.owed >= self.owed_max:
+                self.log.work(self.owed)
+                self.owed = 0
         return True
 
     cdef list put_headers(self, vc_record *record):

@@ -1,0 +1,50 @@
+/* What core.c and reclaim.c share: the parts of a `vc_core`, and its mutex. */
+#ifndef VC_CORE_PARTS_H
+#define VC_CORE_PARTS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core.h"
+#include "ghost.h"
+
+typedef struct {
+    uint64_t seq;
+    vc_segment *segments;   /* NULL: not bound */
+    size_t count;
+    int fd;
+    uint16_t volume;
+} vc_place;
+
+typedef struct {
+    vc_change *at;          /* CHANGES_MAX, or NULL */
+    size_t count;
+} vc_batch;
+
+struct vc_core {
+    pthread_mutex_t mutex;
+    vc_calls calls;
+    vc_index *index;
+    uint64_t volume_bytes;
+    vc_place *places;       /* by slot */
+    uint32_t slots;
+    /* Changes that are loaded, but not applied yet; a thread may be applying `full`. */
+    vc_batch filling, full;
+    pthread_t thread;
+    bool has_thread;
+    atomic_uint readers;
+    bool is_closed;
+
+    vc_policy policy;
+    bool has_policy;
+    double tokens;
+    vc_ghost ghost, missed;
+    uint64_t ghost_hits, displaced_seen;
+    atomic_ullong older_hits, older_us;
+};
+
+void vc_core_lock(vc_core *core);
+static inline void vc_core_unlock(vc_core *core) { pthread_mutex_unlock(&core->mutex); }
+uint64_t vc_core_salt_at(const vc_place *at, uint64_t offset);
+
+#endif

@@ -1,0 +1,198 @@
+"""
+The eviction policy: where a value is put, which volume is reclaimed, what of it is kept.
+
+With `eviction = "fifo"` there is one ring, and the oldest volume is reclaimed as a whole.
+With "frequency" there are two. Ring P, *probation*, gets the values that were asked for
+once: their put followed a miss. Ring M, *main*, gets all others, and copies of the records
+that were read again. So a file that is requested once takes room for an eighth of the cache
+only. Every copy costs a write, so copies are paid with *tokens*, which puts and reads earn.
+
+This module is the policy alone: numbers and decisions, no I/O. The index counts hits,
+tokens and misses (`index.py` and the native core); `log.py` reclaims. Symbols: C is the
+capacity, p = C/8 the share of ring P. The numbers are from simulations of 22 request traces
+at four cache sizes; docs/ARCHITECTURE.md has the results.
+
+    get, hit    tokens += 0.10 * size; the record's hits + 1, at most 3, if more than p/2
+                (ring P) or (C-p)/16 (ring M) bytes were appended to its ring after it
+    put         into the ring of the key's entry, tombstones included, if it has one;
+                else M if the key is in the ghost, or was not asked for lately; else P.
+                tokens += 0.30 * size, at most C/8
+    victim      the oldest volume of P if P holds more than p, or M has no sealed volume;
+                else the oldest of M
+    kept of P   hits >= 1 + a, and tokens >= size; the others go into the ghost
+    kept of M   hits >= 2 + a (3 + a if tokens < C/16), between 1 and 3; hits - 1
+    a           -3 to 2, rising with the size of the record relative to the mean of all
+
+The rule that a value goes to the ring of the record that it replaces keeps all records of a
+key in one ring, except while a volume of P is reclaimed. Therefore the order of the volumes
+in each ring tells which record of a key is the newest: a start replays P, then M.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from volcache.store.format import Ring
+
+Eviction = Literal["fifo", "frequency"]
+
+# Two are written, one is reclaimed, and one is free for copies.
+FREQUENCY_VOLUMES_MIN: Final = 4
+# Below, the policy is worse than S3-FIFO, because it evicts a volume at a time.
+VOLUMES_ADVISED: Final = 32
+# With at least so many volumes: percent of additional misses.
+_COSTS: Final = ((16, "1 to 4"), (10, "4 to 8"), (FREQUENCY_VOLUMES_MIN, "more than 8"))
+
+HITS_MAX: Final = 3
+MISSED_KEYS: Final = 65_536
+_WRITE_RATE: Final = 0.30
+_PROBATION_SHARE: Final = 8  # p = C / 8
+_TOKENS_SHARE: Final = 8  # tokens are at most C / 8
+# A record below one of these multiples of the mean size needs so many hits more.
+_SIZE_LIMITS: Final = (4.0**-5, 4.0**-3, 4.0**-1, 4.0, 4.0**3)
+_SIZE_HITS: Final = (-3, -2, -1, 0, 1, 2)
+
+
+class Rates(NamedTuple):
+    """How the index counts hits and tokens."""
+
+    hit_rate: float  # tokens for each byte of a record that is read
+    write_rate: float  # tokens for each byte of a record that is put
+    tokens_max: float
+    # Reads count as hits when so many bytes have been appended after the record, by ring.
+    skip: tuple[int, int]
+
+
+class Terms(NamedTuple):
+    """Which records of a volume are copied."""
+
+    # A record of a size below limits[i], and not below limits[i - 1], needs needs[i] hits;
+    # one that is below none of them needs needs[-1].
+    limits: tuple[float, ...]
+    needs: tuple[int, ...]
+    hits_taken: int  # that a copy has less, but not below 0
+    is_probation: bool  # what is dropped goes into the ghost
+
+    def need(self, size: float) -> int:
+        """Return how many hits a record of a size needs."""
+        below = (at for at, limit in enumerate(self.limits) if size < limit)
+        return self.needs[next(below, len(self.limits))]
+
+
+class Frequency:
+    """The policy "frequency" for one capacity."""
+
+    def __init__(self, capacity: int, reinsert_reads: float) -> None:
+        """
+        Compute its numbers.
+
+        Args:
+            capacity: Bytes of all volumes.
+            reinsert_reads: Tokens for each byte that is read, 0 to 1. With 0, the bytes
+                written are at most 1.3 times those that are put.
+        """
+        self.capacity = capacity
+        self.probation_max = capacity // _PROBATION_SHARE
+        main = capacity - self.probation_max
+        self.rates = Rates(
+            reinsert_reads,
+            _WRITE_RATE,
+            capacity / _TOKENS_SHARE,
+            (main // 16, self.probation_max // 2),
+        )
+
+    def victim(self, probation_bytes: int, *, has_sealed_main: bool) -> Ring:
+        """Return the ring whose oldest sealed volume is reclaimed next."""
+        if probation_bytes > self.probation_max or not has_sealed_main:
+            return Ring.PROBATION
+        return Ring.MAIN
+
+    def terms(self, ring: Ring, tokens: float, mean: float) -> Terms:
+        """
+        Return which records of a volume are worth a copy now.
+
+        Args:
+            ring: Of the volume.
+            tokens: That there are.
+            mean: Bytes of both rings for each live record.
+        """
+        limits = tuple(limit * mean for limit in _SIZE_LIMITS)
+        if ring is Ring.PROBATION:
+            needs = tuple(1 + more for more in _SIZE_HITS)
+            return Terms(limits, needs, HITS_MAX, is_probation=True)
+        base = 2 if tokens >= self.rates.tokens_max / 2 else 3
+        needs = tuple(min(max(base + more, 1), HITS_MAX) for more in _SIZE_HITS)
+        return Terms(limits, needs, 1, is_probation=False)
+
+
+def cost_of_few(volumes: int) -> str:
+    """Return what it costs to have fewer than `VOLUMES_ADVISED` volumes, as text."""
+    if volumes < FREQUENCY_VOLUMES_MIN:
+        return "the oldest files are evicted, whether they are used or not"
+    percent = next(percent for least, percent in _COSTS if volumes >= least)
+    return f"{percent} % more misses than with 64 volumes of the same capacity"
+
+
+def make_policy(
+    eviction: Eviction, *, volume_size: int, volume_num: int, reinsert_reads: float
+) -> Frequency | None:
+    """Return the policy for the volumes of a store; None for "fifo"."""
+    if eviction == "fifo" or volume_num < FREQUENCY_VOLUMES_MIN:
+        return None
+    return Frequency(volume_size * volume_num, reinsert_reads)
+
+
+class Ghost:
+    """
+    A table of recently seen keys: 16 bits of each fingerprint, in buckets of 8.
+
+    In each bucket the oldest key is dropped for the newest. A key that was never added is
+    found with a probability of 8 / 65,536. The native twin is in `_core/ghost.c`.
+    """
+
+    _WAYS = 8
+
+    def __init__(self, keys: int) -> None:
+        """Have room for half of `keys` keys to all of them."""
+        self._buckets: list[list[int]] = [[]]
+        self.resize(keys)
+
+    def resize(self, keys: int) -> None:
+        """Have room for half of `keys` keys to all of them from now on."""
+        old = len(self._buckets)
+        count = 1
+        while 2 * count * self._WAYS <= keys:
+            count *= 2
+        if count > old:  # A key is found in both halves until it is dropped.
+            self._buckets = [list(self._buckets[at % old]) for at in range(count)]
+        elif count < old:
+            kept = max(1, self._WAYS * count // old)
+            parts = [self._buckets[at::count] for at in range(count)]
+            self._buckets = [
+                [tag for bucket in part for tag in bucket[:kept]][: self._WAYS]
+                for part in parts
+            ]
+
+    def _place(self, fingerprint: int) -> tuple[list[int], int]:
+        bucket = self._buckets[fingerprint & len(self._buckets) - 1]
+        return bucket, fingerprint >> 33 & 0xFFFF
+
+    def add(self, fingerprint: int) -> None:
+        """Add a key; nothing happens if it is there."""
+        bucket, tag = self._place(fingerprint)
+        if tag not in bucket:
+            bucket.insert(0, tag)
+            del bucket[self._WAYS :]
+
+    def __contains__(self, fingerprint: int) -> bool:
+        """Return whether a key was added lately."""
+        bucket, tag = self._place(fingerprint)
+        return tag in bucket
+
+    def remove(self, fingerprint: int) -> bool:
+        """Remove a key; return whether it was there."""
+        bucket, tag = self._place(fingerprint)
+        if tag not in bucket:
+            return False
+        bucket.remove(tag)
+        return True

@@ -1,0 +1,74 @@
+"""
+Random runs of a store with two rings, with a crash after each step; see support/rings.py.
+
+`CRASH_EXTENT` multiplies the number of runs, 0 makes 1,000 of each kind.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.extent import examples
+from support.rings import KINDS, Kind, RingRun
+from volcache.store import Store, recovery
+from volcache.store.format import Ring
+from volcache.store.index import PythonIndex
+
+if TYPE_CHECKING:
+    from volcache.store.volume import Volume
+
+pytestmark = [pytest.mark.property, pytest.mark.slow]
+
+RUNS = examples(1000) if examples(3) == 3 else examples(60)
+STEPS = 100
+_PER_TEST = 20
+
+
+@pytest.fixture(params=["native", "python"])
+def index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Use the index of the native core, or that in Python."""
+    if request.param == "python":
+        monkeypatch.setattr(recovery, "make_index", lambda *_, **__: PythonIndex())
+    return str(request.param)
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, _PER_TEST))
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_returns_an_older_or_deleted_value(
+    kind: Kind, first: int, index: str
+) -> None:
+    """After every step of a random run, each key has its last value or is a miss."""
+    total: Counter[str] = Counter()
+    for seed in range(first, first + _PER_TEST):
+        run = RingRun(2 * seed + (index == "python"), kind)
+        run.run(STEPS)
+        total.update(rotations=run.rotations, copied=run.copied, images=run.images)
+
+    assert total["images"] >= _PER_TEST * STEPS
+    assert total["rotations"] > 5 * _PER_TEST
+    assert total["copied"] > _PER_TEST
+    print(kind, dict(total))  # noqa: T201
+
+
+def test_the_runs_notice_a_value_in_the_wrong_ring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If a value does not go to the ring of what it replaces, older values return."""
+    dice = random.Random(1)  # noqa: S311 - Repeatable.
+
+    def volume_for(store: Store, _key: bytes, size: int, length: int) -> Volume:
+        return store._log.with_room(dice.choice(list(Ring)), size, length)
+
+    monkeypatch.setattr(Store, "_volume_for", volume_for)
+    violated = 0
+    for seed in range(5):
+        try:
+            RingRun(seed, "kills").run(STEPS)
+        except AssertionError:
+            violated += 1
+
+    assert violated == 5

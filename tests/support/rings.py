@@ -1,0 +1,499 @@
+"""
+Random runs of a store with two rings, and what a crash may leave of it.
+
+The volumes are so small that a few puts fill one: a run of a hundred steps reclaims dozens
+of volumes. The disk is simulated, so that after each step, and at operations of the disk in
+the middle of some steps, the run can be opened as a crash at that moment would leave it.
+
+What must hold, with the values that were acknowledged as the only model:
+
+- A get returns the last value, or is a miss.
+- After a kill, also with another eviction policy, each key has exactly what it had before.
+  If the kill came in the middle of a step, a key may also be a miss if that step drops it.
+- After a power loss, what was synced and not written since is there, if it was before.
+  What was written since may have any value since, or be a miss.
+- After damage, refused operations and lost files, a key has its last value, or is a miss.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Literal
+
+from google_crc32c import value as crc32c
+
+from support.simulated import SimulatedFileSystem
+from support.stores import value_of
+from volcache.errors import (
+    DamagedRecordError,
+    DiskFullError,
+    MismatchedFilesError,
+    MountPointError,
+    StoreIOError,
+    UnreadableRecordError,
+    ValueTooLargeError,
+)
+from volcache.store import Store
+from volcache.store.clock import Clock
+from volcache.store.format import RECORD_OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    from support.unsynced import File
+    from volcache.store import SyncMode
+    from volcache.store.eviction import Eviction
+
+MOUNT_POINT: Final = "/srv/disk/cache"
+Kind = Literal["kills", "damage", "power", "faults"]
+# A start after a kill may begin this much later than the time at the kill.
+_AHEAD_MS: Final = 1000
+KINDS: Final[tuple[Kind, ...]] = ("kills", "damage", "power", "faults")
+
+
+def peek(store: Store, key: bytes) -> bytes | None:
+    """Return the value of a key; the policy does not notice that it is read."""
+    raw = store.read_raw(key)
+    found = store._locate(key)
+    if raw is None or found is None:
+        return None
+    with suppress(DamagedRecordError):
+        header = store._read_header(*found, key)
+        value = raw[header.value_start :]
+        if not store._is_expired(header) and crc32c(value) == header.checksum:
+            return value
+    return None
+
+
+class RingRun:
+    """
+    One run.
+
+    Attributes:
+        images: How often the disk was opened as a crash would leave it.
+        rotations: How many volumes were started.
+        copied: How many records were copied.
+    """
+
+    def __init__(self, seed: int, kind: Kind) -> None:
+        """Open an empty store; the seed decides everything."""
+        self.seed, self.kind = seed, kind
+        self.dice = dice = random.Random(f"{kind} {seed}")  # noqa: S311 - Repeatable.
+        self.volume_num = dice.randint(5, 8)
+        self.volume_size = dice.choice([1024, 1500, 2048])
+        self.reinsert_reads = dice.choice([0.1, 0.5, 1.0])
+        self.sync_mode: SyncMode = dice.choice(["none", "periodic", "always"])
+        self.eviction: Eviction = "frequency"
+        self.keys = [b"key %d" % number for number in range(dice.randint(5, 14))]
+        self.now_ms = 1_790_000_000_000
+        self.version = 0
+        self.last: dict[bytes, bytes | None] = dict.fromkeys(self.keys)
+        self.expires: dict[bytes, int] = dict.fromkeys(self.keys, 0)
+        # Values that a refused operation may have written.
+        self.maybe: dict[bytes, set[bytes | None]] = {key: set() for key in self.keys}
+        # For a power loss.
+        self.synced: dict[bytes, bytes | None] = dict.fromkeys(self.keys)
+        self.since: dict[bytes, list[bytes | None]] = {}
+        self.flipped: set[tuple[int, int, int]] = set()
+        self.step_name = ""
+        self.images = self.rotations = self.copied = self.refused = 0
+        self.middle: list[tuple[str, dict[bytes, bytes | None]]] = []
+        self.fs = SimulatedFileSystem()
+        self.store = self.open(self.fs, self.eviction)
+
+    # --- Opening -------------------------------------------------------------------
+
+    def open(self, fs: SimulatedFileSystem, eviction: Eviction) -> Store:
+        """Start a process on a disk."""
+        return Store.open(
+            MOUNT_POINT,
+            volume_size=self.volume_size,
+            volume_num=self.volume_num,
+            sync_mode=self.sync_mode,
+            eviction=eviction,
+            reinsert_reads=self.reinsert_reads,
+            fs=fs,
+            clock=Clock(lambda: self.now_ms * 1000, lambda: 0),
+        )
+
+    def is_expired(self, key: bytes) -> bool:
+        """Return whether the last value of a key has expired."""
+        return 0 < self.expires[key] <= self.now_ms
+
+    def may_expire(self, key: bytes) -> bool:
+        """Return whether a value may have expired at a start, whose clock may be ahead."""
+        return 0 < self.expires[key] <= self.store.clock.now_ms() + 2 * _AHEAD_MS
+
+    def live(self) -> dict[bytes, bytes | None]:
+        """Return what each key has now."""
+        return {key: peek(self.store, key) for key in self.keys}
+
+    # --- Comparing -----------------------------------------------------------------
+
+    def allowed(self, key: bytes) -> set[bytes | None]:
+        """Return what a get may return if the power was not lost."""
+        last = None if self.is_expired(key) else self.last[key]
+        return {None, last, *self.maybe[key]}
+
+    def allowed_after_power_loss(self, key: bytes) -> set[bytes | None]:
+        """Return what a get may return after a power loss."""
+        return {None, self.synced[key], *self.since.get(key, ()), *self.maybe[key]}
+
+    def values_of(self, image: SimulatedFileSystem) -> dict[bytes, bytes | None]:
+        """Start on an image; return what each key has."""
+        self.images += 1
+        eviction: Eviction = "fifo" if self.dice.random() < 0.25 else "frequency"
+        store = self.open(image, eviction)
+        found = {key: value_of(store.get(key)) for key in self.keys}
+        if self.kind in {"kills", "faults"}:
+            assert store.recovery.damaged == 0, self.where()
+        # Two power losses may leave a gap and take the index file.
+        self.is_unknown = bool(store.recovery.unknown)
+        return found
+
+    def where(self) -> tuple[object, ...]:
+        """Return what identifies the present step."""
+        return (self.kind, self.seed, self.step_name, self.fs.operations)
+
+    def compare(self, found: dict[bytes, bytes | None], *, power_lost: bool) -> None:
+        """Compare values with those allowed."""
+        for key, value in found.items():
+            allowed = self.allowed(key)
+            if power_lost:
+                allowed = self.allowed_after_power_loss(key)
+            assert value in allowed, (*self.where(), key, value, allowed)
+
+    def check(self) -> None:  # noqa: C901 - One case for each kind of run.
+        """After a step: compare what there is, and what a crash would leave."""
+        live = self.live()
+        if self.kind != "damage":  # A damaged record is noticed when it is read.
+            self.compare(live, power_lost=False)
+        for what, found in self.middle:
+            lost = {
+                key
+                for key, value in self.before.items()
+                if found[key] is None and live[key] is not None and value is not None
+                if not self.may_expire(key)
+            }
+            # A put or delete of the key itself may have been under way.
+            lost.discard(self.under_way)
+            assert not lost, (*self.where(), what, lost)
+        self.middle.clear()
+        if self.kind == "power":
+            found = self.values_of(self.fs.after_power_loss(self.dice))
+            self.compare(found, power_lost=True)
+            if self.sync_mode != "none" and not self.is_unknown:
+                self.check_synced(live, found)
+            return
+        found = self.values_of(self.fs.after_kill())
+        self.compare(found, power_lost=False)
+        if self.kind != "damage":
+            for key, value in live.items():
+                if self.may_expire(key) or found[key] in self.maybe[key]:
+                    continue
+                if self.kind == "faults" and found[key] is None:
+                    continue  # META.txt may name another volume, although that failed.
+                assert found[key] == value, (*self.where(), "lost", key, found[key])
+
+    def check_synced(
+        self, live: dict[bytes, bytes | None], found: dict[bytes, bytes | None]
+    ) -> None:
+        """What was synced, not written since and not reclaimed, survives."""
+        for key, value in live.items():
+            if value is None or self.since.get(key) or self.may_expire(key):
+                continue
+            if value == self.synced[key] and not self.is_copied(key):
+                assert found[key] == value, (*self.where(), "unsynced", key, found[key])
+
+    def is_copied(self, key: bytes) -> bool:
+        """
+        Return whether the value of a key is a copy of the reclaim under way.
+
+        The entry of an unsynced copy may be left, but not the copy itself: then the entry
+        hides the original, and the key is a miss.
+        """
+        reclaimer, found = self.store._log._reclaimer, self.store._locate(key)
+        return (
+            reclaimer is not None
+            and found is not None
+            and any(volume is found[0] for volume in reclaimer.targets)
+        )
+
+    def watch(self, name: str, data: bytes, _file: File | None, _offset: int) -> None:
+        """See what a crash in the middle of a step would leave."""
+        if self.dice.random() > 0.12:
+            return
+        image = self.image_now(data)
+        found = self.values_of(image)
+        self.compare(found, power_lost=self.kind == "power")
+        if self.kind == "kills":
+            self.middle.append((name, found))
+
+    def image_now(self, data: bytes) -> SimulatedFileSystem:
+        """Return what a crash leaves at an operation, which may write a part."""
+        if self.kind == "power":
+            return self.fs.after_power_loss(self.dice)
+        torn = self.dice.randrange(len(data)) if data else 0
+        return self.fs.after_kill(torn=torn)
+
+    # --- Steps ---------------------------------------------------------------------
+
+    def run(self, steps: int) -> None:
+        """Do so many steps, and look after each what a crash would leave."""
+        for number in range(steps):
+            self.before = self.live()
+            self.under_way = b""
+            chosen = self.dice.random()
+            if self.kind == "faults" and self.dice.random() < 0.3:
+                self.fs.fail_at = self.fs.operations + self.dice.randint(1, 12)
+                self.fs.fail_with = self.dice.choice([errno.ENOSPC, errno.EIO])
+            if self.kind in {"kills", "power"}:
+                self.fs.watch = self.watch
+            self.do(chosen, number)
+            self.fs.watch = None
+            self.fs.fail_at = 0
+            self.fs.failing.clear()
+            self.check()
+        self.count()
+
+    def do(self, chosen: float, number: int) -> None:  # noqa: C901 - One case per step.
+        """Do a step."""
+        key = self.dice.choice(self.keys)
+        if chosen < 0.42:
+            self.put(key)
+        elif chosen < 0.72:
+            self.get()
+        elif chosen < 0.80:
+            self.delete(key)
+        elif chosen < 0.88:
+            self.work()
+        elif chosen < 0.91:
+            self.step_name = "sync"
+            self.store.sync()
+            self.note_synced()
+        elif chosen < 0.93:
+            self.step_name = "time"
+            self.now_ms += self.dice.choice([1, 500, 5000])
+        elif chosen < 0.935:
+            self.flush()
+        elif chosen < 0.97 or number < 5:
+            self.stat(key)
+        else:
+            self.restart()
+
+    def put(self, key: bytes) -> None:
+        """Store a value that no other step stores."""
+        self.step_name = "put"
+        self.version += 1
+        room = self.volume_size - 200
+        length = self.dice.choice([20, 100, 200, 200, 300, 500, room])
+        # Random: a torn write must not differ from a whole one in a single bit.
+        value = b"%d." % self.version + self.dice.randbytes(length)
+        expires = 0
+        if self.dice.random() < 0.1:
+            expires = self.now_ms + self.dice.choice([1, 1000, 10_000])
+        self.begin(key, value)
+        with self.refusable():
+            self.store.put(key, value, expires_ms=expires)
+            self.acknowledge(key, value, expires)
+
+    def delete(self, key: bytes) -> None:
+        """Delete a key."""
+        self.step_name = "delete"
+        self.begin(key, None)
+        with self.refusable():
+            refused = set(self.maybe[key])
+            existed = self.store.delete(key)
+            self.acknowledge(key, None, 0)
+            if not existed:
+                # No tombstone was written: what a refused put has left may still return.
+                self.maybe[key] = refused
+
+    def begin(self, key: bytes, value: bytes | None) -> None:
+        """Note an operation that begins."""
+        self.under_way = key
+        self.maybe[key].add(value)
+
+    def acknowledge(self, key: bytes, value: bytes | None, expires: int) -> None:
+        """Note that an operation is done."""
+        self.maybe[key].clear()
+        self.last[key], self.expires[key] = value, expires
+        if self.sync_mode == "always":
+            self.synced[key] = value
+            self.since.pop(key, None)
+        else:
+            self.since.setdefault(key, []).append(value)
+
+    def refusable(self) -> suppress:
+        """Bear what the disk refuses."""
+        if self.kind == "faults":
+            return suppress(DiskFullError, StoreIOError, UnreadableRecordError)
+        return suppress(ValueTooLargeError)
+
+    def note_synced(self) -> None:
+        """Note that all is on the disk."""
+        if self.sync_mode != "none":
+            self.synced, self.since = dict(self.last), {}
+
+    def get(self) -> None:
+        """Read a few keys, the first ones most."""
+        self.step_name = "get"
+        for _ in range(self.dice.randint(1, 6)):
+            at = min(self.dice.randrange(len(self.keys)) for _ in range(2))
+            key = self.keys[at]
+            if self.kind == "faults" and self.dice.random() < 0.1:
+                self.fs.failing["pread"] = errno.EIO
+            with self.refusable():
+                found = value_of(self.store.get(key))
+                assert found in self.allowed(key), (*self.where(), key, found)
+            self.fs.failing.clear()
+
+    def stat(self, key: bytes) -> None:
+        """Ask for a key as HEAD does."""
+        self.step_name = "stat"
+        with self.refusable():
+            record = self.store.stat(key)
+            lengths = {len(value or b"") for value in self.allowed(key)}
+            assert record is None or record.length in lengths, self.where()
+
+    def work(self) -> None:
+        """Go on with a reclaim."""
+        self.step_name = "work"
+        if self.kind == "faults" and self.dice.random() < 0.3:
+            self.fs.failing["pread"] = errno.EIO
+        for _ in range(self.dice.randint(1, 4)):
+            self.store._log.work(self.dice.randint(1, self.volume_size))
+
+    def flush(self) -> None:
+        """Drop every key."""
+        self.step_name = "flush"
+        for key in self.keys:
+            self.maybe[key].add(None)
+        with self.refusable():
+            self.store.flush()
+            for key in self.keys:
+                self.maybe[key].clear()
+                self.last[key] = None
+                self.since[key] = []
+            # META.txt is synced.
+            self.synced = dict.fromkeys(self.keys)
+            self.since = {}
+
+    def restart(self) -> None:  # noqa: PLR0915 - All that may change at a restart.
+        """End the process in one of the ways it can end, and start another."""
+        self.count()
+        way = self.dice.choice(["stop", "kill", "kill"])
+        if self.kind == "power":
+            way = self.dice.choice(["stop", "kill", "power"])
+        self.step_name = way
+        self.is_stopped = way == "stop"
+        self.fs.watch = None
+        self.fs.fail_at = 0
+        before = self.fs
+        if way == "stop":
+            self.store.close()
+            self.synced, self.since = dict(self.last), {}
+            self.fs = before.after_kill()
+        elif way == "kill":
+            self.fs = before.after_kill()
+        else:
+            self.fs = before.after_power_loss(self.dice)
+        if self.dice.random() < 0.4:
+            self.eviction = self.dice.choice(["fifo", "frequency", "frequency"])
+        sizes = (self.volume_num, self.volume_size)
+        if self.dice.random() < 0.15:
+            self.volume_num = self.dice.randint(4, 9)
+            self.volume_size = max(1024, self.dice.choice([1024, 1500, 2048]))
+            self.step_name += f", sizes {sizes}"
+        self.step_name += f", {self.eviction}"
+        if self.kind == "damage":
+            self.damage()
+        self.start()
+        if way == "power":
+            self.adopt()
+
+    def adopt(self) -> None:
+        """Go on with what a power loss has left, which is safe."""
+        for key in self.keys:
+            # Records that are damaged are noticed when they are read.
+            record = self.store.get(key)
+            self.last[key] = value_of(record)
+            self.expires[key] = 0 if record is None else record.expires_ms
+        self.compare(self.last, power_lost=True)
+        for key, value in self.last.items():
+            # Of a record that hides another one, the entry may be left, but not the
+            # record itself: it may hide it until the index file is removed.
+            allowed = self.allowed_after_power_loss(key)
+            self.since[key] = [] if value is not None else [*allowed]
+            self.maybe[key].clear()
+        self.synced = dict(self.last)
+
+    def start(self) -> None:
+        """Start; where the start is refused, put back the files that were there."""
+        whole = self.fs.after_kill()
+        try:
+            self.store = self.open(self.fs, self.eviction)
+        except MismatchedFilesError:
+            if self.kind != "damage":
+                raise
+            self.refused += 1
+            self.fs = self.undamaged
+            self.store = self.open(self.fs, self.eviction)
+        except MountPointError:
+            if self.kind != "faults":
+                raise
+            self.fs = whole
+            self.store = self.open(self.fs, self.eviction)
+
+    def damage(self) -> None:  # noqa: C901 - One case for each kind of damage.
+        """Lose or damage files, and flip bits of records."""
+        self.undamaged = self.fs.after_kill()
+        fs, dice = self.fs, self.dice
+        for _ in range(dice.randint(1, 3)):
+            what = dice.choice(
+                ["META.txt", "LOCK", "unlink", "cut", "flip", "bit", "bit"]
+            )
+            if what == "META.txt" and not self.is_stopped:
+                continue  # It has the salt of what the last process has appended.
+            self.step_name += f", {what}"
+            names = sorted(fs.names(f"{MOUNT_POINT}/index"))
+            path = f"{MOUNT_POINT}/index/{dice.choice(names)}"
+            if what in {"META.txt", "LOCK"}:
+                fs.unlink(f"{MOUNT_POINT}/{what}")
+            elif what == "unlink":
+                fs.unlink(path)
+            elif what in {"cut", "flip"} and path.rsplit("/", 1)[1] in fs.names(
+                f"{MOUNT_POINT}/index"
+            ):
+                data = fs.file(path).data
+                if what == "cut":
+                    del data[dice.randint(0, len(data)) :]
+                elif data:
+                    data[dice.randrange(len(data))] ^= dice.randint(1, 255)
+            else:
+                self.flip_bit()
+            if not fs.names(f"{MOUNT_POINT}/index"):
+                return
+
+    def flip_bit(self) -> None:
+        """Flip one bit of a live record."""
+        key = self.dice.choice(self.keys)
+        found = self.store._locate(key)
+        if found is None:
+            return
+        volume, offset, size = found
+        place = (volume.id, volume.seq, offset)
+        data = self.fs.file(f"{MOUNT_POINT}/data/{volume.id}").data
+        if place in self.flipped:
+            return
+        self.flipped.add(place)
+        length = RECORD_OVERHEAD_BYTES + len(key) + len(self.last[key] or b"")
+        at = offset + self.dice.randrange(min(length, size))
+        if at < len(data):
+            data[at] ^= 1 << self.dice.randrange(8)
+
+    def count(self) -> None:
+        """Add up what this process has reclaimed."""
+        stats = self.store.stats
+        self.copied += stats.fate.copied
+        self.rotations += stats.rotations

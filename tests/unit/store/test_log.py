@@ -1,0 +1,528 @@
+"""Two rings of volumes: where values are put, and when volumes are reclaimed."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
+
+import pytest
+
+from support.stores import open_store, reopen, value_of
+from volcache.errors import StoreIOError
+from volcache.store.format import RECORD_OVERHEAD_BYTES
+from volcache.store.manifest import Manifest, decode_manifest
+from volcache.store.stats import Fate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from volcache.store import Store
+
+VOLUME_SIZE: Final = 16 * 1024
+VOLUME_NUM: Final = 8
+VALUE: Final = b"." * 900
+SIZE: Final = RECORD_OVERHEAD_BYTES + 7 + len(VALUE)
+
+
+def open_rings(directory: Path, **options: Any) -> Store:
+    """Open a store of eight volumes; 16 records fit one."""
+    return open_store(directory, **{"volume_num": VOLUME_NUM} | options)
+
+
+def ring_of(store: Store, key: bytes) -> str:
+    """Return the ring that has the record of a key."""
+    record = store._locate(key)
+    assert record is not None
+    return store.usage().volumes[record[0].id].ring
+
+
+def ends(store: Store) -> dict[str, int]:
+    """Return how much each ring holds."""
+    usage = store.usage().eviction
+    return {"main": usage.main.used, "probation": usage.probation.used}
+
+
+def keys_named(prefix: bytes, count: int) -> list[bytes]:
+    """Return keys of seven bytes."""
+    return [b"%b%06d" % (prefix, number) for number in range(count)]
+
+
+def put_all(store: Store, keys: Iterable[bytes]) -> None:
+    """Put values that were not asked for."""
+    for key in keys:
+        store.put(key, VALUE)
+
+
+def ask_and_put(store: Store, keys: Iterable[bytes]) -> None:
+    """Put values as a client does after a miss."""
+    for key in keys:
+        if store.get(key) is None:
+            store.put(key, VALUE)
+
+
+def manifest_of(directory: Path) -> Manifest:
+    """Return what META.txt says."""
+    manifest = decode_manifest((directory / "META.txt").read_bytes())
+    assert manifest is not None
+    return manifest
+
+
+def held(store: Store, keys: Iterable[bytes]) -> list[bytes]:
+    """Return the keys that a store has; not counted as reads."""
+    return [key for key in keys if key in store]
+
+
+# --- Where a value is put ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("ask", ["get", "stat"])
+def test_value_that_was_asked_for_goes_to_probation(tmp_path: Path, ask: str) -> None:
+    """By a get or a stat that was a miss; after that put, not again."""
+    store = open_rings(tmp_path)
+    getattr(store, ask)(b"asked")
+    store.put(b"asked", VALUE)
+    store.put(b"other", VALUE)
+
+    assert ring_of(store, b"asked") == "probation"
+    assert ring_of(store, b"other") == "main"
+    store.close()
+
+
+def test_value_that_was_not_asked_for_goes_to_main(tmp_path: Path) -> None:
+    """It has had no chance to be read; ring probation has no volume then."""
+    store = open_rings(tmp_path)
+    put_all(store, keys_named(b"k", 40))
+
+    assert {volume.ring for volume in store.usage().volumes} == {"main", ""}
+    store.close()
+
+
+@pytest.mark.parametrize("first", ["main", "probation"])
+@pytest.mark.parametrize("second", ["main", "probation"])
+@pytest.mark.parametrize("between", ["nothing", "delete", "restart"])
+def test_value_goes_to_the_ring_of_the_one_it_replaces(
+    tmp_path: Path, first: str, second: str, between: str
+) -> None:
+    """Whether it was asked for or not, deleted meanwhile or not."""
+    store = open_rings(tmp_path)
+    if first == "probation":
+        store.get(b"k")
+    store.put(b"k", b"1")
+    if between == "delete":
+        before = ends(store)
+        store.delete(b"k")
+        grown = {ring for ring, end in ends(store).items() if end > before[ring]}
+        assert grown == {first}
+    elif between == "restart":
+        store = reopen(store, tmp_path, volume_num=VOLUME_NUM)
+    if second == "probation":
+        store.get(b"k")
+    store.put(b"k", b"2")
+
+    assert ring_of(store, b"k") == first
+    store = reopen(store, tmp_path, volume_num=VOLUME_NUM)
+    assert ring_of(store, b"k") == first
+    assert value_of(store.get(b"k")) == b"2"
+    store.close()
+
+
+def test_value_that_is_put_again_after_probation_goes_to_main(tmp_path: Path) -> None:
+    """Its key is in the ghost; that is counted."""
+    store = open_rings(tmp_path)
+    ask_and_put(store, [b"again 0"])
+    number = 0
+    while b"again 0" in store:
+        ask_and_put(store, [b"k%06d" % number])
+        number += 1
+    counted = store.usage().eviction.ghost_hits
+    ask_and_put(store, [b"again 0"])
+
+    assert ring_of(store, b"again 0") == "main"
+    assert store.usage().eviction.ghost_hits == counted + 1
+    ask_and_put(store, [b"never 0"])
+    assert ring_of(store, b"never 0") == "probation"
+    store.close()
+
+
+def test_files_that_are_read_once_leave_the_others_alone(tmp_path: Path) -> None:
+    """They pass through ring probation."""
+    store = open_rings(tmp_path)
+    kept = keys_named(b"m", 60)
+    put_all(store, kept)
+    ask_and_put(store, keys_named(b"k", 1000))
+
+    assert held(store, kept) == kept
+    assert store.usage().eviction.fate.copied == 0
+    store.close()
+
+
+def test_files_that_no_one_asked_for_are_evicted_in_their_order(
+    tmp_path: Path,
+) -> None:
+    """As with one ring of all volumes but the one that is kept free."""
+    store = open_rings(tmp_path)
+    keys = keys_named(b"k", 500)
+    put_all(store, keys)
+    left = held(store, keys)
+
+    assert left == keys[-len(left) :]
+    per_volume = (VOLUME_SIZE - 64) // SIZE
+    assert (VOLUME_NUM - 2) * per_volume < len(left) <= (VOLUME_NUM - 1) * per_volume
+    store.close()
+
+
+# --- Reclaiming --------------------------------------------------------------------
+
+
+def churn(store: Store, seed: int, steps: int, keys: int = 150) -> None:
+    """Get random keys, some much more often than others, and put those that miss."""
+    dice = random.Random(seed)  # noqa: S311 - No secret.
+    names = keys_named(b"k", keys)
+    for _ in range(steps):
+        key = names[int(keys * dice.random() ** 3)]
+        if dice.random() < 0.05:
+            store.delete(key)
+        elif dice.random() < 0.1:
+            store.put(key, VALUE[: dice.randrange(len(VALUE))])
+        else:
+            ask_and_put(store, [key])
+
+
+def test_files_that_are_read_again_stay(tmp_path: Path) -> None:
+    """They are copied from both rings; their values, types and flags are the same."""
+    store = open_rings(tmp_path, reinsert_reads=1)
+    hot = keys_named(b"h", 10)
+    for number, key in enumerate(hot):
+        store.get(key)
+        store.put(key, key * number, content_type=b"text/plain", flags=number)
+    stored = {key: store.get(key) for key in hot}
+    assert {ring_of(store, key) for key in hot} == {"probation"}
+    for number in range(1200):
+        if number > 400:
+            put_all(store, [b"m%06d" % number])
+        ask_and_put(store, [b"k%06d" % number])
+        store.get(hot[number % 10])
+
+    fate = store.usage().eviction.fate
+    assert fate.copied > 20
+    assert fate.damaged == fate.unreadable == 0
+    for key in hot:
+        before, after = stored[key], store.get(key)
+        assert before is not None
+        assert after is not None
+        assert after == before._replace(volume=after.volume, offset=after.offset)
+        assert ring_of(store, key) == "main"
+    store.close()
+
+
+def test_one_id_is_free_for_copies(tmp_path: Path) -> None:
+    """With any history there is one unless the volume under reclaim has needed it."""
+    store = open_rings(tmp_path)
+    for seed in range(60):
+        churn(store, seed, 20)
+        usage = store.usage()
+        used = sum(volume.state != "empty" for volume in usage.volumes)
+        assert used <= VOLUME_NUM - (usage.eviction.reclaiming < 0)
+    assert store.usage().eviction.fate.copied > 0
+    store.close()
+
+
+def test_work_of_a_put_is_bounded(tmp_path: Path) -> None:
+    """
+    Copies are spread over many puts; none copies more than 4 MiB and a record.
+
+    Every record of ring main is read before it is reclaimed: that is the most work.
+    """
+    value = bytes(64 * 1024)
+    store = open_rings(tmp_path, volume_size=8 << 20, reinsert_reads=1)
+    keys = keys_named(b"m", 750)  # They fill six volumes.
+    for key in keys:
+        store.put(key, value)
+    most, before, steps = 0, 0, 0
+    for number in range(300):
+        for key in keys[number % 7 :: 7]:
+            store.get(key)
+        store.put(b"n%06d" % number, value)
+        now = store.stats.fate.copied_bytes
+        most, before, steps = max(most, now - before), now, steps + (now > before)
+
+    assert before > 8 << 20
+    assert steps > 20
+    assert most <= (4 << 20) + len(value) + 100
+    store.close()
+
+
+def test_reclaim_is_shown_while_it_is_under_way(tmp_path: Path) -> None:
+    """The volume is "reclaiming"; its records can be read, replaced and deleted."""
+    store = open_rings(tmp_path)
+    number = 0
+    while store.usage().eviction.reclaiming < 0:
+        ask_and_put(store, [b"k%06d" % number])
+        number += 1
+    usage = store.usage()
+    volume = usage.volumes[usage.eviction.reclaiming]
+
+    assert volume.state == "reclaiming"
+    assert [v.state for v in usage.volumes].count("reclaiming") == 1
+    assert 0 < usage.eviction.reclaimed <= 1
+    assert volume.live_records > 3
+    keys = [key for key in keys_named(b"k", number) if key in store]
+    inside = [key for key in keys if store._locate(key)[0].id == volume.id]  # type: ignore[index]
+    assert value_of(store.get(inside[0])) == VALUE
+    store.put(inside[1], b"replaced")
+    assert store.delete(inside[2])
+    for later in range(number, number + 40):
+        ask_and_put(store, [b"k%06d" % later])
+    assert value_of(store.get(inside[1])) == b"replaced"
+    assert inside[2] not in store
+    assert inside[3] not in store
+    store.close()
+
+
+def test_with_four_volumes_two_full_ones_and_no_sealed_one_a_put_succeeds(
+    tmp_path: Path,
+) -> None:
+    """There is nothing to be reclaimed yet."""
+    store = open_rings(tmp_path, volume_num=4)
+    put_all(store, keys_named(b"m", 14))
+    ask_and_put(store, keys_named(b"p", 14))
+
+    states = [volume.state for volume in store.usage().volumes]
+    assert states == ["active", "active", "empty", "empty"]
+    put_all(store, keys_named(b"n", 60))
+    store.close()
+
+
+def test_record_that_is_larger_than_a_volume_is_not_copied(tmp_path: Path) -> None:
+    """The volumes were larger before; no volume is started for it in vain."""
+    options = {"volume_num": 32, "reinsert_reads": 1}
+    store = open_rings(tmp_path, volume_size=4 * VOLUME_SIZE, **options)
+    store.put(b"large", VALUE * 50)
+    put_all(store, keys_named(b"m", 200))
+    store = reopen(store, tmp_path, **options)
+    number = 0
+    while b"large" in store:
+        store.get(b"large")
+        store.put(b"n%06d" % number, VALUE)
+        number += 1
+        assert number < 2000
+
+    sealed = [v for v in store.usage().volumes if v.state == "sealed"]
+    # The active volume of the restart was the only one that was not filled.
+    assert [v.seq for v in sealed if v.used < VOLUME_SIZE - 2 * SIZE] == []
+    assert store.usage().eviction.fate.left == 1
+    store.close()
+
+
+# --- Flush -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["", "META.txt", "LOCK"])
+def test_flush_drops_both_rings_for_good(tmp_path: Path, lost: str) -> None:
+    """Also while a volume is reclaimed; one active volume of ring main is left."""
+    store = open_rings(tmp_path)
+    put_all(store, keys_named(b"m", 20))
+    number = 0
+    while store.usage().eviction.reclaiming < 0:
+        ask_and_put(store, [b"k%06d" % number])
+        number += 1
+    keys = keys_named(b"m", 20) + keys_named(b"k", number)
+
+    store.flush()
+
+    usage = store.usage()
+    assert (store.count, usage.eviction.reclaiming) == (0, -1)
+    rings = [volume.ring for volume in usage.volumes if volume.state != "empty"]
+    assert rings == ["main"]
+    ask_and_put(store, [b"after"])
+    store = _restart_without(store, tmp_path, lost)
+    assert (held(store, keys), store.count) == ([], 1)
+    churn(store, 1, 500)
+    store.close()
+
+
+def _restart_without(store: Store, directory: Path, name: str) -> Store:
+    if name:
+        (directory / name).unlink()
+    return reopen(store, directory, volume_num=VOLUME_NUM)
+
+
+# --- Restarts ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_values_survive_restarts_in_both_rings(
+    tmp_path: Path, *, is_clean: bool
+) -> None:
+    """Wherever the reclaim was."""
+    store = open_rings(tmp_path)
+    for seed in range(30):
+        churn(store, seed, 30)
+        keys = held(store, keys_named(b"k", 150))
+        values = {key: store.read_raw(key) for key in keys}
+        if is_clean:
+            store.close()
+            store = open_rings(tmp_path)
+        else:
+            store = reopen(store, tmp_path, volume_num=VOLUME_NUM)
+        assert {key: store.read_raw(key) for key in keys} == values
+        assert store.count == len(keys)
+    assert store.usage().eviction.probation.volumes > 0
+    store.close()
+
+
+def test_no_value_returns_when_the_policy_changes(tmp_path: Path) -> None:
+    """From two rings to one and back, with puts and deletes in each."""
+    dice = random.Random(5)  # noqa: S311 - No secret.
+    store = open_rings(tmp_path)
+    names = keys_named(b"k", 60)
+    last: dict[bytes, bytes | None] = {}
+    for number in range(1500):
+        key = dice.choice(names)
+        found = value_of(store.get(key))
+        assert found in {None, last.get(key)}
+        if dice.random() < 0.1:
+            store.delete(key)
+            last[key] = None
+        elif found is None or dice.random() < 0.3:
+            last[key] = b"%d" % number * 200
+            store.put(key, last[key] or b"")
+        if number % 75 == 74:
+            eviction = dice.choice(["fifo", "frequency"])
+            before = {name: value_of(store.get(name)) for name in names}
+            store = reopen(store, tmp_path, volume_num=VOLUME_NUM, eviction=eviction)
+            assert {name: value_of(store.get(name)) for name in names} == before
+    store.close()
+
+
+def test_with_one_ring_probation_is_reclaimed_first(tmp_path: Path) -> None:
+    """Its records may be superseded in ring main, where all is put now."""
+    store = open_rings(tmp_path)
+    put_all(store, keys_named(b"m", 40))
+    ask_and_put(store, keys_named(b"p", 10))
+    kept = keys_named(b"m", 40)
+    store = reopen(store, tmp_path, volume_num=VOLUME_NUM, eviction="fifo")
+    assert manifest_of(tmp_path).probation_first > 0
+    store.get(b"p000003")
+    store.put(b"p000003", b"newer")
+    assert ring_of(store, b"p000003") == "main"
+    number = 0
+    while b"p000000" in store:
+        store.put(b"n%06d" % number, VALUE)
+        number += 1
+
+    assert store.usage().eviction.probation.volumes == 0
+    assert held(store, kept) == kept
+    assert manifest_of(tmp_path).first_to_reclaim == 0
+    assert value_of(store.get(b"p000003")) == b"newer"
+    store.close()
+
+
+def test_when_two_rings_return_what_one_ring_superseded_stays_superseded(
+    tmp_path: Path,
+) -> None:
+    """The old record in probation is reclaimed before the newer one in ring main."""
+    store = open_rings(tmp_path)
+    put_all(store, keys_named(b"m", 20))
+    ask_and_put(store, keys_named(b"p", 20))
+    store = reopen(store, tmp_path, volume_num=VOLUME_NUM, eviction="fifo")
+    for key in keys_named(b"p", 20):
+        store.put(key, b"newer")
+    store.delete(b"p000007")
+    store = reopen(store, tmp_path, volume_num=VOLUME_NUM)
+    for number in range(800):
+        if number % 10 == 0:
+            store = reopen(store, tmp_path, volume_num=VOLUME_NUM)
+        assert value_of(store.get(b"p000005")) in {None, b"newer"}
+        assert store.get(b"p000007") is None
+        ask_and_put(store, [b"n%06d" % (number % 300)])
+    store.close()
+
+
+@pytest.mark.parametrize("numbers", [(6, 4, 8), (4, 12, 5), (2, 8, 3), (3, 2, 8)])
+def test_number_of_volumes_may_change(
+    tmp_path: Path, numbers: tuple[int, int, int]
+) -> None:
+    """No value returns, and there are never more volumes than that."""
+    store = open_rings(tmp_path)
+    churn(store, 0, 800)
+    last: dict[bytes, bytes] = {}
+    for volume_num in (*numbers, VOLUME_NUM):
+        store = reopen(store, tmp_path, volume_num=volume_num)
+        for number in range(400):
+            key = b"k%06d" % (number * 7 % 150)
+            found = value_of(store.get(key))
+            if key in last:
+                assert found in {None, last[key]}
+            if found is None or number % 9 == 0:
+                last[key] = (b"%d of %d" % (number, volume_num)).ljust(800)
+                store.put(key, last[key])
+        used = [v for v in store.usage().volumes if v.state != "empty"]
+        assert len(used) <= volume_num
+    store.close()
+
+
+# --- Entries lost for want of memory -----------------------------------------------
+
+
+def test_lost_entry_lets_probation_be_reclaimed_first(tmp_path: Path) -> None:
+    """META.txt says so before a value is put whose ring is not known."""
+    store = open_rings(tmp_path)
+    ask_and_put(store, keys_named(b"p", 20))
+    put_all(store, keys_named(b"m", 20))
+    newest = max(v.seq for v in store.usage().volumes if v.ring == "probation")
+    oldest_main = min(v.seq for v in store.usage().volumes if v.ring == "main")
+    log = store._log
+    assert manifest_of(tmp_path).probation_first < newest
+
+    log.note_displaced()
+
+    assert manifest_of(tmp_path).probation_first == newest
+    number = 0
+    while store.usage().eviction.reclaiming < 0:
+        store.put(b"n%06d" % number, VALUE)
+        number += 1
+    usage = store.usage()
+    assert usage.volumes[usage.eviction.reclaiming].ring == "probation"
+    assert any(volume.seq == oldest_main for volume in usage.volumes)
+    store.close()
+
+
+def test_put_fails_while_a_lost_entry_cannot_be_noted(tmp_path: Path) -> None:
+    """The old value stays, and the next put succeeds."""
+    store = open_rings(tmp_path)
+    ask_and_put(store, keys_named(b"p", 3))
+    directory = store._directory
+    with (
+        mock.patch.object(directory, "write_manifest", side_effect=OSError(5, "no")),
+        pytest.raises(StoreIOError, match=r"replace META\.txt"),
+    ):
+        store._log.note_displaced()
+
+    assert value_of(store.get(b"p000001")) == VALUE
+    store.put(b"p000001", b"new")
+    assert value_of(store.get(b"p000001")) == b"new"
+    store.close()
+
+
+# --- One ring ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{"eviction": "fifo"}, {"volume_num": 3}, {"volume_num": 2}]
+)
+def test_with_one_ring_nothing_is_copied(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """All volumes are used, and the oldest is evicted although it is read."""
+    store = open_rings(tmp_path, **options)
+    churn(store, 3, 1500)
+
+    usage = store.usage()
+    assert usage.eviction.policy == "fifo"
+    assert {volume.ring for volume in usage.volumes} == {"main"}
+    assert usage.eviction.fate == Fate()
+    assert usage.eviction.write_amplification == 1
+    store.close()
