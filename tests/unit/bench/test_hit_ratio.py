@@ -1,0 +1,272 @@
+"""Replays count what a client would see, and volumes hold what was asked for."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench import hit_ratio
+from bench.hit_ratio import (
+    Layout,
+    Trace,
+    TraceError,
+    Values,
+    compare,
+    lay_out,
+    read_trace,
+    replay,
+)
+from volcache.store import Store
+from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
+
+ROOT = Path(__file__).parents[3]
+
+
+def trace_of(*lines: str, folder: Path) -> Path:
+    """Write a trace."""
+    path = folder / "trace"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+    return path
+
+
+def result(
+    capsys: pytest.CaptureFixture[str], path: Path, *arguments: str
+) -> dict[str, Any]:
+    """Replay, and return what is printed as JSON."""
+    hit_ratio.main([str(path), "--json", *arguments])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+# --- Traces --------------------------------------------------------------------------
+
+
+def test_lines_are_gets_and_puts(tmp_path: Path) -> None:
+    """A plus sign is a PUT."""
+    trace = read_trace(trace_of("a 3", "+b 4", "a 3", folder=tmp_path))
+    assert list(trace.keys) == [b"a", b"b", b"a"]
+    assert list(trace.sizes) == [3, 4, 3]
+    assert list(trace.puts) == [0, 1, 0]
+    assert trace.requested() == [3, 3]
+
+
+def test_a_compressed_trace_is_read(tmp_path: Path) -> None:
+    """By its suffix; without sizes each request counts the same."""
+    path = tmp_path / "trace.xz"
+    path.write_bytes(lzma.compress(b"a\nb\n"))
+    trace = read_trace(path)
+    assert list(trace.keys) == [b"a", b"b"]
+    assert list(trace.weights()) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        (["a", "b c d"], ":2: neither"),
+        (["a 1", "b -1"], ":2: neither"),
+        (["a", "+"], ":2: neither"),
+        (["a", ""], ":2: neither"),
+        (["a 1", "b"], "some lines have a SIZE"),
+        (["a", "b 1"], "some lines have a SIZE"),
+        ([], "no requests"),
+    ],
+)
+def test_a_wrong_trace_is_refused(tmp_path: Path, lines: list[str], error: str) -> None:
+    """With the number of the line, where one is wrong."""
+    with pytest.raises(SystemExit, match=error):
+        hit_ratio.main([str(trace_of(*lines, folder=tmp_path))])
+
+
+def test_a_file_that_is_not_compressed_is_named(tmp_path: Path) -> None:
+    """Without a traceback."""
+    path = tmp_path / "trace.xz"
+    path.write_text("a\n", encoding="ascii")
+    with pytest.raises(SystemExit, match="no figures"):
+        hit_ratio.main([str(path)])
+
+
+# --- Volumes -------------------------------------------------------------------------
+
+
+def test_records_of_a_trace_without_sizes_are_equal_and_rounded_up() -> None:
+    """Whatever the lengths of their keys."""
+    keys = [b"k%d" % number for number in range(13_756)]
+    trace = Trace(keys=keys, sizes=[], puts=bytes(len(keys)))
+    layout = lay_out(trace, None, 64)
+    assert layout.capacity == 688
+    assert layout.volume_size == VOLUME_HEADER_BYTES + 11 * layout.record_size
+    lengths = layout.lengths(trace)
+    sizes = {len(key) + length for key, length in zip(keys, lengths, strict=True)}
+    assert sizes == {layout.record_size - RECORD_OVERHEAD_BYTES}
+    assert min(lengths) == hit_ratio.VALUE_BYTES
+
+
+def test_volumes_of_a_trace_with_sizes_have_room_for_headers() -> None:
+    """In proportion to all keys; a key counts once, with its first size."""
+    keys, sizes = [b"aaaa", b"bbbb", b"aaaa"], [1000, 3000, 7000]
+    trace = Trace(keys=keys, sizes=sizes, puts=bytes(3))
+    assert lay_out(trace, None, 2).capacity == 200
+    layout = lay_out(trace, 8000, 2)
+    overhead = 2 * (RECORD_OVERHEAD_BYTES + 4)
+    assert layout.volume_size == VOLUME_HEADER_BYTES + 4000 + overhead
+    assert layout.lengths(trace) == sizes
+
+
+# --- Replays -------------------------------------------------------------------------
+
+
+def test_a_get_that_misses_is_followed_by_a_put(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PUTs that no GET asked for are hits later, and are not in the ratios."""
+    path = trace_of("a 10", "a 10", "+b 30", "b 30", "c 50", folder=tmp_path)
+    found = result(capsys, path, "--capacity", "100000", "--eviction", "fifo")
+    assert found["requests"] == 4
+    assert found["misses"] == 2
+    assert found["puts"] == 3
+    assert found["object_miss"] == 0.5
+    assert found["byte_miss"] == 0.6
+    assert found["write_amplification"] == 1
+    assert found["put_bytes"] == 3 * (RECORD_OVERHEAD_BYTES + 1) + 90
+    assert found["requests_per_second"] > 0
+    assert (found["capacity"], found["volumes"], found["keys"]) == (100_000, 64, 3)
+
+
+def test_what_does_not_fit_is_evicted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loop over twice the capacity of a FIFO has no hit."""
+    path = trace_of(*[f"k{n % 200}" for n in range(1000)], folder=tmp_path)
+    arguments = ["--capacity", "100", "--volumes", "10", "--eviction", "fifo"]
+    assert result(capsys, path, *arguments)["object_miss"] == 1
+
+
+def test_a_value_larger_than_a_volume_is_a_miss_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The replay goes on."""
+    path = trace_of("a 5000", "a 5000", "b 1", "b 1", folder=tmp_path)
+    found = result(capsys, path, "--capacity", "6400")
+    assert found["too_large"] == 2
+    assert found["misses"] == 3
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 70_000])
+def test_values_of_any_size_are_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: int
+) -> None:
+    """Also those shorter than their keys."""
+    path = trace_of(f"key {size}", f"key {size}", folder=tmp_path)
+    found = result(capsys, path, "--capacity", "6400000")
+    assert found["object_miss"] == 0.5
+
+
+def test_a_wrong_value_ends_the_replay() -> None:
+    """One of another key, or of another length."""
+    values = Values(100)
+    value = values.make(b"one", 50)
+    values.stored[b"one"] = values.stored[b"two"] = 50
+    values.check(b"one", value)
+    with pytest.raises(TraceError, match="wrong value"):
+        values.check(b"two", value)
+    with pytest.raises(TraceError, match="wrong value"):
+        values.check(b"one", value[:-1])
+
+
+def test_each_get_is_checked(tmp_path: Path) -> None:
+    """Against what this replay has stored."""
+    store = Store.open(str(tmp_path / "s"), volume_size=4096, volume_num=2)
+    store.put(b"a", b"not by this replay")
+    trace = Trace(keys=[b"a"], sizes=[18], puts=b"\0")
+    layout = Layout(capacity=1, volumes=2, volume_size=4096, record_size=0)
+    try:
+        with pytest.raises(TraceError):
+            replay(trace, store, layout)
+    finally:
+        store.close()
+
+
+def test_no_file_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the folder that was given."""
+    work = tmp_path / "work"
+    work.mkdir()
+    path = trace_of("a", "b", folder=tmp_path)
+    hit_ratio.main([str(path), "--directory", str(work), "--kernel"])
+    assert list(work.iterdir()) == []
+    assert "by the kernel" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["bench/hit_ratio.py"], ["-m", "bench.hit_ratio"]])
+def test_it_runs_as_a_script_and_as_a_module(
+    tmp_path: Path, command: list[str]
+) -> None:
+    """From the root of the tree."""
+    path = trace_of("a", "a", folder=tmp_path)
+    done = subprocess.run(
+        [sys.executable, *command, str(path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "object miss ratio    0.5000" in done.stdout
+
+
+# --- Other policies ------------------------------------------------------------------
+
+
+class FakeCache:
+    """A policy that never evicts."""
+
+    def __init__(self, cache_size: int) -> None:
+        self.capacity = cache_size
+        self.ids: set[int] = set()
+
+    def get(self, request: Any) -> bool:
+        """Insert on a miss."""
+        hit = request.obj_id in self.ids
+        self.ids.add(request.obj_id)
+        return hit
+
+
+def test_other_policies_see_the_same_requests(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """PUTs are not counted there, either."""
+    fake = SimpleNamespace(
+        Request=SimpleNamespace, S3FIFO=FakeCache, LRU=FakeCache, FIFO=FakeCache
+    )
+    monkeypatch.setitem(sys.modules, "libcachesim", fake)
+    path = trace_of("a 10", "a 10", "+b 30", "b 30", "c 50", folder=tmp_path)
+    found = result(capsys, path, "--capacity", "100000", "--compare")
+    assert list(found["compare"]) == ["S3FIFO", "LRU", "FIFO"]
+    assert found["compare"]["LRU"] == {"object_miss": 0.5, "byte_miss": 0.6}
+    hit_ratio.main([str(path), "--compare"])
+    assert "S3FIFO   object miss 0.5000, byte" in capsys.readouterr().out
+
+
+def test_without_the_package_a_line_says_how_to_install_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On stderr; what is printed remains one JSON object."""
+    monkeypatch.setitem(sys.modules, "libcachesim", None)
+    assert compare(Trace(keys=[b"a"], sizes=[], puts=b"\0"), 1) is None
+    hit_ratio.main([str(trace_of("a", folder=tmp_path)), "--json", "--compare"])
+    printed = capsys.readouterr()
+    assert "compare" not in json.loads(printed.out)
+    assert printed.err.count("\n") == 1
+    assert "bench/requirements.txt" in printed.err

@@ -1,0 +1,123 @@
+"""Traces are made as the arguments say, and the same arguments make the same trace."""
+
+from __future__ import annotations
+
+import lzma
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench import hit_ratio, traces
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REQUESTS = 20_000
+
+
+def made(path: Path, *arguments: str) -> list[str]:
+    """Return the lines of a trace."""
+    traces.main([str(path), "--requests", str(REQUESTS), "--keys", "500", *arguments])
+    return path.read_text(encoding="ascii").splitlines()
+
+
+def test_the_same_arguments_make_the_same_trace(tmp_path: Path) -> None:
+    """Of all kinds of requests; another seed makes another one."""
+    arguments = ["--one-hit-share", "0.2", "--scan-share", "0.1"]
+    arguments += ["--write-first-share", "0.1", "--mean-size", "1000"]
+    first = made(tmp_path / "a", *arguments)
+    assert len(first) == REQUESTS
+    assert made(tmp_path / "b", *arguments) == first
+    assert made(tmp_path / "c", *arguments, "--seed", "2") != first
+
+
+def test_the_shares_are_exact(tmp_path: Path) -> None:
+    """Each kind of request has its number of lines."""
+    lines = made(tmp_path / "t", "--one-hit-share", "0.2", "--write-first-share", "0.3")
+    kinds = Counter(line.removeprefix("+")[0] for line in lines)
+    assert kinds == {"o": REQUESTS * 0.2, "w": REQUESTS * 0.3, "k": REQUESTS * 0.5}
+
+
+def test_keys_of_one_hit_are_requested_once(tmp_path: Path) -> None:
+    """And never again."""
+    lines = made(tmp_path / "t", "--one-hit-share", "0.2")
+    hits = [line for line in lines if line[0] == "o"]
+    assert len(set(hits)) == len(hits)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.8, 1.1])
+def test_popularity_falls_as_the_exponent_says(tmp_path: Path, exponent: float) -> None:
+    """The ratio of the first key and the one of rank 10, within the noise."""
+    lines = made(tmp_path / "t", "--zipf", str(exponent))
+    counts = [count for _, count in Counter(lines).most_common()]
+    if exponent:
+        assert counts[0] / counts[9] == pytest.approx(10**exponent, rel=0.2)
+    else:
+        assert counts[0] / counts[-1] < 4
+
+
+def test_scans_request_keys_in_order(tmp_path: Path) -> None:
+    """With nothing else, each request is for the next key until the scan ends."""
+    lines = made(tmp_path / "t", "--scan-share", "1", "--scan-length", "100")
+    numbers = [int(line[1:]) for line in lines]
+    for start in range(0, REQUESTS, 100):
+        first = numbers[start]
+        scan = [(first + i) % 500 for i in range(100)]
+        assert numbers[start : start + 100] == scan
+
+
+def test_files_are_read_after_they_were_stored(tmp_path: Path) -> None:
+    """As often as said on average, and within the number of PUTs that was said."""
+    options = ["--write-first-share", "1", "--reads", "3", "--read-within", "50"]
+    stored: list[str] = []
+    reads = 0
+    for line in made(tmp_path / "t", *options):
+        if line[0] == "+":
+            stored.append(line[1:])
+        else:
+            assert line in stored[-51:]
+            reads += 1
+    assert reads == len(stored) * 3
+
+
+def test_sizes_have_the_mean_and_do_not_change(tmp_path: Path) -> None:
+    """One size for each key, log-normal."""
+    lines = made(tmp_path / "t", "--one-hit-share", "1", "--mean-size", "5000")
+    sizes = [int(line.split()[1]) for line in lines]
+    assert sum(sizes) / len(sizes) == pytest.approx(5000, rel=0.05)
+    logarithms = [math.log(size) for size in sizes]
+    middle = sum(logarithms) / len(sizes)
+    variance = sum((value - middle) ** 2 for value in logarithms) / len(sizes)
+    assert math.sqrt(variance) == pytest.approx(1, rel=0.05)
+    lines = made(tmp_path / "u", "--mean-size", "5000")
+    assert len(set(lines)) == len({line.split()[0] for line in lines})
+
+
+def test_a_compressed_trace_is_the_same_and_can_be_replayed(tmp_path: Path) -> None:
+    """The suffix decides."""
+    lines = made(tmp_path / "t", "--write-first-share", "0.1")
+    arguments = ["--requests", str(REQUESTS), "--keys", "500"]
+    arguments += ["--write-first-share", "0.1"]
+    traces.main([str(tmp_path / "t.xz"), *arguments])
+    with lzma.open(tmp_path / "t.xz", "rt", encoding="ascii") as file:
+        assert file.read().splitlines() == lines
+    read = hit_ratio.read_trace(tmp_path / "t.xz")
+    assert [key.decode() for key in read.keys] == [line.lstrip("+") for line in lines]
+
+
+def test_shares_that_are_more_than_all_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is written."""
+    with pytest.raises(SystemExit):
+        made(tmp_path / "t", "--one-hit-share", "0.7", "--scan-share", "0.6")
+    assert "more than 1" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """Without a traceback."""
+    with pytest.raises(SystemExit, match=r"cannot be written: .*missing"):
+        made(tmp_path / "missing" / "t")
