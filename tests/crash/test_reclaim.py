@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from volcache.store import Store, SyncMode
     from volcache.store.eviction import Eviction
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 VOLUME_SIZE: Final = 2048
 VOLUME_NUM: Final = 6
