@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from support.extent import step
-from support.rings import MOUNT_POINT, peek
+from support.histories import MOUNT_POINT
+from support.rings import peek
 from support.simulated import SimulatedFileSystem
 from support.stores import (
     Crash,
@@ -116,7 +117,7 @@ class Script:
             found = value_of(store.get(key))
             assert found in allowed, (key, found, allowed)
             if found is None and key != self.under_way[0]:
-                # It was a miss, or its volume is not there any more.
+                # It was a miss, or its volume is gone.
                 assert self.seqs.get(key) not in seqs, key
 
     def adopt(self, store: Store) -> None:
@@ -253,7 +254,7 @@ def ring_of(store: Store, key: bytes) -> Ring:
 
 
 def put_main(store: Store, key: bytes, length: int = 900) -> None:
-    """Put a value that nobody asked for, which belongs to ring main."""
+    """Put a value that no request asked for, which belongs to ring main."""
     store.put(key, key.ljust(length, b"."))
     assert ring_of(store, key) is Ring.MAIN
 

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from support.extent import step
-from support.histories import MOUNT_POINT, open_simulated
+from support.histories import (
+    MOUNT_POINT,
+    Files,
+    files_of,
+    make_disk,
+    open_simulated,
+)
 from support.simulated import SimulatedFileSystem
 from volcache.cli.repair import repair
 from volcache.errors import MismatchedFilesError
@@ -34,8 +40,6 @@ FILES: Final = [
     *(f"{kind}/{number}" for kind in ("data", "index") for number in VOLUMES),
 ]
 KEYS: Final = [b"key %d" % number for number in range(13)]
-
-Files = dict[str, bytes]
 
 
 class Scene(NamedTuple):
@@ -78,24 +82,7 @@ class Writer:
 
     def files(self) -> Files:
         """Return the contents of all files."""
-        found = {}
-        for path in FILES:
-            folder, _, name = path.rpartition("/")
-            if name in self.fs.names(f"{MOUNT_POINT}/{folder}"):
-                found[path] = bytes(self.fs.file(f"{MOUNT_POINT}/{path}").data)
-        return found
-
-
-def make_disk(files: Files) -> SimulatedFileSystem:
-    """Return a disk with these files in the mount point."""
-    fs = SimulatedFileSystem()
-    for folder in ("data", "index"):
-        fs.make_directory(f"{MOUNT_POINT}/{folder}")
-    for path, data in files.items():
-        fd = fs.open(f"{MOUNT_POINT}/{path}", create=True)
-        fs.pwritev(fd, [data], 0)
-        fs.close(fd)
-    return fs
+        return files_of(self.fs, FILES)
 
 
 def make_scene(*, is_stopped: bool) -> Scene:

@@ -238,7 +238,7 @@ def test_idle_connection_is_closed_without_a_word(
 
 
 def test_connection_in_use_is_not_closed(server: ServerProcess) -> None:
-    """Each request begins the time anew, whoever answers it."""
+    """Each request starts the time again, whoever answers it."""
     began = time.monotonic()
     with Talk(server.port) as by_gate, Talk(server.port) as by_app:
         while time.monotonic() < began + 2 * IDLE_TIMEOUT:
@@ -545,7 +545,7 @@ def test_shortage_of_descriptors_lowered_while_serving_is_survived(
         )
         assert cpu_seconds_of_one(patient) < 0.3
         wait_until(lambda: "connections.full" in patient.stderr, "a line in the log")
-    assert comes_true(lambda: is_served(patient)), "no connection is accepted any more"
+    assert comes_true(lambda: is_served(patient)), "connections are no longer accepted"
 
 
 def is_closed_or_answered(connection: socket.socket) -> bool:
@@ -566,7 +566,7 @@ def is_closed_or_answered(connection: socket.socket) -> bool:
 
 
 def test_open_connections_do_not_delay_the_end(patient: ServerProcess) -> None:
-    """Idle ones, halves of requests, refused ones, and answers nobody reads."""
+    """Idle ones, halves of requests, refused ones, and answers that no client reads."""
     exchange(patient.port, "PUT", "/large", LARGE)
     with ExitStack() as opened:
         for data in (

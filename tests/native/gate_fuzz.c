@@ -1276,7 +1276,7 @@ static void add_refused(client *c) {
     w->end = c->sent.length;
 }
 
-/* Change some bytes of what was written from `start` on; nobody knows what is answered. */
+/* Change some bytes of what was written from `start` on; what is answered is not known. */
 static void mutate(client *c, size_t start) {
     static const char *const WORDS[] = {
         "\r\n", "\n", "\r", " ", ":", ",", "\r\n\r\n", "0", "0\r\n\r\n", "5", "Host: a\r\n",

@@ -1,4 +1,8 @@
-"""The store against a dict with an age limit, while the clock is set to any time."""
+"""
+The store with one ring against a dict with an age limit, at any time of the clock.
+
+`test_rings.py` does the same with two rings.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from support.extent import examples
-from support.stores import VOLUME_NUM, VOLUME_SIZE, disk_bytes, kill, open_store
+from support.stores import VOLUME_NUM, VOLUME_SIZE, disk_bytes, kill, open_fifo
 from volcache.store.clock import Clock
 
 if TYPE_CHECKING:
@@ -63,7 +67,7 @@ class StoreMachine(RuleBasedStateMachine):
         clock = Clock(
             lambda: self.machine_ms * 1000, lambda: self.elapsed_ms * 1_000_000
         )
-        return open_store(self.directory, clock=clock)
+        return open_fifo(self.directory, clock=clock)
 
     def pass_time(self, jump_ms: int, wait_ms: int) -> None:
         """Set the clock of the machine, then let time pass."""
@@ -180,8 +184,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.clock.now_ms() <= self.latest_ms
 
     def teardown(self) -> None:
-        """Remove the directory."""
-        self.store.close()
+        """Remove the directory; a start that failed must not hide its error."""
+        kill(self.store)
         shutil.rmtree(self.directory)
 
 

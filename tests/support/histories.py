@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from support.simulated import SimulatedFileSystem
 from support.stores import fixed_clock
 from volcache.errors import DiskFullError, MountPointError, StoreIOError
 from volcache.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from support.simulated import SimulatedFileSystem
     from volcache.store import SyncMode
     from volcache.store.eviction import Eviction
     from volcache.store.files import FileSystem
@@ -39,7 +39,30 @@ CLOCK_MS: Final = 1_790_000_000_000
 VOLUME_NUM_FROM: Final = {28: 3, 45: 5, 56: 4}  # by the number of the step
 
 Value = bytes | None
+Files = dict[str, bytes]  # contents by path in the mount point
 Step = tuple[str, bytes, int]  # what, key, number
+
+
+def make_disk(files: Files) -> SimulatedFileSystem:
+    """Return a disk with these files in the mount point."""
+    fs = SimulatedFileSystem()
+    for folder in ("data", "index"):
+        fs.make_directory(f"{MOUNT_POINT}/{folder}")
+    for path, data in files.items():
+        fd = fs.open(f"{MOUNT_POINT}/{path}", create=True)
+        fs.pwritev(fd, [data], 0)
+        fs.close(fd)
+    return fs
+
+
+def files_of(fs: SimulatedFileSystem, paths: Iterable[str]) -> Files:
+    """Return the contents of those files in the mount point that exist."""
+    found = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if name in fs.names(f"{MOUNT_POINT}/{folder}"):
+            found[path] = bytes(fs.file(f"{MOUNT_POINT}/{path}").data)
+    return found
 
 
 def steps() -> Iterator[Step]:

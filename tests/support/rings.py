@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from google_crc32c import value as crc32c
 
+from support.histories import MOUNT_POINT
 from support.simulated import SimulatedFileSystem
 from support.stores import value_of
 from volcache.errors import (
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from volcache.store import SyncMode
     from volcache.store.eviction import Eviction
 
-MOUNT_POINT: Final = "/srv/disk/cache"
 Kind = Literal["kills", "damage", "power", "faults"]
 # A start after a kill may begin this much later than the time at the kill.
 _AHEAD_MS: Final = 1000

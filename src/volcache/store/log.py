@@ -560,7 +560,7 @@ class CircularLog:
 
     def _drop(self, seqs: list[int], used_id: int | None, *, everything: bool) -> None:
         """
-        Drop volumes from memory that META.txt does not name any more.
+        Drop volumes from memory that META.txt no longer names.
 
         Args:
             seqs: Their sequence numbers.

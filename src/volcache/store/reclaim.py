@@ -62,7 +62,7 @@ class Reclaim(Protocol):
             end: Stop at a record that begins here or later.
             copy_bytes: Stop after so many bytes were copied.
             terms: What is kept.
-            target: Gets the copies; None: nothing is copied any more.
+            target: Gets the copies; None: nothing more is copied.
             now_ms: A record that has expired by then is not copied.
         """
 

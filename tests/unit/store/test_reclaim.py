@@ -167,7 +167,7 @@ class World:
         to: Volume | None = None,
         nowhere: bool = False,
     ) -> Step:
-        """Do one step; `nowhere`: nothing is copied any more."""
+        """Do one step; `nowhere`: nothing more is copied."""
         assert self._reclaim is not None
         target = None if nowhere else to or self.target
         return self._reclaim.step(end, copy_bytes, terms, target, NOW_MS)
