@@ -128,6 +128,7 @@ class Cache:
         *,
         content_type: bytes = b"",
         content_encoding: bytes = b"",
+        cache_control: bytes = b"",
         expires_ms: int = 0,
     ) -> Record:
         """
@@ -141,6 +142,7 @@ class Cache:
             value,
             content_type=content_type,
             content_encoding=content_encoding,
+            cache_control=cache_control,
             expires_ms=expires_ms,
         )
         if self._hot.may_hold(key):

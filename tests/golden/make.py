@@ -89,6 +89,24 @@ def make_healthy(directory: Path, before_stop: Path, randbits: mock.Mock) -> Non
     (directory / "LOCK").unlink()
 
 
+@mock.patch("secrets.randbits")
+def make_directives(directory: Path, randbits: mock.Mock) -> None:
+    """Create a stopped store with a value that has cache directives."""
+    randbits.side_effect = random_numbers()
+    store = open_store(directory)
+    store.put(
+        b"tile.pbf",
+        b"\x1a\x0a",
+        content_type=b"application/x-protobuf",
+        content_encoding=b"gzip",
+        cache_control=b"public, immutable",
+        expires_ms=NOW_MS + 60_000,
+    )
+    store.put(b"plain", b"value")
+    store.close()
+    (directory / "LOCK").unlink()
+
+
 def open_rings(directory: Path) -> Store:
     """Open a store with two rings."""
     return Store.open(
@@ -169,6 +187,7 @@ def make_all(target: Path) -> None:
     """Create the healthy directories and damaged copies of them."""
     target.mkdir(exist_ok=True)
     make_all_rings(target)
+    make_directives(target / "directives")
     healthy, meta = target / "healthy", target / "META.txt"
     make_healthy(healthy, meta)
     for name in ("no_index", "no_meta", "torn_tail", "bit_rot"):

@@ -89,6 +89,22 @@ def test_metadata_of_a_value_is_read(tmp_path: Path) -> None:
     store.close()
 
 
+def test_cache_directives_of_a_value_are_read(tmp_path: Path) -> None:
+    """They are between the content encoding and the key."""
+    shutil.copytree(GOLDEN / "directives", tmp_path / "directives")
+    store = open_store(
+        tmp_path / "directives", volume_size=2048, volume_num=3, clock=FakeClock()
+    )
+    tile, plain = store.get(b"tile.pbf"), store.get(b"plain")
+    assert tile is not None
+    assert plain is not None
+    assert (tile.value, tile.content_encoding) == (b"\x1a\x0a", b"gzip")
+    assert tile.content_type == b"application/x-protobuf"
+    assert (tile.cache_control, plain.cache_control) == (b"public, immutable", b"")
+    assert (tile.expires_ms, plain.value) == (NOW_MS + 60_000, b"value")
+    store.close()
+
+
 def test_value_expires_at_its_time(tmp_path: Path) -> None:
     """The time of expiry is that on the disk."""
     shutil.copytree(GOLDEN / "healthy", tmp_path / "healthy")

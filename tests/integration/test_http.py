@@ -74,7 +74,7 @@ def settled(ports: dict[str, int]) -> str:
 
 
 def test_hit_has_the_headers_of_a_cache(port: int, settled: str) -> None:
-    """Tag, dates, type, length, ranges, age; the same for HEAD."""
+    """Tag, dates, type, length, ranges, what browsers may do; the same for HEAD."""
     reply = exchange(port, "GET", settled)
     assert (reply.status, reply.body) == (200, b"0123456789")
     for method in ("GET", "HEAD"):
@@ -84,7 +84,10 @@ def test_hit_has_the_headers_of_a_cache(port: int, settled: str) -> None:
         assert headers["Content-Type"] == "application/octet-stream"
         assert headers["Content-Length"] == "10"
         assert headers["Accept-Ranges"] == "bytes"
-        assert 0 <= int(headers["Age"]) < 60
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Content-Security-Policy"] == "sandbox"
+        assert headers["Cache-Control"] == "no-cache"
+        assert "Age" not in headers
         modified = parsedate_to_datetime(headers["Last-Modified"])
         assert modified <= parsedate_to_datetime(headers["Date"])
 
@@ -262,11 +265,61 @@ def test_expired_file_is_a_miss(port: int) -> None:
     wait_until(is_gone, "the end of its second")
     *before, after = replies
     for reply in before:
-        assert reply.headers["Cache-Control"] in {"max-age=0", "max-age=1"}
+        assert reply.headers["Cache-Control"] in {
+            "max-age=0, public",
+            "max-age=1, public",
+        }
     assert (after.status, after.headers["X-Cache"]) == (404, "MISS")
     assert exchange(port, "DELETE", "/short").status == 404
-    exchange(port, "PUT", "/short", b"v", f"Expires: {LONG_AGO}")
-    assert exchange(port, "HEAD", "/short").status == 404
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Expires: 0",
+        "Expires: -1",
+        f"Expires: {LONG_AGO}",
+        "Cache-Control: max-age=0",
+        "Cache-Control: max-age=0\nExpires: 0\nPragma: no-cache",
+    ],
+)
+def test_upload_with_a_lifetime_that_is_over_can_be_read_back(
+    port: int, header: str
+) -> None:
+    """Real clients send these with every request."""
+    path = "/over"
+    assert exchange(port, "PUT", path, b"v", header).status == 200
+    reply = exchange(port, "GET", path)
+    assert (reply.status, reply.body) == (200, b"v")
+    assert reply.headers["Cache-Control"] == "no-cache"
+    assert exchange(port, "DELETE", path).status == 200
+
+
+def test_directives_are_returned_with_what_remains_of_the_lifetime(port: int) -> None:
+    """Without Age, which caches would subtract from it once more."""
+    sent = "Cache-Control: max-age=3600, public\nCache-Control: immutable"
+    exchange(port, "PUT", "/tile", b"v", sent)
+    for method in ("GET", "HEAD"):
+        headers = exchange(port, method, "/tile").headers
+        age, *others = headers["Cache-Control"].split(", ")
+        assert others == ["public", "immutable"]
+        assert 3590 <= int(age.removeprefix("max-age=")) <= 3600
+        assert "Age" not in headers
+
+
+def test_stored_page_is_sandboxed(port: int) -> None:
+    """Whole, in part and unchanged; its script must not run on this origin."""
+    exchange(port, "PUT", "/x.html", b"<script>1</script>", "Content-Type: text/html")
+    tag = exchange(port, "GET", "/x.html").headers["ETag"]
+    for headers, status in (
+        ("", 200),
+        ("Range: bytes=0-3", 206),
+        (f"If-None-Match: {tag}", 304),
+    ):
+        reply = exchange(port, "GET", "/x.html", headers=headers)
+        assert reply.status == status
+        assert reply.headers["Content-Security-Policy"] == "sandbox"
+        assert reply.headers["X-Content-Type-Options"] == "nosniff"
 
 
 @pytest.mark.parametrize(

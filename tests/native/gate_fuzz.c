@@ -390,6 +390,7 @@ static void add_item(unsigned number, vc_writer *writer, const vc_calls *calls, 
     item *to = &items[number];
     const char *type = number % 3 ? "" : "text/x-test; a=b";
     const char *encoding = number % 5 ? "" : "gzip";
+    const char *directives = number % 3 ? "" : "public, immutable";
     bool is_odd = number % 4 == 0;
     int64_t now_ms = vc_clock_now(&store_clock) / 1000;
     to->is_plain = true;
@@ -407,6 +408,7 @@ static void add_item(unsigned number, vc_writer *writer, const vc_calls *calls, 
         .key_length = (uint16_t)strlen(to->key),
         .type_length = (uint8_t)strlen(type),
         .encoding_length = (uint8_t)strlen(encoding),
+        .cache_length = (uint8_t)strlen(directives),
         .length = to->length,
         .stored_us = (uint64_t)vc_clock_next(&store_clock),
     };
@@ -415,8 +417,8 @@ static void add_item(unsigned number, vc_writer *writer, const vc_calls *calls, 
     if (number == 22) record.length = LARGE_BYTES, to->value = zeros;
     if (number == 22 || number == 23 || number == 5 || number == 21) to->is_plain = false;
     CHECK(vc_writer_append(writer, calls, &record, (const uint8_t *)type,
-                           (const uint8_t *)encoding, (const uint8_t *)to->key,
-                           (const uint8_t *)to->value, false) == VC_OK);
+                           (const uint8_t *)encoding, (const uint8_t *)directives,
+                           (const uint8_t *)to->key, (const uint8_t *)to->value, false) == VC_OK);
     vc_core_put(core, slot, (const uint8_t *)to->key, record.key_length, &record, 0);
     if (number == 23) volume[record.offset + record.prefix] ^= 1;
 }

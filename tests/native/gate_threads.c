@@ -214,8 +214,8 @@ static void write_version(uint32_t key) {
     vc_status status;
     do {
         status = vc_writer_append(&writing.writer, &writing.calls, &record,
-                                  (const uint8_t *)"text/plain", NULL, (const uint8_t *)name,
-                                  value, false);
+                                  (const uint8_t *)"text/plain", NULL, NULL,
+                                  (const uint8_t *)name, value, false);
         if (status == VC_NO_ROOM) start_volume();
     } while (status == VC_NO_ROOM);
     CHECK(status == VC_OK);

@@ -38,7 +38,7 @@ enum {
     AT_OFFSET = 32,
     AT_RECORD_VOLUME = 56,
     AT_KIND = 58,
-    AT_ZERO_BYTE = 59,
+    AT_CACHE_LENGTH = 59,
 };
 
 /* A volume, and what becomes of the next read of it. */
@@ -89,6 +89,13 @@ static void set(uint8_t *data, int bytes, uint64_t number)
         data[i] = (uint8_t)number;
 }
 
+/* Bytes of content type, content encoding and cache directives. */
+static size_t types_of(const uint8_t *record)
+{
+    return (size_t)record[AT_TYPE_LENGTH] + record[AT_ENCODING_LENGTH]
+        + record[AT_CACHE_LENGTH];
+}
+
 /* --- System calls -------------------------------------------------------------------- */
 
 static ssize_t fake_preadv(void *context, int fd, const struct iovec *parts, int count,
@@ -135,7 +142,7 @@ static verdict judge(const uint8_t *at, size_t left, uint64_t salt, uint16_t vol
     if (left <= VC_OVERHEAD_BYTES)
         return found;
     uint64_t key_length = get(at + AT_KEY_LENGTH, 2);
-    found.prefix = VC_OVERHEAD_BYTES + key_length + at[AT_TYPE_LENGTH] + at[AT_ENCODING_LENGTH];
+    found.prefix = VC_OVERHEAD_BYTES + key_length + types_of(at);
     found.size = found.prefix + get(at + AT_LENGTH, 4);
     found.has_prefix = !memcmp(at, "VLR\2", 4) && get(at + AT_RECORD_SALT, 8) == salt
         && found.prefix <= left && key_length && get(at + AT_OFFSET, 8) == offset
@@ -150,12 +157,12 @@ static verdict judge(const uint8_t *at, size_t left, uint64_t salt, uint16_t vol
 static void check_encoding(const uint8_t *at, uint64_t salt, const vc_record *record)
 {
     uint8_t *again = allocated(record->prefix);
-    CHECK(vc_record_encode(again, salt, record, record->type,
-                           record->type + record->type_length, record->key)
+    const uint8_t *encoding = record->type + record->type_length;
+    CHECK(vc_record_encode(again, salt, record, record->type, encoding,
+                           encoding + record->encoding_length, record->key)
           == record->prefix);
-    if (get(at + AT_ZERO, 4) || at[AT_ZERO_BYTE]) {
+    if (get(at + AT_ZERO, 4)) {
         /* They are ignored, so that later versions may use them; we write zeros. */
-        again[AT_ZERO_BYTE] = at[AT_ZERO_BYTE];
         memcpy(again + AT_ZERO, at + AT_ZERO, 4);
         set(again + record->prefix - 4, 4, vc_crc32c(0, again, record->prefix - 4));
     }
@@ -182,7 +189,7 @@ static void check_decode(const uint8_t *at, size_t left, uint64_t salt, uint16_t
     CHECK(record.size == record.prefix + (uint64_t)record.length);
     CHECK(record.offset == offset && record.volume == volume && record.key_length);
     CHECK(record.type == at + VC_FIXED_BYTES);
-    CHECK(record.key == record.type + record.type_length + record.encoding_length);
+    CHECK(record.key == record.type + types_of(at));
     CHECK(record.key + record.key_length + 4 == at + record.prefix);
     check_encoding(at, salt, &record);
 }
@@ -219,8 +226,7 @@ static void check_value(const wanted *w, const vc_record *record, const uint8_t 
     CHECK(w->right.is_intact && !at[AT_KIND]);
     CHECK(record->size == w->right.size && record->size <= got);
     CHECK(record->key_length == w->key_length && !memcmp(record->key, w->key, w->key_length));
-    CHECK(!memcmp(record->type, at + VC_FIXED_BYTES,
-                  (size_t)record->type_length + record->encoding_length));
+    CHECK(!memcmp(record->type, at + VC_FIXED_BYTES, types_of(at)));
     CHECK(!memcmp(value, at + record->prefix, record->length));
 }
 
@@ -247,8 +253,7 @@ static vc_status read_once(const wanted *w, const vc_lookup *at, uint64_t *state
         && got >= w->right.size;
     if (is_ours && !(is_apart && w->right.prefix < split)) {
         const uint8_t *start = w->from->data + w->offset;
-        size_t before = VC_FIXED_BYTES + (size_t)start[AT_TYPE_LENGTH]
-            + start[AT_ENCODING_LENGTH];
+        size_t before = VC_FIXED_BYTES + types_of(start);
         bool is_key = get(start + AT_KEY_LENGTH, 2) == w->key_length
             && !memcmp(start + before, w->key, w->key_length);
         /* Of another key, the prefix may be longer than `head`. */
@@ -274,7 +279,7 @@ static void check_read(vc_core *core, disk *from, uint64_t salt, uint16_t volume
         w.key = other;
         w.key_length = 1 + next_random(state) % (i % 2 ? 8 : VC_KEY_BYTES_MAX - 1);
         if (w.right.has_prefix && i < 4) {
-            w.key = at + VC_FIXED_BYTES + at[AT_TYPE_LENGTH] + at[AT_ENCODING_LENGTH];
+            w.key = at + VC_FIXED_BYTES + types_of(at);
             w.key_length = get(at + AT_KEY_LENGTH, 2);
         }
         uint64_t size = w.right.size ? w.right.size : 100;
@@ -338,23 +343,21 @@ static void check_positions(vc_core *core, const uint8_t *data, uint64_t end)
     int count = 0;
     for (uint64_t at = VC_VOLUME_HEADER_BYTES; at < end && count < RECORDS_MAX; count++) {
         starts[count] = at;
-        at += VC_OVERHEAD_BYTES + get(data + at + AT_KEY_LENGTH, 2) + data[at + AT_TYPE_LENGTH]
-            + data[at + AT_ENCODING_LENGTH] + get(data + at + AT_LENGTH, 4);
+        at += VC_OVERHEAD_BYTES + get(data + at + AT_KEY_LENGTH, 2) + types_of(data + at)
+            + get(data + at + AT_LENGTH, 4);
         if (at < end && count == RECORDS_MAX - 1)
             return;         /* too many: a later one may be of the same key */
     }
     for (int i = 0; i < count; i++) {
         const uint8_t *one = data + starts[i];
-        const uint8_t *key = one + VC_FIXED_BYTES + one[AT_TYPE_LENGTH]
-            + one[AT_ENCODING_LENGTH];
+        const uint8_t *key = one + VC_FIXED_BYTES + types_of(one);
         size_t length = get(one + AT_KEY_LENGTH, 2);
         uint64_t last = 0;
         bool is_deleted = false;
         for (int j = i; j < count; j++) {
             const uint8_t *two = data + starts[j];
             if (get(two + AT_KEY_LENGTH, 2) == length
-                && !memcmp(two + VC_FIXED_BYTES + two[AT_TYPE_LENGTH]
-                               + two[AT_ENCODING_LENGTH], key, length)) {
+                && !memcmp(two + VC_FIXED_BYTES + types_of(two), key, length)) {
                 last = starts[j];
                 is_deleted = two[AT_KIND];
             }
@@ -374,7 +377,7 @@ static void check_lookup(vc_core *core, disk *from, uint64_t salt, uint16_t volu
     w.right = judge(at, from->length - offset, salt, volume, offset);
     if (!w.right.is_intact || at[AT_KIND])
         return;
-    w.key = at + VC_FIXED_BYTES + at[AT_TYPE_LENGTH] + at[AT_ENCODING_LENGTH];
+    w.key = at + VC_FIXED_BYTES + types_of(at);
     w.key_length = get(at + AT_KEY_LENGTH, 2);
     vc_lookup lookup;
     if (!vc_core_lookup(core, w.key, w.key_length, &lookup))
@@ -441,12 +444,11 @@ static void fix_records(uint8_t *data, size_t length, uint64_t *state)
         set(one + AT_RECORD_VOLUME, 2, volume);
         if (next_random(state) % 4) {
             one[AT_KIND] &= 1;
-            one[AT_ZERO_BYTE] = 0;
+            one[AT_CACHE_LENGTH] = 0;
         }
-        size_t prefix = VC_OVERHEAD_BYTES + get(one + AT_KEY_LENGTH, 2) + one[AT_TYPE_LENGTH]
-            + one[AT_ENCODING_LENGTH];
+        size_t prefix = VC_OVERHEAD_BYTES + get(one + AT_KEY_LENGTH, 2) + types_of(one);
         if (prefix > left) {
-            one[AT_TYPE_LENGTH] = one[AT_ENCODING_LENGTH] = 0;
+            one[AT_TYPE_LENGTH] = one[AT_ENCODING_LENGTH] = one[AT_CACHE_LENGTH] = 0;
             set(one + AT_KEY_LENGTH, 2, 1 + get(one + AT_KEY_LENGTH, 2)
                                             % (left - VC_OVERHEAD_BYTES));
             prefix = VC_OVERHEAD_BYTES + get(one + AT_KEY_LENGTH, 2);
@@ -511,17 +513,18 @@ static void add_record(sample *file, uint64_t *state)
         .kind = dice >> 20 & 7 ? 0 : 1,
         .type_length = (uint8_t)(dice >> 23 & 1 ? dice >> 24 : 0),
         .encoding_length = (uint8_t)(dice >> 32 & 1 ? dice >> 33 : 0),
+        .cache_length = (uint8_t)(dice >> 41 & 3 ? 0 : dice >> 43),
     };
     record.length = (uint32_t)(record.kind ? 0 : (dice >> 40) % (dice >> 60 ? 300 : 30000));
     record.checksum = vc_crc32c(0, bytes + 8, record.length);
-    size_t types = (size_t)record.type_length + record.encoding_length;
+    size_t types = (size_t)vc_record_types(&record);
     if (file->length + VC_OVERHEAD_BYTES + types + record.key_length + record.length > BYTES_MAX)
         return;
     bytes[0] = (uint8_t)(dice % 3);     /* the key begins with it: some are equal */
     memset(bytes + 1, 'k', 7);
     record.checksum = vc_crc32c(0, bytes + 8, record.length);
     file->length += vc_record_encode(file->data + file->length, get(file->data + AT_SALT, 8),
-                                     &record, bytes + 70, bytes + 400, bytes);
+                                     &record, bytes + 70, bytes + 400, bytes + 700, bytes);
     memcpy(file->data + file->length, bytes + 8, record.length);
     file->length += record.length;
 }

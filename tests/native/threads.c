@@ -100,6 +100,10 @@ static uint8_t encoding_length(uint32_t key, uint32_t version) {
     return (uint8_t)((nature(key, version) >> 50) % 4);
 }
 
+static uint8_t cache_length(uint32_t key, uint32_t version) {
+    return (uint8_t)((nature(key, version) >> 53) % 5);
+}
+
 /* Fill with bytes of which each 8 depend on key, version and place. */
 static void make_bytes(uint8_t *out, uint32_t length, uint32_t key, uint32_t version) {
     uint64_t start = nature(key, version);
@@ -227,6 +231,7 @@ static void write_version(writing *w, uint32_t key) {
         record.length = value_length(key, version);
         record.type_length = type_length(key, version);
         record.encoding_length = encoding_length(key, version);
+        record.cache_length = cache_length(key, version);
     }
     make_bytes(value, record.length, key, version);
     make_bytes(type, record.type_length, key, version);
@@ -234,13 +239,14 @@ static void write_version(writing *w, uint32_t key) {
     vc_status status;
     do {
         status = vc_writer_append(&w->writer, &w->calls, &record, type,
-                                  (const uint8_t *)"abcd", name, value, false);
+                                  (const uint8_t *)"abcd", (const uint8_t *)"efghi", name,
+                                  value, false);
         if (status == VC_NO_ROOM) start_volume(w);
     } while (status == VC_NO_ROOM);
     CHECK(status == VC_OK);
     uint64_t fingerprint = vc_core_fingerprint(core, name, name_length);
     uint32_t slot = w->slots[w->turn % VOLUMES];
-    int types = record.type_length + record.encoding_length;
+    int types = vc_record_types(&record);
     if (is_put)
         CHECK(vc_core_set(core, fingerprint, slot, record.offset, record.size,
                           version % 3 ? VC_TYPES_UNKNOWN : types));
@@ -284,7 +290,10 @@ static void check_value(const vc_lookup *at, const vc_record *record, const uint
     CHECK(record->offset == at->offset && record->volume == at->volume);
     make_bytes(expected, record->type_length, key, version);
     CHECK(!memcmp(record->type, expected, record->type_length));
-    CHECK(!memcmp(record->type + record->type_length, "abcd", record->encoding_length));
+    const uint8_t *encoding = record->type + record->type_length;
+    CHECK(!memcmp(encoding, "abcd", record->encoding_length));
+    CHECK(record->cache_length == cache_length(key, version));
+    CHECK(!memcmp(encoding + record->encoding_length, "efghi", record->cache_length));
     make_bytes(expected, record->length, key, version);
     CHECK(!memcmp(value, expected, record->length));
 }

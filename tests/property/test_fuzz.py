@@ -43,7 +43,7 @@ pytestmark = pytest.mark.property
 STORE_ID = 7
 USE = VolumeUse(volume=0, seq=1, ring=Ring.MAIN, salt=5)
 VOLUME = volume_identity(USE.volume, USE.salt)
-RECORD = encode_record(VOLUME, 64, 5, 0, b"t", b"", b"k", 0, 0)
+RECORD = encode_record(VOLUME, 64, 5, 0, b"t", b"", b"", b"k", 0, 0)
 USES = st.builds(
     VolumeUse, st.just(0), st.integers(1, 3), st.just(Ring.MAIN), st.integers(5, 6)
 )

@@ -197,6 +197,7 @@ class StoreMachine(Twins):
         size=sizes,
         content_type=texts,
         encoding=texts,
+        directives=texts,
         life_ms=lives_ms,
         flags=st.sampled_from([0, 1, 2**32 - 1]),
     )
@@ -207,6 +208,7 @@ class StoreMachine(Twins):
         size: int,
         content_type: bytes,
         encoding: bytes,
+        directives: bytes,
         life_ms: int,
         flags: int,
     ) -> None:
@@ -219,6 +221,7 @@ class StoreMachine(Twins):
             value,
             content_type=content_type,
             content_encoding=encoding,
+            cache_control=directives,
             expires_ms=life_ms and now_ms + life_ms,
             flags=flags,
         )
@@ -647,6 +650,7 @@ writer_steps = st.lists(
             st.just("append"),
             st.one_of(keys, st.just(b"k" * 65_535)),
             st.one_of(sizes, st.integers(3900, 4200)),
+            texts,
             texts,
             texts,
             st.integers(0, 2**64 - 1),

@@ -56,6 +56,7 @@ class FakeCache:
         *,
         content_type: bytes = b"",
         content_encoding: bytes = b"",
+        cache_control: bytes = b"",
         expires_ms: int = 0,
     ) -> Record:
         """Store a value after the previous one, which has another time."""
@@ -66,6 +67,7 @@ class FakeCache:
             value=value,
             content_type=content_type,
             content_encoding=content_encoding,
+            cache_control=cache_control,
             stored_us=self._stored_us,
             expires_ms=expires_ms,
             flags=0,

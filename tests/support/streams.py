@@ -739,7 +739,7 @@ def is_refusal(answer: Answer, method: bytes) -> bool:
 # --- The oracle ------------------------------------------------------------------------
 
 # These tell the time, or count what the instance has done.
-_VOLATILE: Final = ("Date", "Age", "Last-Modified", "Connection")
+_VOLATILE: Final = ("Date", "Last-Modified", "Connection")
 _MAX_AGE: Final = re.compile(r"max-age=\d+")
 _STORED: Final = re.compile(r'"[0-9a-f]+-')
 _TIMES: Final = re.compile(

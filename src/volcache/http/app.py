@@ -40,7 +40,12 @@ from volcache.http.responses import (
     text_response,
 )
 from volcache.http.slow_log import SlowLog
-from volcache.http.upload import TtlPolicy, read_content_headers, read_value
+from volcache.http.upload import (
+    TtlPolicy,
+    read_cache_directives,
+    read_content_headers,
+    read_value,
+)
 from volcache.keys import RESERVED_PREFIX, parse_key
 from volcache.monitoring.requests import SAMPLE_MASK, RequestStats
 
@@ -251,6 +256,7 @@ class App:
         key = parse_key(path, self.limits.key_size)
         value = read_value(environ, self.limits.value_size)
         content_type, content_encoding = read_content_headers(environ)
+        cache_control = read_cache_directives(environ)
         expires_ms = self._ttl.expires_ms(environ, self._clock() // _NS_PER_MS)
         if expires_ms:
             expires_ms = self.cache.expiry_of(expires_ms)
@@ -262,6 +268,7 @@ class App:
             value,
             content_type=content_type,
             content_encoding=content_encoding,
+            cache_control=cache_control,
             expires_ms=expires_ms,
         )
         self.stats.bytes_in += len(value)

@@ -65,7 +65,14 @@ ERROR_STATUS: Final[Mapping[type[BaseException], HTTPStatus]] = {
 }
 
 _TEXT_TYPE: Final = ("Content-Type", "text/plain; charset=utf-8")
-_ACCEPT_RANGES: Final = ("Accept-Ranges", "bytes")
+# What is stored must never run as a page or a script of this origin.
+_VALUE_HEADERS: Final = (
+    ("Accept-Ranges", "bytes"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Content-Security-Policy", "sandbox"),
+)
+# A client that is told nothing may guess a lifetime from Last-Modified: RFC 9111, 4.2.2.
+_NO_LIFETIME: Final = ("Cache-Control", "no-cache")
 
 # Misses are as frequent as hits, so their text is encoded once.
 _MISS_TEXT: Final = b"no value is stored under this key\n"
@@ -79,7 +86,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_MAX: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH).days
 _MINUTES_KEPT_MAX: Final = 24 * 60
 _DATES_KEPT_MAX: Final = 50_000  # About 10 MiB.
-_AGES_KEPT_MAX: Final = 50_000
 _TYPES_KEPT_MAX: Final = 1_000
 # The names in an HTTP date are English; those of strftime depend on the locale.
 _WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -172,8 +178,8 @@ class ValueHeaders:
     """
     Builds the headers of stored values.
 
-    Keeps the headers that many responses share: dates and ages to the second, and content
-    types. Formatting a date takes longer than all other headers together.
+    Keeps the headers that many responses share: dates to the second, and content types.
+    Formatting a date takes longer than all other headers together.
     """
 
     def __init__(
@@ -191,12 +197,11 @@ class ValueHeaders:
         self.second = 0  # of `date`, since the epoch
         self.date = ("Date", "")
         self._last_modified: dict[int, tuple[str, str]] = {}
-        self._ages: dict[int, tuple[str, str]] = {}
         self._types: dict[bytes, tuple[str, str]] = {}
 
     def update(self) -> int:
         """
-        Set `date`, and the time that ages refer to, to the present second.
+        Set `date` to the present second.
 
         Returns:
             How many nanoseconds the second still lasts.
@@ -215,6 +220,7 @@ class ValueHeaders:
             _value,
             content_type,
             content_encoding,
+            cache_control,
             stored_us,
             expires_ms,
             _flags,
@@ -226,9 +232,7 @@ class ValueHeaders:
             source,
         ) = record
         # `modified_of`, written out: the call would take 0.1 us.
-        stored = stored_us // 1_000_000
-        modified = stored + 1
-        age = self.second - stored
+        modified = stored_us // 1_000_000 + 1
         headers = [
             ("X-Position", f"{volume},{offset},{size}"),
             ("X-Cache", source),
@@ -237,8 +241,7 @@ class ValueHeaders:
             if content_type
             else (guess_type_header(key) if b"." in key else DEFAULT_TYPE_HEADER),
             ("Content-Length", str(length)),
-            self._ages.get(age) or self._new_age(age),
-            _ACCEPT_RANGES,
+            *_VALUE_HEADERS,
         ]
         if modified <= self.second:
             headers.append(
@@ -246,10 +249,19 @@ class ValueHeaders:
             )
         if content_encoding:
             headers.append(("Content-Encoding", content_encoding.decode("latin-1")))
+        if expires_ms or cache_control:
+            headers.append(self._cache_control(expires_ms, cache_control))
+        else:
+            headers.append(_NO_LIFETIME)
+        return headers
+
+    def _cache_control(self, expires_ms: int, directives: bytes) -> tuple[str, str]:
+        """Return the directives of the upload, with the rest of the lifetime."""
+        text = directives.decode("latin-1")
         if expires_ms:
             left = self._remaining_ms(expires_ms) // 1000
-            headers.append(("Cache-Control", f"max-age={left}"))
-        return headers
+            text = f"max-age={left}, {text}" if text else f"max-age={left}"
+        return "Cache-Control", text
 
     def _new_type(self, content_type: bytes) -> tuple[str, str]:
         if len(self._types) >= _TYPES_KEPT_MAX:
@@ -263,14 +275,6 @@ class ValueHeaders:
             self._last_modified.clear()
         header = ("Last-Modified", format_date(second))
         self._last_modified[second] = header
-        return header
-
-    def _new_age(self, seconds: int) -> tuple[str, str]:
-        if len(self._ages) >= _AGES_KEPT_MAX:
-            self._ages.clear()
-        # Negative if the clock was set back since the value was stored.
-        header = ("Age", str(max(seconds, 0)))
-        self._ages[seconds] = header
         return header
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # The longest headers a PUT may store, in bytes. A record has room for 255 bytes of each.
 UPLOAD_CONTENT_TYPE_MAX: Final = 255
 UPLOAD_CONTENT_ENCODING_MAX: Final = 64
+UPLOAD_CACHE_DIRECTIVES_MAX: Final = 255
 # A longer max-age counts as 68 years, as RFC 9111 section 1.2.2 recommends.
 MAX_AGE_SECONDS_MAX: Final = 2**31
 # The latest date that Expires may name, in the year 2514: what is later counts as this.
@@ -27,6 +28,15 @@ _EXPIRES_SECONDS_MAX: Final = 8 * MAX_AGE_SECONDS_MAX
 
 _MAX_AGE: Final = re.compile(r'(?:^|[\s,;])max-age\s*=\s*"?([^\s,;"]*)', re.IGNORECASE)
 _DIGITS_MAX: Final = 10
+# A directive and its argument, a token or a quoted string: RFC 9111, 5.2. What is between
+# them is not looked at, since bjoern may join repeated headers without a comma.
+_DIRECTIVE: Final = re.compile(
+    r"([A-Za-z][A-Za-z0-9-]*)"
+    r"(?:\s*=\s*(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+|\"(?:[ !#-\[\]-~]|\\[ -~])*\"))?"
+)
+# The lifetime is returned as what is left of it. One for shared caches alone would be
+# returned undiminished, so it is not.
+_LIFETIMES: Final = frozenset({"max-age", "s-maxage"})
 
 
 class LengthRequiredError(ClientError):
@@ -98,6 +108,20 @@ def read_content_headers(environ: WSGIEnvironment) -> tuple[bytes, bytes]:
     )
 
 
+def read_cache_directives(environ: WSGIEnvironment) -> bytes:
+    """
+    Return the directives in Cache-Control of a PUT except its lifetime; empty if none.
+
+    Raises:
+        BadHeaderError: They are too long to be stored.
+    """
+    found = _DIRECTIVE.finditer(environ.get("HTTP_CACHE_CONTROL", ""))
+    kept = [one[0] for one in found if one[1].lower() not in _LIFETIMES]
+    return _encode(
+        "Cache-Control", ", ".join(dict.fromkeys(kept)), UPLOAD_CACHE_DIRECTIVES_MAX
+    )
+
+
 def _encode(name: str, value: str, size_max: int) -> bytes:
     """Return a header's value as bytes; raise `BadHeaderError` if it is not safe."""
     if len(value) > size_max:
@@ -137,7 +161,8 @@ class TtlPolicy:
         Return when an upload expires, in milliseconds since the epoch; 0 = never.
 
         `max-age` of Cache-Control takes precedence over Expires, and the first of
-        several takes precedence over the others.
+        several takes precedence over the others. A lifetime that is over already counts
+        as none: real clients send `max-age=0` or `Expires: 0` with every request.
 
         Args:
             environ: The request.
@@ -165,15 +190,19 @@ def _requested_end(
     """Return when an upload asks to expire, in milliseconds; None if it does not."""
     found = _MAX_AGE.search(cache_control) if cache_control else None
     if found is not None:
-        return now_ms + _parse_seconds(found[1]) * 1000
-    if not expires:
-        return None
-    date = parse_date(expires)
+        seconds = _parse_seconds(found[1])
+        return now_ms + seconds * 1000 if seconds else None
     # An invalid date, such as 0, is in the past: RFC 9111 section 5.3.
-    return now_ms if date is None else min(max(date, 1), _EXPIRES_SECONDS_MAX) * 1000
+    date = parse_date(expires) if expires else None
+    if date is None or date * 1000 <= now_ms:
+        return None
+    return min(date, _EXPIRES_SECONDS_MAX) * 1000
 
 
 def _parse_seconds(text: str) -> int:
+    """Return a number of seconds; 0 for a negative one."""
+    if text[:1] == "-" and text[1:].isascii() and text[1:].isdigit():
+        return 0
     if not (text.isascii() and text.isdigit()):
         raise BadHeaderError(
             "Cache-Control: max-age is not a number; allowed is max-age=SECONDS"

@@ -59,21 +59,22 @@ _V1_HEADER_BYTES: Final = 48  # in format version 1, before its checksum
 #  48  8  time it expires, milliseconds since the epoch; 0 = never
 #  56  2  volume id
 #  58  1  kind: 0 = value, 1 = tombstone
-#  59  1  zero
-#  60  .  content type, content encoding, key
+#  59  1  cache directives length
+#  60  .  content type, content encoding, cache directives, key
 #   .  4  CRC-32C of all bytes before
 #   .  .  value
 _IDENTITY: Final = Struct("<3sBQ")
-_FIELDS: Final = Struct("<HBBIII4xQQQHBx")
+_FIELDS: Final = Struct("<HBBIII4xQQQHBB")
 _RECORD_MAGIC: Final = b"VLR"
-# The fixed part for the path of a request: the identity as bytes, the two short lengths
-# as one number, which is 0 for most records, and volume id with kind.
+# The fixed part for the path of a request: the identity as bytes, two short lengths as one
+# number, which is 0 for most records, and volume id with kind.
 _READ_FIELDS: Final = Struct("<12sHHIII4xQQQI")
 IDENTITY_BYTES: Final = 12
 FIXED_BYTES: Final = 60
 _OFFSET_AT: Final = 32
 _CHECKSUM_BYTES: Final = 4
 _TOMBSTONE: Final = 1
+_KIND_MAX: Final = 2**24 - 1  # volume id with kind, without the length above them
 # The CRC-32C of any bytes followed by their own CRC-32C.
 _CHECKED: Final = 0x48674BC7
 _POLYNOMIAL: Final = 0x82F63B78  # of CRC-32C, reflected
@@ -95,9 +96,9 @@ VOLUME_ID_MAX: Final = 2**16 - 1
 SEQ_MAX: Final = 2**47 - 1  # 44 years at 100,000 rotations per second
 KEY_BYTES_MAX: Final = 2**16 - 1
 VALUE_BYTES_MAX: Final = 2**30
-_TYPE_AND_ENCODING_BYTES_MAX: Final = 255 + 255  # One byte each for their lengths.
+_TYPES_BYTES_MAX: Final = 3 * 255  # One byte for each of their lengths.
 # The longest header part of a record, without the key and with the longest key.
-HEADER_BYTES_MAX: Final = RECORD_OVERHEAD_BYTES + _TYPE_AND_ENCODING_BYTES_MAX
+HEADER_BYTES_MAX: Final = RECORD_OVERHEAD_BYTES + _TYPES_BYTES_MAX
 RECORD_PREFIX_BYTES_MAX: Final = HEADER_BYTES_MAX + KEY_BYTES_MAX
 # Longer header parts are not corrected: one attempt for each bit would take too long.
 _CORRECTED_BYTES_MAX: Final = 4096
@@ -171,6 +172,7 @@ class Record(NamedTuple):
     value: bytes
     content_type: bytes
     content_encoding: bytes
+    cache_control: bytes  # directives of the upload, without its lifetime
     stored_us: int
     expires_ms: int
     flags: int
@@ -183,7 +185,9 @@ class Record(NamedTuple):
 
 
 # The fields of a `Record`, in their order.
-RecordFields = tuple[bytes, bytes, bytes, int, int, int, int, int, int, int, int, str]
+RecordFields = tuple[
+    bytes, bytes, bytes, bytes, int, int, int, int, int, int, int, int, str
+]
 
 # `new_record(Record, fields)` is Record(*fields) without a Python call: 0.3 us less.
 new_record = tuple.__new__
@@ -202,6 +206,7 @@ class RecordHeader(NamedTuple):
     tombstone: bool
     content_type: bytes
     content_encoding: bytes
+    cache_control: bytes
     value_start: int  # from the beginning of the record
     size: int
 
@@ -278,6 +283,7 @@ def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
     expires_ms: int,
     content_type: bytes,
     content_encoding: bytes,
+    cache_control: bytes,
     key: bytes,
     length: int,
     checksum: int,
@@ -298,8 +304,9 @@ def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
         expires_ms,
         volume,
         kind,
+        len(cache_control),
     )
-    checked = prefix + fields + content_type + content_encoding + key
+    checked = prefix + fields + content_type + content_encoding + cache_control + key
     return checked + _CHECKSUM.pack(crc32c(checked))
 
 
@@ -312,6 +319,7 @@ def encode_tombstone(
         offset,
         stored_us,
         0,
+        b"",
         b"",
         b"",
         key,
@@ -359,12 +367,14 @@ def decode_record(
     if found != prefix:
         raise DamagedRecordError(_explain(data, prefix), volume, offset)
     key_start = FIXED_BYTES
-    content_type = content_encoding = b""
-    if lengths:
+    content_type = content_encoding = cache_control = b""
+    if lengths or kind > _KIND_MAX:
         type_end = key_start + (lengths & 0xFF)
+        encoding_end = type_end + (lengths >> 8)
         content_type = data[key_start:type_end]
-        key_start = type_end + (lengths >> 8)
-        content_encoding = data[type_end:key_start]
+        content_encoding = data[type_end:encoding_end]
+        key_start = encoding_end + (kind >> 24)
+        cache_control = data[encoding_end:key_start]
     key_end = key_start + key_length
     value_start = key_end + _CHECKSUM_BYTES
     size = value_start + length
@@ -374,7 +384,7 @@ def decode_record(
         crc32c(data[:value_start]) != _CHECKED
         or at != offset
         or not key_length
-        or kind != volume  # The upper half is 0: a value.
+        or kind & _KIND_MAX != volume  # Above the volume id is 0: a value.
     ):
         raise DamagedRecordError("header check failed", volume, offset)
     if data[key_start:key_end] != key:
@@ -388,6 +398,7 @@ def decode_record(
             value,
             content_type,
             content_encoding,
+            cache_control,
             stored_us,
             expires_ms,
             flags,
@@ -426,7 +437,7 @@ def prefix_length(data: bytes) -> int:
     if len(data) < FIXED_BYTES:
         return 0
     key_length = data[12] | data[13] << 8
-    return RECORD_OVERHEAD_BYTES + key_length + data[14] + data[15]
+    return RECORD_OVERHEAD_BYTES + key_length + data[14] + data[15] + data[59]
 
 
 def record_size(data: bytes) -> int:
@@ -466,9 +477,11 @@ def decode_header(
         expires_ms,
         volume_found,
         kind,
+        cache_length,
     ) = _FIELDS.unpack_from(data, IDENTITY_BYTES)
     type_end = FIXED_BYTES + type_length
-    key_start = type_end + encoding_length
+    encoding_end = type_end + encoding_length
+    key_start = encoding_end + cache_length
     key_end = key_start + key_length
     value_start = key_end + _CHECKSUM_BYTES
     if (
@@ -489,7 +502,8 @@ def decode_header(
         checksum,
         kind == _TOMBSTONE,
         data[FIXED_BYTES:type_end],
-        data[type_end:key_start],
+        data[type_end:encoding_end],
+        data[encoding_end:key_start],
         value_start,
         value_start + length,
     )

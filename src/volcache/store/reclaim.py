@@ -182,6 +182,7 @@ class PythonReclaim:
                 data[header.value_start : header.size],
                 header.content_type,
                 header.content_encoding,
+                header.cache_control,
                 header.stored_us,
                 header.expires_ms,
                 header.flags,

@@ -564,13 +564,14 @@ class Store:
 
     # --- Writing -------------------------------------------------------------------
 
-    def put(
+    def put(  # noqa: PLR0913 - One argument for one field.
         self,
         key: bytes,
         value: bytes,
         *,
         content_type: bytes = b"",
         content_encoding: bytes = b"",
+        cache_control: bytes = b"",
         expires_ms: int = 0,
         flags: int = 0,
     ) -> Record:
@@ -585,6 +586,7 @@ class Store:
             value: 0 bytes to what fits a volume; not copied.
             content_type: At most 255 bytes, returned unchanged.
             content_encoding: Likewise.
+            cache_control: Likewise.
             expires_ms: By `clock`, milliseconds since the epoch; 0 = never.
             flags: 32 bits of any kind, returned unchanged.
 
@@ -599,6 +601,7 @@ class Store:
             + len(key)
             + len(content_type)
             + len(content_encoding)
+            + len(cache_control)
             + length
         )
         with self._lock:
@@ -612,6 +615,7 @@ class Store:
                 value,
                 content_type=content_type,
                 content_encoding=content_encoding,
+                cache_control=cache_control,
                 stored_us=now,
                 expires_ms=expires_ms,
                 flags=flags,
@@ -622,6 +626,7 @@ class Store:
             value,
             content_type,
             content_encoding,
+            cache_control,
             now,
             expires_ms,
             flags,
@@ -657,6 +662,7 @@ class Store:
         stored_us: int,
         content_type: bytes = b"",
         content_encoding: bytes = b"",
+        cache_control: bytes = b"",
         expires_ms: int = 0,
         flags: int = 0,
         is_tombstone: bool = False,
@@ -674,6 +680,7 @@ class Store:
                 value,
                 content_type,
                 content_encoding,
+                cache_control,
                 stored_us,
                 expires_ms,
                 flags,
@@ -775,6 +782,7 @@ def _make_record(volume: Volume, header: RecordHeader, value: bytes) -> Record:
         value,
         header.content_type,
         header.content_encoding,
+        header.cache_control,
         header.stored_us,
         header.expires_ms,
         header.flags,

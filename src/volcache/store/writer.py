@@ -13,7 +13,6 @@ from google_crc32c import value as crc32c
 
 from volcache.store.files import write_all
 from volcache.store.format import (
-    RECORD_OVERHEAD_BYTES,
     VOLUME_HEADER_BYTES,
     encode_record,
     volume_identity,
@@ -69,6 +68,7 @@ class Writer(Protocol):
         value: bytes,
         content_type: bytes,
         content_encoding: bytes,
+        cache_control: bytes,
         stored_us: int,
         expires_ms: int,
         flags: int,
@@ -87,6 +87,7 @@ class Writer(Protocol):
             value: The record fits before `capacity`.
             content_type: At most 255 bytes.
             content_encoding: Likewise.
+            cache_control: Likewise.
             stored_us: Microseconds since the epoch.
             expires_ms: Milliseconds since the epoch; 0 = never.
             flags: 32 bits.
@@ -138,6 +139,7 @@ class PythonWriter:
         value: bytes,
         content_type: bytes,
         content_encoding: bytes,
+        cache_control: bytes,
         stored_us: int,
         expires_ms: int,
         flags: int,
@@ -152,19 +154,14 @@ class PythonWriter:
             expires_ms,
             content_type,
             content_encoding,
+            cache_control,
             key,
             length,
             checksum,
             flags,
             int(is_tombstone),
         )
-        size = (
-            RECORD_OVERHEAD_BYTES
-            + len(content_type)
-            + len(content_encoding)
-            + len(key)
-            + length
-        )
+        size = len(header) + length
         end = offset + size
         if end > self.capacity:
             raise ValueError("the record is longer than the rest of the volume")

@@ -104,6 +104,8 @@ HEADERS: Final[list[dict[str, Any]]] = [
     {"HTTP_IF_UNMODIFIED_SINCE": "Sat, 21 Nov 1996 09:00:00 GMT"},
     {"HTTP_CACHE_CONTROL": "max-age=5"},
     {"HTTP_CACHE_CONTROL": "no-cache"},
+    {"HTTP_CACHE_CONTROL": "max-age=5, public, immutable"},
+    {"HTTP_CACHE_CONTROL": "c" * 256},
     {"HTTP_CACHE_CONTROL": "max-age=0"},
     {"HTTP_CACHE_CONTROL": "max-age=x"},
     {"HTTP_CACHE_CONTROL": "max-age=99999999999"},
@@ -233,8 +235,13 @@ def test_plain_requests_are_not_passed_on(apps: Apps) -> None:
     "types",
     [
         {},
-        {"CONTENT_TYPE": "t" * 255, "HTTP_CONTENT_ENCODING": "e" * 64},
+        {
+            "CONTENT_TYPE": "t" * 255,
+            "HTTP_CONTENT_ENCODING": "e" * 64,
+            "HTTP_CACHE_CONTROL": "c" * 255,
+        },
         {"CONTENT_TYPE": "text/html"},
+        {"HTTP_CACHE_CONTROL": "max-age=9, public"},
     ],
 )
 def test_values_of_any_size_are_answered_alike(

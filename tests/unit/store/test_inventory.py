@@ -466,7 +466,7 @@ def test_data_file_of_a_copy_returns_no_record_of_the_copy(
 def test_record_names_its_volume() -> None:
     """One with the salt of another volume, at its own offset, is not accepted."""
     theirs, ours = volume_identity(1, 7), volume_identity(2, 7)
-    header = encode_record(theirs, 64, 1, 0, b"", b"", b"key", 5, crc32c(b"value"))
+    header = encode_record(theirs, 64, 1, 0, b"", b"", b"", b"key", 5, crc32c(b"value"))
     data = header + b"value"
 
     assert decode_record(data, theirs, 64, b"key") is not None

@@ -226,16 +226,18 @@ def test_key_of_wrong_length_is_refused(tmp_path: Path, key: bytes) -> None:
     writer = _native.Writer(FS, FS.open(str(tmp_path / "v"), create=True), 1)
     writer.capacity = 1 << 20
     with pytest.raises(ValueError, match="1 to 65,535"):
-        writer.append(key, b"v", b"", b"", 1, 0, 0, False, False)
+        writer.append(key, b"v", b"", b"", b"", 1, 0, 0, False, False)
     assert (writer.end, writer.pending) == (64, 0)
     assert (tmp_path / "v").stat().st_size == 0
     FS.close(writer.fd)
 
 
 @needs_native
-@pytest.mark.parametrize("lengths", [(256, 0), (0, 256), (70_000, 1)])
-def test_long_type_or_encoding_is_refused(
-    tmp_path: Path, lengths: tuple[int, int]
+@pytest.mark.parametrize(
+    "lengths", [(256, 0, 0), (0, 256, 0), (70_000, 1, 0), (0, 0, 256)]
+)
+def test_long_stored_header_is_refused(
+    tmp_path: Path, lengths: tuple[int, int, int]
 ) -> None:
     """Nothing is written."""
     writer = _native.Writer(FS, FS.open(str(tmp_path / "v"), create=True), 1)
@@ -254,14 +256,18 @@ def test_longest_key_and_types_are_written(tmp_path: Path) -> None:
         fd = FS.open(str(tmp_path / str(number)), create=True)
         writer = writers(fd)[number]
         place = writer.append(
-            *(b"\xff" * 65_535, b"value", b"t" * 255, b"e" * 255, 2**64 - 1, 2**64 - 1),
-            *(2**32 - 1, False, False),
+            b"\xff" * 65_535,
+            b"value",
+            b"t" * 255,
+            b"e" * 255,
+            b"c" * 255,
+            *(2**64 - 1, 2**64 - 1, 2**32 - 1, False, False),
         )
         data = (tmp_path / str(number)).read_bytes()
         found.append((place, data, writer.lines, writer.end, writer.pending))
         FS.close(fd)
     assert len(set(found)) == 1
-    assert found[0][0][:2] == (64, 64 + 65_535 + 510 + 5)
+    assert found[0][0][:2] == (64, 64 + 65_535 + 765 + 5)
 
 
 def test_record_may_end_where_the_volume_ends(tmp_path: Path) -> None:
@@ -270,12 +276,12 @@ def test_record_may_end_where_the_volume_ends(tmp_path: Path) -> None:
     for writer in writers(fd):
         writer.capacity = 64 + 65 + 10
         with pytest.raises(ValueError, match="longer than the rest"):
-            writer.append(b"k", bytes(11), b"", b"", 1, 0, 0, False, False)
+            writer.append(b"k", bytes(11), b"", b"", b"", 1, 0, 0, False, False)
         assert (writer.end, writer.pending) == (64, 0)
-        writer.append(b"k", bytes(10), b"", b"", 1, 0, 0, False, False)
+        writer.append(b"k", bytes(10), b"", b"", b"", 1, 0, 0, False, False)
         assert writer.end == writer.capacity
         with pytest.raises(ValueError, match="longer than the rest"):
-            writer.append(b"k", b"", b"", b"", 1, 0, 0, True, False)
+            writer.append(b"k", b"", b"", b"", b"", 1, 0, 0, True, False)
     FS.close(fd)
 
 
@@ -283,7 +289,7 @@ def test_closed_file_is_an_error_of_the_disk() -> None:
     """For a write; and the bare functions of `os` are called without Python."""
     for writer in writers(-1):
         with pytest.raises(OSError, match="Bad file descriptor") as caught:
-            writer.append(b"k", b"v", b"", b"", 1, 0, 0, False, False)
+            writer.append(b"k", b"v", b"", b"", b"", 1, 0, 0, False, False)
         assert not isinstance(caught.value, SyncFailedError)
         assert (writer.end, writer.pending) == (64, 0)
 

@@ -120,6 +120,19 @@ static char *put_position(char *to, uint64_t length, const vc_record *record) {
     return PUT_TEXT(put_hex(PUT_TEXT(to, "-"), record->checksum, 8), "\"");
 }
 
+/* A client that is told nothing may guess a lifetime from Last-Modified. */
+static char *put_cache_control(char *to, const vc_record *record, const uint8_t *types,
+                               int64_t remaining_ms) {
+    if (record->expires_ms) {
+        to = PUT_TEXT(to, "max-age=");
+        to = vc_put_number(to, remaining_ms > 0 ? (uint64_t)remaining_ms / 1000 : 0);
+        if (record->cache_length) to = PUT_TEXT(to, ", ");
+    } else if (!record->cache_length) {
+        return PUT_TEXT(to, "no-cache");
+    }
+    return put(to, types + record->type_length + record->encoding_length, record->cache_length);
+}
+
 char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
                            const uint8_t *key, const vc_types *guess, int64_t second,
                            int64_t remaining_ms) {
@@ -132,17 +145,13 @@ char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *typ
         const char *guessed = vc_types_guess(guess, key, record->key_length);
         to = put(to, guessed, strlen(guessed));
     }
-    to = PUT_TEXT(to, "\r\nAge: ");
-    to = vc_put_number(to, stored < second ? (uint64_t)(second - stored) : 0);
-    to = PUT_TEXT(to, "\r\nAccept-Ranges: bytes");
+    to = PUT_TEXT(to, "\r\nAccept-Ranges: bytes\r\nX-Content-Type-Options: nosniff"
+                      "\r\nContent-Security-Policy: sandbox\r\nCache-Control: ");
+    to = put_cache_control(to, record, types, remaining_ms);
     if (stored < second) to = vc_put_date(PUT_TEXT(to, "\r\nLast-Modified: "), stored + 1);
     if (record->encoding_length) {
         to = PUT_TEXT(to, "\r\nContent-Encoding: ");
         to = put(to, types + record->type_length, record->encoding_length);
-    }
-    if (record->expires_ms) {
-        to = PUT_TEXT(to, "\r\nCache-Control: max-age=");
-        to = vc_put_number(to, remaining_ms > 0 ? (uint64_t)remaining_ms / 1000 : 0);
     }
     return to;
 }

@@ -10,7 +10,7 @@
 #include "record.h"
 
 enum {
-    VC_HEADERS_BYTES = 2048,    /* content type and encoding have at most 510 of them */
+    VC_HEADERS_BYTES = 2048,    /* VC_TYPES_BYTES_MAX of them are stored */
     VC_DATE_BYTES = 29,
 };
 /* The end of the year 9999. */
@@ -40,7 +40,7 @@ char *vc_put_date(char *to, int64_t second);
 char *vc_put_number(char *to, uint64_t number);
 
 /* Write Content-Length and all that follows it, without Date and without the last line end.
- *   types         of the record: content type, then encoding;
+ *   types         of the record: content type, encoding, cache directives;
  *   remaining_ms  how long the record still lives, if it expires. */
 char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
                            const uint8_t *key, const vc_types *guess, int64_t second,

@@ -139,6 +139,7 @@ class Writer:
         value: bytes,
         content_type: bytes,
         content_encoding: bytes,
+        cache_control: bytes,
         stored_us: int,
         expires_ms: int,
         flags: int,

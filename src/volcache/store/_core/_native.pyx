@@ -396,6 +396,7 @@ cdef class Index:
             value,
             types[: r.type_length],
             types[r.type_length : r.type_length + r.encoding_length],
+            types[r.type_length + r.encoding_length : vc_record_types(r)],
             r.stored_us,
             r.expires_ms,
             r.flags,
@@ -476,7 +477,7 @@ cdef object loaded_of(const vc_lines *lines):
 
 cdef struct Reading:
     vc_record record
-    uint8_t types[510]  # content type and encoding
+    uint8_t types[VC_TYPES_BYTES_MAX]  # content type, encoding and directives
 
 
 cdef bytes read_record(Index index, const uint8_t *key, size_t length, Reading *reading):
@@ -506,7 +507,7 @@ cdef inline void keep_types(Reading *reading) noexcept nogil:
     memcpy(
         reading.types,
         reading.record.type,
-        reading.record.type_length + reading.record.encoding_length,
+        vc_record_types(&reading.record),
     )
 
 
@@ -620,6 +621,7 @@ cdef class Writer:
         bytes value not None,
         bytes content_type not None,
         bytes content_encoding not None,
+        bytes cache_control not None,
         uint64_t stored_us,
         uint64_t expires_ms,
         uint32_t flags,
@@ -631,11 +633,12 @@ cdef class Writer:
         cdef int error = 0
         if not 0 < PyBytes_GET_SIZE(key) <= VC_KEY_BYTES_MAX:
             raise ValueError("a key has 1 to 65,535 bytes")
-        if max(PyBytes_GET_SIZE(content_type), PyBytes_GET_SIZE(content_encoding)) > 255:
-            raise ValueError("content type and encoding have at most 255 bytes each")
+        if max(len(content_type), len(content_encoding), len(cache_control)) > 255:
+            raise ValueError("stored headers have at most 255 bytes each")
         record.key_length = PyBytes_GET_SIZE(key)
         record.type_length = PyBytes_GET_SIZE(content_type)
         record.encoding_length = PyBytes_GET_SIZE(content_encoding)
+        record.cache_length = PyBytes_GET_SIZE(cache_control)
         record.length = PyBytes_GET_SIZE(value)
         record.stored_us = stored_us
         record.expires_ms = expires_ms
@@ -646,6 +649,7 @@ cdef class Writer:
             &record,
             data_of(content_type),
             data_of(content_encoding),
+            data_of(cache_control),
             data_of(key),
             data_of(value),
             sync,
@@ -670,6 +674,7 @@ cdef vc_status append_record(
     vc_record *record,
     const uint8_t *content_type,
     const uint8_t *encoding,
+    const uint8_t *cache,
     const uint8_t *key,
     const uint8_t *value,
     bint sync,
@@ -679,8 +684,8 @@ cdef vc_status append_record(
     cdef vc_status status
     with nogil:
         status = vc_writer_append(
-            &writer.writer, &writer.calls.table, record, content_type, encoding, key,
-            value, sync,
+            &writer.writer, &writer.calls.table, record, content_type, encoding,
+            cache, key, value, sync,
         )
         error[0] = errno
     return status

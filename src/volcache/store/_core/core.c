@@ -356,7 +356,7 @@ void vc_core_put(vc_core *core, uint32_t slot, const uint8_t *key, size_t length
     vc_core_lock(core);
     vc_index_sweep(core->index, buckets);
     put(core, fingerprint, slot, record->offset, record->size,
-        record->type_length + record->encoding_length);
+        vc_record_types(record));
     vc_core_unlock(core);
 }
 
@@ -399,7 +399,7 @@ uint64_t vc_core_salt_at(const vc_place *at, uint64_t offset) {
 }
 
 static void learn_types(vc_core *core, const vc_lookup *at, const vc_record *record) {
-    int types = record->type_length + record->encoding_length;
+    int types = vc_record_types(record);
     if (types == at->types) return;
     vc_core_lock(core);
     vc_index_set_types(core->index, at->fingerprint, at->word, types);
@@ -583,12 +583,12 @@ static bool write_all(const vc_calls *calls, int fd, struct iovec *parts, int co
 }
 
 vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *record,
-                           const uint8_t *type, const uint8_t *encoding, const uint8_t *key,
-                           const uint8_t *value, bool sync) {
+                           const uint8_t *type, const uint8_t *encoding, const uint8_t *cache,
+                           const uint8_t *key, const uint8_t *value, bool sync) {
     static const uint8_t zeros[PAGE_BYTES];
     uint8_t prefix[VC_PREFIX_BYTES_MAX];
-    record->prefix = VC_OVERHEAD_BYTES + (uint32_t)record->type_length +
-                     record->encoding_length + record->key_length;
+    record->prefix =
+        VC_OVERHEAD_BYTES + (uint32_t)vc_record_types(record) + record->key_length;
     record->size = (uint64_t)record->prefix + record->length;
     uint64_t end = writer->end + record->size, written_end = writer->written_end;
     if (end > writer->capacity) return VC_NO_ROOM;
@@ -596,7 +596,7 @@ vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *
     record->offset = writer->end;
     record->volume = writer->volume;
     record->checksum = vc_crc32c(0, value, record->length);
-    vc_record_encode(prefix, writer->salt, record, type, encoding, key);
+    vc_record_encode(prefix, writer->salt, record, type, encoding, cache, key);
     struct iovec parts[3] = {{prefix, record->prefix}};
     int count = 1;
     if (record->length) parts[count++] = (struct iovec){(void *)value, record->length};

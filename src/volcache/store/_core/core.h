@@ -129,7 +129,7 @@ void vc_core_stats(vc_core *core, vc_index_stats *stats);
 typedef struct {
     uint64_t fingerprint, word, offset, salt;
     uint64_t size;      /* at least that of the record */
-    int types;          /* bytes of content type and encoding; VC_TYPES_UNKNOWN */
+    int types;          /* as `vc_record_types`, or VC_TYPES_UNKNOWN */
     int fd;
     uint16_t volume;
     bool is_raised;     /* a hit was counted */
@@ -190,8 +190,8 @@ void vc_writer_clear(vc_writer *writer);
 bool vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length, uint64_t offset,
                          uint64_t size);
 /* Write a record at `end` and add its entry. The caller sets key_length, type_length,
- * encoding_length, length, stored_us, expires_ms, flags and kind of `record`; the other fields
- * are set here. With `sync`, return only when it is on the disk.
+ * encoding_length, cache_length, length, stored_us, expires_ms, flags and kind of `record`; the
+ * other fields are set here. With `sync`, return only when it is on the disk.
  *
  * The page that the record ends in is written completely: to write part of a page that is not
  * in memory, the kernel would first read it from the disk.
@@ -199,8 +199,8 @@ bool vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length, u
  * VC_OK; VC_NO_ROOM, VC_NO_MEMORY: nothing was written; VC_IO_ERROR, VC_SYNC_ERROR: errno says
  * why, `end` has not moved, and the next record overwrites this one. */
 vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *record,
-                           const uint8_t *type, const uint8_t *encoding, const uint8_t *key,
-                           const uint8_t *value, bool sync);
+                           const uint8_t *type, const uint8_t *encoding, const uint8_t *cache,
+                           const uint8_t *key, const uint8_t *value, bool sync);
 
 /* --- Loading ----------------------------------------------------------------------- */
 

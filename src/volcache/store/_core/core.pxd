@@ -36,6 +36,7 @@ cdef extern from "record.h" nogil:
     enum: VC_VOLUME_HEADER_BYTES
     enum: VC_OVERHEAD_BYTES
     enum: VC_KEY_BYTES_MAX
+    enum: VC_TYPES_BYTES_MAX
     ctypedef enum vc_status:
         VC_OK
         VC_ABSENT
@@ -50,8 +51,9 @@ cdef extern from "record.h" nogil:
         uint64_t offset, stored_us, expires_ms, size
         uint32_t length, checksum, flags, prefix
         uint16_t volume, key_length
-        uint8_t type_length, encoding_length, kind
+        uint8_t type_length, encoding_length, cache_length, kind
         const uint8_t *type
+    int vc_record_types(const vc_record *record)
 
 
 cdef extern from "<stdbool.h>" nogil:
@@ -156,7 +158,8 @@ cdef extern from "core.h" nogil:
                              uint64_t offset, uint64_t size)
     vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *record,
                                const uint8_t *type, const uint8_t *encoding,
-                               const uint8_t *key, const uint8_t *value, bint sync)
+                               const uint8_t *cache, const uint8_t *key,
+                               const uint8_t *value, bint sync)
     vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines)
     void vc_core_end_load(vc_core *core)
 

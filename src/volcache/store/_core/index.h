@@ -59,7 +59,7 @@ typedef struct {
     uint64_t offset;
     uint64_t size;      /* at least that of the record, at most an eighth more */
     uint32_t slot;
-    int types;          /* bytes of content type and encoding; VC_TYPES_UNKNOWN */
+    int types;          /* as `vc_record_types`, or VC_TYPES_UNKNOWN */
     unsigned hits;      /* 0 to 3 */
     bool is_tombstone;
     bool is_raised;     /* `vc_index_hit` has counted a hit: not if there were 3 */

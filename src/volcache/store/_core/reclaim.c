@@ -194,7 +194,8 @@ static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entr
     }
     written = record;
     const uint8_t *type = record.type, *encoding = type + record.type_length;
-    status = vc_writer_append(writer, writer_calls, &written, type, encoding, record.key,
+    status = vc_writer_append(writer, writer_calls, &written, type, encoding,
+                              encoding + record.encoding_length, record.key,
                               reclaim->buffer + record.prefix, false);
     if (status == VC_NO_ROOM && writer->capacity &&
         VC_VOLUME_HEADER_BYTES + record.size > writer->capacity) {

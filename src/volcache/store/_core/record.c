@@ -20,7 +20,7 @@ enum {
     AT_EXPIRES = 48,
     AT_VOLUME = 56,
     AT_KIND = 58,
-    AT_ZERO_BYTE = 59,
+    AT_CACHE_LENGTH = 59,
     CHECKSUM_BYTES = 4,
 };
 
@@ -44,8 +44,9 @@ vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, ui
     record->key_length = (uint16_t)get(data + AT_KEY_LENGTH, 2);
     record->type_length = data[AT_TYPE_LENGTH];
     record->encoding_length = data[AT_ENCODING_LENGTH];
+    record->cache_length = data[AT_CACHE_LENGTH];
     record->length = (uint32_t)get(data + AT_LENGTH, 4);
-    uint32_t types = (uint32_t)record->type_length + record->encoding_length;
+    uint32_t types = (uint32_t)vc_record_types(record);
     uint32_t checked = VC_FIXED_BYTES + types + record->key_length;
     record->prefix = checked + CHECKSUM_BYTES;
     record->size = (uint64_t)record->prefix + record->length;
@@ -66,7 +67,7 @@ vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, ui
 }
 
 size_t vc_record_encode(uint8_t *out, uint64_t salt, const vc_record *record, const uint8_t *type,
-                        const uint8_t *encoding, const uint8_t *key) {
+                        const uint8_t *encoding, const uint8_t *cache, const uint8_t *key) {
     memcpy(out, MAGIC, sizeof MAGIC);
     set(out + AT_SALT, 8, salt);
     set(out + AT_KEY_LENGTH, 2, record->key_length);
@@ -81,12 +82,14 @@ size_t vc_record_encode(uint8_t *out, uint64_t salt, const vc_record *record, co
     set(out + AT_EXPIRES, 8, record->expires_ms);
     set(out + AT_VOLUME, 2, record->volume);
     out[AT_KIND] = record->kind;
-    out[AT_ZERO_BYTE] = 0;
+    out[AT_CACHE_LENGTH] = record->cache_length;
     uint8_t *p = out + VC_FIXED_BYTES;
     if (record->type_length) memcpy(p, type, record->type_length);
     p += record->type_length;
     if (record->encoding_length) memcpy(p, encoding, record->encoding_length);
     p += record->encoding_length;
+    if (record->cache_length) memcpy(p, cache, record->cache_length);
+    p += record->cache_length;
     memcpy(p, key, record->key_length);
     p += record->key_length;
     set(p, CHECKSUM_BYTES, vc_crc32c(0, out, (size_t)(p - out)));

@@ -12,7 +12,7 @@ enum {
     VC_IDENTITY_BYTES = 12,
     VC_FIXED_BYTES = 60,
     VC_OVERHEAD_BYTES = 64,         /* of a record without key and value */
-    VC_TYPES_BYTES_MAX = 510,
+    VC_TYPES_BYTES_MAX = 765,
     VC_KEY_BYTES_MAX = 65535,
     VC_PREFIX_BYTES_MAX = VC_OVERHEAD_BYTES + VC_TYPES_BYTES_MAX + VC_KEY_BYTES_MAX,
 };
@@ -34,12 +34,17 @@ typedef struct {
     uint64_t offset, stored_us, expires_ms;
     uint32_t length, checksum, flags;
     uint16_t volume, key_length;
-    uint8_t type_length, encoding_length, kind;
+    uint8_t type_length, encoding_length, cache_length, kind;
     uint32_t prefix;            /* length of everything before the value */
     uint64_t size;              /* of the whole record */
-    const uint8_t *type;        /* in the bytes decoded: type, encoding, key */
+    const uint8_t *type;        /* in the bytes decoded: type, encoding, cache, key */
     const uint8_t *key;
 } vc_record;
+
+/* Bytes of content type, content encoding and cache directives. */
+static inline int vc_record_types(const vc_record *record) {
+    return record->type_length + record->encoding_length + record->cache_length;
+}
 
 /* Check everything before the value of a record; `length` bytes are at `data`.
  * Returns VC_OK, VC_SHORT (the prefix is longer than `length`) or VC_DAMAGED. */
@@ -49,6 +54,6 @@ vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, ui
 /* Write the part of a record before its value, whose fields are in `record` except `prefix`,
  * `size` and the two pointers; returns its length. `out` has room for it. */
 size_t vc_record_encode(uint8_t *out, uint64_t salt, const vc_record *record, const uint8_t *type,
-                        const uint8_t *encoding, const uint8_t *key);
+                        const uint8_t *encoding, const uint8_t *cache, const uint8_t *key);
 
 #endif

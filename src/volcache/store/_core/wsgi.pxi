@@ -341,6 +341,7 @@ cdef class NativeApp:
         record.key_length = length - 1
         record.type_length = PyUnicode_GET_LENGTH(content_type)
         record.encoding_length = PyUnicode_GET_LENGTH(encoding)
+        record.cache_length = 0
         record.length = PyBytes_GET_SIZE(value)
         record.flags = 0
         record.expires_ms = 0
@@ -391,7 +392,7 @@ cdef class NativeApp:
                 record.stored_us = self.clock.next_us()
             started_ns = monotonic_ns()
             if append_record(
-                writer, record, content_type, encoding, key, value, False, &error
+                writer, record, content_type, encoding, NULL, key, value, False, &error
             ) != VC_OK:
                 writer.calls.error = None
                 return False
