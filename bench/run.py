@@ -279,4 +279,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # A shell without job control lets what it starts in the background ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())
