@@ -29,6 +29,7 @@ PURE_VARIABLE: Final = "VOLCACHE_PURE"
 RECORD_OVERHEAD_MAX: Final = 4096  # Bytes; header, content type and encoding fit well.
 SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
 SAMPLE_COLUMNS: Final = 88
+_HIDDEN: Final = "(not shown)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,9 @@ def _check_volume_holds_largest_record(
 
 def _not_allowed(source: str, setting: Setting, raw: object) -> ConfigError:
     """Build the error for a value that is not allowed."""
+    shown = _HIDDEN if setting.is_secret else _shown(raw)
     return ConfigError(
-        f"{source}: {setting.name} = {_shown(raw)} is not allowed;"
+        f"{source}: {setting.name} = {shown} is not allowed;"
         f" allowed is {setting.allowed}"
     )
 
@@ -156,7 +158,10 @@ def _unknown_name(
     else:
         hint = f"known are {', '.join(folded.values())}"
     shown_name = name if name.isidentifier() else _shown(name)
-    return ConfigError(f"{source}: unknown {kind} {shown_name} = {_shown(raw)}; {hint}")
+    # It may be that of a token whose name is misspelt.
+    is_secret = "token" in f"{name} {near} {raw}".lower()
+    shown = _HIDDEN if is_secret else _shown(raw)
+    return ConfigError(f"{source}: unknown {kind} {shown_name} = {shown}; {hint}")
 
 
 def _shown(raw: object) -> str:

@@ -44,6 +44,14 @@ _SERVER: Final = re.compile(
     r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}|/[!-~]+"
 )
 
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}")
+_ORIGIN: Final = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])"
+    r"(:(?P<port>[1-9][0-9]{0,4}))?"
+)
+_ORIGIN_LENGTH_MAX: Final = 255
+_SECRET_LENGTH_MAX: Final = 1024
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -222,23 +230,47 @@ class Text(Kind[str]):
 
 
 @dataclass(frozen=True)
-class Servers(Kind[tuple[str, ...]]):
-    """Addresses of servers, none of them twice."""
+class Secret(Kind[str]):
+    """A token, which is never shown; what a header can carry."""
 
     @property
     def allowed(self) -> str:
-        """How an address is written."""
+        """The rule in words."""
         return (
-            'a list, possibly empty, of "host:port", "[IPv6]:port" or the path of a unix'
-            " socket; in the environment, separated by commas"
+            f"text of up to {_SECRET_LENGTH_MAX} characters without spaces and control"
+            " characters"
+        )
+
+    def from_toml(self, raw: object) -> str:
+        """Check type and characters; an error does not contain it."""
+        if not isinstance(raw, str):
+            raise TypeError
+        if len(raw) > _SECRET_LENGTH_MAX or not raw.isprintable() or " " in raw:
+            raise ValueError
+        return raw
+
+
+@dataclass(frozen=True)
+class Texts(Kind[tuple[str, ...]]):
+    """A list of texts, none of them twice, for which `is_valid` returns true."""
+
+    rule: str
+    is_valid: Callable[[str], object]
+
+    @property
+    def allowed(self) -> str:
+        """The rule in words."""
+        return (
+            f"a list, possibly empty, of {self.rule}; in the environment, separated by"
+            " commas"
         )
 
     def from_toml(self, raw: object) -> tuple[str, ...]:
-        """Check every address; names are not resolved."""
+        """Check every text."""
         if not isinstance(raw, list) or len(set(map(str, raw))) != len(raw):
             raise TypeError(raw)
-        for address in raw:
-            if not isinstance(address, str) or not _SERVER.fullmatch(address):
+        for text in raw:
+            if not isinstance(text, str) or not self.is_valid(text):
                 raise ValueError(raw)
         return tuple(raw)
 
@@ -249,6 +281,35 @@ class Servers(Kind[tuple[str, ...]]):
         )
 
 
+def is_origin(text: str) -> bool:
+    """Return whether a browser may send this as the origin of a page."""
+    match = _ORIGIN.fullmatch(text)
+    if match is None or len(text) > _ORIGIN_LENGTH_MAX:
+        return False
+    # Browsers leave the default port out, so it would never be equal.
+    return (match["scheme"], match["port"]) not in {("http", "80"), ("https", "443")}
+
+
+@dataclass(frozen=True)
+class Origins(Texts):
+    """A list of origins, or "*", which stands alone."""
+
+    rule: str = (
+        "origins as browsers send them, scheme://host or scheme://host:port (in lower case,"
+        " without the default port, without a path)"
+    )
+    is_valid: Callable[[str], object] = is_origin
+
+    @property
+    def allowed(self) -> str:
+        """The rule in words."""
+        return f'"*" for all origins, or {super().allowed}'
+
+    def from_toml(self, raw: object) -> tuple[str, ...]:
+        """Check every origin."""
+        return ("*",) if raw in ("*", ["*"]) else super().from_toml(raw)
+
+
 LINE: Final = Text("text without control characters")
 PATH: Final = Text(
     "text that is not empty and without control characters",
@@ -257,6 +318,13 @@ PATH: Final = Text(
 HOST: Final = Text(
     "a host name, an IPv4 or IPv6 address, or the path of a unix socket",
     _HOST.fullmatch,  # Names are not resolved here.
+)
+SERVERS: Final = Texts(
+    '"host:port", "[IPv6]:port" or the path of a unix socket',
+    _SERVER.fullmatch,  # Names are not resolved.
+)
+HOST_NAMES: Final = Texts(
+    'host names without a port, such as "cache-1.example.org"', _HOST_NAME.fullmatch
 )
 ADDRESS: Final = Text(
     'an IPv4 or IPv6 address such as "127.0.0.1", "0.0.0.0" or "::1"',
@@ -295,6 +363,11 @@ class Setting:
         return self.kind.allowed
 
     @property
+    def is_secret(self) -> bool:
+        """Whether the value must not be shown."""
+        return isinstance(self.kind, Secret)
+
+    @property
     def unit(self) -> str:
         """The unit of a number, such as "bytes"; empty: it has none."""
         return self.kind.unit if isinstance(self.kind, Integer | Number) else ""
@@ -325,7 +398,9 @@ def _setting(
         section: Title of the group that begins with this setting.
     """
     about = {"kind": kind, "text": text, "cost": cost, "section": section}
-    return dataclasses.field(default=default, metadata=about)
+    return dataclasses.field(
+        default=default, metadata=about, repr=not isinstance(kind, Secret)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,7 +449,7 @@ class Config:
         "127.0.0.1",
         "Address to listen on.",
         cost="On any address but loopback, everyone who can reach the port can read and"
-        " write: put nginx or a firewall in front of it.",
+        " write, unless tokens are set: put nginx or a firewall in front of it.",
         section="Listening",
     )
     port: int = _setting(
@@ -493,7 +568,7 @@ class Config:
         cost="None.",
     )
     memc_servers: tuple[str, ...] = _setting(
-        Servers(),
+        SERVERS,
         (),
         "Several memcached servers; replaces memc_ip and memc_port.",
         cost="Each key belongs to one of the servers; a changed list discards all copies.",
@@ -523,12 +598,39 @@ class Config:
         cost="Counters of up to 65,536 keys are kept, about 20 MB; the least recently read"
         " keys are dropped first.",
     )
-    admin_token: str = _setting(
-        LINE,
+    read_token: str = _setting(
+        Secret(),
         "",
-        "Password for POST /-/flush; empty = flush is disabled.",
+        "Token that is needed to read; empty = everyone may read.",
+        cost="Two to three microseconds per read, and GETs are not answered by the gate."
+        " Whoever has the write_token may read, too.",
+        section="Access",
+    )
+    write_token: str = _setting(
+        Secret(),
+        "",
+        "Token that is needed to write; empty = everyone may write.",
+        cost="Two to three microseconds per PUT. Without TLS, everyone on the network"
+        " between can read it.",
+    )
+    cors_origins: tuple[str, ...] = _setting(
+        Origins(),
+        (),
+        "Origins whose pages may use the cache from a browser; empty = no other site's.",
+        cost='All answers get a header, with "*" two. Pages of these origins can read and'
+        " write as far as the tokens allow it.",
+    )
+    admin_token: str = _setting(
+        Secret(),
+        "",
+        "Token for POST /-/flush; empty = flush is disabled.",
         cost="Anyone who has it can delete everything.",
-        section="Administration",
+    )
+    admin_hosts: tuple[str, ...] = _setting(
+        HOST_NAMES,
+        (),
+        "Host names under which /-/ is answered; addresses and localhost always are.",
+        cost="None. /-/healthy, /-/ready and /-/metrics are answered under every name.",
     )
     default_ttl: int = _setting(
         Integer(0, TTL_MAX, "seconds"),

@@ -22,6 +22,8 @@ from volcache.hot.versions import KeyVersions
 from volcache.http.access_log import AccessLog
 from volcache.http.admin import Admin
 from volcache.http.app import App, Limits
+from volcache.http.auth import Refusals, TokenCheck
+from volcache.http.cors import Cors, CorsHeaders
 from volcache.http.native_app import set_gate, with_fast_path
 from volcache.http.slow_log import SlowLog
 from volcache.log_writer import LogWriter
@@ -83,8 +85,9 @@ def run(config: Config) -> None:
             boot_seconds=boot_seconds,
             is_draining=draining.is_set,
         )
-        app = _make_app(config, cache, status)
-        application = _open_gate(app, access_file, status, config, parts)
+        refusals = Refusals(status.requests)
+        app = _make_app(config, cache, status, refusals)
+        application = _open_gate(app, access_file, status, refusals, config, parts)
         # All objects that exist now live as long as the process: the garbage collector
         # need not visit millions of keys.
         gc.collect()
@@ -103,7 +106,7 @@ def run(config: Config) -> None:
         _logger.info("serving.ended")
 
 
-def _make_app(config: Config, cache: Cache, status: Monitor) -> App:
+def _make_app(config: Config, cache: Cache, status: Monitor, refusals: Refusals) -> App:
     return App(
         cache,
         Limits(
@@ -113,7 +116,13 @@ def _make_app(config: Config, cache: Cache, status: Monitor) -> App:
             max_ttl=config.max_ttl,
         ),
         stats=status.requests,
-        admin=Admin(cache, token=config.admin_token, status=status),
+        admin=Admin(
+            cache,
+            token=config.admin_token,
+            hosts=config.admin_hosts,
+            status=status,
+            refusals=refusals,
+        ),
         slow_log=SlowLog(config.log_slow),
     )
 
@@ -134,14 +143,23 @@ def _open_gate(
     app: App,
     file: LogWriter | None,
     status: Monitor,
+    refusals: Refusals,
     config: Config,
     parts: ExitStack,
 ) -> WSGIApplication:
-    """Return the application with the fast path and the access log, behind the gate."""
+    """Return the application with all that is around it, behind the gate."""
     fast = with_fast_path(app, is_merged=file is None)
+    served = fast
+    if config.read_token or config.write_token:
+        served = TokenCheck(
+            fast, app, refusals, read=config.read_token, write=config.write_token
+        )
+    cors = CorsHeaders(config.cors_origins)
+    if cors:
+        served = Cors(served, cors)
     log = None
     if file is not None:
-        log = AccessLog(fast, file.add, as_json=config.log_format == "json")
+        log = AccessLog(served, file.add, as_json=config.log_format == "json")
     gate = open_gate(
         app,
         gate_link(),
@@ -149,13 +167,15 @@ def _open_gate(
             config.head_timeout, config.idle_timeout, config.transfer_timeout
         ),
         threads=config.read_threads,
+        answers=not config.read_token,
+        cors=cors,
         log_answer=log.add_native if log else None,
     )
     if gate is not None:
         parts.callback(gate.close)
         set_gate(fast, gate)
         status.count_connections = gate.stats
-    return log or fast
+    return log or served
 
 
 def _reopen_logs(access_file: LogWriter | None) -> None:

@@ -225,6 +225,22 @@ def assert_others_are_served(
     assert answers > 10
 
 
+def test_answer_of_a_thread_names_the_origin(tmp_path: Path) -> None:
+    """As does one of the loop; the next one, without an origin, names none."""
+    origin = "https://a.example"
+    settings = SETTINGS | {"cors_origins": origin}
+    with ServerProcess(tmp_path, settings=settings) as server:
+        assert exchange(server.port, "PUT", "/cold", COLD).status == 200
+        for sent, named in ((f"Origin: {origin}", origin), ("", None)):
+            make_cold(server)
+            before = cold_reads(server)
+            reply = exchange(server.port, "GET", "/cold", None, sent)
+            assert reply.body == COLD
+            assert reply.headers["Access-Control-Allow-Origin"] == named
+            assert reply.headers["Vary"] == "Origin"
+            assert before is None or cold_reads(server) == before + 1
+
+
 def test_slow_read_delays_no_other_client(slow: SlowServer) -> None:
     """A read of a second; others are answered meanwhile, and so is the one after it."""
     before = cold_reads(slow)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import schemathesis
@@ -86,6 +86,53 @@ def test_responses_with_a_file_are_as_described(
     answer = case.call(base_url=server.url)
     assert answer.status_code == status
     case.validate_response(answer, checks=CHECKS)
+
+
+REFUSALS: Final = [
+    ("/{key}", "GET", {}, 401),
+    ("/{key}", "HEAD", {}, 401),
+    ("/{key}", "PUT", {}, 401),
+    ("/{key}", "DELETE", {}, 401),
+    ("/{key}", "GET", {"Service-Worker": "script", "Authorization": "Bearer r"}, 403),
+    ("/{key}", "GET", {"Origin": "http://a", "Authorization": "Bearer r"}, 404),
+    ("/{key}", "PUT", {"Origin": "http://a", "Authorization": "Bearer w"}, 200),
+    ("/{key}", "GET", {"Origin": "http://a", "Authorization": "Bearer w"}, 200),
+    (
+        *("/{key}", "OPTIONS"),
+        {"Origin": "http://a", "Access-Control-Request-Method": "PUT"},
+        200,
+    ),
+    ("/-/", "GET", {"Host": "other"}, 421),
+    ("/-/", "HEAD", {"Host": "other"}, 421),
+    ("/-/stats", "GET", {"Host": "other"}, 421),
+    ("/-/stats", "HEAD", {"Host": "other"}, 421),
+    ("/-/flush", "POST", {"Host": "other"}, 421),
+    *[("/-/flush", "POST", {"Authorization": "Bearer x"}, 401)] * 10,
+    ("/-/flush", "POST", {"Authorization": "Bearer x"}, 429),
+]
+
+
+def test_refusals_are_as_described(tmp_path: Path) -> None:
+    """With tokens, and with headers for pages of another origin."""
+    settings = {
+        "volume_size": 8 << 20,
+        "volume_num": 2,
+        "cors_origins": "http://a",
+        "read_token": "r",
+        "write_token": "w",
+        "admin_token": "a",
+    }
+    with ServerProcess(tmp_path, settings=settings) as server:
+        for path, method, headers, status in REFUSALS:
+            more: dict[str, Any] = {}
+            if path == "/{key}":
+                more["path_parameters"] = {"key": "k"}
+            if method == "PUT":
+                more |= {"body": b"value", "media_type": "application/octet-stream"}
+            case = SCHEMA[path][method].Case(headers=headers, **more)
+            answer = case.call(base_url=server.url)
+            assert answer.status_code == status, (path, method, headers)
+            case.validate_response(answer, checks=CHECKS)
 
 
 def test_description_has_the_version_of_the_package() -> None:

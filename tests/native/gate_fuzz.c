@@ -1096,6 +1096,7 @@ static const char *const HARMLESS[] = {
 };
 static const char *const DECIDED_BY_PYTHON[] = {
     "Range: bytes=0-1\r\n", "If-None-Match: \"a\"\r\n", "if-match: *\r\n",
+    "Service-Worker: script\r\n",
     "Authorization: Bearer x\r\n", "If-Modified-Since: Thu, 01 Jan 1970 00:00:00 GMT\r\n",
 };
 static const char *const OTHER_METHODS[] = {"HEAD",  "PUT",     "PUT",   "PUT",      "POST",

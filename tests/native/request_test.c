@@ -360,6 +360,8 @@ static const good_head GOOD_HEADS[] = {
      VC_GET},
     {START "Authorization: x\r\n" END, START "Authorization: x\r\n" END, "/", ALIVE | SPECIAL,
      -1, VC_GET},
+    {START "service-worker: script\r\n" END, START "service-worker: script\r\n" END, "/",
+     ALIVE | SPECIAL, -1, VC_GET},
     {START "Ranges: x\r\nCookie: Range: x\r\n" END, START "Ranges: x\r\nCookie: Range: x\r\n"
      END, "/", ALIVE, -1, VC_GET},
     /* Framing. */

@@ -108,6 +108,7 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "bytes_out": 0,
             "hits": {"MEMC": 0, "DISK": 0},
             "missed": 0,
+            "unauthorized": dict.fromkeys(("read", "write", "admin"), 0),
             "misses": dict.fromkeys(
                 ("absent", "expired", "evicted", "damaged", "unreadable"), 0
             ),

@@ -210,6 +210,7 @@ _HEADERS: Final = (
         b"X-Repeated: 2",
         b"Cookie: \xe9\xff",
         b"Authorization: Bearer x",
+        b"Service-Worker: script",
         b"X_Under: score",
     ),
     *(

@@ -36,7 +36,7 @@ def request_bytes(
     method: str, path: str, body: bytes | None = None, headers: str = ""
 ) -> bytes:
     """Return a request; `headers` has one header a line; Content-Length if a body."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: test", *headers.splitlines()]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers.splitlines()]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")

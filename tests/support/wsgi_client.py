@@ -11,6 +11,8 @@ from volcache.http.app import App, Limits
 from volcache.http.responses import format_date
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from support.fake_cache import FakeCache
     from volcache.cache import Cache
     from volcache.monitoring.snapshot import Monitor
@@ -31,13 +33,14 @@ class Answer(NamedTuple):
 class Client:
     """Calls an application as bjoern does, and checks what bjoern does not check."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - The settings, by keyword.
         self,
         cache: FakeCache,
         *,
         default_ttl: int = 0,
         max_ttl: int = 0,
         admin_token: str = "",
+        admin_hosts: Sequence[str] = (),
         is_ready: bool = True,
         status: Monitor | None = None,
     ) -> None:
@@ -53,7 +56,7 @@ class Client:
                 default_ttl=default_ttl,
                 max_ttl=max_ttl,
             ),
-            admin=Admin(served, token=admin_token, status=status),
+            admin=Admin(served, token=admin_token, hosts=admin_hosts, status=status),
             clock=lambda: self.now_ms * 1_000_000,
             # Each request is in a second of its own, so it reads the clock.
             timer=count(step=1_000_000_000).__next__,

@@ -62,7 +62,11 @@ def test_defaults_are_the_documented_ones() -> None:
         memc_max_value_size=1_000_000,
         cache_after_miss_count=3,
         cache_after_miss_count_duration=60.0,
+        read_token="",
+        write_token="",
+        cors_origins=(),
         admin_token="",
+        admin_hosts=(),
         default_ttl=0,
         max_ttl=0,
     )

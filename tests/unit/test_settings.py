@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -231,6 +232,125 @@ def test_wrong_server_address_is_refused(text: str) -> None:
     """A missing port, an address without brackets, the same server twice."""
     with pytest.raises(ConfigError, match=r"memc_servers .* allowed is a list"):
         load_config(None, {"VOLCACHE_MEMC_SERVERS": text})
+
+
+TOKENS = [setting.name for setting in SETTINGS if setting.is_secret]
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.parametrize(
+    "text", ["", "x", "a:b,c;\"'%\\=", "\xe9\u20ac\U0001f511", "x" * 1024]
+)
+def test_token_may_have_any_visible_characters(name: str, text: str) -> None:
+    """As bytes of UTF-8 in a header."""
+    config = load_config(None, {f"VOLCACHE_{name.upper()}": text})
+    assert getattr(config, name) == text
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("pass word", " pass", "pass\t", "pass\n", "pass\x7f", "pass\x85", "pass\xa0"),
+        *("pass\u2028", "pass\udcff", "pass" * 257),
+    ],
+)
+def test_wrong_token_is_refused_without_being_shown(name: str, text: str) -> None:
+    """What a header cannot carry; the error has the name, not the value."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, {f"VOLCACHE_{name.upper()}": text})
+    variable = f"environment variable VOLCACHE_{name.upper()}"
+    assert str(caught.value) == (
+        f"{variable}: {name} = (not shown) is not allowed; allowed is text of up to 1024"
+        " characters without spaces and control characters"
+    )
+    assert not any("pass" in str(error) for error in caught.value.__cause__.args)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *('write_tokn = "pass"', "admin_token = 1234567", 'tokn = "pass"'),
+        *('[access]\nread_token = "pass"', 'cors_token = ["pass"]'),
+    ],
+)
+def test_token_under_a_wrong_name_is_not_shown(tmp_path: Path, line: str) -> None:
+    """Or of a wrong type."""
+    path = tmp_path / "volcache.toml"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, {})
+    assert "(not shown)" in str(caught.value)
+    assert "pass" not in str(caught.value)
+    assert "1234567" not in str(caught.value)
+
+
+def test_tokens_are_not_in_the_representation_of_the_settings() -> None:
+    """Which a traceback or a log line may have."""
+    config = load_config(None, {f"VOLCACHE_{name.upper()}": "pass" for name in TOKENS})
+    assert TOKENS == ["read_token", "write_token", "admin_token"]
+    assert "pass" not in repr(config)
+    assert "pass" not in str(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "origins"),
+    [
+        ("", ()),
+        ("*", ("*",)),
+        (
+            "https://a.example.org, http://[::1]:8000 ,http://localhost:3000",
+            ("https://a.example.org", "http://[::1]:8000", "http://localhost:3000"),
+        ),
+        (
+            "chrome-extension://abc,capacitor://localhost",
+            ("chrome-extension://abc", "capacitor://localhost"),
+        ),
+        ("https://xn--bcher-kva.example", ("https://xn--bcher-kva.example",)),
+        ("http://a:443,https://a:80", ("http://a:443", "https://a:80")),
+    ],
+)
+def test_origins_are_those_that_browsers_send(
+    tmp_path: Path, text: str, origins: tuple[str, ...]
+) -> None:
+    """Separated by commas in the environment, a list in TOML, or the star."""
+    assert load_config(None, {"VOLCACHE_CORS_ORIGINS": text}).cors_origins == origins
+    path = tmp_path / "volcache.toml"
+    path.write_text(f"cors_origins = {json.dumps(origins)}\n")
+    assert load_config(path, {}).cors_origins == origins
+
+
+def test_star_needs_no_list(tmp_path: Path) -> None:
+    """Other origins do."""
+    path = tmp_path / "volcache.toml"
+    path.write_text('cors_origins = "*"\n')
+    assert load_config(path, {}).cors_origins == ("*",)
+    path.write_text('cors_origins = "https://a"\n')
+    with pytest.raises(ConfigError, match=r'cors_origins = "https://a" is not allowed'):
+        load_config(path, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a.example", "https://a/", "https://a/x", "https://a:443", "http://a:80"),
+        *("https://A", "HTTPS://a", "https://a:0", "https://a:", "https://*.a", "null"),
+        *("*,https://a", "https://user@a", "https://b\xfccher", "https://", "://a"),
+        *("https://a,https://a", "file://", "https://a?x", "https://a#x", "http://::1"),
+        *("https://a b", "https://a\nb", f"https://{'a' * 250}"),
+    ],
+)
+def test_wrong_origin_is_refused(text: str) -> None:
+    """What no browser sends, and `null`, which pages of any site can send."""
+    with pytest.raises(ConfigError, match=r'cors_origins = .* allowed is "\*" for all'):
+        load_config(None, {"VOLCACHE_CORS_ORIGINS": text})
+
+
+@pytest.mark.parametrize("text", ["a:80", "http://a", "a/b", "*", "[::1]", "a,a", ".a"])
+def test_wrong_host_name_is_refused(text: str) -> None:
+    """A port, a scheme, a pattern; addresses are always allowed."""
+    with pytest.raises(ConfigError, match=r"admin_hosts = .* allowed is a list"):
+        load_config(None, {"VOLCACHE_ADMIN_HOSTS": text})
 
 
 @pytest.mark.parametrize("text", ["yes", "1", "True", ""])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS: Final = 5.0
 RESPONSE_BYTES_MAX: Final = 64 << 20
 REFRESH_SECONDS: Final = 1.0
+_LINE_BYTES_MAX: Final = 400
 _HOME: Final = "\x1b[H"
 _TO_END_OF_LINE: Final = "\x1b[K"
 _TO_END_OF_SCREEN: Final = "\x1b[J"
@@ -87,7 +88,10 @@ def fetch(url: str) -> Stats:
         response = connection.getresponse()
         body = response.read(RESPONSE_BYTES_MAX)
         if response.status != HTTPStatus.OK:
-            raise InstanceError(url, f"/-/stats is answered with {response.status}")
+            reason = f"/-/stats is answered with {response.status}"
+            if response.status == HTTPStatus.MISDIRECTED_REQUEST:
+                reason += f": {_printable(body)}"
+            raise InstanceError(url, reason)
         stats = json.loads(body)
         _ = stats["store"]["keys"], stats["requests"]["total"]
     except OSError as error:
@@ -98,6 +102,12 @@ def fetch(url: str) -> Stats:
         return dict(stats)
     finally:
         connection.close()
+
+
+def _printable(line: bytes) -> str:
+    """Return what an instance says about a name it does not know, on one line."""
+    text = line[:_LINE_BYTES_MAX].decode(errors="replace").strip()
+    return "".join(character for character in text if character.isprintable())
 
 
 def _connection(url: str) -> tuple[HTTPConnection, str]:

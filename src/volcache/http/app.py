@@ -35,6 +35,7 @@ from volcache.http.responses import (
     miss_response,
     not_modified_response,
     range_response,
+    service_worker_response,
     status_of,
     stored_response,
     text_response,
@@ -155,6 +156,19 @@ class App:
             self.log_slow(method, path, status, started_ns, took_ns)
         return body
 
+    def send(
+        self, method: str, response: Response, start_response: StartResponse
+    ) -> list[bytes]:
+        """Send and count a response that was made outside, without looking at a key."""
+        started_ns = self._timer()
+        if started_ns >= self._second_ends_ns:
+            self._second_ends_ns = started_ns + self.value_headers.update()
+        status, headers, body, source = response
+        start_response(status, [*headers, self.value_headers.date])
+        took_ns = self._timer() - started_ns
+        self.stats.answers[method, status, source].observe(started_ns, took_ns)
+        return [] if method == "HEAD" else body
+
     def log_slow(
         self,
         method: str,
@@ -181,7 +195,11 @@ class App:
         with suppress(BadKeyError):
             self.stats.sample(parse_key(path, size_max=len(path)))
 
-    def _get(self, environ: WSGIEnvironment, path: str) -> Response:
+    def _get(  # noqa: C901 - A call less for each GET.
+        self, environ: WSGIEnvironment, path: str
+    ) -> Response:
+        if "HTTP_SERVICE_WORKER" in environ:
+            return service_worker_response()
         if is_conditional(environ):
             response = self._evaluate_conditions(environ, path)
             if response is not None:

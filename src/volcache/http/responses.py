@@ -131,6 +131,15 @@ def miss_response() -> Response:
     return "404 Not Found", [*_MISS_HEADERS], [_MISS_TEXT], MISS
 
 
+def service_worker_response() -> Response:
+    """Return the 403 for a script that would see all requests of a browser."""
+    return text_response(
+        HTTPStatus.FORBIDDEN,
+        "values cannot be service workers; allowed are requests without the header"
+        " Service-Worker",
+    )
+
+
 def stored_response(record: Record) -> Response:
     """Return the 200 for a PUT that stored a record."""
     headers = [

@@ -156,6 +156,14 @@ EVENTS: Final[dict[str, Event]] = {
     "request.refused": Event(
         "The disk refused; the request was answered 507.", _DISK_SPACE
     ),
+    "request.unauthorized": Event(
+        "A request had no token (`reason=missing`) or not the right one (`wrong`), and was"
+        " answered 401, or too many wrong ones (`limited`), and was answered 429. `kind`:"
+        " whether it was to read, write or administrate; `forwarded`: its"
+        " `X-Forwarded-For`, which the client may have invented. At most one line in ten"
+        " seconds for each kind; `left_out` is the number of those suppressed before it.",
+        "If it is a client of yours, correct its token. Else find out who it is.",
+    ),
     "request.failed": Event(
         "A bug in volcache; the request was answered 500. A traceback follows.", _BUG
     ),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from volcache import __version__
 from volcache.histogram import Histogram
-from volcache.monitoring.requests import VERBS
+from volcache.monitoring.requests import REFUSED_KINDS, VERBS
 from volcache.store.index_format import encode_key
 
 if TYPE_CHECKING:
@@ -399,6 +399,15 @@ _REQUESTS: Final = (
         "Bytes of values stored.",
         lambda s: s.requests.bytes_in,
         Cell("requests", "received {}", "rate"),
+    ),
+    _labelled(
+        "counter",
+        _label("kind", *REFUSED_KINDS),
+        "volcache_unauthorized_total",
+        "requests.unauthorized.{kind}",
+        "Requests refused for a missing or wrong token, by kind.",
+        lambda s: _by_one(s.requests.refused),
+        Cell("errors", "unauthorized {}", "nonzero"),
     ),
     _labelled(
         "histogram",

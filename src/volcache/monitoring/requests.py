@@ -16,6 +16,8 @@ VERBS: Final = ("GET", "HEAD", "PUT", "DELETE", "OTHER")
 SAMPLE_ONE_IN: Final = 64
 SAMPLE_MASK: Final = SAMPLE_ONE_IN - 1
 _SAMPLED_KEYS_MAX: Final = 2048
+# What requests wanted that were refused for their token.
+REFUSED_KINDS: Final = ("read", "write", "admin")
 _READS: Final = ("GET", "HEAD")
 
 
@@ -44,6 +46,10 @@ class RequestStats:
     bytes_in: int = 0  # of values stored
     bytes_out: int = 0  # of values, or parts of values, sent
     sampled: Counter[bytes] = field(default_factory=Counter)  # keys of reads
+    # Without the right token, by what was wanted.
+    refused: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(REFUSED_KINDS, 0)
+    )
 
     def sample(self, key: bytes) -> None:
         """

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.http.app import ALLOW
 from volcache.http.content_types import TYPES
+from volcache.http.cors import header_lines
 from volcache.store.native import make_gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache.http.app import App
+    from volcache.http.cors import CorsHeaders
     from volcache.store._core._native import Gate
 
 _logger: Final = logging.getLogger("volcache.server")
@@ -80,12 +82,14 @@ def connections_max() -> int:
     return min(max(free, _CONNECTIONS_MIN), _CONNECTIONS_MAX)
 
 
-def open_gate(
+def open_gate(  # noqa: PLR0913 - By keyword.
     app: App,
     link: int,
     *,
     timeouts: Timeouts,
     threads: int,
+    answers: bool = True,
+    cors: CorsHeaders | None = None,
     log_answer: Callable[..., None] | None = None,
 ) -> Gate | None:
     """
@@ -96,6 +100,8 @@ def open_gate(
         link: From `bjoern.gate_link`.
         timeouts: Of connections.
         threads: That read records which are not in memory.
+        answers: Whether it may answer plain GETs: everyone may read.
+        cors: Headers for browsers; by default none.
         log_answer: Called for each answer of the gate: `AccessLog.add_native`.
 
     Returns:
@@ -111,7 +117,12 @@ def open_gate(
             link=link,
             allow=ALLOW[1],
             # The hot tier counts reads, and is asked first, in Python.
-            answers=not app.cache.has_hot_tier,
+            answers=answers and not app.cache.has_hot_tier,
+            headers=header_lines(cors.common) if cors else "",
+            origins={
+                origin: header_lines(headers)
+                for origin, headers in (cors.by_origin.items() if cors else ())
+            },
             log=_Log(),
             log_answer=log_answer,
             threads=threads,

@@ -48,6 +48,8 @@ class GateOptions(TypedDict):
     link: int
     allow: str
     answers: bool
+    headers: str
+    origins: Mapping[str, str]
     log: GateLog
     log_answer: Callable[..., None] | None
     threads: int

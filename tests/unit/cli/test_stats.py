@@ -58,6 +58,10 @@ def test_json_is_that_of_the_instance(
     ("answer", "reason"),
     [
         ((404, b""), "/-/stats is answered with 404"),
+        (
+            (421, b"no name\x1b[2J\nof mine\n"),
+            "/-/stats is answered with 421: no name[2Jof mine",
+        ),
         ((200, b"<html>"), "the response is not from volcache"),
         ((200, b"[]"), "the response is not from volcache"),
         ((200, b'{"store": {"keys": 1}}'), "the response is not from volcache"),

@@ -10,14 +10,20 @@ import zipfile
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from support.fake_cache import FakeCache
-from support.wsgi_client import Client, assert_error
+from support.instances import operator_of, watch
+from support.wsgi_client import Answer, Client, assert_error
 from volcache.errors import StoreIOError
 
+if TYPE_CHECKING:
+    from volcache.store import Store
+
 ROOT = Path(__file__).parents[3]
+TOKEN = "secret"  # noqa: S105
 
 
 def test_healthy_does_not_use_the_cache(client: Client) -> None:
@@ -100,6 +106,111 @@ def test_flush_requires_the_token(token: str, given: str, status: int) -> None:
     answer = client.ask("POST", "/-/flush", HTTP_AUTHORIZATION=given)
     assert_error(answer, status)
     assert list(client.cache.records) == ([] if status == 200 else [b"key"])
+
+
+@pytest.mark.parametrize("given", ["Bearer wrong", "Basic c2VjcmV0", "Bearer"])
+def test_wrong_tokens_of_an_address_are_limited(given: str) -> None:
+    """429 without a comparison, for a while; other addresses may go on."""
+    client = Client(FakeCache(), admin_token=TOKEN)
+    client.put("/key", b"value")
+    for _ in range(10):
+        answer = client.ask(
+            "POST", "/-/flush", HTTP_AUTHORIZATION=given, REMOTE_ADDR="10.0.0.1"
+        )
+        assert_error(answer, 401)
+        assert answer.headers["WWW-Authenticate"] == 'Bearer realm="volcache"'
+
+    def flush(address: str) -> Answer:
+        return client.ask(
+            "POST",
+            "/-/flush",
+            HTTP_AUTHORIZATION=f"Bearer {TOKEN}",
+            REMOTE_ADDR=address,
+        )
+
+    answer = flush("10.0.0.1")
+    assert_error(answer, 429, "try again in 60 s")
+    assert answer.headers["Retry-After"] == "60"
+    assert list(client.cache.records) == [b"key"]
+    assert_error(flush("10.0.0.2"), 200, "flushed")
+
+
+def test_request_without_a_token_is_no_guess() -> None:
+    """A browser, or a script that lacks its variable."""
+    client = Client(FakeCache(), admin_token=TOKEN)
+    for _ in range(20):
+        assert_error(client.ask("POST", "/-/flush"), 401)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "127.0.0.1:1234", "[::1]", "[::1]:1234", "[fe80::1%eth0]:80"),
+        *("localhost", "LocalHost:1234", "localhost.", "cache-1", "CACHE-1:80"),
+        *("cache-1.example.org.:1234", ""),
+    ],
+)
+def test_page_and_stats_are_answered_under_known_names(host: str) -> None:
+    """Addresses, localhost, those in the settings, and none (HTTP/1.0)."""
+    client = Client(
+        FakeCache(), admin_token=TOKEN, admin_hosts=("cache-1", "Cache-1.example.org.")
+    )
+    assert client.ask("GET", "/-/", HTTP_HOST=host).status == "200 OK"
+    token = f"Bearer {TOKEN}"
+    answer = client.ask("POST", "/-/flush", HTTP_HOST=host, HTTP_AUTHORIZATION=token)
+    assert answer.status == "200 OK"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(
+            "evil.example",
+            "evil.example:1234",
+            "127.0.0.1.evil.example",
+            "localhost.evil",
+        ),
+        *(
+            "cache-1.evil",
+            "127.0.0.1:80:80",
+            "127.1",
+            "2130706433",
+            "::1",
+            "[evil]",
+            ":1",
+        ),
+        *("127.0.0.1, evil", "evil\n127.0.0.1", "cache-1@evil", "localhost..", "\xff"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/-/", "/-/stats", "/-/flush", "/-/nothing"])
+def test_other_names_are_refused(host: str, path: str) -> None:
+    """A page of another site whose name points here reads and changes nothing."""
+    client = Client(FakeCache(), admin_token=TOKEN, admin_hosts=("cache-1",))
+    client.put("/key", b"value")
+    token = f"Bearer {TOKEN}"
+    for method in ("GET", "POST", "OPTIONS"):
+        answer = client.ask(method, path, HTTP_HOST=host, HTTP_AUTHORIZATION=token)
+        assert_error(answer, 421, "admin_hosts")
+    assert list(client.cache.records) == [b"key"]
+
+
+@pytest.mark.parametrize("path", ["/-/healthy", "/-/ready", "/-/metrics"])
+def test_health_and_metrics_are_answered_under_every_name(
+    store: Store, path: str
+) -> None:
+    """Load balancers and Prometheus use names."""
+    client = operator_of(watch(store))
+    assert client.ask("GET", path, HTTP_HOST="cache-1:80").status == "200 OK"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/-/", "/-/healthy", "/-/ready", "/-/stats", "/-/metrics", "/-/flush", "/-/x"],
+)
+def test_no_answer_is_sniffed(store: Store, path: str) -> None:
+    """Browsers take none of them for a script or a page."""
+    answer = operator_of(watch(store)).ask("GET", path)
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_options_lists_the_allowed_methods(client: Client) -> None:

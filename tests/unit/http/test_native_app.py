@@ -87,6 +87,7 @@ HEADERS: Final[list[dict[str, Any]]] = [
     {"HTTP_RANGE": "bytes=-2"},
     {"HTTP_RANGE": "bytes=9999999-"},
     {"HTTP_RANGE": "x"},
+    {"HTTP_SERVICE_WORKER": "script"},
     {"HTTP_RANGE": ""},
     {"HTTP_RANGE": "bytes=0-1", "HTTP_IF_RANGE": '"ETAG"'},
     {"HTTP_IF_RANGE": '"ETAG"'},

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/vfs.h>
 
 enum {
@@ -23,7 +24,7 @@ enum {
     EVENTS_BYTES = 1 << 18,
     /* Of a path and of a head in an event. */
     EVENT_TEXT_BYTES = 4096,
-    ANSWER_BYTES = 1024,
+    ANSWER_BYTES = 1024 + VC_MORE_BYTES,
     /* After the time for a transfer, a body or an answer must have been this fast since. */
     SLOWEST_BYTES_PER_SECOND = 500,
     THREADS_MAX = 64,
@@ -67,6 +68,7 @@ typedef struct job {
      * the loop need not know before the client's next request. Changed with `done.mutex`. */
     bool is_awaited;
     vc_date date;
+    const char *headers;        /* of the connection */
     int64_t read_ns, ended_ns;
     /* The result. */
     outcome outcome;
@@ -88,6 +90,7 @@ struct connection {
     bool is_paused;         /* it is not watched for bytes */
     bool was_cold;          /* a thread has read for its last request */
     bool is_chunked;
+    const char *headers;    /* more of them for the answer to its request; NULL: none */
     int64_t since_ns;       /* what its time is counted from */
     int64_t started_ns;     /* of its request */
     char *bytes;            /* that have arrived and are not used */
@@ -255,11 +258,12 @@ static char *put(char *to, const char *text) {
     return to + length;
 }
 
-/* Write what follows the other headers of an answer. */
-static char *put_end(char *to, const vc_date *date, bool keeps_alive) {
+/* Write what follows the other headers of an answer; `more` may be NULL. */
+static char *put_end(char *to, const vc_date *date, const char *more, bool keeps_alive) {
     to = put(to, "\r\nDate: ");
     memcpy(to, date->text, VC_DATE_BYTES);
     to += VC_DATE_BYTES;
+    if (more) to = put(to, more);
     return put(to, keeps_alive ? "\r\nConnection: Keep-Alive\r\n\r\n"
                                : "\r\nConnection: close\r\n\r\n");
 }
@@ -352,7 +356,7 @@ static void refuse(vc_gate *gate, connection *c, int status, const char *reason)
     to += sprintf(to, "HTTP/1.1 %d %s\r\n", status, STATUSES[row].phrase);
     if (status == 405) to += sprintf(to, "Allow: %s\r\n", gate->config.allow);
     to += sprintf(to, "Content-Type: text/plain; charset=utf-8\r\nContent-Length: %d", length);
-    to = put_end(to, &gate->date, false);
+    to = put_end(to, &gate->date, c->headers, false);
     struct iovec parts[2] = {{answer, (size_t)(to - answer)}, {text, (size_t)length}};
     gate->config.io->send(c->fd, parts, c->method == VC_HEAD ? 1 : 2);
     gate->config.io->shut(c->fd, SHUT_WR);
@@ -436,15 +440,15 @@ static void on_writable(void *context, int fd) {
 
 /* Write the headers of a record and send it with its value; `bytes` are those of the record. */
 static bool send_value(const vc_gate_config *config, int fd, const vc_record *record,
-                       const uint8_t *bytes, const vc_date *date, bool keeps_alive, char **rest,
-                       size_t *rest_length) {
-    char headers[VC_HEADERS_BYTES], *to = put(headers, "HTTP/1.1 200 OK\r\n");
+                       const uint8_t *bytes, const vc_date *date, const char *more,
+                       bool keeps_alive, char **rest, size_t *rest_length) {
+    char headers[VC_HEADERS_BYTES + VC_MORE_BYTES], *to = put(headers, "HTTP/1.1 200 OK\r\n");
     int64_t remaining_ms = 0;
     if (record->expires_ms)
         remaining_ms = (int64_t)record->expires_ms - vc_clock_now(config->clock) / 1000;
     to = vc_put_value_headers(to, record, record->type, record->key, config->types, date->second,
                               remaining_ms);
-    to = put_end(to, date, keeps_alive);
+    to = put_end(to, date, more, keeps_alive);
     struct iovec parts[2] = {
         {headers, (size_t)(to - headers)},
         {(uint8_t *)bytes + record->prefix, record->length},
@@ -497,7 +501,8 @@ static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head
         return PASS;
     to = put(to, "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n"
                  "Content-Type: text/plain; charset=utf-8\r\nContent-Length: ");
-    to = put_end(vc_put_number(to, sizeof(TEXT) - 1), &gate->date, c->keeps_alive);
+    to = put_end(vc_put_number(to, sizeof(TEXT) - 1), &gate->date, c->headers,
+                 c->keeps_alive);
     struct iovec parts[2] = {{headers, (size_t)(to - headers)},
                              {(char *)TEXT, sizeof(TEXT) - 1}};
     bool is_good = send_parts(gate->config.io, c->fd, parts, &rest, &rest_length);
@@ -554,6 +559,7 @@ static fate start_job(vc_gate *gate, connection *c, vc_text path, const vc_looku
         .answers = answers,
         .keeps_alive = c->keeps_alive,
         .date = gate->date,
+        .headers = c->headers,
         .is_awaited = !answers || !c->keeps_alive,
         .path_length = path.length,
     };
@@ -595,7 +601,7 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     if (status == VC_IO_ERROR) gate->is_ready = false;
     if (status != VC_OK || !is_plain(&gate->config, &record)) return PASS;
     bool is_good = send_value(&gate->config, c->fd, &record, gate->record, &gate->date,
-                              c->keeps_alive, &rest, &rest_length);
+                              c->headers, c->keeps_alive, &rest, &rest_length);
     count(gate, c, &record, read_ns, vc_monotonic_ns(), record.length, path, head);
     if (rest) {
         send_rest(gate, c, rest, rest_length);
@@ -645,8 +651,8 @@ static void run_job(const vc_gate_config *config, cold_read *job, uint8_t *buffe
     job->read_ns = vc_monotonic_ns() - started_ns;
     job->outcome = JOB_PASS;
     if (!job->answers || status != VC_OK || !is_plain(config, record)) return;
-    bool is_good = send_value(config, job->fd, record, buffer, &job->date, job->keeps_alive,
-                              &job->rest, &job->rest_length);
+    bool is_good = send_value(config, job->fd, record, buffer, &job->date, job->headers,
+                              job->keeps_alive, &job->rest, &job->rest_length);
     job->outcome = !is_good ? JOB_FAILED : job->rest ? JOB_REST : JOB_SENT;
     job->ended_ns = vc_monotonic_ns();
 }
@@ -870,6 +876,26 @@ static void ask_for_body(vc_gate *gate, const connection *c) {
     gate->config.io->send(c->fd, &part, 1);
 }
 
+/* Return the headers that tell a browser which pages may see the answer. */
+static const char *headers_for(vc_gate *gate, const vc_request *request) {
+    const vc_gate_config *config = &gate->config;
+    const vc_text *origin = NULL;
+    if (request->path.length > sizeof(gate->path)) return NULL;
+    size_t length = vc_path_decode(request->path, gate->path);
+    if (length >= 3 && !memcmp(gate->path, "/-/", 3)) return NULL;
+    for (unsigned i = 0; i < request->field_count; i++) {
+        const vc_field *field = &request->fields[i];
+        if (field->name.length != 6 || strncasecmp(field->name.at, "origin", 6)) continue;
+        if (origin) return config->headers;
+        origin = &field->value;
+    }
+    for (unsigned i = 0; origin && i < config->origin_count; i++)
+        if (origin->length == strlen(config->origins[i].origin) &&
+            !memcmp(origin->at, config->origins[i].origin, origin->length))
+            return config->origins[i].headers;
+    return config->headers;
+}
+
 /* Whether a request may be passed or answered; otherwise it was refused. */
 static bool is_allowed(vc_gate *gate, connection *c, const vc_request *request) {
     char text[VC_TEXT_BYTES];
@@ -929,11 +955,14 @@ static bool handle(vc_gate *gate, connection *c, const char *data, size_t length
                            : vc_request_parse(data + at, left, &scanned, request);
         if (head == VC_HEAD_INCOMPLETE) {
             c->method = VC_OTHER_METHOD;
+            c->headers = NULL;
             /* The time of a head after another one begins with its own first byte. */
             if (c->state != HEAD || has_answered) enter(gate, c, HEAD, vc_monotonic_ns());
             return keep_rest(c, data, length, at, scanned);
         }
         c->method = request->method;
+        if (gate->config.headers)
+            c->headers = head == VC_HEAD_COMPLETE ? headers_for(gate, request) : NULL;
         if (head == VC_HEAD_REFUSED) {
             refuse(gate, c, request->status, request->reason);
             return false;

@@ -54,6 +54,13 @@ typedef struct {
 
 extern const vc_gate_io vc_gate_sockets;
 
+/* More headers of the answers to the pages of one origin. */
+typedef struct {
+    const char *origin, *headers;
+} vc_origin;
+
+enum { VC_MORE_BYTES = 1024 };  /* of such headers, at most */
+
 typedef struct {
     const vc_link *link;
     const vc_gate_io *io;
@@ -71,6 +78,11 @@ typedef struct {
     int64_t long_ns;            /* likewise, and reads */
     int64_t sample_mask;        /* answers whose duration has none of these bits, too */
     const char *allow;          /* methods, for a 405 */
+    /* More headers of the answers to requests for a key, each as "\r\nName: value"; NULL: none.
+     * Those of an origin replace them in answers to its pages. */
+    const char *headers;
+    const vc_origin *origins;
+    unsigned origin_count;
     void (*on_events)(void *context);   /* events are to be drained; may take Python's lock */
     void *context;
 } vc_gate_config;

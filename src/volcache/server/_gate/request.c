@@ -87,6 +87,7 @@ static const struct {
     {"if-modified-since", VC_FIELD_SPECIAL},
     {"if-unmodified-since", VC_FIELD_SPECIAL},
     {"authorization", VC_FIELD_SPECIAL},
+    {"service-worker", VC_FIELD_SPECIAL},
 };
 enum { NAME_COUNT = sizeof(NAMES) / sizeof(NAMES[0]) };
 

@@ -33,7 +33,7 @@ typedef enum {
     VC_FIELD_CONNECTION,
     VC_FIELD_EXPECT,
     VC_FIELD_HOP,           /* of this connection only: not passed on */
-    VC_FIELD_SPECIAL,       /* the answer may depend on it: a condition, a range, a token */
+    VC_FIELD_SPECIAL,       /* the answer may depend on it: a condition, a range, a token, … */
 } vc_field_name;
 
 typedef struct {

@@ -237,6 +237,8 @@ class Gate:
         link: int,
         allow: str,
         answers: bool,
+        headers: str,
+        origins: Mapping[str, str],
         log: GateLog,
         log_answer: Callable[..., None] | None,
         threads: int,
@@ -255,6 +257,9 @@ class Gate:
             link: Address of the `vc_link` in bjoern.
             allow: The methods that are allowed, for a 405.
             answers: Whether plain GETs are answered here.
+            headers: More of them for the answers to requests for a key: CR LF, then one
+                header, for each; ASCII, less than 1 KiB.
+            origins: What replaces them in answers to pages, by origin.
             log: Is told what the operator should know.
             log_answer: Called for each answer; see `AccessLog.add_native`.
             threads: That read records which are not in memory, 1 to 64.

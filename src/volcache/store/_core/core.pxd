@@ -248,6 +248,11 @@ cdef extern from "gate.h" nogil:
     ctypedef struct vc_gate_io:
         pass
     const vc_gate_io vc_gate_sockets
+    enum:
+        VC_MORE_BYTES
+    ctypedef struct vc_origin:
+        const char *origin
+        const char *headers
     ctypedef struct vc_gate_config:
         const vc_link *link
         const vc_gate_io *io
@@ -260,6 +265,9 @@ cdef extern from "gate.h" nogil:
         unsigned threads, connections
         int64_t head_ns, idle_ns, transfer_ns, slow_ns, long_ns, sample_mask
         const char *allow
+        const char *headers
+        const vc_origin *origins
+        unsigned origin_count
         void (*on_events)(void *context) noexcept
         void *context
     ctypedef struct vc_event:

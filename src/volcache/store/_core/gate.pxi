@@ -47,7 +47,9 @@ cdef class Gate:
     cdef Index index
     cdef Clock clock
     cdef ContentTypes types
-    cdef bytes allow
+    cdef bytes allow, headers
+    cdef list kept
+    cdef vc_origin *origins
     cdef object app, requests, store_stats, log, log_answer
     cdef object hits, misses, reads
     cdef vc_gate_stats logged
@@ -63,6 +65,8 @@ cdef class Gate:
         uintptr_t link,
         allow,
         bint answers,
+        headers,
+        origins,
         log,
         log_answer,
         unsigned threads,
@@ -106,12 +110,36 @@ cdef class Gate:
         config.long_ns = LONG_NS
         config.sample_mask = SAMPLED
         config.allow = self.allow
+        self.set_headers(&config, headers, origins)
         config.on_events = on_events
         config.context = <void *>self
         self.gate = vc_gate_new(&config)
         if self.gate is NULL:
             raise MemoryError("no memory or no threads for the gate")
         self.link.install(vc_gate_hooks(self.gate))
+
+    cdef int set_headers(self, vc_gate_config *config, headers, origins) except -1:
+        self.headers = headers.encode("ascii")
+        if self.headers:
+            config.headers = self.headers
+        self.kept = [
+            (origin.encode("ascii"), more.encode("ascii"))
+            for origin, more in origins.items()
+        ]
+        if max(len(more) for _, more in [(b"", self.headers), *self.kept]) >= VC_MORE_BYTES:
+            raise ValueError("the headers are too long")
+        self.origins = <vc_origin *>calloc(len(self.kept) + 1, sizeof(vc_origin))
+        if self.origins is NULL:
+            raise MemoryError("no memory for origins")
+        for i, (origin, more) in enumerate(self.kept):
+            self.origins[i].origin = <const char *><bytes>origin
+            self.origins[i].headers = <const char *><bytes>more
+        config.origins = self.origins
+        config.origin_count = len(self.kept)
+        return 0
+
+    def __dealloc__(self):
+        free(self.origins)
 
     def close(self):
         if self.gate is NULL:

@@ -239,6 +239,7 @@ cdef class NativeApp:
             or text[0] != c"/"
             or (text[1] == c"-" and text[2] == c"/")
             or "HTTP_RANGE" in environ
+            or "HTTP_SERVICE_WORKER" in environ
             or has_conditions(environ)
         ):
             return None

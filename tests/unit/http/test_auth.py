@@ -1,0 +1,182 @@
+"""auth.py: what a client sends as its token, refusals, and the limit of guesses."""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from volcache.http.auth import (
+    ADDRESSES_MAX,
+    GUESS_SECONDS,
+    GUESSES_MAX,
+    LOG_SECONDS,
+    GuessLimit,
+    Refusals,
+    Token,
+    bearer_token,
+    given_token,
+)
+from volcache.monitoring.requests import RequestStats
+
+
+class FakeClock:
+    """Seconds that a test sets."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        """Return them."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Return a clock that stands still."""
+    return FakeClock()
+
+
+def basic(pair: bytes) -> str:
+    """Return the value of the header."""
+    return f"Basic {b64encode(pair).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("header", "bearer", "any_"),
+    [
+        (None, None, None),
+        ("", None, None),
+        ("Bearer", b"", b""),
+        ("Bearer abc", b"abc", b"abc"),
+        ("BEARER  a b\t", b"a b", b"a b"),
+        ("Bearer \xc3\xa9", b"\xc3\xa9", b"\xc3\xa9"),
+        ("Bearer \u20ac", b"", b""),
+        ("abc", b"", b""),
+        ("Digest abc", b"", b""),
+        (basic(b"user:pass:word"), b"", b"pass:word"),
+        (basic(b"user:"), b"", b""),
+        (basic(b"abc"), b"", b""),
+        (basic(b":\xff\0"), b"", b"\xff\0"),
+        ("Basic abc", b"", b""),
+        ("Basic \u20ac", b"", b""),
+    ],
+)
+def test_token_of_a_request(
+    header: str | None, bearer: bytes | None, any_: bytes | None
+) -> None:
+    """None without a header, empty if there is no token in it."""
+    environ: dict[str, Any] = {} if header is None else {"HTTP_AUTHORIZATION": header}
+    assert bearer_token(environ) == bearer
+    assert given_token(environ) == any_
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "is_right"),
+    [
+        ("abc", b"abc", True),
+        ("abc", b"ab", False),
+        ("abc", b"", False),
+        ("", b"", False),
+        ("\xe9", b"\xc3\xa9", True),
+        ("\xe9", b"\xe9", True),
+        ("\u20ac\xe9", b"\xe2\x82\xac\xc3\xa9", True),
+        ("\u20ac\xe9", b"?\xe9", False),
+    ],
+)
+def test_token_is_compared_as_bytes(text: str, given: bytes, *, is_right: bool) -> None:
+    """UTF-8, or latin-1 if it has all letters; nothing is equal to no token."""
+    token = Token(text)
+    assert token.is_equal(given) is is_right
+    assert bool(token) is bool(text)
+    assert not text or text not in repr(token)
+
+
+def test_refusals_are_logged_once_in_a_while(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By kind; the next line says how many were left out."""
+    stats = RequestStats()
+    refusals = Refusals(stats, clock=clock)
+    environ: dict[str, Any] = {
+        "REMOTE_ADDR": "::1",
+        "REQUEST_METHOD": "GET",
+        "PATH_INFO": "/a b\n" + "x" * 300,
+        "HTTP_X_FORWARDED_FOR": '1.2.3.4"',
+        "HTTP_AUTHORIZATION": "Bearer guess",
+    }
+    caplog.set_level(logging.WARNING)
+    for _ in range(3):
+        refusals.add("read", "wrong", environ)
+    refusals.add("admin", "missing", {})
+    clock.now += LOG_SECONDS
+    refusals.add("read", "wrong", environ)
+    path = "/a%20b%0A" + "x" * 191 + "..."
+    line = (
+        "request.unauthorized kind=read reason=wrong address=::1"
+        rf" forwarded='1.2.3.4\\x22' method=GET path={path} left_out="
+    )
+    other = (
+        "request.unauthorized kind=admin reason=missing address=- forwarded='' method=-"
+        " path=- left_out=0"
+    )
+    assert caplog.messages == [
+        f"{line}0",
+        other,
+        f"{line}2",
+    ]
+    assert stats.refused == {"read": 4, "write": 0, "admin": 1}
+
+
+def guess(limit: GuessLimit, address: str, count: int = GUESSES_MAX) -> None:
+    """Send wrong tokens."""
+    for _ in range(count):
+        assert limit.seconds_left(address) == 0
+        limit.add(address)
+
+
+def test_guesses_are_limited_until_the_period_is_over(clock: FakeClock) -> None:
+    """It begins with the first of them."""
+    limit = GuessLimit(clock)
+    guess(limit, "1.1.1.1", 1)
+    clock.now += GUESS_SECONDS - 10.5
+    guess(limit, "1.1.1.1", GUESSES_MAX - 1)
+    assert limit.seconds_left("1.1.1.1") == 11
+    clock.now += 10.5
+    guess(limit, "1.1.1.1")
+    assert limit.seconds_left("1.1.1.1") == GUESS_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        ("1.1.1.1", "1.1.1.2", False),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:1.1.1.1", "::ffff:1.1.1.2", False),
+        ("::ffff:1.1.1.1", "1.1.1.1", True),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("", "1.1.1.1", False),
+        ("a:b", "a:c", False),
+    ],
+)
+def test_clients_are_told_apart(
+    clock: FakeClock, first: str, second: str, *, is_same: bool
+) -> None:
+    """By the address, of IPv6 by what a client cannot choose."""
+    limit = GuessLimit(clock)
+    guess(limit, first)
+    assert bool(limit.seconds_left(second)) is is_same
+
+
+def test_limit_remembers_few_clients(clock: FakeClock) -> None:
+    """Those that began first are forgotten first."""
+    limit = GuessLimit(clock)
+    guess(limit, "first")
+    for number in range(ADDRESSES_MAX - 1):
+        limit.add(f"{number}")
+    assert limit.seconds_left("first")
+    limit.add("one more")
+    assert len(limit) == ADDRESSES_MAX
+    assert not limit.seconds_left("first")
