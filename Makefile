@@ -40,6 +40,7 @@ cluster: ## run nginx at 127.0.0.1:8080, three instances and memcached until Ctr
 	@mkdir -p cluster/nginx/temp
 	@cp -r nginx/. cluster/nginx
 	@echo 'access_log /dev/stdout volcache;' > cluster/nginx/volcache/log.conf
+	@echo 'default 1;' > cluster/nginx/volcache/show-instance.conf
 	@exec $(BIN)/honcho --procfile conf/cluster/Procfile --app-root . start
 
 check: ## lint, types and the fast unit tests, for use while editing: 20 seconds

@@ -105,7 +105,7 @@ def test_ambiguous_request_is_rejected(name: str, cluster: Cluster) -> None:
     """Nginx answers 4xx or 501 and closes; no instance receives it."""
     statuses = answers(cluster, SMUGGLING[name])
     assert len(statuses) == 1
-    assert statuses[0] in {400, 501, 413}
+    assert statuses[0] in {400, 413, 431, 501}
     assert not asked(cluster, "/s")
     assert not asked(cluster, "/x")
 
@@ -216,7 +216,7 @@ def test_header_cannot_be_injected(cluster: Cluster) -> None:
     assert status == 400
 
 
-def test_hop_by_hop_headers_and_passwords_are_removed_by_nginx(
+def test_hop_by_hop_headers_are_removed_by_nginx(
     cluster: Cluster,
 ) -> None:
     """A PUT with the headers that Java's HTTP client sends is stored."""
@@ -225,7 +225,6 @@ def test_hop_by_hop_headers_and_passwords_are_removed_by_nginx(
         "Connection": "Upgrade, HTTP2-Settings",
         "HTTP2-Settings": "AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
         "Expect": "100-continue",
-        "Authorization": "Basic c2VjcmV0",
     }
     url = f"{cluster.url}/hop"
     put = requests.put(url, data=b"value", headers=headers, timeout=10)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import socket
 import ssl
 import subprocess
+import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 import requests
 
+import nginx_tokens
 from support.cluster import running_cluster
 from support.nginx import SOURCE, Nginx
 from support.ports import pick_port
+from support.stub_instance import stub_instance
+from support.wire import exchange, read_reply, request_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +36,7 @@ INSTANCES = ["127.0.0.1:1234", "127.0.0.1:1235"]
 def enabled(name: str) -> str:
     """Return a file with its commented-out directives enabled."""
     text = (SOURCE / name).read_text()
-    before, directive, rest = text.partition("# satisfy any;")
+    before, directive, rest = text.partition("# proxy_set_header")
     assert directive
     return before + re.sub(r"^# ", "", directive + rest, flags=re.MULTILINE)
 
@@ -70,6 +76,75 @@ def test_configuration_is_valid(mode: str, tmp_path: Path) -> None:
     done = nginx.test()
     assert done.returncode == 0, done.stderr
     assert "[" not in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(find_spec("gixy") is None, reason="gixy is not installed")
+def test_gixy_finds_nothing(tmp_path: Path) -> None:
+    """In each failure mode, as shipped, and with TLS, tokens and passwords."""
+    options = {
+        "volcache/listen.conf": "include volcache/tls.conf;\n",
+        "volcache/tokens.conf": nginx_tokens.render("reader", "writer"),
+        "volcache/writers.conf": enabled("volcache/writers.conf"),
+    }
+    shipped = {name: (SOURCE / name).read_text() for name in options}
+    hidden = {"volcache/show-instance.conf": "default 0;\n"}
+    files = [
+        Nginx(
+            tmp_path / f"{mode}{number}",
+            INSTANCES,
+            files=with_mode(mode) | some | hidden,
+        ).folder
+        / "cluster.conf"
+        for mode in ("pinned", "failover", "growing")
+        for number, some in enumerate((shipped, options))
+    ]
+    program = "import sys; from gixy.cli.main import main; sys.exit(main())"
+    # volcache/tls.conf says why.
+    skips = ["--skips", "hsts_header", "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *skips, *files],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert json.loads(done.stdout) == [], done.stdout
+    assert done.returncode == 0, done.stderr
+
+
+def test_instance_is_shown_only_to_those_it_is_meant_for(tmp_path: Path) -> None:
+    """As shipped to nobody, and then to the listed addresses; the log has it."""
+    dead = [f"127.0.0.1:{pick_port()}"]
+    shipped = (SOURCE / "volcache/show-instance.conf").read_text()
+    for number, line in enumerate(("", "127.0.0.2/32 1;")):
+        files = {"volcache/show-instance.conf": f"{shipped}{line}\n"}
+        with Nginx(tmp_path / f"nginx{number}", dead, files=files) as nginx:
+            for source in ("127.0.0.1", "127.0.0.2"):
+                for method in ("GET", "PUT"):
+                    with socket.create_connection(
+                        ("127.0.0.1", nginx.port), 10, (source, 0)
+                    ) as connection:
+                        connection.sendall(request_bytes(method, "/key", b""))
+                        reply = read_reply(connection)
+                    is_shown = bool(line) and source == "127.0.0.2"
+                    assert ("X-Instance" in reply.headers) == is_shown
+            assert dead[0] in nginx.logged("/key")
+
+
+def test_texts_have_the_limits_of_the_directives() -> None:
+    """The size of a value, the requests in flight, and the lengths of headers."""
+    text = (SOURCE / "volcache.conf").read_text()
+
+    def value(name: str) -> str:
+        (found,) = re.findall(rf"^ {{4}}{name} +(.+);$", text, re.MULTILINE)
+        return str(found)
+
+    assert value(r"set \$volcache_value_max") == f'"{value("client_max_body_size")}"'
+    assert value(r"set \$volcache_requests_max") == (
+        f'"{value("limit_conn +volcache_requests")} in all and'
+        f' {value("limit_conn +volcache_clients")} of one client address"'
+    )
+    assert value(r"large_client_header_buffers") == "4 8k"
+    assert "a line may have 8 KiB, all together 32 KiB" in text
 
 
 def test_configuration_is_valid_as_it_is_installed(tmp_path: Path) -> None:
@@ -113,6 +188,32 @@ def test_writes_from_an_allowed_network_require_no_password(tmp_path: Path) -> N
         assert requests.get(url, timeout=10).content == b"x"
 
 
+def test_preflight_requires_no_password(tmp_path: Path) -> None:
+    """Nor does any request that is not a write; the instance does not get passwords."""
+    text = enabled("volcache/writers.conf").replace("allow 127.0.0.1;", "")
+    writers = {"volcache/writers.conf": text, "volcache/writers": "me:{PLAIN}secret\n"}
+    headers = "Origin: http://page.example\nAccess-Control-Request-Method: PUT"
+    with stub_instance() as stub:
+        for mode in ("pinned", "failover", "growing"):
+            files = writers | with_mode(mode)
+            with Nginx(tmp_path / mode, [stub.name], files=files) as nginx:
+                for method in ("OPTIONS", "GET", "HEAD", "PROPFIND"):
+                    reply = exchange(nginx.port, method, "/200", headers=headers)
+                    assert reply.status == 200
+                refused = exchange(nginx.port, "PUT", "/200", b"", headers)
+                assert refused.status == 401
+                assert refused.headers["WWW-Authenticate"].startswith("Basic ")
+                assert refused.body == (
+                    b"writing needs a user and a password; send Authorization: Basic"
+                    b" <user:password in base64>\n"
+                )
+                right = requests.put(
+                    f"{nginx.url}/200", data=b"x", auth=("me", "secret"), timeout=10
+                )
+                assert right.status_code == 200
+                assert "Authorization" not in stub.received[-1].headers
+
+
 def test_tls_offers_http2(tmp_path: Path) -> None:
     """With tls.conf, nginx answers over TLS 1.2 or 1.3."""
     port = pick_port()
@@ -135,6 +236,68 @@ def test_tls_offers_http2(tmp_path: Path) -> None:
     ):
         assert connection.selected_alpn_protocol() == "h2"
         assert connection.version() in {"TLSv1.2", "TLSv1.3"}
+        reply = exchange(port, "GET", "/key")
+        assert reply.status == 400
+        assert reply.body == b"this port needs TLS; use https://\n"
+
+
+def http2(port: int, method: str, path: str, length: int) -> bytes:
+    """Send the head of a request over HTTP/2 and return what is received for it."""
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        head = len(payload).to_bytes(3, "big") + bytes([kind, flags])
+        return head + stream.to_bytes(4, "big") + payload
+
+    headers = {":method": method, ":scheme": "https", ":path": path, ":authority": "t"}
+    if length:
+        headers["content-length"] = str(length)
+    block = b"".join(  # Literals without an index.
+        b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in header)
+        for header in headers.items()
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", port), 10)) as wire:
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
+        end = 4 if length else 5
+        wire.sendall(preface + frame(1, end, 1, block))
+        received = b""
+        while not received.endswith(b"\n") and (piece := wire.recv(1 << 16)):
+            received += piece
+    return received
+
+
+@pytest.mark.parametrize("mode", ["pinned", "failover", "growing"])
+def test_errors_over_http2_are_one_line(mode: str, tmp_path: Path) -> None:
+    """As over HTTP/1.1."""
+    port = pick_port()
+    tls = (SOURCE / "volcache/tls.conf").read_text()
+    files = with_mode(mode) | {
+        "volcache/tls.conf": tls.replace("listen 443", f"listen 127.0.0.1:{port}")
+    }
+    dead = [f"127.0.0.1:{pick_port()}"]
+    nginx = Nginx(tmp_path / "nginx", dead, files=files)
+    plain = (nginx.folder / "volcache/listen.conf").read_text()
+    nginx.write("volcache/listen.conf", f"include volcache/tls.conf;\n{plain}")
+    make_certificate(nginx.folder / "volcache")
+    cases = [
+        ("PUT", "/a", 2_000_000, b"413", b"at most 1m is allowed"),
+        ("GET", "/a", 2_000_000, b"413", b"at most 1m is allowed"),
+        ("POST", "/a", 0, b"405", b"the method is not allowed"),
+        ("GET", "/-/../a", 0, b"403", b"/-/ is not reachable"),
+        ("GET", "/-/healthy", 0, b"403", b"/-/ is not reachable"),
+        ("GET", "*", 0, b"400", b"RFC 9112"),
+        ("GET", "/a", 0, b"404", b"does not answer: a miss"),
+        ("DELETE", "/a", 0, b"503", b"does not answer"),
+    ]
+    with nginx:
+        for method, path, length, status, text in cases:
+            received = http2(port, method, path, length)
+            indexed = {b"400": b"\x8c", b"404": b"\x8d"}
+            assert indexed.get(status, b"\x03" + status) in received, (method, path)
+            assert text in received, (method, path, received)
+            assert b"<" not in received.rpartition(text)[2]
 
 
 def test_log_line_has_the_outcome_of_a_request(cluster: Cluster) -> None:

@@ -39,3 +39,11 @@ def test_settings_are_valid_and_need_little_space() -> None:
     """Less than a GiB for all three."""
     config = load_config(CLUSTER / "volcache.toml", {})
     assert 3 * config.volume_size * config.volume_num < 1 << 30
+
+
+def test_header_x_instance_is_on() -> None:
+    """Unlike in the files that are installed."""
+    recipe = (ROOT / "Makefile").read_text().partition("\ncluster:")[2].split("\n\n")[0]
+    assert "'default 1;' > cluster/nginx/volcache/show-instance.conf" in recipe
+    shipped = (SOURCE / "volcache" / "show-instance.conf").read_text()
+    assert re.findall(r"^[^#\n].*$", shipped, re.MULTILINE) == ["default 0;"]

@@ -1,8 +1,8 @@
 """
 nginx in a process of its own: `Nginx` with our configuration, `Proxy` with a minimal one.
 
-Of our configuration, only the files that an operator edits are written here
-(`instances.conf`, `listen.conf`, `log.conf`).
+Of our configuration, only files that an operator edits are written here (`instances.conf`,
+`listen.conf`, `log.conf`, `show-instance.conf`).
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ class Nginx(NginxProcess):
         listen = f"listen 127.0.0.1:{self.port} reuseport backlog=4096;\n"
         self.write("volcache/listen.conf", listen)
         self.write("volcache/log.conf", "access_log access.log volcache;\n")
+        self.write("volcache/show-instance.conf", "default 1;\n")
         self.write_instances(instances)
         for name, text in (files or {}).items():
             self.write(name, text)
