@@ -25,8 +25,8 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster check test pure sanitize aarch64 crash fuzz mutations soak \
-	screenshot bench reference lint format setup clean unit $(LINT)
+.PHONY: help run cluster check test pure sanitize aarch64 crash fuzz mutations recipes \
+	soak screenshot bench reference lint format setup clean unit $(LINT)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -90,6 +90,10 @@ fuzz: ## random input for the C code, with libFuzzer: 3 minutes (SECONDS=60 SEED
 mutations: ## break the store in 74 ways; each must make a test fail: 10 minutes
 	@tools/setup.sh test
 	@$(PYTHON) tests/mutations.py
+
+recipes: ## docs/RECIPES.md with the clients that are installed by hand: 5 minutes
+	@tools/setup.sh test
+	@$(PYTHON) -m pytest $(WORKERS) --timeout=1200 -m recipes tests/recipes
 
 soak: ## mixed load with kills, every answer checked: 1 minute (MINUTES=1 SEED=1)
 	@tools/setup.sh test

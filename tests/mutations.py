@@ -97,7 +97,7 @@ MUTATIONS: Final = (
     mutation(
         "a record of another volume is read",
         "store.format:decode_record",
-        replace("kind != volume", "kind >> 16"),
+        replace("kind & _KIND_MAX != volume", "(kind & _KIND_MAX) >> 16"),
     ),
     mutation(
         "a header with another salt is accepted",

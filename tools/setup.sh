@@ -93,6 +93,12 @@ missing_for_test() {
     # A library of logrotate; see fetch_program.
     command -v logrotate >/dev/null || compgen -G "/usr/lib/*/libpopt.so.0" >/dev/null ||
         echo libpopt0
+    # For the recipes. njs is a module of Debian's nginx and of no other.
+    command -v haproxy >/dev/null || echo haproxy
+    command -v varnishd >/dev/null || echo varnish
+    [ -e /usr/lib/nginx/modules/ngx_http_js_module.so ] ||
+        { command -v nginx >/dev/null && ! dpkg-query -W nginx-common >/dev/null 2>&1; } ||
+        echo libnginx-mod-http-js
     command -v openssl >/dev/null || echo openssl
     command -v systemd-analyze >/dev/null || echo systemd
 }
@@ -150,7 +156,7 @@ allow_service_start() {
     command -v systemctl >/dev/null || return 0
     for package in "$@"; do
         case $package in
-            memcached | nginx)
+            haproxy | memcached | nginx | varnish)
                 as_root systemctl disable "$package" >/dev/null 2>&1 || true
                 ;;
         esac

@@ -12,6 +12,7 @@ import pytest
 
 from support.nginx import Proxy
 from support.process import ServerProcess
+from support.recipes import VALUE_BYTES_MAX, a_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,3 +110,23 @@ def test_second_build_comes_from_the_cache(
         server.restart()
         assert_all_from_remote(project.compile())
         assert project.objects() == compiled
+
+
+def test_the_token_is_sent_as_a_password(tmp_path: Path) -> None:
+    """With every request."""
+    with a_cache(tmp_path, "with a token") as cache:
+        project = Project(tmp_path / "project", f"http://ci:secret@{cache.host}/ccache")
+        assert project.compile()["remote_storage_write"] == FILES
+        assert_all_from_remote(project.compile())
+
+
+def test_an_object_above_the_limit_is_compiled_every_time(tmp_path: Path) -> None:
+    """The others come from the cache, and the build succeeds."""
+    with a_cache(tmp_path, "through nginx") as cache:
+        project = Project(tmp_path / "project", f"{cache.url}/ccache")
+        text = os.urandom(VALUE_BYTES_MAX + 4096).hex()
+        (tmp_path / "project" / "file0.c").write_text(f'const char text[] = "{text}";')
+        project.compile()
+        counters = project.compile()
+        assert counters["cache_miss"] == 1
+        assert counters["direct_cache_hit"] == SOURCES - 1

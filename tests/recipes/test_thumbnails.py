@@ -1,0 +1,87 @@
+"""An application that fills the cache, with the function of the document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from support.recipes import VALUE_BYTES_MAX, WAYS, RunningCache, a_cache, snippet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+NAMES = ("cat.png", "dir/ä b%.png")
+
+
+class Application:
+    """The program of the document; counts what it had to make."""
+
+    def __init__(self, cache: RunningCache) -> None:
+        """Load it."""
+        self._code: dict[str, Any] = {}
+        text = cache.placed(snippet("Thumbnails", "python"))
+        exec(compile(text, "RECIPES.md", "exec"), self._code)  # noqa: S102 - Ours.
+        self.made: list[str] = []
+
+    def get(self, name: str, size: int = 1000) -> bytes:
+        """Return a thumbnail."""
+
+        def make(name: str) -> bytes:
+            self.made.append(name)
+            return name.encode() * (size // len(name.encode()) + 1)
+
+        return bytes(self._code["thumbnail"](name, make))
+
+    def send_token(self, token: str) -> None:
+        """Do what the document says about tokens."""
+        self._code["session"].headers["Authorization"] = f"Bearer {token}"
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._code["session"].close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_thumbnails_are_made_once(tmp_path: Path, way: str) -> None:
+    """And kept with their type for a day."""
+    with a_cache(tmp_path, way) as cache:
+        application = Application(cache)
+        application.send_token("secret")
+        first = [application.get(name) for name in NAMES]
+        assert application.made == list(NAMES)
+        assert [application.get(name) for name in NAMES] == first
+        assert application.made == list(NAMES)
+        token = {"Authorization": "Bearer secret"}
+        url = f"{cache.server.url}/thumbs/cat.png"
+        direct = requests.get(url, headers=token, timeout=5)
+        assert direct.headers["Content-Type"] == "image/png"
+        assert direct.headers["Cache-Control"] in {"max-age=86400", "max-age=86399"}
+        application.close()
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_a_thumbnail_above_the_limit_is_made_every_time(
+    tmp_path: Path, way: str
+) -> None:
+    """The application works."""
+    with a_cache(tmp_path, way) as cache:
+        application = Application(cache)
+        large = [application.get("large", VALUE_BYTES_MAX + 1) for _ in range(2)]
+        assert large[0] == large[1]
+        assert application.made == ["large", "large"]
+        application.close()
+
+
+def test_without_the_cache_everything_is_made(tmp_path: Path) -> None:
+    """The cache is killed."""
+    with a_cache(tmp_path) as cache:
+        application = Application(cache)
+        first = application.get("cat.png")
+        cache.server.kill()
+        assert application.get("cat.png") == first
+        assert application.made == ["cat.png", "cat.png"]
+        application.close()

@@ -1,0 +1,181 @@
+"""
+What the tests of docs/RECIPES.md share.
+
+Configuration files and commands are taken from the document, with its addresses replaced
+by those of the servers that the test started: what is documented is what was run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.nginx import Nginx, NginxProcess
+from support.process import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "RECIPES.md"
+# The instance and the nginx of a recipe, as they are written in the document.
+INSTANCE: Final = "127.0.0.1:1234"
+FRONT: Final = "127.0.0.1:8081"
+# Smaller than in the document, so that a value that is too large is quickly made.
+VALUE_BYTES_MAX: Final = 2 << 20
+WAYS: Final = ("alone", "through nginx", "with a token")
+
+_SETTINGS: Final = {
+    "volume_size": 16 << 20,
+    "volume_num": 4,
+    "max_value_size": VALUE_BYTES_MAX,
+}
+_HTTP: Final = """
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+{before}
+events {{ worker_connections 256; }}
+http {{
+    access_log {folder}/access.log;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    scgi_temp_path {folder}/scgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    {servers}
+}}
+"""
+
+
+def snippet(recipe: str, language: str, number: int = 0) -> str:
+    """
+    Return a code block of the document.
+
+    Args:
+        recipe: The beginning of the heading of its section.
+        language: The word behind its opening fence.
+        number: How many blocks in this language to skip in the section.
+
+    """
+    sections = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    section = next(text for text in sections if text.startswith(recipe))
+    blocks = re.findall(
+        rf"^```{language}\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL
+    )
+    return str(blocks[number])
+
+
+def need(*programs: str) -> None:
+    """Skip the test if a program is missing."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+def run(
+    command: Sequence[str | Path],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    is_checked: bool = True,
+    seconds: float = 240,
+) -> str:
+    """Run a program; return its output and error output; fail if it fails."""
+    result = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        check=False,
+    )
+    if is_checked:
+        assert result.returncode == 0, result.stdout
+    # Colours are a matter of the terminal.
+    return re.sub(r"\x1b\[[0-9;]*m", "", result.stdout)
+
+
+def shell(text: str, folder: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Run commands of a recipe; fail if one of them fails."""
+    return run(["bash", "-euo", "pipefail", "-c", text], folder, environment)
+
+
+class Front(NginxProcess):
+    """An nginx with the `server` blocks of a recipe."""
+
+    def __init__(self, folder: Path, servers: str, *, before: str = "") -> None:
+        """Write the configuration into a folder; `before` is for its first lines."""
+        super().__init__(folder, "nginx.conf")
+        folder.mkdir(exist_ok=True)
+        servers = servers.replace(FRONT, self.host)
+        text = _HTTP.format(folder=folder, before=before, servers=servers)
+        (folder / "nginx.conf").write_text(text)
+
+    @property
+    def host(self) -> str:
+        """Its address and port."""
+        return f"127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True)
+class RunningCache:
+    """A volcache that a recipe is run against."""
+
+    host: str
+    server: ServerProcess
+
+    @property
+    def url(self) -> str:
+        """The address without a slash at the end."""
+        return f"http://{self.host}"
+
+    def placed(self, text: str) -> str:
+        """Return a text of the document with the address of this cache."""
+        return text.replace(INSTANCE, self.host)
+
+
+def nginx_before(folder: Path, port: int, value_bytes_max: int) -> Nginx:
+    """Return our nginx, with the limit of a recipe."""
+    nginx = Nginx(folder, [f"127.0.0.1:{port}"])
+    changed = 0
+    for path in folder.rglob("*.conf"):
+        limit = f"client_max_body_size {value_bytes_max};"
+        text, count = re.subn(
+            r"^( *)client_max_body_size +1m;",
+            rf"\g<1>{limit}",
+            path.read_text(),
+            flags=re.MULTILINE,
+        )
+        path.write_text(text)
+        changed += count
+    assert changed, "nginx has no client_max_body_size"
+    return nginx
+
+
+@contextmanager
+def a_cache(folder: Path, way: str = "alone") -> Iterator[RunningCache]:
+    """Run an instance; one of `WAYS` is how a client reaches it."""
+    settings: dict[str, object] = dict(_SETTINGS)
+    if way == "with a token":
+        settings |= {"read_token": "secret", "write_token": "secret"}
+    with ExitStack() as stack:
+        server = ServerProcess(folder / "data", settings=settings)
+        stack.enter_context(server)
+        host = f"127.0.0.1:{server.port}"
+        if way == "through nginx":
+            nginx = nginx_before(folder / "nginx", server.port, VALUE_BYTES_MAX)
+            host = f"127.0.0.1:{stack.enter_context(nginx).port}"
+        yield RunningCache(host, server)
