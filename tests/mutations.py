@@ -345,8 +345,23 @@ MUTATIONS: Final = (
         remove("self.latest_us"),
     ),
     mutation(
+        "a purged record is returned",
+        "store.store:Store._current",
+        replace("self._log.purges.covers(key, record.stored_us)", "False"),
+    ),
+    mutation(
+        "a purged record is copied",
+        "store.reclaim:PythonReclaim._copy",
+        replace("self._index.purges.covers(key, header.stored_us)", "False"),
+    ),
+    mutation(
+        "an earlier PURGE.txt is used",
+        "store.purges:_is_next",
+        replace("file.listed == listed", "True"),
+    ),
+    mutation(
         "an expiry that was seen is not noted",
-        "store.store:Store._unexpired",
+        "store.store:Store._current",
         remove("self._log.note_expiry"),
     ),
     mutation(

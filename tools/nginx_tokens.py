@@ -104,8 +104,10 @@ def main(arguments: list[str]) -> str:
     settings = tomllib.loads(text)
     tokens = [settings.get(name, "") for name in ("read_token", "write_token")]
     for token in tokens:
-        if not isinstance(token, str) or re.search(r"[\s\x00-\x1f\x7f]", token):
-            sys.exit("a token is text without spaces and control characters")
+        if not isinstance(token, str) or re.search(r"^\s|[\x00-\x1f\x7f]|\s$", token):
+            sys.exit(
+                "a token is text without control characters and without spaces around it"
+            )
     if not any(tokens):
         sys.exit("no token found; allowed are the settings read_token and write_token")
     return render(*tokens)

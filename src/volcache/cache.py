@@ -8,6 +8,7 @@ a put, a delete or a flush has replaced:
 
 - A copy is used only if the store accepts it: it is the record the index names, or the
   index has no record of the key and the volume of the copy was reclaimed.
+- A purge is an entry in the store that covers records and their copies alike.
 - A put or a delete changes the store, then invalidates the copies of its key, before it
   returns. If the store refuses, the copies stay valid. Invalidation is a change in memory:
   it cannot fail, be lost or delayed, and after a crash no copy is valid.
@@ -178,6 +179,18 @@ class Cache:
         self.promoted.clear()
         if self._promotion is not None:
             self._promotion.clear()
+
+    def purge(self, prefix: bytes) -> None:
+        """
+        Delete every key that begins with a prefix in both tiers; see `Store.purge`.
+
+        Copies of what is purged stay in memcached, and the store accepts none of them.
+
+        Raises:
+            TooManyPurgesError: The list of purges is full.
+            StoreError: The disk refused.
+        """
+        self.store.purge(prefix)
 
     def expiry_of(self, machine_ms: int) -> int:
         """Return a time of the machine's clock, in milliseconds, as `put` takes it."""

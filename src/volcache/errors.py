@@ -37,6 +37,10 @@ class KeyTooLongError(ClientError):
         self.limit = limit
 
 
+class BadPrefixError(ClientError):
+    """A prefix that no key can have, or a request for a purge that is not clear."""
+
+
 class ValueTooLargeError(ClientError):
     """The value is longer than `max_value_size`, or than a volume."""
 
@@ -111,6 +115,18 @@ class DiskFullError(StoreError):
 
 class StoreIOError(StoreError):
     """A write or sync failed. The write is not acknowledged; the old value stays."""
+
+
+class TooManyPurgesError(ClientError):
+    """The list of purges is full. Nothing was changed."""
+
+    def __init__(self, *, limit: int) -> None:
+        super().__init__(
+            f"the list of purges is full: it has {limit} entries, and none can be dropped"
+            " before the volumes that existed at its time were reclaimed; purge a shorter"
+            " prefix, which replaces all entries that begin with it, or flush"
+        )
+        self.limit = limit
 
 
 class DamagedRecordError(StoreError):

@@ -237,15 +237,15 @@ class Secret(Kind[str]):
     def allowed(self) -> str:
         """The rule in words."""
         return (
-            f"text of up to {_SECRET_LENGTH_MAX} characters without spaces and control"
-            " characters"
+            f"text of up to {_SECRET_LENGTH_MAX} characters without control characters and"
+            " without spaces around it"
         )
 
     def from_toml(self, raw: object) -> str:
         """Check type and characters; an error does not contain it."""
         if not isinstance(raw, str):
             raise TypeError
-        if len(raw) > _SECRET_LENGTH_MAX or not raw.isprintable() or " " in raw:
+        if len(raw) > _SECRET_LENGTH_MAX or not raw.isprintable() or raw != raw.strip():
             raise ValueError
         return raw
 
@@ -623,7 +623,7 @@ class Config:
     admin_token: str = _setting(
         Secret(),
         "",
-        "Token for POST /-/flush; empty = flush is disabled.",
+        "Token for POST /-/flush and /-/purge; empty = both are disabled.",
         cost="Anyone who has it can delete everything.",
     )
     admin_hosts: tuple[str, ...] = _setting(

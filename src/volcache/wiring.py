@@ -122,6 +122,7 @@ def _make_app(config: Config, cache: Cache, status: Monitor, refusals: Refusals)
             hosts=config.admin_hosts,
             status=status,
             refusals=refusals,
+            key_size=config.max_key_size,
         ),
         slow_log=SlowLog(config.log_slow),
     )

@@ -112,7 +112,7 @@ def test_gixy_finds_nothing(tmp_path: Path) -> None:
 
 
 def test_instance_is_shown_only_to_those_it_is_meant_for(tmp_path: Path) -> None:
-    """As shipped to nobody, and then to the listed addresses; the log has it."""
+    """As shipped to no client, and then to the listed addresses; the log has it."""
     dead = [f"127.0.0.1:{pick_port()}"]
     shipped = (SOURCE / "volcache/show-instance.conf").read_text()
     for number, line in enumerate(("", "127.0.0.2/32 1;")):

@@ -212,7 +212,7 @@ def run_script(text: str) -> subprocess.CompletedProcess[str]:
 
 def test_script_writes_the_file_from_settings() -> None:
     """Other settings are ignored; without a token, or with an invalid one, it refuses."""
-    done = run_script('port = 1234\nread_token = "a b"')
+    done = run_script('port = 1234\nread_token = "a "')
     assert done.returncode == 1
     assert "without spaces" in done.stderr
     done = run_script("port = 1234")

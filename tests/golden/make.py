@@ -107,6 +107,26 @@ def make_directives(directory: Path, randbits: mock.Mock) -> None:
     (directory / "LOCK").unlink()
 
 
+@mock.patch("secrets.randbits")
+def make_purged(directory: Path, randbits: mock.Mock) -> None:
+    """Values that were stored before and after two purges, killed after the second."""
+    randbits.side_effect = random_numbers()
+    store = open_store(directory)
+    for key in (b"tiles/12/a", b"tiles/12/b", b"tiles/13/a", b"gr\xc3\xbcn/1"):
+        store.put(key, b"old")
+    store.purge(b"tiles/12/")
+    store.put(b"tiles/12/b", b"new")
+    store.purge(b"gr\xc3\xbcn/")
+    store.sync()
+    for name in ("META.txt", "PURGE.txt", "data/0", "index/0"):
+        copy = directory.with_name(f"{directory.name}.copy") / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(directory / name, copy)
+    store.close()
+    shutil.rmtree(directory)
+    directory.with_name(f"{directory.name}.copy").rename(directory)
+
+
 def open_rings(directory: Path) -> Store:
     """Open a store with two rings."""
     return Store.open(
@@ -188,6 +208,7 @@ def make_all(target: Path) -> None:
     target.mkdir(exist_ok=True)
     make_all_rings(target)
     make_directives(target / "directives")
+    make_purged(target / "purged")
     healthy, meta = target / "healthy", target / "META.txt"
     make_healthy(healthy, meta)
     for name in ("no_index", "no_meta", "torn_tail", "bit_rot"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,6 +13,7 @@ from support.memcached import MemcachedProcess
 from support.process import ServerProcess
 from support.samples import samples_of, total
 from support.stores import counted_size
+from support.waiting import wait_until
 from support.wire import exchange
 
 if TYPE_CHECKING:
@@ -195,7 +197,9 @@ def test_every_kind_of_request_is_counted_once(server: ServerProcess) -> None:
     ledger = Ledger(server)
     for key in ("a", "b", "gone"):
         ledger.put(key)
-    ledger.put("late", headers="Cache-Control: max-age=0")
+    ledger.put("late", headers="Cache-Control: max-age=1")
+    end = time.monotonic() + 1
+    wait_until(lambda: time.monotonic() > end, "the end of its lifetime")
     ledger.ask(Case("DELETE", "/gone", 200))
     for case in CASES:
         ledger.ask(case)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +44,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     settings = {"volume_size": 8 << 20, "volume_num": 2}
     with ServerProcess(tmp_path_factory.mktemp("data"), settings=settings) as running:
         yield running
+
+
+def test_every_reference_names_a_part_of_the_description() -> None:
+    """One that does not is ignored by the checks."""
+    references = re.findall(r'\$ref: "#/([^"]+)"', PATH.read_text())
+    assert len(references) > 50
+    for reference in references:
+        reduce(getitem, reference.split("/"), SCHEMA.raw_schema)
 
 
 @SCHEMA.parametrize()

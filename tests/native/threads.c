@@ -5,7 +5,7 @@
  * The writer appends records, overwrites and deletes keys, and uses the volumes in a circle:
  * it reclaims the oldest one while its records may be read. Each value says which version of
  * which key it is. What a reader gets is the latest version or a newer one; a miss or damage
- * only if the volume was reclaimed. At the end of each round the store is closed while the
+ * only if the volume was reclaimed, or if this version was purged. At the end of each round the store is closed while the
  * readers go on. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "core.h"
@@ -35,7 +35,9 @@ enum {
     READERS = 4,
     VOLUMES = 4,
     KEYS = 300,
-    KEY_BYTES_MAX = 8 + 90,
+    NAME_BYTES = 8,             /* a prefix that only one key has */
+    KEY_BYTES_MAX = NAME_BYTES + 90,
+    PURGES = 100,
     TYPE_BYTES_MAX = 40,
     VALUE_BYTES_MAX = 40000,
     RECORD_BYTES_MAX = VC_OVERHEAD_BYTES + 2 * TYPE_BYTES_MAX + KEY_BYTES_MAX + VALUE_BYTES_MAX,
@@ -49,7 +51,7 @@ enum {
 #define TURN_OF(note) ((uint32_t)(note))
 
 typedef struct {
-    uint64_t reads, ok, apart, misses, damaged, after_close;
+    uint64_t reads, ok, apart, misses, damaged, purged, after_close;
 } counts;
 
 typedef struct {
@@ -64,6 +66,7 @@ static int descriptors[VOLUMES];
 static _Atomic uint32_t begun[KEYS];    /* the version of which the writing has begun */
 static _Atomic uint64_t finished[KEYS]; /* a NOTE; 0: never written */
 static _Atomic uint32_t oldest_turn;    /* earlier ones are reclaimed, or being so */
+static _Atomic uint32_t purge_begun[PURGES], purged[PURGES];    /* versions, by key */
 static atomic_bool is_closed, is_ending;
 static uint64_t stored, deletions, rotations, rebound;
 
@@ -257,6 +260,21 @@ static void write_version(writing *w, uint32_t key) {
     deletions += !is_put;
 }
 
+/* Purge what a key has now, and keep the purges of all others. */
+static void purge(uint32_t key) {
+    uint8_t names[PURGES][KEY_BYTES_MAX];
+    vc_purge list[PURGES];
+    size_t count = 0;
+    atomic_store(&purge_begun[key], VERSION_OF(atomic_load(&finished[key])));
+    for (uint32_t i = 0; i < PURGES; i++) {
+        if (!atomic_load(&purge_begun[i])) continue;
+        make_key(names[i], i);
+        list[count++] = (vc_purge){atomic_load(&purge_begun[i]), names[i], NAME_BYTES};
+    }
+    CHECK(vc_core_set_purges(core, list, count));
+    atomic_store(&purged[key], atomic_load(&purge_begun[key]));
+}
+
 static void *write_always(void *argument) {
     writing *w = argument;
     while (!atomic_load(&is_ending)) {
@@ -265,6 +283,7 @@ static void *write_always(void *argument) {
         uint32_t range = dice % 4 ? KEYS / 10 : KEYS;
         write_version(w, (uint32_t)(dice >> 8) % range);
         if (dice >> 40 & 1) vc_core_sweep(core, 16);
+        if ((dice >> 45) % 64 == 0) purge((uint32_t)(dice >> 8) % PURGES);
         if ((dice >> 41) % 64 == 0 && (uint32_t)w->writer.salt == w->turn &&
             w->writer.salt == make_salt(w->turn, 0))
             start_segment(w);
@@ -307,7 +326,8 @@ static bool must_be_found(uint32_t key, uint64_t before) {
 }
 
 static vc_status read_found(reader *r, const uint8_t *name, size_t name_length,
-                            const vc_lookup *at, uint32_t key, uint64_t before) {
+                            const vc_lookup *at, uint32_t key, uint64_t before,
+                            uint64_t *version) {
     static _Thread_local uint8_t head[RECORD_BYTES_MAX * 5 / 4], value[RECORD_BYTES_MAX * 5 / 4];
     uint64_t dice = next_random(&r->random);
     size_t split = VC_OVERHEAD_BYTES + name_length;
@@ -325,6 +345,7 @@ static vc_status read_found(reader *r, const uint8_t *name, size_t name_length,
     r->counts.apart += is_apart;
     if (status == VC_OK)
         check_value(at, &record, is_apart ? value : head + record.prefix, key, before);
+    if (status == VC_OK || status == VC_PURGED) *version = record.stored_us;
     return status;
 }
 
@@ -333,6 +354,7 @@ static void read_key(reader *r, uint32_t key) {
     size_t name_length = make_key(name, key);
     bool was_closed = atomic_load(&is_closed);
     uint64_t before = atomic_load(&finished[key]);
+    uint32_t purged_before = key < PURGES ? atomic_load(&purged[key]) : 0;
     vc_lookup at;
     bool is_found = vc_core_lookup(core, name, name_length, &at);
     CHECK(!(is_found && was_closed));
@@ -353,9 +375,14 @@ static void read_key(reader *r, uint32_t key) {
         if (dice % 64 == 0 && atomic_load(&oldest_turn) > (uint32_t)at.salt) break;
         sched_yield();
     }
-    vc_status status = read_found(r, name, name_length, &at, key, before);
+    uint64_t version;
+    vc_status status = read_found(r, name, name_length, &at, key, before, &version);
     if (status == VC_OK) {
+        CHECK(version > purged_before);
         r->counts.ok++;
+    } else if (status == VC_PURGED) {
+        CHECK(key < PURGES && version <= atomic_load(&purge_begun[key]));
+        r->counts.purged++;
     } else {
         CHECK(status == VC_DAMAGED || status == VC_SHORT);
         CHECK(atomic_load(&oldest_turn) > (uint32_t)at.salt);
@@ -407,6 +434,7 @@ static void run_round(double seconds, uint64_t *random, counts *total) {
     memset(readers, 0, sizeof readers);
     for (int i = 0; i < KEYS; i++) begun[i] = 0;
     for (int i = 0; i < KEYS; i++) finished[i] = 0;
+    for (int i = 0; i < PURGES; i++) purge_begun[i] = purged[i] = 0;
     oldest_turn = 0;
     is_closed = is_ending = false;
     open_files();
@@ -433,6 +461,7 @@ static void run_round(double seconds, uint64_t *random, counts *total) {
         total->apart += one->apart;
         total->misses += one->misses;
         total->damaged += one->damaged;
+        total->purged += one->purged;
         total->after_close += one->after_close;
     }
     vc_writer_free(&w.writer);
@@ -449,9 +478,9 @@ int main(int count, char **arguments) {
     printf("%d rounds; %" PRIu64 " puts, %" PRIu64 " deletions, %" PRIu64 " rotations, %" PRIu64
            " segments\n",
            rounds, stored, deletions, rotations, rebound);
-    printf("%" PRIu64 " reads: %" PRIu64 " ok, %" PRIu64 " misses, %" PRIu64 " damaged; %" PRIu64
-           " with the value apart; %" PRIu64 " after the end\n",
-           total.reads, total.ok, total.misses, total.damaged, total.apart,
+    printf("%" PRIu64 " reads: %" PRIu64 " ok, %" PRIu64 " misses, %" PRIu64 " purged, %" PRIu64
+           " damaged; %" PRIu64 " with the value apart; %" PRIu64 " after the end\n",
+           total.reads, total.ok, total.misses, total.purged, total.damaged, total.apart,
            total.after_close);
     return 0;
 }

@@ -262,6 +262,15 @@ class StoreMachine(Twins):
         """All is gone."""
         self.both("flush")
 
+    @rule(prefix=st.sampled_from([b"a", b"b", b"b/", b"key ", b"key 1", b"x" * 200]))
+    def purge(self, prefix: bytes) -> None:
+        """What begins with it is gone; time passes between a put and a purge."""
+        self.machine_ms += 1
+        self.both("purge", prefix)
+        for key in KEYS:
+            if key.startswith(prefix):
+                assert self.both("get", key) is None
+
     @rule()
     def sync(self) -> None:
         """What is pending is written."""
@@ -397,6 +406,13 @@ class RingsMachine(Twins):
     def flush(self) -> None:
         """All is gone."""
         self.both("flush")
+
+    @rule(key=ring_keys)
+    def purge(self, key: bytes) -> None:
+        """It is not copied from now on."""
+        self.machine_ms += 1
+        self.both("purge", key)
+        assert self.both("get", key) is None
 
     @rule()
     def sync(self) -> None:

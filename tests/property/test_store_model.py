@@ -59,6 +59,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self.start()
         self.model: dict[bytes, Stored] = {}
         self.expired: set[bytes] = set()  # by a get, and not stored again since
+        self.purged: set[bytes] = set()  # and not stored again since
         self.turn = 0
         self.writes = 0
 
@@ -83,7 +84,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def expected(self, key: bytes) -> bytes | None:
         """Return what a get must answer: nothing that was reclaimed or has expired."""
-        if not self.is_kept(key):
+        if not self.is_kept(key) or key in self.purged:
             return None
         stored = self.model[key]
         if 0 < stored.expires_ms <= self.store.clock.now_ms():
@@ -103,6 +104,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.see_turn()
         self.model[key] = Stored(value, self.turn)
         self.expired.discard(key)
+        self.purged.discard(key)
 
     @rule(key=KEYS, life_ms=LIVES_MS)
     def put_for_a_time(self, key: bytes, life_ms: int) -> None:
@@ -114,6 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.see_turn()
         self.model[key] = Stored(value, self.turn, expires_ms)
         self.expired.discard(key)
+        self.purged.discard(key)
 
     @rule(jump_ms=JUMPS_MS, wait_ms=WAITS_MS)
     def let_time_pass(self, jump_ms: int, wait_ms: int) -> None:
@@ -129,6 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.see_turn()
         self.model.pop(key, None)
         self.expired.discard(key)
+        self.purged.discard(key)
 
     @rule(key=KEYS)
     def get(self, key: bytes) -> None:
@@ -136,6 +140,13 @@ class StoreMachine(RuleBasedStateMachine):
         record = self.store.get(key)
 
         assert (None if record is None else record.value) == self.expected(key)
+
+    @rule(key=KEYS, length=st.integers(1, 5))
+    def purge(self, key: bytes, length: int) -> None:
+        """Drop what begins with a part of a key; time passes between put and purge."""
+        self.pass_time(0, 1)
+        self.store.purge(key[:length])
+        self.purged |= {other for other in self.model if other.startswith(key[:length])}
 
     @rule(jump_ms=JUMPS_MS, wait_ms=WAITS_MS)
     def restart(self, jump_ms: int, wait_ms: int) -> None:
@@ -178,7 +189,7 @@ class StoreMachine(RuleBasedStateMachine):
         for key in self.model:
             record = self.store.get(key)
             assert record is None or key not in self.expired
-            if record is None and self.is_kept(key):
+            if record is None and self.is_kept(key) and key not in self.purged:
                 assert 0 < self.model[key].expires_ms <= self.latest_ms
                 self.expired.add(key)
         assert self.store.clock.now_ms() <= self.latest_ms

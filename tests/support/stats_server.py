@@ -30,6 +30,7 @@ _RECOVERY: Final = (
 )
 _STORE_COUNTERS: Final = (
     *("rotations", "evicted_records", "evicted_bytes", "damaged_records"),
+    *("purges", "purge_entries"),
     *("read_errors", "write_errors", "sync_errors", "index_errors"),
 )
 _TIMED: Final = (
@@ -37,7 +38,7 @@ _TIMED: Final = (
     *("disk_read", "disk_write", "rotation", "sync", "memcached"),
 )
 _DROPPED: Final = (
-    *("unread", "limited", "expired", "damaged", "unreadable", "skipped"),
+    *("unread", "limited", "expired", "purged", "damaged", "unreadable", "skipped"),
 )
 _FAILURES: Final = ("closed", "other", "protocol", "refused", "timeout")
 _HOT_COUNTERS: Final = (
@@ -110,7 +111,7 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "missed": 0,
             "unauthorized": dict.fromkeys(("read", "write", "admin"), 0),
             "misses": dict.fromkeys(
-                ("absent", "expired", "evicted", "damaged", "unreadable"), 0
+                ("absent", "expired", "purged", "evicted", "damaged", "unreadable"), 0
             ),
         },
         "latency": {

@@ -251,7 +251,7 @@ def test_token_may_have_any_visible_characters(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("pass word", " pass", "pass\t", "pass\n", "pass\x7f", "pass\x85", "pass\xa0"),
+        *("pass ", " pass", "pass\t", "pass\n", "pass\x7f", "pass\x85", "pass\xa0"),
         *("pass\u2028", "pass\udcff", "pass" * 257),
     ],
 )
@@ -262,7 +262,7 @@ def test_wrong_token_is_refused_without_being_shown(name: str, text: str) -> Non
     variable = f"environment variable VOLCACHE_{name.upper()}"
     assert str(caught.value) == (
         f"{variable}: {name} = (not shown) is not allowed; allowed is text of up to 1024"
-        " characters without spaces and control characters"
+        " characters without control characters and without spaces around it"
     )
     assert not any("pass" in str(error) for error in caught.value.__cause__.args)  # type: ignore[union-attr]
 

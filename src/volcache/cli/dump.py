@@ -87,6 +87,8 @@ def _state(volume: Volume, found: Found, live: LiveRecords, now_ms: int) -> str:
         return "tombstone"
     if Place(volume, header.offset, header.size, header.key) not in live:
         return "superseded"
+    if live.purges.covers(header.key, header.stored_us):
+        return "purged"
     return "expired" if 0 < header.expires_ms <= now_ms else "live"
 
 
@@ -113,8 +115,8 @@ def _run(arguments: argparse.Namespace) -> None:
 _EPILOG: Final = """\
 columns: volume, seq (its sequence number), ring, offset, size, stored, expires
   (milliseconds since 1970, 0 = never), content type, state (live, superseded, expired,
-  damaged, tombstone), key (percent-encoded); an empty column is a dash. A record with a
-  damaged header is not listed: "volcache check" reports it.
+  purged, damaged, tombstone), key (percent-encoded); an empty column is a dash. A record
+  with a damaged header is not listed: "volcache check" reports it.
 
 exit code: 0 done, also if the reader of the output goes away; 1 DIR cannot be read
 examples:

@@ -69,7 +69,9 @@ def export(
                 bar.update()
                 try:
                     record = _read(store.directory.fs, place)
-                    if 0 < record.expires_ms <= now_ms:
+                    if 0 < record.expires_ms <= now_ms or live.purges.covers(
+                        place.key, record.stored_us
+                    ):
                         continue
                     _write(target, place.key, record.value)
                 except _LeftOutError as error:

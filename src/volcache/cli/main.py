@@ -33,7 +33,10 @@ from volcache.errors import (
 
 # One module per command. Only the module of the command that runs is imported: a server
 # does not load the tools, and `serve` reports a wrong setting without any package.
-MODULES: Final = ("serve", "stats", "check", "repair", "dump", "export", "import_")
+MODULES: Final = (
+    *("serve", "stats", "purge"),
+    *("check", "repair", "dump", "export", "import_"),
+)
 
 # The closest class in the method resolution order of an error decides.
 EXIT_CODES: Final[dict[type[VolcacheError], int]] = {

@@ -2,7 +2,8 @@
 Which records of a mount point are live: those that a GET would find.
 
 A record is live if the index, built as at the start of a server, has its position for its
-key. Used by `dump` and `export`; the only place in this package that reads the index.
+key, and it is neither expired nor purged: the caller compares these times. Used by `dump`
+and `export`; the only place in this package that reads the index.
 """
 
 from __future__ import annotations
@@ -29,17 +30,23 @@ class Place(NamedTuple):
 
 
 class LiveRecords:
-    """The live records of an offline store."""
+    """
+    The live records of an offline store.
+
+    Attributes:
+        purges: Which of them are purged.
+    """
 
     def __init__(self, store: OfflineStore) -> None:
         """Build the index in memory; nothing is written."""
         self._directory = store.directory
         self._index = store.replay()
         self._volumes = store.volumes
+        self.purges = store.inventory.purges.purges
 
     @property
     def count(self) -> int:
-        """The number of live records, expired and damaged ones included."""
+        """The number of live records, expired, purged and damaged ones included."""
         return self._index.count
 
     def __contains__(self, place: Place) -> bool:

@@ -49,6 +49,7 @@ from volcache.store.index_format import (
 from volcache.store.inventory import following_volume
 from volcache.store.manifest import ListedVolume
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
+from volcache.store.purges import PURGE
 from volcache.store.recovery import Replay, drop_volumes, open_contents
 from volcache.store.scan import Gap
 from volcache.store.stats import RecoveryStats
@@ -71,7 +72,7 @@ _TEMPORARY: Final = ".new"  # The suffix of a file that replaces another one.
 
 def repair(directory: str, fs: FileSystem, report: Callable[[str], None]) -> bool:
     """
-    Correct index files, META.txt and HOT.txt.
+    Correct index files, META.txt, PURGE.txt and HOT.txt.
 
     Each file is replaced atomically: an interrupted repair leaves the directory no worse
     than before, and can be run again.
@@ -166,7 +167,7 @@ class _Repair:
                 self._repair_index(volume, contents)
 
     def _repair_root(self) -> None:
-        """Correct META.txt and HOT.txt."""
+        """Correct META.txt, PURGE.txt and HOT.txt."""
         directory, store = self._directory, self._store
         unknown = self._replay.drop_unknown(store.volumes)
         drop_volumes(directory, unknown, VOLUME_ID_MAX, RecoveryStats())
@@ -192,7 +193,13 @@ class _Repair:
         kept = {volume.use for volume in listed}
         manifest, _ = directory.read_manifest()
         before = set() if manifest is None else {v.use for v in manifest.volumes}
-        if store.inventory.is_manifest_lost or self.written or kept != before:
+        has_purges = manifest is not None and manifest.purges is not None
+        if (
+            store.inventory.is_manifest_lost
+            or self.written
+            or kept != before
+            or has_purges != (store.inventory.manifest.purges is not None)
+        ):
             manifest = store.inventory.manifest._replace(
                 mount_count=store.inventory.manifest.mount_count + 1,
                 boot=directory.boot(),
@@ -204,9 +211,21 @@ class _Repair:
             left_out = len(before - kept)
             what = f", {counted(left_out, 'volume')} left out" if left_out else ""
             self._done(f"{META}: written for {counted(len(kept), 'volume')}{what}")
+        self._repair_purges()
         if is_damaged(directory.read_hot()):
             directory.remove_hot()
             self._done(f"{HOT}: removed; all copies in memcached are discarded")
+
+    def _repair_purges(self) -> None:
+        """Remove a PURGE.txt that cannot be used; META.txt no longer names it."""
+        found = self._store.inventory.purges
+        if not found.refusal:
+            return
+        self._directory.remove_purges()
+        what = "META.txt says that no purge was needed"
+        if found.doubtful_seq:
+            what = "all volumes that may have purged values were left out"
+        self._done(f"{PURGE}: not used ({found.refusal}); {what}")
 
     def _done(self, line: str) -> None:
         self.written += 1
@@ -309,8 +328,9 @@ def _run(arguments: argparse.Namespace) -> int:
 _EPILOG: Final = f"""\
 Each line is one file that was rewritten, or could not be. The last line is a summary.
 Damaged records stay damaged: "volcache check" reports them. Files that do not match
-META.txt are left out, and with them all volumes in which values may be outdated: put back
-the right files first, if you have them. An interrupted repair can be run again.
+META.txt are left out, and with them all volumes in which values may be outdated, or purged
+if PURGE.txt is not the right one: put back the right files first, if you have them. An
+interrupted repair can be run again.
 {COMPLETES}
 
 exit code: 0 done; 1 a file cannot be written, or DIR cannot be used

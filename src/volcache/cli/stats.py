@@ -82,9 +82,9 @@ def fetch(url: str) -> Stats:
     # Imported here, so that a server does not load an HTTP client.
     from http.client import HTTPException  # noqa: PLC0415
 
-    connection, path = _connection(url)
+    connection, path = connect(url, TIMEOUT_SECONDS)
     try:
-        connection.request("GET", path)
+        connection.request("GET", f"{path}/-/stats")
         response = connection.getresponse()
         body = response.read(RESPONSE_BYTES_MAX)
         if response.status != HTTPStatus.OK:
@@ -110,9 +110,13 @@ def _printable(line: bytes) -> str:
     return "".join(character for character in text if character.isprintable())
 
 
-def _connection(url: str) -> tuple[HTTPConnection, str]:
+def connect(url: str, timeout: float) -> tuple[HTTPConnection, str]:
     """
-    Return a connection, not opened yet, and the path to request.
+    Return a connection, not opened yet, and what paths begin with.
+
+    Args:
+        url: Of the instance.
+        timeout: Of each wait, seconds.
 
     Raises:
         ConfigError: The URL is not one of http or https.
@@ -127,8 +131,7 @@ def _connection(url: str) -> tuple[HTTPConnection, str]:
         host = port = None
     if where.scheme not in kinds or not host:
         raise ConfigError(f"{url}: not a URL such as http://127.0.0.1:1234")
-    connection = kinds[where.scheme](host, port, timeout=TIMEOUT_SECONDS)
-    return connection, f"{where.path.rstrip('/')}/-/stats"
+    return kinds[where.scheme](host, port, timeout=timeout), where.path.rstrip("/")
 
 
 def refresh(

@@ -1,9 +1,9 @@
 """
-The paths under `/-/`: health, readiness, statistics, metrics, the page, and flush.
+The paths under `/-/`: health, readiness, statistics, metrics, the page, flush and purge.
 
-They are never keys. Reading is open to everyone who can reach the port. Flush needs the
-operator's token, and is off if no token is set. Wrong tokens are counted, logged, and
-limited for each client address.
+They are never keys. Reading is open to everyone who can reach the port. Flush and purge
+need the operator's token, and are off if no token is set. Wrong tokens are counted,
+logged, and limited for each client address.
 
 A page of another site can let its name point to the address of an instance (DNS rebinding):
 for the browser, the instance is then part of that site. So requests are answered under
@@ -26,6 +26,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from volcache.http.auth import GuessLimit, Refusals, Token, bearer_token
+from volcache.http.purge import PURGE_PATH, purge
 from volcache.http.responses import OK, empty_response, text_response
 from volcache.keys import RESERVED_PREFIX
 from volcache.monitoring.prometheus import Metrics
@@ -55,7 +56,7 @@ _SHOWN_MAX: Final = 100
 class Admin:
     """Answers the requests under the reserved prefix."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - The parts, by keyword.
         self,
         cache: Cache,
         *,
@@ -64,18 +65,20 @@ class Admin:
         status: Monitor | None = None,
         refusals: Refusals | None = None,
         limit: GuessLimit | None = None,
+        key_size: int = 1024,
     ) -> None:
         """
         Serve the paths of one instance.
 
         Args:
-            cache: Is flushed, and tells whether the disk can be read.
+            cache: Is flushed and purged, and tells whether the disk can be read.
             token: The bearer token for actions; empty = they are off.
             hosts: Names under which the paths are answered, besides localhost.
             status: Source of the statistics and of the readiness. Without it there are
                 no statistics, and the instance is ready while the disk can be read.
             refusals: Counts and logs requests without the token.
             limit: Of wrong tokens.
+            key_size: The longest key that is accepted.
         """
         self._cache = cache
         self._token = Token(token)
@@ -87,6 +90,7 @@ class Admin:
         # What the token is needed for, by path: called if it is right.
         self._actions: dict[str, Callable[[WSGIEnvironment], Response]] = {
             "/-/flush": lambda _environ: self._flush(),
+            PURGE_PATH: lambda environ: purge(cache, environ, key_size),
         }
         self._readiness = status.readiness if status else Readiness(cache.is_ready)
         self._readers: dict[str, Callable[[WSGIEnvironment], Response]] = {

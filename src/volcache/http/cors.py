@@ -33,7 +33,7 @@ _VARY: Final = ("Vary", "Origin")
 _EXPOSED: Final = (
     "Access-Control-Expose-Headers",
     (
-        "Accept-Ranges, Age, Content-Encoding, Content-Length, Content-Range, Date, ETag,"
+        "Accept-Ranges, Content-Encoding, Content-Length, Content-Range, Date, ETag,"
         " Retry-After, WWW-Authenticate, X-Cache, X-Position"
     ),
 )

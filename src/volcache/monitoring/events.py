@@ -137,6 +137,14 @@ EVENTS: Final[dict[str, Event]] = {
         _DISK_SPACE,
     ),
     "store.flushed": Event("`POST /-/flush` removed everything."),
+    "store.purged": Event(
+        "`POST /-/purge`: everything stored before under `prefix`, percent-encoded, is a"
+        " miss. `entries`: in the list of purges now."
+    ),
+    "purge.dropped": Event(
+        "Purges were removed from the list, because all volumes that existed at their time"
+        " were reclaimed."
+    ),
     "store.closed": Event("Everything is written and synced."),
     "hot.down": Event(
         "A memcached server failed and is not used until it responds again; `kind` is the"

@@ -286,6 +286,7 @@ _DROPPED: Final = {
     "unread": "unused",
     "limited": "unpaid",
     "expired": "expired",
+    "purged": "purged",
     "damaged": "damaged",
     "unreadable": "unreadable",
     "skipped": "left",
@@ -440,7 +441,10 @@ _STORE: Final = (
     ),
     _labelled(
         "counter",
-        _label("reason", "absent", "expired", "evicted", "damaged", "unreadable"),
+        _label(
+            "reason",
+            *("absent", "expired", "purged", "evicted", "damaged", "unreadable"),
+        ),
         "volcache_store_misses_total",
         "requests.misses.{reason}",
         "Store reads that found no value, by reason.",
@@ -604,9 +608,21 @@ _STORE: Final = (
     _gauge(
         "volcache_keys",
         "store.keys",
-        "Keys in the index, including expired ones.",
+        "Keys in the index, including expired and purged ones.",
         lambda s: s.usage.keys,
         Cell("space", "keys {}"),
+    ),
+    _counter(
+        "volcache_purges_total",
+        "store.purges",
+        "Prefixes that were purged.",
+        lambda s: s.counts.purges,
+    ),
+    _gauge(
+        "volcache_purge_entries",
+        "store.purge_entries",
+        "Purges in the list that reads are compared with; at most 256.",
+        lambda s: s.usage.purges,
     ),
 )
 
@@ -1009,7 +1025,8 @@ _RINGS_NOTE: Final = (
     "Only with two rings: with `fifo`, or with fewer than 4 volumes, `rings` is null"
     " in JSON, and these metrics are absent from Prometheus' output. Records are dropped"
     " because they were read too seldom (unread), because too much had been appended again"
-    " (limited: no tokens were left), because they have expired, failed a check (damaged)"
+    " (limited: no tokens were left), because they have expired, were purged, failed a"
+    " check (damaged)"
     " or could not be read (unreadable), or because there was no time or no room"
     " (skipped). The gain is older hits minus ghost hits: its sign"
     " is reliable, its amount is not. It is not set until as much as"

@@ -1,5 +1,5 @@
 """
-The directory of a store: its names, its locks, META.txt, LOCK and HOT.txt.
+The directory of a store: its names, its locks, META.txt, LOCK, PURGE.txt and HOT.txt.
 
 Refuses a directory that belongs to something else before it changes anything in it. The
 contents of volumes and index files are read elsewhere.
@@ -29,6 +29,7 @@ from volcache.store.manifest import (
     manifest_version,
 )
 from volcache.store.progress import Progress, decode_progress, encode_progress
+from volcache.store.purges import PURGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,10 @@ DATA: Final = "data"
 INDEX: Final = "index"
 # mkfs creates lost+found at the root of every ext file system.
 NAMES: Final = frozenset(
-    {LOCK, META, META + ".new", HOT, HOT + ".new", DATA, INDEX, "lost+found"}
+    {
+        *(LOCK, DATA, INDEX, "lost+found"),
+        *(META, META + ".new", HOT, HOT + ".new", PURGE, PURGE + ".new"),
+    }
 )
 _LOCK_BYTES_MAX: Final = 4096
 
@@ -71,6 +75,7 @@ class StoreDirectory:
         self.index = os.path.join(root, INDEX)
         self._meta = os.path.join(root, META)
         self._hot = os.path.join(root, HOT)
+        self._purges = os.path.join(root, PURGE)
         self._lock_fd = lock_fd
         self.progress: Sequence[Progress] = ()
 
@@ -229,6 +234,35 @@ class StoreDirectory:
             OSError: The old one is still in place.
         """
         replace_file(self.fs, self._meta, encode_manifest(manifest))
+
+    def read_purges(self) -> bytes | None:
+        """
+        Read PURGE.txt; None if there is none.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return read_file(self.fs, self._purges)
+
+    def write_purges(self, data: bytes) -> None:
+        """
+        Replace PURGE.txt durably and atomically.
+
+        Raises:
+            OSError: The old one or the new one is in place.
+        """
+        replace_file(self.fs, self._purges, data)
+
+    def remove_purges(self) -> None:
+        """
+        Remove PURGE.txt, which META.txt does not name.
+
+        Not synced: one that comes back is removed at the next start.
+
+        Raises:
+            OSError: It is still there.
+        """
+        self.fs.unlink(self._purges)
 
     def read_hot(self) -> bytes:
         """

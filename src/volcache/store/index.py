@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from volcache.store.eviction import HITS_MAX, MISSED_KEYS, Ghost
 from volcache.store.format import Ring
+from volcache.store.purges import PurgeList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -235,6 +236,9 @@ class Index(Protocol):
     def count_older_hit(self, stored_us: int) -> None:
         """Count such a hit that `hit` has returned."""
 
+    def set_purges(self, purges: PurgeList) -> None:
+        """Leave out what is purged, in `read` and in copies."""
+
     def size_ghost(self, keys: int) -> None:
         """Have room in the ghost for about `keys` keys."""
 
@@ -345,6 +349,7 @@ class PythonIndex:
         self._ghost_hits = 0
         self._older_us = 0
         self._older_hits = 0
+        self.purges = PurgeList()
 
     @property
     def count(self) -> int:
@@ -527,6 +532,9 @@ class PythonIndex:
 
     def count_older_hit(self, stored_us: int) -> None:
         self._older_hits += stored_us < self._older_us
+
+    def set_purges(self, purges: PurgeList) -> None:
+        self.purges = purges
 
     def size_ghost(self, keys: int) -> None:
         self._ghost.resize(keys)

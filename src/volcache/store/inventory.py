@@ -6,7 +6,7 @@ replaced: by earlier ones, by those of a copy of the mount point, or of another 
 data file that does not match is *rejected*: none of its records is used. If its index file
 does not match either, the keys of the volume are not known, and a record of an older volume
 could be outdated: then the start is refused. If META.txt is lost, it is rebuilt from the
-volumes, but only if they agree.
+volumes, but only if they agree. PURGE.txt is compared as well, see `purges.py`.
 
 Taking an inventory changes nothing and returns a value; `recovery.py` replays it.
 """
@@ -37,6 +37,7 @@ from volcache.store.format import (
 from volcache.store.index_file import IndexContents
 from volcache.store.index_format import IndexName, decode_index_header, has_block
 from volcache.store.manifest import ListedVolume, Manifest
+from volcache.store.purges import NO_PURGES, FoundPurges, compare_purges
 from volcache.store.volume import NO_FILE, Volume
 from volcache.text import counted
 
@@ -85,6 +86,7 @@ class Inventory:
         rejected_ids: Ids of valid volumes whose data file is rejected.
         unknown_ids: Those whose index file is rejected as well.
         foreign: Ids of volumes of another store that META.txt does not name.
+        purges: What PURGE.txt says.
         refusal: Why a start must not use these files; empty: it may.
     """
 
@@ -98,6 +100,7 @@ class Inventory:
     rejected_ids: frozenset[int] = frozenset()
     unknown_ids: frozenset[int] = frozenset()
     foreign: tuple[int, ...] = ()
+    purges: FoundPurges = NO_PURGES
     refusal: str = ""
 
     def open_volumes(
@@ -132,7 +135,7 @@ def take_inventory(
     directory: StoreDirectory, descriptors: Mapping[int, int], *, lenient: bool = False
 ) -> Inventory:
     """
-    Read META.txt, the volume headers and, where they disagree, the index files.
+    Read META.txt, PURGE.txt, the volume headers and, where needed, the index files.
 
     Args:
         directory: Locked.
@@ -143,8 +146,15 @@ def take_inventory(
     Raises:
         FormatVersionError: A volume was written by another version of volcache.
         ForeignDirectoryError: `data` contains files that are not volumes.
-        OSError: META.txt cannot be read.
+        OSError: META.txt or PURGE.txt cannot be read.
     """
+    volumes = _take_volumes(directory, descriptors, lenient=lenient)
+    return _with_purges(volumes, directory.read_purges(), lenient=lenient)
+
+
+def _take_volumes(
+    directory: StoreDirectory, descriptors: Mapping[int, int], *, lenient: bool
+) -> Inventory:
     files = _Files(directory, descriptors)
     manifest, exists = directory.read_manifest()
     if manifest is None:
@@ -166,6 +176,43 @@ def take_inventory(
     ) > len(manifest.volumes):
         return _Rebuilt(files, lenient=True).inventory()
     return _without_unknown(compared)
+
+
+def _with_purges(
+    inventory: Inventory, data: bytes | None, *, lenient: bool
+) -> Inventory:
+    """
+    Return the inventory with what PURGE.txt says.
+
+    Args:
+        inventory: Of the volumes.
+        data: The contents of PURGE.txt; None if there is none.
+        lenient: Instead of a refusal, leave out the volumes that may have purged records.
+    """
+    manifest = inventory.manifest
+    if not manifest.mount_count:  # A new store: nothing can have been purged.
+        found = FoundPurges(exists=data is not None)
+        return replace(inventory, purges=found)
+    found = compare_purges(
+        data,
+        manifest.store_id,
+        manifest.purges,
+        oldest_seq=manifest.volumes[0].use.seq,
+        newest_seq=manifest.active.seq,
+        is_manifest_lost=inventory.is_manifest_lost,
+    )
+    inventory = replace(inventory, purges=found)
+    if not found.refusal:
+        if inventory.is_manifest_lost and found.file is not None:
+            manifest = manifest._replace(purges=found.file.listed)
+        return replace(inventory, manifest=manifest)
+    if lenient:
+        inventory = replace(inventory, manifest=manifest._replace(purges=None))
+        uses = (listed.use for listed in manifest.volumes)
+        doubtful = [use for use in uses if use.seq <= found.doubtful_seq]
+        return _keep_from(inventory, outdated_bounds(doubtful, manifest))
+    reasons = [inventory.refusal, found.refusal]
+    return replace(inventory, refusal="; ".join(filter(None, reasons)))
 
 
 def _new_store(directory: StoreDirectory, *, is_manifest_lost: bool) -> Inventory:
@@ -459,6 +506,12 @@ def _without_unknown(inventory: Inventory) -> Inventory:
         [v.use for v in listed_volumes if v.use.volume in inventory.unknown_ids],
         inventory.manifest,
     )
+    return replace(_keep_from(inventory, bounds), unknown_ids=frozenset(), refusal="")
+
+
+def _keep_from(inventory: Inventory, bounds: Mapping[Ring, int]) -> Inventory:
+    """Leave out the volumes with a lower sequence number; `bounds` are by ring."""
+    listed_volumes = inventory.manifest.volumes
     kept = tuple(v for v in listed_volumes if v.use.seq >= bounds[v.use.ring])
     newest = listed_volumes[-1].use
     has_main = any(listed.use.ring is Ring.MAIN for listed in kept)
@@ -467,7 +520,7 @@ def _without_unknown(inventory: Inventory) -> Inventory:
         place = next(v.use.volume for v in reversed(listed_volumes) if v not in kept)
         kept += (following_volume(newest._replace(volume=place)),)
     manifest = inventory.manifest._replace(volumes=kept)
-    return replace(inventory, manifest=manifest, unknown_ids=frozenset(), refusal="")
+    return replace(inventory, manifest=manifest)
 
 
 def outdated_bounds(

@@ -34,6 +34,7 @@ Invariants:
       record of a key becomes current when the record or tombstone that superseded it is
       reclaimed, and a start replays probation, then main.
     - A reclaim of a probation volume that a crash has ended is the first after a start.
+    - What was purged is in no volume that is newer than the purge; see `purges.py`.
 
 Locking: the caller holds the lock of the store, except for `sync` and `probe`.
 """
@@ -50,7 +51,12 @@ from contextlib import contextmanager, suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
+from volcache.errors import (
+    DiskFullError,
+    StoreIOError,
+    TooManyPurgesError,
+    ValueTooLargeError,
+)
 from volcache.store.format import (
     VALUE_BYTES_MAX,
     VOLUME_HEADER_BYTES,
@@ -59,6 +65,14 @@ from volcache.store.format import (
 )
 from volcache.store.index_file import remove_index_file
 from volcache.store.progress import Progress
+from volcache.store.purges import (
+    PURGES_MAX,
+    Purge,
+    PurgeList,
+    PurgeStay,
+    encode_purges,
+    next_file,
+)
 from volcache.store.reclaimer import Reclaimer
 from volcache.store.stats import EvictionUsage, RingUsage, StoreUsage, VolumeUsage
 from volcache.store.volume import Volume
@@ -70,6 +84,7 @@ if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
     from volcache.store.eviction import Frequency
+    from volcache.store.manifest import ListedPurges
     from volcache.store.recovery import Recovered
     from volcache.store.stats import State
 
@@ -114,6 +129,9 @@ class CircularLog:
         manifest: The contents of META.txt.
         sync_wanted: Set when something waits for `sync`, in the mode "periodic".
         work_bytes: `work` is to be called when so many bytes were appended.
+        purges: Which records are misses although the index has them.
+        dropped_purge_us: The time of the newest purge that was dropped from `purges`
+            because all records that it covered were reclaimed; -1: there was none.
     """
 
     def __init__(
@@ -157,6 +175,8 @@ class CircularLog:
         # The newest volume of each ring, also when it was reclaimed.
         self._newest: list[Volume | None] = [None, None]
         self._last_seq = recovered.newest_seq  # of all volumes there ever were
+        self.dropped_purge_us = -1
+        self._set_purges(recovered.purges)
         self._resume(recovered.volumes)
 
     def _resume(self, volumes: list[Volume]) -> None:
@@ -170,6 +190,8 @@ class CircularLog:
             if volume.use.ring is Ring.MAIN or self._policy is not None:
                 self.actives[volume.use.ring] = volume
         self._appended_before = self._appended
+        self._opened_us = self._clock.now_us()
+        self._appended_at_open = [v.appended if v else 0 for v in self._newest]
         # Volumes of ring probation up to this one are reclaimed before any of ring main.
         self._probation_first = self._first_to_reclaim()
         self._allocate_actives()
@@ -546,14 +568,29 @@ class CircularLog:
         self.manifest = self.manifest._replace(hot=identity)
 
     def _write_manifest(
-        self, volumes: Iterable[Volume], actives: Collection[Volume]
+        self,
+        volumes: Iterable[Volume],
+        actives: Collection[Volume],
+        *,
+        purges: ListedPurges | None = None,
     ) -> None:
-        """Write META.txt; `actives` are being written, none after a clean stop."""
+        """
+        Write META.txt.
+
+        Args:
+            volumes: The valid ones.
+            actives: Those that are being written, none after a clean stop.
+            purges: What it says of PURGE.txt from now on; None: the same as before, or
+                nothing if no purge is needed with these volumes.
+        """
         in_order = sorted(volumes, key=lambda volume: volume.seq)
+        if purges is None and self.purges.since(in_order[0].seq):
+            purges = self.manifest.purges
         manifest = self.manifest._replace(
             time_us=self._clock.now_us(),
             volumes=tuple(v.listed(is_open=v in actives) for v in in_order),
             probation_first=self._probation_first,
+            purges=purges,
         )
         self._directory.write_manifest(manifest)
         self.manifest = manifest
@@ -589,6 +626,7 @@ class CircularLog:
         probation = (volume.seq for volume in self._ring(Ring.PROBATION))
         first = [seq for seq in probation if seq <= self._probation_first]
         self._probation_first = max(first, default=0)
+        self._drop_purges()
 
     def _free(self, volume: Volume) -> None:
         """Make a dropped volume unusable; free its space if there are too many."""
@@ -608,6 +646,79 @@ class CircularLog:
             self._fs.sync_directory(self._directory.index)
         except OSError as error:
             self._stats.count_write_error(error)
+
+    # --- Purges --------------------------------------------------------------------
+
+    def purge(self, prefix: bytes) -> Purge:
+        """
+        Let every record stored so far whose key begins with a prefix be a miss.
+
+        Raises:
+            TooManyPurgesError: The list is full.
+            StoreIOError: The disk refused. In both cases nothing has changed; but after
+                the second, the purge may take effect at the next start.
+        """
+        purge = Purge(self._clock.next_us(), self._last_seq, prefix)
+        purges = self._needed_purges().plus(purge)
+        if len(purges) > PURGES_MAX:
+            raise TooManyPurgesError(limit=PURGES_MAX)
+        file = next_file(self.manifest.store_id, self.manifest.purges, purges)
+        with self._refusals_counted("record a purge"):
+            self._directory.write_purges(encode_purges(file))
+            self._write_manifest(
+                self.volumes.values(), self._actives(), purges=file.listed
+            )
+        self._set_purges(purges)
+        return purge
+
+    def _needed_purges(self) -> PurgeList:
+        """Return the purges that cover records in valid volumes."""
+        return self.purges.since(min(self.volumes, default=self._last_seq + 1))
+
+    def _set_purges(self, purges: PurgeList) -> None:
+        """Let reads use another list; no reader sees a part of it."""
+        self._index.set_purges(purges)
+        self.purges = purges
+
+    def _drop_purges(self) -> None:
+        """Drop the purges that META.txt no longer needs."""
+        needed = self._needed_purges()
+        if needed is self.purges:
+            return
+        dropped = set(self.purges) - set(needed)
+        self.dropped_purge_us = max(purge.time_us for purge in dropped)
+        self._set_purges(needed)
+        _logger.info("purge.dropped dropped=%d left=%d", len(dropped), len(needed))
+        if not needed:
+            with suppress(OSError):  # The next start removes it.
+                self._directory.remove_purges()
+
+    def purge_stay(self) -> PurgeStay:
+        """Return how long a purge that is made now stays in the list."""
+        elapsed_us = max(1, self._clock.now_us() - self._opened_us)
+        probation = 0
+        if self._policy is not None:
+            probation = -(-self._policy.probation_max // self._volume_size)
+        needed = 0
+        seconds: float | None = 0.0
+        for ring, volumes in (
+            (Ring.MAIN, self._volume_num - probation),
+            (Ring.PROBATION, probation),
+        ):
+            if not self._ring(ring):
+                continue
+            active = self.actives[ring]
+            room = 0 if active is None else max(0, active.capacity - active.end)
+            left = room + max(0, volumes - 1) * self._volume_size
+            newest = self._newest[ring]
+            appended = newest.appended if newest else 0
+            rate = (appended - self._appended_at_open[ring]) / elapsed_us
+            needed += left
+            if seconds is not None:
+                seconds = max(seconds, left / rate / 1e6) if rate > 0 else None
+        return PurgeStay(
+            len(self.volumes), needed, seconds, len(self._needed_purges()), PURGES_MAX
+        )
 
     # --- Reclaim -------------------------------------------------------------------
 
@@ -818,6 +929,7 @@ class CircularLog:
             active_seq=self.active.seq,
             active_end=self.active.end,
             eviction=self._eviction_usage(found.values()),
+            purges=len(self.purges),
         )
 
     def _eviction_usage(self, volumes: Iterable[VolumeUsage]) -> EvictionUsage:

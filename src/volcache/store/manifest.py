@@ -30,6 +30,7 @@ _FIELDS: Final = re.compile(
     rb"([0-9]{1,5})\nformat [0-9]+\nstore ([0-9a-f]{16})\nmount ([0-9]{1,10})\n"
     rb"time ([0-9]{1,20})\nboot ([0-9a-f]{8})\n(?:hot ([0-9]{1,20} [0-9]{1,20})\n)?"
     rb"(?:probation-first ([0-9]{1,20})\n)?"
+    rb"(?:purges ([0-9]{1,20}) seq ([0-9]{1,20}) checksum ([0-9a-f]{8})\n)?"
 )
 _VOLUME: Final = re.compile(
     rb"volume ([0-9]{1,5}) seq ([0-9]{1,20}) ring (main|probation)"
@@ -57,6 +58,14 @@ class ListedVolume(NamedTuple):
         return [self.use.salt, *(segment.salt for segment in self.segments)]
 
 
+class ListedPurges(NamedTuple):
+    """The line of PURGE.txt."""
+
+    serial: int
+    seq: int  # nothing in a newer volume is purged
+    checksum: int
+
+
 class Manifest(NamedTuple):
     """The fields of META.txt."""
 
@@ -69,6 +78,7 @@ class Manifest(NamedTuple):
     # Volumes of ring probation up to this sequence number are reclaimed before any of ring
     # main, because ring main may have newer records of their keys; 0: there are none.
     probation_first: int = 0
+    purges: ListedPurges | None = None  # which PURGE.txt is valid; None: none is needed
 
     @property
     def active(self) -> VolumeUse:
@@ -112,6 +122,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
         first += f"hot {manifest.hot}\n"
     if manifest.probation_first:
         first += f"probation-first {manifest.probation_first}\n"
+    if manifest.purges is not None:
+        serial, seq, checksum = manifest.purges
+        first += f"purges {serial} seq {seq} checksum {checksum:08x}\n"
     text = (first + "".join(map(_encode_volume, manifest.volumes))).encode()
     return text + b"checksum %08x\n" % crc32c(text)
 
@@ -171,6 +184,9 @@ def decode_manifest(data: bytes) -> Manifest | None:
         volumes=tuple(volumes),
         hot=(found[6] or b"").decode(),
         probation_first=int(found[7] or 0),
+        purges=ListedPurges(int(found[8]), int(found[9]), int(found[10], 16))
+        if found[8]
+        else None,
     )
 
 

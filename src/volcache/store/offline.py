@@ -24,6 +24,7 @@ from volcache.store.directory import (
 from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX
 from volcache.store.inventory import take_inventory
 from volcache.store.native import make_index
+from volcache.store.purges import PURGE
 from volcache.store.recovery import Replay, expected_keys
 from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
 from volcache.store.stats import RecoveryStats
@@ -168,7 +169,7 @@ class OfflineStore:
         for name in self.directory.fs.names(self.directory.root):
             if name not in NAMES:
                 self._add(name, "is not a file of a store; a server refuses to start")
-        for name in (LOCK, META, HOT):
+        for name in (LOCK, META, HOT, PURGE):
             if os.path.isdir(os.path.join(self.directory.root, name)):
                 self._add(name, IS_DIRECTORY)
 

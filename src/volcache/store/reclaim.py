@@ -169,8 +169,10 @@ class PythonReclaim:
                 "a check failed before it was copied", self._volume.id, offset
             )
             return Step("damaged", Fate(damaged=1), damage)
-        if header.expires_ms and header.expires_ms <= now_ms:
-            return Step("more", Fate(expired=1))
+        is_expired = 0 < header.expires_ms <= now_ms
+        # In a newer volume it would outlive the purge.
+        if is_expired or self._index.purges.covers(key, header.stored_us):
+            return Step("more", Fate(expired=is_expired, purged=not is_expired))
         writer = target.writer
         if writer.end + header.size > writer.capacity:
             # Too large if volumes were larger before.

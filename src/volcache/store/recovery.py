@@ -8,7 +8,8 @@ Recovery: open a mount point at startup.
 3. Remove volumes beyond `volume_num`, and those that may have outdated records. Add what
    the scan found to the index files, so that the next start need not scan again.
 4. Write META.txt, with a new mount count and what is known of each volume now. All that
-   follows carries that mount count.
+   follows carries that mount count. Before, PURGE.txt is written again if it has purges
+   that are not needed, or one that a crash may have left unacknowledged.
 
 Damage never ends the start: it is counted, logged and skipped. But a record that might be
 outdated is never served. If it is not known which keys a volume had, it and all older ones
@@ -21,6 +22,7 @@ from __future__ import annotations
 import gc
 import logging
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -39,6 +41,7 @@ from volcache.store.inventory import (
     take_inventory,
 )
 from volcache.store.native import make_index
+from volcache.store.purges import PurgeList, encode_purges, next_file
 from volcache.store.scan import (
     TAIL_WINDOW_BYTES,
     WHOLE_VOLUME,
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
     from volcache.store.directory import StoreDirectory
     from volcache.store.format import RecordHeader, VolumeUse
     from volcache.store.index import Index
-    from volcache.store.manifest import ListedVolume, Manifest
+    from volcache.store.manifest import ListedPurges, ListedVolume, Manifest
 
 _logger = logging.getLogger("volcache.store")
 
@@ -76,6 +79,7 @@ class Recovered:
     volumes: list[Volume]  # oldest first
     newest_seq: int  # the highest sequence number, also of volumes that were dropped
     index: Index
+    purges: PurgeList
     recovery: RecoveryStats
     stats: StoreStats  # of the store; counts what the disk has refused so far
 
@@ -205,18 +209,27 @@ class _Recovery:
         # Of each index file, by sequence number: the end of its valid part, and whether
         # nothing but a torn block follows.
         self._index_files: dict[int, tuple[int, bool]] = {}
+        self._purges = self._inventory.purges.purges  # those that are needed
 
     def run(self) -> Recovered:
         """Replay, then write what the next start needs."""
         volumes = self._replay_volumes()
         manifest = self._write_files(volumes)
+        if self._inventory.purges.exists and manifest.purges is None:
+            with suppress(OSError):  # META.txt does not name it.
+                self._directory.remove_purges()
+        # A copy in memcached of what was purged has lost the record it was compared with.
+        is_hot_valid = self._replay.is_clean and len(self._purges) == len(
+            self._inventory.purges.purges
+        )
         return Recovered(
             manifest,
-            self._inventory.manifest.hot if self._replay.is_clean else "",
+            self._inventory.manifest.hot if is_hot_valid else "",
             self._descriptors,
             volumes,
             max(volumes[-1].seq, self._inventory.manifest.active.seq),
             self._index,
+            self._purges,
             self._report,
             self._stats,
         )
@@ -324,12 +337,35 @@ class _Recovery:
             boot=self._directory.boot(),
             volumes=tuple(v.listed(is_open=v in actives) for v in volumes),
             hot="",
+            purges=self._write_purges(volumes),
         )
         probation = [v.seq for v in volumes if v.use.ring is Ring.PROBATION]
         if Ring.PROBATION in self._rings or not probation:
             return manifest
         # What is put from now on replaces records there, too.
         return manifest._replace(probation_first=probation[-1])
+
+    def _write_purges(self, volumes: list[Volume]) -> ListedPurges | None:
+        """
+        Write PURGE.txt again if that is necessary; return what META.txt says of it.
+
+        If META.txt does not name it, the last purge was not acknowledged, and what it
+        covers may have been copied to newer volumes since: it is needed longer.
+        """
+        found, before = self._inventory.purges, self._inventory.manifest.purges
+        needed = found.purges.since(volumes[0].seq)
+        self._purges = needed
+        if found.file is None or not needed:
+            return None
+        if found.file.listed == before and needed is found.purges:
+            return before
+        *others, last = needed
+        if found.file.listed != before:
+            last = last._replace(seq=volumes[-1].seq)
+        self._purges = PurgeList([*others, last])
+        file = next_file(found.file.store_id, before, self._purges)
+        self._directory.write_purges(encode_purges(file))
+        return file.listed
 
     def _replace_manifest(self, manifest: Manifest) -> None:
         """Write META.txt."""
@@ -563,7 +599,11 @@ class Replay:
         self.newest_seq = manifest.active.seq
         self._unknown: list[VolumeUse] = []  # volumes of which not all keys are known
         self.latest_us = max(
-            [manifest.time_us, *(line.time_us for line in self._progress)]
+            [
+                manifest.time_us,
+                inventory.purges.purges.newest_us,
+                *(line.time_us for line in self._progress),
+            ]
         )
         self._unclean = set(self._actives)  # those that were not stopped
 

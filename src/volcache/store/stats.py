@@ -44,6 +44,7 @@ class Fate(NamedTuple):
     damaged: int = 0
     unreadable: int = 0
     left: int = 0  # not copied because copying was over
+    purged: int = 0
 
     def plus(self, other: Fate) -> Fate:
         """Return the sum of both."""
@@ -60,12 +61,14 @@ class StoreStats:
     absent_reads: int = 0  # misses: the key is not in the index
     evicted_reads: int = 0  # misses: the volume of the record was reclaimed
     expired_reads: int = 0  # misses: the time to live is over
+    purged_reads: int = 0  # misses: stored before a purge of a prefix of the key
     damaged_records: int = 0  # misses: a check of the record failed
     read_errors: int = 0
     read_errors_in_row: int = 0
     write_errors: int = 0
     sync_errors: int = 0
     index_errors: int = 0
+    purges: int = 0  # that were made
     fate: Fate = field(
         default_factory=Fate
     )  # of the records of volumes that were reclaimed
@@ -84,6 +87,7 @@ class StoreStats:
         return {
             "absent": self.absent_reads,
             "expired": self.expired_reads,
+            "purged": self.purged_reads,
             "evicted": self.evicted_reads,
             "damaged": self.damaged_records,
             "unreadable": self.read_errors,
@@ -312,15 +316,16 @@ class StoreUsage:
     active_seq: int
     active_end: int  # offset of the next record
     eviction: EvictionUsage
+    purges: int = 0  # in the list
 
     @property
     def keys(self) -> int:
-        """The number of keys, expired ones included."""
+        """The number of keys, expired and purged ones included."""
         return sum(volume.live_records for volume in self.volumes)
 
     @property
     def live(self) -> int:
-        """Bytes of records that a get would return."""
+        """Bytes of records that are not superseded, expired and purged ones included."""
         return sum(volume.live for volume in self.volumes)
 
     @property

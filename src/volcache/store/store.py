@@ -43,6 +43,7 @@ from volcache.store.format import (
     prefix_length,
     record_size,
 )
+from volcache.store.index_format import encode_key
 from volcache.store.log import CircularLog, LogOptions, SyncMode
 from volcache.store.native import make_clock
 from volcache.store.recovery import recover
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.format import VolumeIdentity
     from volcache.store.index import Index, Position
+    from volcache.store.purges import PurgeStay
     from volcache.store.recovery import Recovered
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
     from volcache.store.volume import Volume
@@ -199,7 +201,7 @@ class Store:
             return self._get_in_python(key)
         self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
         self.stats.read_errors_in_row = 0
-        return self._unexpired(new_record(Record, fields))
+        return self._current(key, new_record(Record, fields))
 
     def _get_in_python(self, key: bytes) -> Record | None:
         """Do what `get` does for a key that the index cannot read, and find out why."""
@@ -224,9 +226,9 @@ class Store:
         if record is None:
             self.stats.absent_reads += 1  # The position is that of another key.
             return None
-        if is_hit:
+        if is_hit and not self._log.purges.covers(key, record.stored_us):
             self._index.count_older_hit(record.stored_us)
-        return self._unexpired(record)
+        return self._current(key, record)
 
     def _read_whole(
         self, volume: Volume, offset: int, size: int, key: bytes
@@ -325,10 +327,13 @@ class Store:
         if header.key != key:
             self.stats.absent_reads += 1
             return None
-        return self._unexpired(_make_record(volume, header, b""))
+        return self._current(key, _make_record(volume, header, b""))
 
-    def _unexpired(self, record: Record) -> Record | None:
-        """Return the record, or count it as expired."""
+    def _current(self, key: bytes, record: Record) -> Record | None:
+        """Return the record, or count it as purged or expired."""
+        if self._log.purges.covers(key, record.stored_us):
+            self.stats.purged_reads += 1
+            return None
         if self._is_expired(record):
             self.stats.expired_reads += 1
             self._log.note_expiry(record.expires_ms)
@@ -337,6 +342,12 @@ class Store:
 
     def _is_expired(self, header: RecordHeader | Record) -> bool:
         return bool(header.expires_ms) and header.expires_ms <= self.clock.now_ms()
+
+    def _is_over(self, key: bytes, header: RecordHeader | Record) -> bool:
+        """Return whether an intact record has expired or is purged."""
+        return self._is_expired(header) or self._log.purges.covers(
+            key, header.stored_us
+        )
 
     def _locate(self, key: bytes) -> tuple[Volume, int, int] | None:
         """Return volume, offset and size of a key's record."""
@@ -365,7 +376,7 @@ class Store:
                 error = second
             else:
                 self.stats.absent_reads += record is None
-                return record and self._unexpired(record)
+                return record and self._current(key, record)
         self._count_failed_read(key, position, error)
         return None
 
@@ -423,11 +434,14 @@ class Store:
             record = decode_record(copy, *named, key)
         except DamagedRecordError:
             return None
-        if record is None or record.size != len(copy) or self._is_expired(record):
+        if record is None or record.size != len(copy) or self._is_over(key, record):
             return None
         found = self._locate(key)
         if found is None:
-            return None if self._was_deleted(key, *named) else record
+            # A purge that was dropped may have covered it: its prefix is not known now.
+            is_doubtful = record.stored_us <= self._log.dropped_purge_us
+            was_lost = is_doubtful or self._was_deleted(key, *named)
+            return None if was_lost else record
         volume, offset, size = found
         if (volume.identity_at(offset), offset) != named:
             if not self._is_copy_of(record, volume, offset, size, key):
@@ -467,8 +481,19 @@ class Store:
         )
 
     def __contains__(self, key: bytes) -> bool:
-        """Return whether the index has a key; the record itself is not read."""
-        return self._locate(key) is not None
+        """
+        Return whether the index has a key that is not purged.
+
+        A record is only read if there are purges; one that cannot be read counts.
+        """
+        found = self._locate(key)
+        if found is None or not self._log.purges:
+            return found is not None
+        try:
+            header = self._read_header(*found, key)
+        except (DamagedRecordError, OSError):
+            return True
+        return not self._log.purges.covers(key, header.stored_us)
 
     # --- State ---------------------------------------------------------------------
 
@@ -487,7 +512,7 @@ class Store:
 
     @property
     def count(self) -> int:
-        """The number of keys, expired ones included."""
+        """The number of keys, expired and purged ones included."""
         with self._lock:
             return self._index.count
 
@@ -524,7 +549,8 @@ class Store:
             make: Returns the contents for a binding.
         """
         binding = self._binding(self._mount_count)
-        if not binding:
+        # The next process would not know that copies of purged records are not valid.
+        if not binding or self._log.dropped_purge_us >= 0:
             return
         try:
             self._directory.write_hot(make(binding))
@@ -704,8 +730,8 @@ class Store:
         deletion is as durable as a put.
 
         Returns:
-            Whether there was a value; an expired one does not count. A record that
-            cannot be read counts and is deleted.
+            Whether there was a value; an expired or purged one does not count. A record
+            that cannot be read counts and is deleted.
 
         Raises:
             DiskFullError: There is no disk space for the next volume.
@@ -726,7 +752,7 @@ class Store:
                 # other key hides that of this one then, too.
                 if header.key != key:
                     return False
-                existed = not self._is_expired(header)
+                existed = not self._is_over(key, header)
             volume = self._volume_for(key, RECORD_OVERHEAD_BYTES + len(key), 0)
             offset, size, _ = self._append(
                 volume, key, b"", stored_us=self.clock.next_us(), is_tombstone=True
@@ -747,6 +773,35 @@ class Store:
         """
         with self._lock:
             self._log.flush()
+
+    def purge(self, prefix: bytes) -> None:
+        """
+        Drop every key stored so far that begins with a prefix, in constant time.
+
+        Survives a power loss when this returns. The space is freed when the volumes are
+        reclaimed; until then `count` includes these keys.
+
+        Args:
+            prefix: 1 to 65,535 bytes of any kind.
+
+        Raises:
+            TooManyPurgesError: The list of purges is full.
+            StoreIOError: The disk refused. In both cases nothing was dropped; but after
+                the second, the purge may take effect at the next start.
+        """
+        with self._lock:
+            self._log.purge(prefix)
+            self.stats.purges += 1
+        _logger.warning(
+            "store.purged prefix=%r entries=%d",
+            encode_key(prefix),
+            len(self._log.purges),
+        )
+
+    def purge_stay(self) -> PurgeStay:
+        """Return how long a purge that is made now would stay in the list."""
+        with self._lock:
+            return self._log.purge_stay()
 
     # --- Syncing and closing -------------------------------------------------------
 

@@ -50,7 +50,7 @@ class Counts:
 
     volumes: int = 0
     records: int = 0  # intact ones, tombstones included
-    keys: int = 0  # that can be read, expired ones included
+    keys: int = 0  # that can be read, expired and purged ones included
     bytes: int = 0
 
 

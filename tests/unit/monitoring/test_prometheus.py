@@ -227,10 +227,10 @@ def test_store_misses_are_shown_by_reason(store: Store) -> None:
     """Each reason has the counter of the store."""
     stats = store.stats
     stats.absent_reads, stats.expired_reads, stats.evicted_reads = 1, 2, 3
-    stats.damaged_records, stats.read_errors = 4, 5
+    stats.damaged_records, stats.read_errors, stats.purged_reads = 4, 5, 6
     found = scrape(watch(store))
     for number, reason in enumerate(
-        ("absent", "expired", "evicted", "damaged", "unreadable"), 1
+        ("absent", "expired", "evicted", "damaged", "unreadable", "purged"), 1
     ):
         assert found[f"volcache_store_misses_total{{reason={reason}}}"] == number
     assert found["volcache_damaged_records_total"] == 4

@@ -72,6 +72,6 @@ def test_unknown_path_lists_all_that_exist(store: Store) -> None:
     named = re.findall(r"/-/\w*", answer.body.decode())
     described = re.findall(r"^  (/-/\w*):$", OPENAPI.read_text(), re.MULTILINE)
     assert sorted(named) == sorted(described)
-    assert len(named) == len(set(named)) == 6
-    for path in set(named) - {"/-/flush"}:
+    assert len(named) == len(set(named)) == 7
+    for path in set(named) - {"/-/flush", "/-/purge"}:
         assert client.ask("GET", path).status == "200 OK"

@@ -193,13 +193,14 @@ def test_store_misses_are_shown_by_reason(store: Store) -> None:
     """Each reason has the counter of the store."""
     stats = store.stats
     stats.absent_reads, stats.expired_reads, stats.evicted_reads = 1, 2, 3
-    stats.damaged_records, stats.read_errors = 4, 5
+    stats.damaged_records, stats.read_errors, stats.purged_reads = 4, 5, 6
     assert ask(watch(store))["requests"]["misses"] == {
         "absent": 1,
         "expired": 2,
         "evicted": 3,
         "damaged": 4,
         "unreadable": 5,
+        "purged": 6,
     }
 
 

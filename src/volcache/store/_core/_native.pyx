@@ -370,6 +370,20 @@ cdef class Index:
     def count_older_hit(self, uint64_t stored_us):
         vc_core_count_older(self.core, stored_us)
 
+    def set_purges(self, purges):
+        cdef size_t count = len(purges), i
+        cdef vc_purge *table = <vc_purge *>malloc((count + 1) * sizeof(vc_purge))
+        cdef bytes prefix
+        cdef bint is_set = False
+        if table is not NULL:
+            for i, purge in enumerate(purges):
+                prefix = purge.prefix
+                table[i] = vc_purge(purge.time_us, data_of(prefix), len(prefix))
+            is_set = vc_core_set_purges(self.core, table, count)
+            free(table)
+        if not is_set:
+            raise MemoryError("no memory for the purges")
+
     def size_ghost(self, uint64_t keys):
         vc_core_size_ghost(self.core, keys)
 
@@ -720,7 +734,7 @@ cdef vc_terms terms_of(terms):
 cdef object fate_of(const vc_fate *fate):
     return Fate(
         fate.copied, fate.copied_bytes, fate.unused, fate.unpaid, fate.expired,
-        fate.damaged, fate.unreadable, fate.left,
+        fate.damaged, fate.unreadable, fate.left, fate.purged,
     )
 
 

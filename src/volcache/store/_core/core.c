@@ -94,6 +94,7 @@ void vc_core_free(vc_core *core) {
     free(core->full.at);
     vc_ghost_free(&core->ghost);
     vc_ghost_free(&core->missed);
+    vc_purges_free(core->purges);
     pthread_mutex_destroy(&core->mutex);
     free(core);
 }
@@ -285,6 +286,28 @@ void vc_core_get_heat(vc_core *core, vc_heat *heat) {
     vc_core_unlock(core);
 }
 
+/* --- Purges ------------------------------------------------------------------------ */
+
+bool vc_core_set_purges(vc_core *core, const vc_purge *purges, size_t count) {
+    vc_purges *list = count ? vc_purges_new(purges, count) : NULL;
+    if (count && !list) return false;
+    vc_core_lock(core);
+    vc_purges *before = core->purges;
+    core->purges = list;
+    atomic_store(&core->purged_us, list ? vc_purges_newest(list) : 0);
+    vc_core_unlock(core);
+    vc_purges_free(before);
+    return true;
+}
+
+bool vc_core_is_purged(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us) {
+    if (stored_us > atomic_load_explicit(&core->purged_us, memory_order_acquire)) return false;
+    vc_core_lock(core);
+    bool is_purged = core->purges && vc_purges_cover(core->purges, key, length, stored_us);
+    vc_core_unlock(core);
+    return is_purged;
+}
+
 /* --- The index --------------------------------------------------------------------- */
 
 uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length) {
@@ -424,6 +447,7 @@ static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_leng
     if (record->kind) return VC_DAMAGED;
     if (record->key_length != key_length || memcmp(record->key, key, key_length))
         return VC_OTHER_KEY;
+    if (vc_core_is_purged(core, key, key_length, record->stored_us)) return VC_PURGED;
     if (record->size > length || (room && record->prefix < split)) return VC_SHORT;
     const uint8_t *start = room ? value + moved : head + record->prefix;
     if (vc_crc32c(0, start, record->length) != record->checksum) return VC_DAMAGED;
@@ -504,7 +528,8 @@ vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_leng
         check_record(core, key, key_length, at, record_bytes, (size_t)got, NULL, 0,
                      (size_t)got, record);
     /* Maybe only the first pages of it are in memory. */
-    return status != VC_OK && (size_t)got < at->size ? VC_COLD : status;
+    bool is_cold = status != VC_OK && status != VC_PURGED && (size_t)got < at->size;
+    return is_cold ? VC_COLD : status;
 }
 
 void vc_core_end_read(vc_core *core) { atomic_fetch_sub(&core->readers, 1); }

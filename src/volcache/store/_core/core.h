@@ -17,6 +17,7 @@
 
 #include "index.h"
 #include "lines.h"
+#include "purges.h"
 #include "record.h"
 
 /* The system calls of the core, so that tests can fail any of them. They return -1 with errno
@@ -99,6 +100,15 @@ void vc_core_count_older(vc_core *core, uint64_t stored_us);
 void vc_core_size_ghost(vc_core *core, uint64_t keys);
 void vc_core_get_heat(vc_core *core, vc_heat *heat);
 
+/* --- Purges ------------------------------------------------------------------------ */
+
+/* Let records be purged by these from now on, in place of those before; copies are made.
+ * Returns false without memory: then nothing has changed. */
+bool vc_core_set_purges(vc_core *core, const vc_purge *purges, size_t count);
+/* Whether a record is purged. Without a purge that is newer than the record, one comparison;
+ * the list is read with the mutex, so that another may take its place. */
+bool vc_core_is_purged(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us);
+
 /* --- The index --------------------------------------------------------------------- */
 
 uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length);
@@ -156,7 +166,7 @@ bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool *i
  *   value, room  the following ones into `value`, if `room` is not 0; `split` is more than
  *                VC_OVERHEAD_BYTES then.
  * Without `value`, the value is at head + record->prefix afterwards; otherwise it is at
- * `value`. VC_SHORT, VC_DAMAGED, VC_OTHER_KEY, VC_IO_ERROR: nothing can be used. */
+ * `value`. VC_SHORT, VC_DAMAGED, VC_OTHER_KEY, VC_PURGED, VC_IO_ERROR: nothing can be used. */
 vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
                        const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
                        size_t room, vc_record *record);

@@ -32,6 +32,13 @@ cdef extern from "index.h" nogil:
     uint64_t vc_size_middle(uint64_t size)
 
 
+cdef extern from "purges.h" nogil:
+    ctypedef struct vc_purge:
+        uint64_t us
+        const uint8_t *prefix
+        size_t length
+
+
 cdef extern from "record.h" nogil:
     enum: VC_VOLUME_HEADER_BYTES
     enum: VC_OVERHEAD_BYTES
@@ -131,6 +138,7 @@ cdef extern from "core.h" nogil:
     void vc_core_set_older(vc_core *core, uint64_t us)
     void vc_core_count_older(vc_core *core, uint64_t stored_us)
     void vc_core_size_ghost(vc_core *core, uint64_t keys)
+    bint vc_core_set_purges(vc_core *core, const vc_purge *purges, size_t count)
     void vc_core_get_heat(vc_core *core, vc_heat *heat)
 
     void vc_core_sweep(vc_core *core, uint32_t buckets)
@@ -192,6 +200,7 @@ cdef extern from "reclaim.h" nogil:
         uint64_t now_ms
     ctypedef struct vc_fate:
         uint64_t copied, copied_bytes, unused, unpaid, expired, damaged, unreadable, left
+        uint64_t purged
     ctypedef enum vc_step:
         VC_STEP_MORE
         VC_STEP_DONE

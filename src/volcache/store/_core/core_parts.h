@@ -41,6 +41,9 @@ struct vc_core {
     vc_ghost ghost, missed;
     uint64_t ghost_hits, displaced_seen;
     atomic_ullong older_hits, older_us;
+
+    vc_purges *purges;      /* NULL: none */
+    atomic_ullong purged_us;    /* the time of the newest of them; 0: none */
 };
 
 void vc_core_lock(vc_core *core);

@@ -192,6 +192,11 @@ static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entr
         fate->expired++;
         return VC_STEP_MORE;
     }
+    /* In a newer volume it would outlive the purge. */
+    if (vc_core_is_purged(core, record.key, record.key_length, record.stored_us)) {
+        fate->purged++;
+        return VC_STEP_MORE;
+    }
     written = record;
     const uint8_t *type = record.type, *encoding = type + record.type_length;
     status = vc_writer_append(writer, writer_calls, &written, type, encoding,

@@ -29,6 +29,7 @@ typedef struct {
     uint64_t unpaid;        /* too few tokens */
     uint64_t expired, damaged, unreadable;
     uint64_t left;          /* not copied because copying was over */
+    uint64_t purged;
 } vc_fate;
 
 typedef enum {

@@ -28,6 +28,7 @@ typedef enum {
     VC_NO_MEMORY,
     VC_COLD,        /* not in memory, and the disk was not to be read */
     VC_SYNC_ERROR,  /* the record was written, but the sync failed; errno says why */
+    VC_PURGED,      /* it was stored before a purge of a prefix of its key */
 } vc_status;
 
 typedef struct {

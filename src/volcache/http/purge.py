@@ -1,0 +1,115 @@
+"""
+`POST /-/purge?prefix=...`: everything stored so far under a prefix becomes a miss.
+
+The prefix is that of the path: percent-encoded, with or without its first slash. Whatever
+is not clear is refused, because the purge of another prefix cannot be undone.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
+
+from volcache.errors import BadPrefixError
+from volcache.http.responses import text_response
+from volcache.keys import RESERVED_PREFIX
+from volcache.store.index_format import encode_key
+from volcache.text import size, span
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIEnvironment
+
+    from volcache.cache import Cache
+    from volcache.http.responses import Response
+    from volcache.store.purges import PurgeStay
+
+PURGE_PATH: Final = "/-/purge"
+_ALLOWED: Final = "allowed are prefix=..., once, and dry-run"
+_CONTROL_BYTE: Final = re.compile(rb"[\x00-\x1f\x7f]")
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+def purge(cache: Cache, environ: WSGIEnvironment, key_size: int) -> Response:
+    """
+    Purge a prefix, or tell how long the entry would stay in the list.
+
+    Args:
+        cache: To be purged.
+        environ: Of a request that was authorized.
+        key_size: The longest key that is accepted.
+
+    Raises:
+        BadPrefixError: The query string is not a valid one.
+        TooManyPurgesError: The list is full.
+        StoreError: The disk refused.
+    """
+    prefix, is_dry = parse_query(environ.get("QUERY_STRING", ""), key_size)
+    stay = cache.store.purge_stay()
+    if not is_dry:
+        cache.purge(prefix)
+        stay = cache.store.purge_stay()
+    done = "would purge" if is_dry else "purged"
+    verb = "would stay" if is_dry else "stays"
+    return text_response(
+        HTTPStatus.OK,
+        f"{done} {encode_key(prefix)}: all values stored so far under this prefix are"
+        f" misses; the entry {verb} in the list until {_describe(stay)}",
+    )
+
+
+def parse_query(query: str, key_size: int) -> tuple[bytes, bool]:
+    """
+    Return the prefix, and whether nothing is to be changed.
+
+    Raises:
+        BadPrefixError: A parameter is unknown, missing, repeated or wrong.
+    """
+    prefixes, is_dry = list[str](), False
+    for part in query.split("&") if query else ():
+        name, equals, value = part.partition("=")
+        if name == "prefix" and equals:
+            prefixes.append(value)
+        elif part in {"dry-run", "dry-run="}:
+            is_dry = True
+        else:
+            raise BadPrefixError(f"unknown parameter {part[:50]!r}; {_ALLOWED}")
+    if len(prefixes) != 1:
+        found = f"prefix is given {len(prefixes)} times" if prefixes else "no prefix"
+        raise BadPrefixError(f"{found}; {_ALLOWED}")
+    return _decode(prefixes[0], key_size), is_dry
+
+
+def _decode(text: str, key_size: int) -> bytes:
+    if "+" in text:
+        raise BadPrefixError(
+            "bad prefix: it is not clear what + is; write %2B for a plus, %20 for a space"
+        )
+    if _BAD_ESCAPE.search(text):
+        raise BadPrefixError("bad prefix: after % two hexadecimal digits are expected")
+    prefix = unquote_to_bytes(text.encode("latin-1", "replace")).removeprefix(b"/")
+    control = _CONTROL_BYTE.search(prefix)
+    if control is not None:
+        why = f"it holds the control byte 0x{control[0][0]:02X}, which no key has"
+    elif not prefix:
+        why = "it is empty; to drop everything, POST /-/flush"
+    elif b"/" + prefix[:2] == RESERVED_PREFIX.encode():
+        why = 'no key begins with "-/"'
+    elif len(prefix) > key_size:
+        why = f"it is {len(prefix)} bytes long, and keys have 1 to {key_size}"
+    else:
+        return prefix
+    raise BadPrefixError(f"bad prefix: {why}")
+
+
+def _describe(stay: PurgeStay) -> str:
+    """Return in words how long an entry stays."""
+    when = "which cannot be estimated, because too little is stored"
+    if stay.seconds is not None:
+        when = f"in about {span(stay.seconds)} at the rate since the start"
+    return (
+        f"all present volumes ({stay.volumes}) are reclaimed, when about"
+        f" {size(stay.needed_bytes)} more are stored, {when}; {stay.entries} of"
+        f" {stay.limit} entries are in use"
+    )

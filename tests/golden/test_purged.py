@@ -1,0 +1,82 @@
+"""A directory with purges is read by a start and by the tools."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.stores import open_fifo, value_of
+from volcache.cli import main as cli
+from volcache.store.purges import Purge
+
+PURGED = Path(__file__).parent / "v2" / "purged"
+NOW_US = 1_790_000_000_000_000
+VALUES = {
+    b"tiles/12/a": None,
+    b"tiles/12/b": b"new",
+    b"tiles/13/a": b"old",
+    "gr\xfcn/1".encode(): None,
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A copy."""
+    return Path(shutil.copytree(PURGED, tmp_path / "purged"))
+
+
+@pytest.mark.parametrize("lost", ["", "META.txt", "index"])
+def test_what_was_purged_is_a_miss(directory: Path, lost: str) -> None:
+    """Also if META.txt or the index files are lost."""
+    if lost == "index":
+        shutil.rmtree(directory / lost)
+    elif lost:
+        (directory / lost).unlink()
+    store = open_fifo(directory, volume_size=2048, volume_num=3)
+    assert {key: value_of(store.get(key)) for key in VALUES} == VALUES
+    assert store._log.purges.entries == (
+        Purge(NOW_US + 4, 1, b"tiles/12/"),
+        Purge(NOW_US + 6, 1, "gr\xfcn/".encode()),
+    )
+    store.close()
+
+
+def test_the_tools_leave_out_what_was_purged(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`dump` names the state, `export` has no files of it, `check` finds nothing."""
+    assert cli.main(["check", str(directory)]) == 0
+    capsys.readouterr()
+    assert cli.main(["dump", str(directory)]) == 0
+    rows = [line.split()[-2:] for line in capsys.readouterr().out.splitlines()]
+    assert rows == [
+        ["purged", "tiles/12/a"],
+        ["superseded", "tiles/12/b"],
+        ["live", "tiles/13/a"],
+        ["purged", "gr%C3%BCn/1"],
+        ["live", "tiles/12/b"],
+    ]
+    assert cli.main(["export", str(directory), str(tmp_path / "out")]) == 0
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert sorted(path.name for path in files) == ["a", "b"]
+
+
+def test_a_purge_file_with_a_wrong_bit_is_reported(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By `check`, and by a start."""
+    path = directory / "PURGE.txt"
+    path.write_bytes(path.read_bytes().replace(b"12/", b"13/"))
+    assert cli.main(["check", str(directory)]) == 1
+    assert "PURGE.txt is damaged" in capsys.readouterr().out
+    assert cli.main(["dump", str(directory)]) == 1
+    assert "PURGE.txt is damaged" in capsys.readouterr().err
+    assert cli.main(["repair", str(directory)]) == 0
+    assert (
+        "volumes that may have purged values were left out" in capsys.readouterr().out
+    )
+    store = open_fifo(directory, volume_size=2048, volume_num=3)
+    assert store.get(b"tiles/12/a") is None
+    store.close()

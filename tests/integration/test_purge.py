@@ -1,0 +1,167 @@
+"""Purges of a running instance: over HTTP, by the command, and with memcached."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import requests
+
+from support.memcached import MemcachedProcess
+from support.process import SOURCE, ServerProcess
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+TOKEN: Final = "open-sesame"  # noqa: S105 - Of a temporary server.
+SETTINGS: Final = {
+    "volume_size": 1 << 20,
+    "volume_num": 2,
+    "max_value_size": 900_000,
+    "admin_token": TOKEN,
+    "sync_mode": "none",
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """One instance."""
+    with ServerProcess(tmp_path / "store", settings=SETTINGS) as server:
+        yield server
+
+
+def ask(server: ServerProcess, method: str, path: str, **options: object) -> int:
+    """Return the status of an answer."""
+    answer = requests.request(method, server.url + path, timeout=5, **options)  # type: ignore[arg-type]
+    return answer.status_code
+
+
+def purge(server: ServerProcess, query: str) -> int:
+    """Purge; return the status."""
+    token = {"Authorization": f"Bearer {TOKEN}"}
+    return ask(server, "POST", f"/-/purge?{query}", headers=token)
+
+
+def test_every_method_finds_what_was_purged_absent(server: ServerProcess) -> None:
+    """Small values, which the gate answers, and large ones; also after a kill."""
+    values = {"tiles/12/a": b"a", "tiles/12/gr%C3%BCn": bytes(300_000), "tiles/13": b""}
+    for key, value in values.items():
+        assert ask(server, "PUT", f"/{key}", data=value) == 200
+        assert ask(server, "GET", f"/{key}") == 200
+    assert purge(server, "prefix=tiles/12/&dry-run") == 200
+    assert ask(server, "GET", "/tiles/12/a") == 200
+    assert purge(server, "prefix=tiles/12/") == 200
+    for is_last in (False, True):
+        for key in ("tiles/12/a", "tiles/12/gr%C3%BCn"):
+            for method in ("GET", "GET", "HEAD", "PROPFIND"):
+                assert ask(server, method, f"/{key}") == 404, (method, key)
+        assert ask(server, "GET", "/tiles/13") == 200
+        if not is_last:
+            server.kill()
+            server.restart()
+    assert ask(server, "DELETE", "/tiles/12/a") == 404
+    new = {"data": b"new", "headers": {"If-None-Match": "*"}}
+    assert ask(server, "PUT", "/tiles/12/a", **new) == 200
+    assert ask(server, "GET", "/tiles/12/a") == 200
+    stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
+    assert stats["requests"]["misses"]["purged"] > 0
+    assert stats["store"]["purge_entries"] == 1
+
+
+def test_refusals_are_one_line(server: ServerProcess) -> None:
+    """The query string passes the gate as it is."""
+    assert ask(server, "POST", "/-/purge?prefix=a") == 401
+    assert purge(server, "prefix=a&prefix=b") == 400
+    assert purge(server, "prefix=%00") == 400
+    assert purge(server, "") == 400
+
+
+def test_copies_in_memcached_are_purged(tmp_path: Path) -> None:
+    """Also when the entry was dropped, and after a stop."""
+    with MemcachedProcess() as memcached:
+        settings = SETTINGS | {
+            "memc_on": "true",
+            "memc_servers": memcached.address,
+            "memc_timeout": 1,
+        }
+        with ServerProcess(tmp_path / "store", settings=settings) as server:
+            assert ask(server, "PUT", "/a/1", data=b"old") == 200
+            url = f"{server.url}/a/1"
+
+            def is_hot() -> bool:
+                return requests.get(url, timeout=5).headers["X-Cache"] == "MEMC"
+
+            wait_until(is_hot, "a/1 to be hot")
+            assert purge(server, "prefix=a/") == 200
+            assert ask(server, "GET", "/a/1") == 404
+            assert ask(server, "DELETE", "/a/1") == 404
+            for number in range(13):
+                assert ask(server, "PUT", f"/{number}", data=bytes(200_000)) == 200
+            stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
+            assert stats["store"]["purge_entries"] == 0
+            assert ask(server, "GET", "/a/1") == 404
+            server.terminate()
+            server.restart()
+            assert ask(server, "GET", "/a/1") == 404
+
+
+def run(*arguments: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    program = "import sys; from volcache.cli.main import main; sys.exit(main())"
+    environment = os.environ | {
+        "VOLCACHE_ADMIN_TOKEN": token,
+        "PYTHONPATH": str(SOURCE),
+    }
+    return subprocess.run(
+        [sys.executable, "-c", program, "purge", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_the_command_asks_every_instance(server: ServerProcess, tmp_path: Path) -> None:
+    """A line for each; the exit code says whether all have done it."""
+    key = "/a%20+%C3%BC%2525"
+    with ServerProcess(tmp_path / "other", settings=SETTINGS) as other:
+        for one in (server, other):
+            assert ask(one, "PUT", key, data=b"") == 200
+        done = run("a +ü%", server.url, other.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [line.split(": ")[0] for line in done.stdout.splitlines()] == [
+            server.url,
+            other.url,
+        ]
+        for one in (server, other):
+            assert ask(one, "GET", key) == 404
+        gone = other.url
+    failed = run("b", gone, server.url)
+    assert failed.returncode == 1
+    first, second = failed.stdout.splitlines()
+    assert first == f"failed: {gone}: Connection refused"
+    assert second.startswith(f"{server.url}: purged b: ")
+    assert "401 purge needs" in run("b", server.url, token="x").stdout  # noqa: S106
+
+
+def test_the_command_refuses_what_cannot_work(server: ServerProcess) -> None:
+    """Before any instance is asked."""
+    for arguments, token, text in (
+        (("b", server.url, "ftp://x"), TOKEN, "not a URL"),
+        (("b", server.url), "", "no token: set VOLCACHE_ADMIN_TOKEN"),
+        (("b", server.url), "a\tb", "control characters"),
+        (("b", server.url, "--token-file", "/nowhere"), TOKEN, "cannot be read"),
+    ):
+        done = run(*arguments, token=token)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert text in done.stderr
+    stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
+    assert stats["store"]["purges"] == 0

@@ -1,0 +1,122 @@
+"""`POST /-/purge`: which requests are accepted, and what is answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from support.stores import open_fifo
+from volcache.cache import Cache
+from volcache.errors import BadPrefixError, TooManyPurgesError
+from volcache.http.admin import Admin
+from volcache.http.purge import parse_query
+from volcache.http.responses import status_of
+from volcache.store.purges import PURGES_MAX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from volcache.store import Store
+
+TOKEN: Final = "open-sesame"  # noqa: S105 - Of no server.
+
+
+@pytest.mark.parametrize(
+    ("query", "prefix"),
+    [
+        ("prefix=tiles/12/", b"tiles/12/"),
+        ("prefix=/tiles/12/", b"tiles/12/"),
+        ("prefix=//a", b"/a"),
+        ("prefix=gr%C3%BCn%20%2B%25", b"gr\xc3\xbcn +%"),
+        ("prefix=a%3D%26=b", b"a=&=b"),
+        ("prefix=-", b"-"),
+        ("prefix=" + "x" * 20, b"x" * 20),
+    ],
+)
+def test_the_prefix_is_that_of_a_path(query: str, prefix: bytes) -> None:
+    """Percent-encoded, with or without the first slash; beside it, `dry-run`."""
+    assert parse_query(query, 20) == (prefix, False)
+    assert parse_query(f"dry-run&{query}", 20) == (prefix, True)
+    assert parse_query(f"{query}&dry-run=", 20) == (prefix, True)
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("", "no prefix; allowed are prefix=..., once, and dry-run"),
+        ("dry-run", "no prefix"),
+        ("prefix", "unknown parameter 'prefix'"),
+        ("prefix=a&prefix=b", "prefix is given 2 times"),
+        ("prefix=a&", "unknown parameter ''"),
+        ("prefix=a&dryrun", "unknown parameter 'dryrun'; allowed are"),
+        ("prefix=a&dry-run=1", "unknown parameter 'dry-run=1'"),
+        ("prefix=", "it is empty; to drop everything, POST /-/flush"),
+        ("prefix=/", "it is empty"),
+        ("prefix=a+b", "write %2B for a plus, %20 for a space"),
+        ("prefix=a%2", "two hexadecimal digits"),
+        ("prefix=a%0Ab", "the control byte 0x0A"),
+        ("prefix=-/", 'no key begins with "-/"'),
+        ("prefix=/-/x", 'no key begins with "-/"'),
+        ("prefix=" + "x" * 21, "it is 21 bytes long, and keys have 1 to 20"),
+    ],
+)
+def test_what_is_not_clear_is_refused(query: str, why: str) -> None:
+    """With 400 and one line."""
+    with pytest.raises(BadPrefixError) as caught:
+        parse_query(query, 20)
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert status_of(caught.value) == 400
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store with some values."""
+    store = open_fifo(tmp_path)
+    for key in (b"a/1", b"a/2", b"b"):
+        store.put(key, b"value")
+    return store
+
+
+def ask(store: Store, query: str, *, method: str = "POST", token: str = TOKEN) -> Any:
+    """Return status, headers and text."""
+    admin = Admin(Cache(store), token=TOKEN)
+    environ = {"QUERY_STRING": query, "HTTP_AUTHORIZATION": f"Bearer {token}"}
+    status, headers, body, _ = admin.respond(method, "/-/purge", environ)
+    return status[:3], dict(headers), b"".join(body).decode()
+
+
+def test_a_purge_says_what_it_has_done(store: Store) -> None:
+    """And how long its entry stays."""
+    status, _, text = ask(store, "prefix=a/")
+    assert status == "200"
+    assert text.startswith("purged a/: all values stored so far under this prefix")
+    assert "until all present volumes (1) are reclaimed" in text
+    assert text.endswith("1 of 256 entries are in use\n")
+    assert [key in store for key in (b"a/1", b"a/2", b"b")] == [False, False, True]
+
+
+def test_a_dry_run_changes_nothing(store: Store) -> None:
+    """It says the same in the conditional."""
+    status, _, text = ask(store, "prefix=a/&dry-run")
+    assert status == "200"
+    assert text.startswith("would purge a/: ")
+    assert text.endswith("0 of 256 entries are in use\n")
+    assert b"a/1" in store
+    assert store.stats.purges == 0
+
+
+def test_only_a_post_with_the_token_purges(store: Store) -> None:
+    """The answers are those of flush."""
+    assert ask(store, "prefix=a/", token=TOKEN + "x")[0] == "401"
+    assert ask(store, "prefix=a/", method="GET")[0] == "405"
+    assert ask(store, "", method="OPTIONS")[1]["Allow"] == "POST, OPTIONS"
+    assert b"a/1" in store
+
+
+def test_a_full_list_is_a_conflict() -> None:
+    """The error is one line with a way out."""
+    error = TooManyPurgesError(limit=PURGES_MAX)
+    assert status_of(error) == 409
+    assert "purge a shorter prefix" in str(error)

@@ -1,0 +1,447 @@
+"""Purges: the list, PURGE.txt, and what the store does with them."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.histories import MOUNT_POINT, open_simulated
+from support.simulated import SimulatedFileSystem
+from support.stores import (
+    FakeClock,
+    fill_volume,
+    kill,
+    open_fifo,
+    open_store,
+    reclaim_some,
+    reopen,
+    value_of,
+)
+from volcache.cli.repair import repair
+from volcache.errors import MismatchedFilesError, StoreIOError, TooManyPurgesError
+from volcache.store.purges import (
+    PURGES_MAX,
+    Purge,
+    PurgeFile,
+    PurgeList,
+    compare_purges,
+    decode_purges,
+    encode_purges,
+    next_file,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from volcache.store import Store
+    from volcache.store.manifest import ListedPurges
+
+STORE: Final = 0x0123456789ABCDEF
+SOME: Final = PurgeList([Purge(5, 1, b"a/"), Purge(9, 2, b"b c/\xff")])
+FIRST: Final = next_file(STORE, None, SOME)
+SECOND: Final = next_file(STORE, FIRST.listed, SOME.plus(Purge(11, 3, b"d")))
+THIRD: Final = next_file(STORE, SECOND.listed, SOME)
+
+prefixes = st.binary(min_size=1, max_size=3).map(lambda b: bytes(x % 3 for x in b))
+
+
+# --- The list ----------------------------------------------------------------------
+
+
+@given(st.lists(prefixes, max_size=12), prefixes, st.integers(0, 14))
+def test_the_list_covers_what_any_of_the_purges_covers(
+    purged: list[bytes], key: bytes, stored_us: int
+) -> None:
+    """Whatever was merged; and no prefix is in the list twice."""
+    found = PurgeList()
+    for time_us, prefix in enumerate(purged, 1):
+        found = found.plus(Purge(time_us, time_us, prefix))
+    assert found.covers(key, stored_us) == any(
+        key.startswith(prefix) and stored_us <= time_us
+        for time_us, prefix in enumerate(purged, 1)
+    )
+    assert len({purge.prefix for purge in found}) == len(found)
+    assert found.newest_us == (len(purged) or -1)
+
+
+def test_a_newer_shorter_prefix_replaces_the_longer_ones() -> None:
+    """A newer longer one is needed beside it."""
+    found = PurgeList([Purge(1, 1, b"a/b"), Purge(2, 1, b"a/c"), Purge(3, 1, b"b")])
+    assert [p.prefix for p in found.plus(Purge(4, 1, b"a/"))] == [b"b", b"a/"]
+    assert [p.prefix for p in found.plus(Purge(4, 1, b"a/b"))] == [b"a/c", b"b", b"a/b"]
+    assert len(found.plus(Purge(4, 1, b"a/bc"))) == 4
+
+
+def test_an_entry_is_needed_while_a_volume_of_its_time_is_valid() -> None:
+    """The list is the same object if all of it is needed."""
+    assert SOME.since(1) is SOME
+    assert [purge.prefix for purge in SOME.since(2)] == [b"b c/\xff"]
+    assert not SOME.since(3)
+
+
+# --- PURGE.txt ---------------------------------------------------------------------
+
+
+def test_the_file_is_as_documented() -> None:
+    """Keys are encoded as in index files; each version names the one before."""
+    assert encode_purges(FIRST) == (
+        b"# volcache purges 2 store 0123456789abcdef serial 1 after -\n"
+        b"5 1 a/\n"
+        b"9 2 b%20c/%FF\n"
+        b"checksum " + b"%08x\n" % FIRST.listed.checksum
+    )
+    assert decode_purges(encode_purges(SECOND)) is not None
+    assert SECOND.after == FIRST.listed.checksum
+    assert (SECOND.listed.serial, SECOND.listed.seq) == (2, 3)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), unique=True))
+def test_any_prefixes_are_read_back(prefixes: list[bytes]) -> None:
+    """Every byte."""
+    purges = PurgeList(Purge(n, n, prefix) for n, prefix in enumerate(prefixes))
+    file = PurgeFile(STORE, 7, 0, purges)
+    found = decode_purges(encode_purges(file))
+    assert found is not None
+    assert found[:3] == file[:3]
+    assert found.purges.entries == purges.entries
+
+
+def test_no_damaged_file_is_accepted() -> None:
+    """Each bit flipped, and cut at each byte."""
+    data = encode_purges(SECOND)
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert decode_purges(bytes(flipped)) is None, bit
+    for length in range(len(data)):
+        assert decode_purges(data[:length]) is None, length
+
+
+def compared(
+    file: PurgeFile | bytes | None, listed: ListedPurges | None, **options: object
+) -> str:
+    """Return the refusal of a start."""
+    data = encode_purges(file) if isinstance(file, PurgeFile) else file
+    facts = {"oldest_seq": 1, "newest_seq": 9, "is_manifest_lost": False} | options
+    found = compare_purges(data, STORE, listed, **facts)  # type: ignore[arg-type]
+    assert found.doubtful_seq == 0 or found.refusal
+    assert not (found.refusal and found.purges)
+    return found.refusal
+
+
+def test_a_start_accepts_the_file_that_meta_names_and_the_next_one() -> None:
+    """A crash comes between the two; the first is named by none."""
+    assert not compared(FIRST, FIRST.listed)
+    assert not compared(SECOND, FIRST.listed)
+    assert not compared(FIRST, None)
+    assert not compared(None, None)
+    assert not compared(SECOND, None, is_manifest_lost=True)
+    assert not compared(SECOND, None, oldest_seq=4)
+
+
+@pytest.mark.parametrize(
+    ("file", "listed", "text"),
+    [
+        (None, FIRST.listed, "is missing although META.txt names it (serial 1"),
+        (b"", FIRST.listed, "is damaged although META.txt names it"),
+        (b"x", None, "PURGE.txt is damaged, so that it is unknown"),
+        (FIRST, SECOND.listed, "it is serial 1 checksum"),
+        (THIRD, FIRST.listed, "it is serial 3 checksum"),
+        (SECOND, None, "and META.txt names none"),
+        (SECOND, FIRST.listed._replace(checksum=1), "do not belong together"),
+        (FIRST, FIRST.listed._replace(checksum=1), "do not belong together"),
+        (FIRST._replace(store_id=1), None, "is of store 0000000000000001, expected"),
+        (FIRST._replace(store_id=1), FIRST.listed, "is of store 0000000000000001"),
+    ],
+)
+def test_a_start_refuses_any_other_file(
+    file: PurgeFile | bytes | None, listed: ListedPurges | None, text: str
+) -> None:
+    """Missing, damaged, earlier, later, of a copy, of another store."""
+    assert text in compared(file, listed)
+
+
+# --- The store ---------------------------------------------------------------------
+
+
+def test_what_was_stored_before_a_purge_is_a_miss(tmp_path: Path) -> None:
+    """For every call; what is stored after it is not."""
+    store = open_fifo(tmp_path)
+    for key in (b"a/1", b"a/2", b"a", b"b/1"):
+        store.put(key, key)
+    store.purge(b"a/")
+    assert store.get(b"a/1") is None
+    assert store.stat(b"a/1") is None
+    assert b"a/1" not in store
+    assert store.stats.misses()["purged"] == 2
+    assert not store.delete(b"a/2")
+    assert {key: value_of(store.get(key)) for key in (b"a", b"b/1")} == {
+        b"a": b"a",
+        b"b/1": b"b/1",
+    }
+    store.put(b"a/1", b"new")
+    assert b"a/1" in store
+    assert value_of(store.get(b"a/1")) == b"new"
+    assert store.delete(b"a/1")
+
+
+@pytest.mark.parametrize("size", [0, 100, 8000, 14_000])
+def test_values_of_every_size_are_purged(tmp_path: Path, size: int) -> None:
+    """They are read in different ways."""
+    store = open_fifo(tmp_path)
+    store.put(b"a/1", bytes(size))
+    store.purge(b"a/1")
+    assert store.get(b"a/1") is None
+    store.put(b"a/1", bytes(size))
+    assert value_of(store.get(b"a/1")) == bytes(size)
+
+
+def test_large_values_are_purged(tmp_path: Path) -> None:
+    """Header and value are read apart."""
+    store = open_fifo(tmp_path, volume_size=4 << 20)
+    store.put(b"a/1", bytes(2 << 20))
+    store.purge(b"a/")
+    assert store.get(b"a/1") is None
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_purges_survive_a_restart(tmp_path: Path, *, is_clean: bool) -> None:
+    """And one that is made after it is after all values."""
+    store = open_fifo(tmp_path)
+    store.put(b"a/1", b"old")
+    store.purge(b"a/")
+    store.put(b"a/2", b"new")
+    for _ in range(3):
+        if is_clean:
+            store.close()
+        else:
+            kill(store)
+        store = open_fifo(tmp_path)
+        assert store.get(b"a/1") is None
+        assert value_of(store.get(b"a/2")) == b"new"
+        assert store.usage().purges == 1
+    store.purge(b"a/2")
+    assert store.get(b"a/2") is None
+
+
+def test_after_a_start_with_an_earlier_clock_new_values_are_not_purged(
+    tmp_path: Path,
+) -> None:
+    """Also if META.txt, which has the time, is lost."""
+    store = open_fifo(tmp_path)
+    store.put(b"a/1", b"old")
+    store.close()
+    clock = FakeClock()
+    clock.now_ms += 100 * 365 * 24 * 3_600_000
+    store = open_fifo(tmp_path, clock=clock)
+    store.purge(b"a/")
+    kill(store)
+    (tmp_path / "META.txt").unlink()
+    (tmp_path / "LOCK").unlink()
+    store = open_fifo(tmp_path)
+    assert store.get(b"a/1") is None
+    store.put(b"a/1", b"new")
+    assert value_of(store.get(b"a/1")) == b"new"
+
+
+def test_an_entry_is_dropped_when_the_volumes_of_its_time_are_reclaimed(
+    tmp_path: Path,
+) -> None:
+    """Then META.txt does not name PURGE.txt, which is removed; the next begins again."""
+    store = open_fifo(tmp_path)
+    store.put(b"a/1", b"old")
+    store.purge(b"a/")
+    for _ in range(3):
+        fill_volume(store)
+        assert store.usage().purges == 1
+        assert (tmp_path / "PURGE.txt").exists()
+    fill_volume(store)
+    assert store.usage().purges == 0
+    assert not (tmp_path / "PURGE.txt").exists()
+    assert "purges" not in (tmp_path / "META.txt").read_text()
+    store.put(b"a/1", b"old")
+    store.purge(b"a/")
+    store = reopen(store, tmp_path, eviction="fifo")
+    assert store.get(b"a/1") is None
+
+
+def test_a_start_drops_what_is_not_needed(tmp_path: Path) -> None:
+    """PURGE.txt is written again without it."""
+    store = open_fifo(tmp_path)
+    store.put(b"a/1", b"old")
+    store.purge(b"a/")
+    fill_volume(store)
+    fill_volume(store)
+    store.purge(b"fill/1")
+    store.close()
+    store = open_fifo(tmp_path, volume_num=2)
+    assert store.usage().purges == 1
+    assert b" a/\n" not in (tmp_path / "PURGE.txt").read_bytes()
+    store.close()
+    store = open_fifo(tmp_path, volume_num=2)
+    assert store.get(b"a/1") is None
+    assert store.get(b"fill/1") is None
+
+
+def test_a_flush_empties_the_list(tmp_path: Path) -> None:
+    """All values of its time are gone."""
+    store = open_fifo(tmp_path)
+    store.put(b"a/1", b"old")
+    store.purge(b"a/")
+    store.flush()
+    assert store.usage().purges == 0
+    store.put(b"a/1", b"new")
+    store = reopen(store, tmp_path)
+    assert value_of(store.get(b"a/1")) == b"new"
+
+
+def test_a_full_list_is_refused(tmp_path: Path) -> None:
+    """With a way out: a prefix that covers some of them."""
+    store = open_fifo(tmp_path)
+    for number in range(PURGES_MAX):
+        store.purge(b"a/%03d/" % number)
+    store.put(b"b", b"")
+    with pytest.raises(TooManyPurgesError, match="the list of purges is full"):
+        store.purge(b"b")
+    assert b"b" in store
+    store.purge(b"a/000/")
+    store.purge(b"a/01")
+    store.purge(b"b")
+    assert b"b" not in store
+    assert store.usage().purges == PURGES_MAX - 10 + 2
+
+
+def test_no_purged_record_is_copied(tmp_path: Path) -> None:
+    """Otherwise it would come back when the entry is dropped."""
+    store = open_store(tmp_path, volume_num=8)
+    reclaim_some(store)
+    used = [b"used/%d" % number for number in range(5)]
+    store.purge(b"used/")
+    copied, put = store.stats.fate.copied, 0
+    while store.usage().purges:
+        put += 1
+        if put % 2:  # Then it goes to ring probation: both rings have to be reclaimed.
+            store.get(b"other/%d" % put)
+        store.put(b"other/%d" % put, bytes(1000))
+        for key in used:
+            assert store.get(key) is None
+    assert all(store.get(key) is None for key in used)
+    assert store.stats.fate.copied == copied
+    assert store.stats.fate.purged
+
+
+def test_no_copy_of_a_purged_record_is_valid(tmp_path: Path) -> None:
+    """Also not when the purge was dropped, with the records that it covered."""
+    store = open_fifo(tmp_path)
+    store.put(b"a/1", b"old")
+    copy = store.read_raw(b"a/1") or b""
+    assert store.validate(b"a/1", copy) is not None
+    store.purge(b"a/")
+    assert store.validate(b"a/1", copy) is None
+    store.put(b"a/2", b"new")
+    newer = store.read_raw(b"a/2") or b""
+    while store.usage().purges:
+        assert store.validate(b"a/2", newer) is not None
+        fill_volume(store)
+    assert store.validate(b"a/1", copy) is None
+    assert store.validate(b"a/2", newer) is not None
+    store.write_hot_snapshot(lambda _: b"")
+    assert not (tmp_path / "HOT.txt").exists()
+
+
+# --- The disk ----------------------------------------------------------------------
+
+
+def simulated() -> tuple[SimulatedFileSystem, Store]:
+    """Return a disk and a store with one value."""
+    fs = SimulatedFileSystem()
+    store = open_simulated(fs)
+    store.put(b"a/1", b"old")
+    return fs, store
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("name", ["create", "pwritev", "sync", "rename"])
+def test_a_purge_that_the_disk_refuses_changes_nothing(name: str, code: int) -> None:
+    """It can be repeated."""
+    fs, store = simulated()
+    fs.failing[name] = code
+    with pytest.raises(StoreIOError, match="disk refused to record a purge"):
+        store.purge(b"a/")
+    fs.failing.clear()
+    assert store.usage().purges == 0
+    assert value_of(store.get(b"a/1")) == b"old"
+    store.purge(b"a/")
+    assert store.get(b"a/1") is None
+    assert open_simulated(fs.after_kill()).get(b"a/1") is None
+
+
+def test_a_purge_without_its_answer_is_needed_longer() -> None:
+    """
+    If META.txt was not written, the purge takes effect at the next start, and stays.
+
+    Meanwhile records that it covers may have been copied to newer volumes.
+    """
+    fs, store = simulated()
+    # PURGE.txt: create, write, sync, rename, directory; then META.txt is refused.
+    fs.fail_at, fs.fail_with = fs.operations + 6, errno.EIO
+    with pytest.raises(StoreIOError):
+        store.purge(b"a/")
+    assert value_of(store.get(b"a/1")) == b"old"
+    for number in range(3):
+        store.put(b"other/%d" % number, bytes(1500))
+    for _ in range(2):
+        fs = fs.after_kill()
+        store = open_simulated(fs)
+        assert store.get(b"a/1") is None
+    (_, seq, _), *others = decoded(fs)
+    assert (seq, others) == (3, [])
+
+
+def decoded(fs: SimulatedFileSystem) -> PurgeList:
+    """Return what PURGE.txt has."""
+    file = decode_purges(bytes(fs.file(f"{MOUNT_POINT}/PURGE.txt").data))
+    assert file is not None
+    return file.purges
+
+
+# --- Repair ------------------------------------------------------------------------
+
+
+def test_repair_leaves_out_what_may_be_purged() -> None:
+    """Volumes that are newer than all purges stay."""
+    fs, store = simulated()
+    store.purge(b"a/")
+    for number in range(3):
+        store.put(b"new/%d" % number, bytes(1500))
+    store.close()
+    path = f"{MOUNT_POINT}/PURGE.txt"
+    data = fs.file(path).data
+    data[len(data) // 2] ^= 1
+    with pytest.raises(MismatchedFilesError, match=r"PURGE\.txt is damaged"):
+        open_simulated(fs)
+    lines: list[str] = []
+    assert repair(MOUNT_POINT, fs, lines.append)
+    assert any("volumes that may have purged values were left out" in x for x in lines)
+    store = open_simulated(fs)
+    assert store.get(b"a/1") is None
+    assert value_of(store.get(b"new/2")) == bytes(1500)
+    assert "PURGE.txt" not in fs.names(MOUNT_POINT)
+
+
+def test_a_start_removes_a_file_that_was_left() -> None:
+    """The process ended before it removed it."""
+    fs, store = simulated()
+    store.purge(b"a/")
+    left = bytes(fs.file(f"{MOUNT_POINT}/PURGE.txt").data)
+    store.flush()
+    store.close()
+    fd = fs.open(f"{MOUNT_POINT}/PURGE.txt", create=True)
+    fs.pwritev(fd, [left], 0)
+    fs.close(fd)
+    store = open_simulated(fs)
+    assert "PURGE.txt" not in fs.names(MOUNT_POINT)
