@@ -225,14 +225,13 @@ def assert_others_are_served(
     assert answers > 10
 
 
-def test_answer_of_a_thread_names_the_origin(tmp_path: Path) -> None:
-    """As does one of the loop; the next one, without an origin, names none."""
+def test_answer_of_a_thread_names_the_origin(tmp_path: Path, machine: Machine) -> None:
+    """The next one, without an origin, names none."""
     origin = "https://a.example"
-    settings = SETTINGS | {"cors_origins": origin}
-    with ServerProcess(tmp_path, settings=settings) as server:
-        assert exchange(server.port, "PUT", "/cold", COLD).status == 200
+    with SlowServer(tmp_path, machine, cors_origins=origin) as server:
+        server.fill()
         for sent, named in ((f"Origin: {origin}", origin), ("", None)):
-            make_cold(server)
+            server.slow_down(0.1)
             before = cold_reads(server)
             reply = exchange(server.port, "GET", "/cold", None, sent)
             assert reply.body == COLD
