@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import socket
     import threading
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -404,6 +404,8 @@ def test_memcached_that_hangs_is_bypassed(
     impatient_site.put("k", b"value")
     impatient_site.make_hot("k")
     memcached.send_signal(signal.SIGSTOP)
+    state = Path(f"/proc/{memcached.pid}/stat")
+    wait_until(lambda: ") T " in state.read_text(), "the stop of memcached")
     began = time.monotonic()
     assert [impatient_site.source("k") for _ in range(100)] == ["DISK"] * 100
     assert time.monotonic() - began < 100 * 0.05

@@ -11,7 +11,10 @@ from support.waiting import wait_until
 
 def test_promoted_copy_is_found_until_it_is_invalidated() -> None:
     """And each step is counted."""
-    with FakeMemcached(Scripted()) as server, open_tier(server.address) as tier:
+    with (
+        FakeMemcached(Scripted()) as server,
+        open_tier(server.address, timeout=5) as tier,
+    ):
         assert tier.get(b"k") is None
         assert tier.promote(b"k", b"item", 0)
         assert tier.get(b"k") == b"item"
