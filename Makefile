@@ -31,11 +31,20 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-run: ## serve ./data at 127.0.0.1:1234 until Ctrl-C (CONFIG=FILE)
+# Settings on the command line of make, such as PORT=1235; an unknown one stops the start.
+# The environment does not count: PORT may be set there for something else.
+GIVEN := $(filter-out CONFIG VOLCACHE_%,$(foreach name,$(.VARIABLES), \
+	$(if $(filter command,$(origin $(name))),$(name))))
+$(foreach name,$(GIVEN),$(eval run: export \
+	VOLCACHE_$(shell echo '$(name)' | tr a-z A-Z) = $$(value $(name))))
+
+run: ## serve ./data at 127.0.0.1:1234 until Ctrl-C (CONFIG=FILE PORT=1235, any setting)
 	@tools/setup.sh run
 	@exec $(PYTHON) src/ $(CONFIG)
 
 cluster: ## run nginx at 127.0.0.1:8080, three instances and memcached until Ctrl-C
+	@$(if $(GIVEN),echo "make cluster: unknown $(GIVEN); it takes no settings: edit\
+		conf/cluster/Procfile" >&2; exit 2)
 	@tools/setup.sh cluster
 	@mkdir -p cluster/nginx/temp
 	@cp -r nginx/. cluster/nginx
@@ -47,7 +56,7 @@ check: ## lint, types and the fast unit tests, for use while editing: 20 seconds
 	@tools/setup.sh lint
 	@$(MAKE) $(AT_ONCE) unit $(LINT)
 
-test: ## lint, types and all tests: 2 minutes (PYTEST_ARGS=... JOBS=N)
+test: ## lint, types and all tests: 15 to 30 minutes (PYTEST_ARGS=... JOBS=N)
 	@tools/setup.sh test
 	@$(MAKE) $(AT_ONCE) $(LINT)
 	@echo "== tests/native"
@@ -80,7 +89,8 @@ crash: ## the crash tests in full, every byte and bit, and fuzzing: 7 minutes (S
 	@tools/setup.sh test
 	@CRASH_EXTENT=0 CRASH_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -n $(CORES) \
 		--dist load --maxschedchunk 1 --timeout=7200 tests/crash tests/property \
-		tests/integration/test_abuse.py tests/integration/test_file_attacks.py
+		tests/integration/test_abuse.py tests/integration/test_file_attacks.py \
+		tests/unit/store/test_cross_check.py
 	@tools/native_tests.sh fuzz $(or $(SECONDS),60) $(or $(SEED),1)
 
 fuzz: ## random input for the C code, with libFuzzer: 3 minutes (SECONDS=60 SEED=1)
@@ -103,10 +113,11 @@ screenshot: ## take docs/page.png again, of an instance under load: 1 minute
 	@tools/setup.sh test
 	@$(PYTHON) tests/screenshot.py
 
-reference: ## write docs/REFERENCE.md and conf/volcache.toml from the tables in the code
+reference: ## write docs/REFERENCE.md, docs/volcache.1 and conf/volcache.toml from the code
 	@tools/setup.sh run
 	@$(PYTHON) tools/sample_config.py
 	@$(PYTHON) tools/reference.py
+	@$(PYTHON) tools/man_page.py
 
 bench: ## measure volcache and its alternatives: 7 minutes (QUICK=1 ONLY=NAMES BASE=REVISION)
 	@tools/setup.sh bench

@@ -321,7 +321,7 @@ MUTATIONS: Final = (
     ),
     mutation(
         "a start does not advance the clock",
-        "store.recovery:_Recovery._replay_volumes",
+        "store.recovery:_Recovery._replay_files",
         remove("self._clock.advance_to"),
     ),
     mutation(
@@ -383,17 +383,42 @@ MUTATIONS: Final = (
     mutation(
         "a put leaves the copies of its key",
         "cache:Cache.put",
-        remove("self._invalidate"),
+        remove("self.drop_copies"),
     ),
     mutation(
         "a delete leaves the copies of its key",
         "cache:Cache.delete",
-        remove("self._invalidate"),
+        replace("self.drop_copies(key)", "True"),
     ),
     mutation(
         "copies are invalidated before a delete is on the disk",
         "cache:Cache.delete",
-        move("self._invalidate", before="self.store.delete"),
+        move("self.drop_copies", before="self.store.delete"),
+    ),
+    mutation(
+        "a copy is promoted although its record was replaced meanwhile",
+        "hot.memcached:MemcachedTier.promote",
+        replace("is_current()", "True"),
+    ),
+    mutation(
+        "a touch leaves the copies of its key",
+        "cache:Cache.touch",
+        remove("self.drop_copies"),
+    ),
+    mutation(
+        "a touch makes a new version",
+        "store.store:Store.touch",
+        replace("record.stored_us", "None"),
+    ),
+    mutation(
+        "a damaged record that a touch has made is taken for a copy of the one before",
+        "store.recovery:Replay._has_original",
+        replace("other.expires_ms", "header.expires_ms"),
+    ),
+    mutation(
+        "a conditional PUT lets other threads come between",
+        "http.app:App._put",
+        replace("self.cache.exclusive()", "suppress()"),
     ),
     mutation(
         "the snapshot of another mount is used",

@@ -6,7 +6,7 @@ Run a mixed load with kills and restarts, and check every response.
 Each client has keys of its own and records what was acknowledged for each; a get must
 return that value, or a miss if its volume may have been reclaimed since. Memory and
 descriptors of the server are measured before each restart. The exit code is 0 only if no
-response was wrong and neither grew.
+response was wrong and neither grew. Half of the commands use the memcached protocol.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from pymemcache.client.base import Client as Memcache  # noqa: TID251 - Under test.
+from pymemcache.exceptions import (  # noqa: TID251
+    MemcacheError,
+    MemcacheUnexpectedCloseError,
+)
+
 if not __package__:  # Run as a script: the helpers are beside it.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from support.process import ServerProcess
+from support.memcache_ends import MemcacheInstance
 
 CLIENTS: Final = 4
 KEYS: Final = 400  # of each client
@@ -37,7 +43,7 @@ VOLUME_NUM: Final = 6
 # Never reclaimed: all volumes but the active one and the one before it.
 KEPT_BYTES: Final = (VOLUME_NUM - 2) * VOLUME_BYTES
 GROWTH_MAX: Final = 1.5  # of memory, from the first round to the last
-_FAILURES: Final = (OSError, http.client.HTTPException)
+_FAILURES: Final = (OSError, http.client.HTTPException, MemcacheUnexpectedCloseError)
 
 
 @dataclass(slots=True)
@@ -51,8 +57,63 @@ class Load:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+class Connection:
+    """The two ways to the server."""
+
+    def __init__(self, server: MemcacheInstance, dice: random.Random) -> None:
+        """Connect with the first requests."""
+        self._http = http.client.HTTPConnection("127.0.0.1", server.port, 10)
+        self._memcache = Memcache(
+            ("127.0.0.1", server.memcache_port), timeout=10, default_noreply=False
+        )
+        self._dice = dice
+
+    def get(self, key: str) -> tuple[bytes | None, str]:
+        """Return the value, and what is wrong with the answer, if anything is."""
+        if self._is_http():
+            status, body = self._request("GET", key, None)
+            wrong = "" if status in {200, 404} else f"{status} {body[:60]!r}"
+            return (body if status == 200 else None), wrong
+        try:
+            found: bytes | None = self._memcache.get(key)
+        except MemcacheUnexpectedCloseError:
+            raise
+        except MemcacheError as error:
+            return None, repr(error)
+        return found, ""
+
+    def change(self, key: str, value: bytes | None) -> str:
+        """Store a value, or delete; return what is wrong with the answer."""
+        if self._is_http():
+            method = "DELETE" if value is None else "PUT"
+            status, _ = self._request(method, key, value)
+            return "" if status in {200, 404} else str(status)
+        try:
+            if value is None:
+                self._memcache.delete(key)
+                return ""
+            return "" if self._memcache.set(key, value) is True else "not stored"
+        except MemcacheUnexpectedCloseError:
+            raise
+        except MemcacheError as error:
+            return repr(error)
+
+    def close(self) -> None:
+        """Close both."""
+        self._http.close()
+        self._memcache.close()
+
+    def _is_http(self) -> bool:
+        return self._dice.random() < 0.5
+
+    def _request(self, method: str, key: str, body: bytes | None) -> tuple[int, bytes]:
+        self._http.request(method, f"/{key}", body)
+        answer = self._http.getresponse()
+        return answer.status, answer.read()
+
+
 class Client(threading.Thread):
-    """One connection, and the values allowed for its keys."""
+    """One connection of each protocol, and the values allowed for its keys."""
 
     def __init__(self, number: int, load: Load, seed: int) -> None:
         """Begin with nothing stored."""
@@ -61,7 +122,7 @@ class Client(threading.Thread):
         self.load = load
         self.seed = seed
         self.dice = random.Random(f"{seed}/{number}")  # noqa: S311 - Repeatable.
-        self.port = 0
+        self.server: MemcacheInstance | None = None
         # By key: its allowed values, and the bytes written by all clients when it was put.
         self.allowed: dict[str, tuple[list[bytes | None], int]] = {}
         self.counter = 0
@@ -74,7 +135,8 @@ class Client(threading.Thread):
 
     def run(self) -> None:
         """Send requests until one fails."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, 10)
+        assert self.server is not None
+        connection = Connection(self.server, self.dice)
         try:
             while True:
                 self._operate(connection)
@@ -83,7 +145,7 @@ class Client(threading.Thread):
         finally:
             connection.close()
 
-    def _operate(self, connection: http.client.HTTPConnection) -> None:
+    def _operate(self, connection: Connection) -> None:
         key = f"client-{self.number}/{self.dice.randrange(KEYS)}"
         kind = self.dice.random()
         self.load.operations += 1
@@ -93,41 +155,28 @@ class Client(threading.Thread):
             self.counter += 1
             length = self.dice.choice([0, 10, 1000, 8000, 60000])
             value = (b"%d of %s." % (self.counter, key.encode())).ljust(length, b"*")
-            self._change(connection, "PUT", key, value)
+            self._change(connection, key, value)
         else:
-            self._change(connection, "DELETE", key, None)
+            self._change(connection, key, None)
 
-    def _change(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        key: str,
-        value: bytes | None,
-    ) -> None:
+    def _change(self, connection: Connection, key: str, value: bytes | None) -> None:
         with self.load.lock:
             self.load.written += len(value or b"") + len(key) + 64
         allowed, at = self.allowed.get(key, ([None], 0))
         # Until the response, a get may return either.
         self.allowed[key] = ([*allowed, value], at)
-        connection.request(method, f"/{key}", value)
-        answer = connection.getresponse()
-        answer.read()
-        if answer.status not in {200, 404}:
-            self._complain(f"{method} {key}: {answer.status}")
+        wrong = connection.change(key, value)
+        if wrong:
+            self._complain(f"{'delete' if value is None else 'set'} {key}: {wrong}")
         self.allowed[key] = ([value], self.load.written)
 
-    def _get(self, connection: http.client.HTTPConnection, key: str) -> None:
-        connection.request("GET", f"/{key}")
-        answer = connection.getresponse()
-        body = answer.read()
-        found = body if answer.status == 200 else None
+    def _get(self, connection: Connection, key: str) -> None:
+        found, wrong = connection.get(key)
         allowed, at = self.allowed.get(key, ([None], 0))
         self.load.checked += 1
         is_old = self.load.written - at > KEPT_BYTES
-        if answer.status not in {200, 404} or (
-            found not in allowed and not (found is None and is_old)
-        ):
-            self._complain(f"GET {key}: {answer.status} {body[:60]!r}")
+        if wrong or (found not in allowed and not (found is None and is_old)):
+            self._complain(f"get {key}: {wrong or (found or b'miss')[:60]!r}")
         elif len(allowed) > 1:
             self.allowed[key] = ([found], at)
 
@@ -148,7 +197,7 @@ def descriptors_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def end_round(server: ServerProcess, *, kill: bool) -> None:
+def end_round(server: MemcacheInstance, *, kill: bool) -> None:
     """End the server with SIGKILL or SIGTERM."""
     if kill:
         server.kill()
@@ -165,12 +214,17 @@ def soak(minutes: float, seed: int, directory: Path) -> int:
     descriptors: list[int] = []
     kills = 0
     end = time.monotonic() + minutes * 60
-    settings = {"volume_size": VOLUME_BYTES, "volume_num": VOLUME_NUM}
-    with ServerProcess(directory, settings=settings | {"sync_interval": 0.2}) as server:
+    settings = {
+        "volume_size": VOLUME_BYTES,
+        "volume_num": VOLUME_NUM,
+        "sync_interval": 0.2,
+        "eviction": "fifo",  # With two rings any unread value may be reclaimed.
+    }
+    with MemcacheInstance(directory, settings) as server:
         while time.monotonic() < end and not load.wrong:
             clients = [client.next() for client in clients]
             for client in clients:
-                client.port = server.port
+                client.server = server
                 client.start()
             left = max(0.1, end - time.monotonic())
             time.sleep(min(left, ROUND_SECONDS * dice.uniform(0.3, 1.2)))

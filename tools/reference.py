@@ -60,7 +60,8 @@ _HEAD: Final = """\
 _SETTINGS: Final = """\
 ## Settings
 
-A TOML file sets them ([`conf/volcache.toml`](../conf/volcache.toml) has all defaults); an environment variable `VOLCACHE_<SETTING>`, in upper case, overrides the file.
+A TOML file sets them ([`conf/volcache.toml`](../conf/volcache.toml) has all defaults); an environment variable `VOLCACHE_<SETTING>`, in upper case, overrides the file, and `volcache serve --set NAME=VALUE` both.
+In text other than a token, `%i` stands for the name of the instance (`--instance NAME` or `VOLCACHE_INSTANCE`), `%%` for a percent sign. Settings marked with (R) change at a [reload](OPERATIONS.md#reload), the others at a restart.
 An unknown setting, a wrong type or a value out of range stops the start with exit code 2.
 
 | setting | default | allowed | effect | cost |
@@ -184,7 +185,7 @@ def _settings() -> Iterator[str]:
             _code(setting.name),
             _default(setting.default, getattr(setting, "unit", "")),
             setting.allowed,
-            setting.text,
+            setting.text + (" (R)" if setting.reloads else ""),
             getattr(setting, "cost", ""),
         )
 

@@ -90,12 +90,18 @@ missing_for_test() {
     command -v ccache >/dev/null || echo ccache
     # A browser to test the page; playwright would download one.
     command -v chromium-headless-shell >/dev/null || echo chromium-headless-shell
-    # A library of logrotate; see fetch_program.
+    # A library of logrotate; see fetch_programs.
     command -v logrotate >/dev/null || compgen -G "/usr/lib/*/libpopt.so.0" >/dev/null ||
         echo libpopt0
     # For the recipes. njs is a module of Debian's nginx and of no other.
+    command -v groff >/dev/null || echo groff-base
     command -v haproxy >/dev/null || echo haproxy
     command -v varnishd >/dev/null || echo varnish
+    command -v memccat >/dev/null || echo libmemcached-tools
+    command -v nutcracker >/dev/null || echo nutcracker
+    command -v php >/dev/null || echo php-cli
+    php -m 2>/dev/null | grep -qx memcached || echo php-memcached
+    compgen -G "/usr/lib/*/sasl2/libplain.so" >/dev/null || echo libsasl2-modules
     [ -e /usr/lib/nginx/modules/ngx_http_js_module.so ] ||
         { command -v nginx >/dev/null && ! dpkg-query -W nginx-common >/dev/null 2>&1; } ||
         echo libnginx-mod-http-js
@@ -156,7 +162,7 @@ allow_service_start() {
     command -v systemctl >/dev/null || return 0
     for package in "$@"; do
         case $package in
-            haproxy | memcached | nginx | varnish)
+            haproxy | memcached | nginx | nutcracker | varnish)
                 as_root systemctl disable "$package" >/dev/null 2>&1 || true
                 ;;
         esac
@@ -182,20 +188,24 @@ install_packages() {
     allow_service_start "$@"
 }
 
-# Debian ships promtool only with the Prometheus server, and logrotate depends on a cron
-# daemon; both would be running services. So the program is extracted from its package into
-# .cache, without root, and nothing is installed. $1: program, $2: package, $3: path in it.
-fetch_program() {
-    local folder
-    command -v "$1" >/dev/null && return 0
-    [ ! -x ".cache/$1" ] || return 0
-    say "fetching $1 into .cache"
+# Prometheus, its exporter for nginx and logrotate, which depends on a cron daemon, would be
+# running services if they were installed. So programs are extracted from their package into
+# .cache, without root, and nothing is installed. $1: package; further: paths in it.
+fetch_programs() {
+    local package=$1 folder path missing=()
+    shift
+    for path in "$@"; do
+        command -v "${path##*/}" >/dev/null || [ -x ".cache/${path##*/}" ] ||
+            missing+=("$path")
+    done
+    [ "${#missing[@]}" != 0 ] || return 0
+    say "fetching $package into .cache"
     mkdir -p .cache
-    folder=$(mktemp -d "$PWD/.cache/$1.XXXXXX")
-    if download_package "$2" "$folder" && dpkg-deb -x "$folder"/*.deb "$folder"; then
-        mv "$folder/$3" ".cache/$1"
+    folder=$(mktemp -d "$PWD/.cache/$package.XXXXXX")
+    if download_package "$package" "$folder" && dpkg-deb -x "$folder"/*.deb "$folder"; then
+        (cd "$folder" && mv "${missing[@]}" ..)
     else
-        say "there is no $1; the tests that need it are skipped"
+        say "there is no $package; the tests that need it are skipped"
     fi
     rm -rf "$folder"
 }
@@ -387,8 +397,9 @@ main() {
             ;;
     esac
     if [ "$purpose" = test ]; then
-        fetch_program promtool prometheus usr/bin/promtool
-        fetch_program logrotate logrotate usr/sbin/logrotate
+        fetch_programs prometheus usr/bin/prometheus usr/bin/promtool
+        fetch_programs prometheus-nginx-exporter usr/bin/prometheus-nginx-exporter
+        fetch_programs logrotate usr/sbin/logrotate
     fi
 }
 

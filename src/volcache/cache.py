@@ -13,18 +13,37 @@ a put, a delete or a flush has replaced:
   returns. If the store refuses, the copies stay valid. Invalidation is a change in memory:
   it cannot fail, be lost or delayed, and after a crash no copy is valid.
 
-All methods run in the thread that answers requests. The cache depends neither on HTTP nor
-on the settings.
+Threads: all methods may be called by any thread. A decision that depends on the record
+there is, such as a conditional put, is made within `exclusive`, which is the lock of the
+store. So no put, delete, flush or purge of another thread comes between. A change of the
+store and the invalidation that belongs to it are made under that lock, too: who holds it
+never sees the one without the other.
+
+Promotion holds no lock. It reads the record, registers the key as promoted, looks whether
+the store still has what it read, and only then sends the copy. A change by another thread
+comes before that look, and is seen by it; or after, and finds the key registered when it
+looks for copies to invalidate, which is why that is done after the change.
+
+Order of locks: that of the store; then one of the hot tier (key versions, counters, a
+server), inside of which no other is taken. A thread that holds the lock of the store reads
+from the disk what memcached may have as well. It waits for memcached, for the time-out at
+most, only if the disk has no record of the key, and copies may be valid.
+
+The cache depends neither on HTTP nor on the settings.
 """
 
 from __future__ import annotations
 
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import UnreadableRecordError
 from volcache.hot.tier import NoHotTier
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from threading import RLock
+
     from volcache.hot.promotion import MissCounters
     from volcache.hot.tier import HotStats, HotTier
     from volcache.store import Record, Store
@@ -40,6 +59,32 @@ class HotState(NamedTuple):
     stats: HotStats
     up: dict[str, bool]  # by server address
     promoted: int  # keys looked up in the hot tier first
+
+
+class _Exclusive:
+    """The lock of the store, and which thread has taken it by this; may be nested."""
+
+    __slots__ = ("_depth", "_lock", "_owner")
+
+    def __init__(self, lock: RLock) -> None:
+        self._lock = lock
+        self._owner = self._depth = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+        self._owner = get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = 0
+        self._lock.release()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread has it."""
+        return self._owner == get_ident()
 
 
 class Cache:
@@ -62,6 +107,8 @@ class Cache:
         self.store = store
         self._hot: HotTier = hot or NoHotTier()
         self._promotion = promotion
+        self._exclusive = _Exclusive(store.lock)
+        self._promoting = Lock()  # held to change `promoted`
         # Keys promoted since the start, oldest first. After a restart a key is read from
         # the disk until it is promoted again. The object stays the same.
         self.promoted: dict[bytes, None] = {}
@@ -71,9 +118,9 @@ class Cache:
         """Whether there is a hot tier; without one, all is in the store."""
         return not isinstance(self._hot, NoHotTier)
 
-    def may_hold(self, key: bytes) -> bool:
-        """Return whether the hot tier may have a copy of a key; no call to a server."""
-        return self._hot.may_hold(key)
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Return what to hold while what is read decides on what is written."""
+        return self._exclusive
 
     def get(self, key: bytes) -> Record | None:
         """
@@ -85,13 +132,16 @@ class Cache:
         Raises:
             UnreadableRecordError: The disk refused, and the hot tier has no copy.
         """
-        was_promoted = key in self.promoted
+        # Other threads wait for whoever has the lock, who therefore does not wait for
+        # memcached if the disk has the record, and promotes nothing.
+        is_exclusive = self._exclusive.is_mine
+        was_promoted = key in self.promoted and not is_exclusive
         if was_promoted:
             record = self._get_hot(key)
             if record is not None:
                 return record
             # memcached dropped the copy or is down; the key must be promoted again.
-            del self.promoted[key]
+            self._forget_promoted(key)
         try:
             record = self.store.get(key)
         except UnreadableRecordError:
@@ -101,7 +151,8 @@ class Cache:
             return record
         if record is None:
             return None if was_promoted else self._get_hot(key)
-        self.count_disk_read(key, record.expires_ms)
+        if not is_exclusive:
+            self.count_disk_read(key, record.expires_ms)
         return record
 
     def count_disk_read(self, key: bytes, expires_ms: int) -> None:
@@ -122,7 +173,7 @@ class Cache:
                 raise
         return None if record is None else record._replace(value=b"")
 
-    def put(
+    def put(  # noqa: PLR0913 - By keyword.
         self,
         key: bytes,
         value: bytes,
@@ -131,6 +182,7 @@ class Cache:
         content_encoding: bytes = b"",
         cache_control: bytes = b"",
         expires_ms: int = 0,
+        flags: int = 0,
     ) -> Record:
         """
         Store a value and invalidate the copies of its key; see `Store.put`.
@@ -138,17 +190,33 @@ class Cache:
         Raises:
             StoreError: The disk refused; the old value stays, in both tiers.
         """
-        record = self.store.put(
-            key,
-            value,
-            content_type=content_type,
-            content_encoding=content_encoding,
-            cache_control=cache_control,
-            expires_ms=expires_ms,
-        )
-        if self._hot.may_hold(key):
-            self._invalidate(key)
+        with self.store.lock:
+            record = self.store.put(
+                key,
+                value,
+                content_type=content_type,
+                content_encoding=content_encoding,
+                cache_control=cache_control,
+                expires_ms=expires_ms,
+                flags=flags,
+            )
+            self.drop_copies(key)
         return record
+
+    def touch(self, key: bytes, record: Record, expires_ms: int) -> Record:
+        """
+        Set when a record expires; within `exclusive`, since `get` returned the record.
+
+        The record is written again, as durably as by a put. It stays the same version:
+        `stored_us`, and with it entity tag and date, do not change.
+
+        Raises:
+            StoreError: The disk refused; the old time stays.
+        """
+        with self.store.lock:
+            touched = self.store.touch(key, record, expires_ms)
+            self.drop_copies(key)
+        return touched
 
     def delete(self, key: bytes) -> bool:
         """
@@ -160,12 +228,28 @@ class Cache:
         Raises:
             StoreError: The disk refused; the old value stays, in both tiers.
         """
+        was_hot = (
+            self._hot.may_hold(key)
+            and key not in self.store
+            and self._get_hot(key) is not None
+        )
+        with self.store.lock:
+            was_on_disk = self.store.delete(key)
+            had_copies = self.drop_copies(key)
+        return was_on_disk or (was_hot and had_copies)
+
+    def drop_copies(self, key: bytes) -> bool:
+        """
+        Invalidate the copies of a key, after it was changed in the store.
+
+        Returns:
+            Whether there may have been one.
+        """
+        # First: a thread that promotes the key now either sees the change or is seen.
         if not self._hot.may_hold(key):
-            return self.store.delete(key)
-        was_hot = key not in self.store and self._get_hot(key) is not None
-        was_on_disk = self.store.delete(key)
-        self._invalidate(key)
-        return was_on_disk or was_hot
+            return False
+        self._forget_promoted(key)
+        return self._hot.invalidate(key)
 
     def flush(self) -> None:
         """
@@ -174,9 +258,11 @@ class Cache:
         Raises:
             StoreError: The disk refused; both tiers are unchanged.
         """
-        self.store.flush()
-        self._hot.flush()
-        self.promoted.clear()
+        with self.store.lock:
+            self.store.flush()
+            self._hot.flush()
+        with self._promoting:
+            self.promoted.clear()
         if self._promotion is not None:
             self._promotion.clear()
 
@@ -237,19 +323,27 @@ class Cache:
         if record is None:
             self._hot.stats.stale += 1
             return None
-        if self.store.is_moved(copy, record):
+        if self.store.is_moved(copy, record) and not self._exclusive.is_mine:
             # The next comparison with the index then needs no read.
             self._promote(key, record.expires_ms)
         return record._replace(source="MEMC")
 
     def _promote(self, key: bytes, expires_ms: int) -> None:
         copy = self.store.read_raw(key)
-        if copy is None or not self._hot.promote(key, copy, expires_ms):
+        if copy is None:
             return
-        self.promoted[key] = None
-        if len(self.promoted) > _PROMOTED_MAX:
-            del self.promoted[next(iter(self.promoted))]
 
-    def _invalidate(self, key: bytes) -> None:
-        self.promoted.pop(key, None)
-        self._hot.invalidate(key)
+        def is_current() -> bool:
+            return self.store.is_current(key, copy)
+
+        if not self._hot.promote(key, copy, expires_ms, is_current):
+            return
+        with self._promoting:
+            self.promoted[key] = None
+            if len(self.promoted) > _PROMOTED_MAX:
+                del self.promoted[next(iter(self.promoted))]
+
+    def _forget_promoted(self, key: bytes) -> None:
+        """Look a key up on the disk first, from now on."""
+        with self._promoting:
+            self.promoted.pop(key, None)

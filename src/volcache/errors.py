@@ -113,8 +113,27 @@ class DiskFullError(StoreError):
         self.free = free
 
 
+class DiskTooSmallError(MountPointError):
+    """The disk does not hold two volumes. The start fails; nothing was stored."""
+
+    def __init__(
+        self, root: str, *, volume_size: int, holds: int, advised: int
+    ) -> None:
+        remedy = "give a mount_point on a larger disk"
+        if advised:
+            remedy = f"set volume_size = {advised} or less, or {remedy}"
+        super().__init__(
+            f"mount point {root!r}: its disk has room for {holds} bytes, and two volumes"
+            f" of volume_size = {volume_size} take {2 * volume_size}; {remedy}"
+        )
+
+
 class StoreIOError(StoreError):
     """A write or sync failed. The write is not acknowledged; the old value stays."""
+
+
+class ReadOnlyError(StoreIOError):
+    """Nothing can be written: the disk is read-only, or was full at the start."""
 
 
 class TooManyPurgesError(ClientError):
@@ -150,8 +169,14 @@ class ListenError(VolcacheError):
     """The address cannot be listened on. Exit code 1."""
 
 
+class FolderError(VolcacheError):
+    """A folder that a tool writes cannot be used. Exit code 1."""
+
+
 class InstanceError(VolcacheError):
     """A running instance does not answer, or not as expected. Exit code 1."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"{url}: {reason}")
+        self.url = url
+        self.reason = reason

@@ -52,7 +52,8 @@ class Histogram:
 
     def since(self, since_ns: int) -> int:
         """Return the sum, in nanoseconds, of the long durations started since a time."""
-        return sum(ns for started_ns, ns in self.long if started_ns >= since_ns)
+        long = self.long.copy()  # Another thread may add one.
+        return sum(ns for started_ns, ns in long if started_ns >= since_ns)
 
     @property
     def count(self) -> int:

@@ -5,8 +5,9 @@ Lines are buffered in memory and written within `FLUSH_SECONDS`. A failed write 
 repeated. When more than `BUFFER_BYTES_MAX` is buffered, lines are dropped and counted: a
 disk that hangs costs neither the time of requests nor all the memory.
 
-There is no lock. One thread appends to the end of a list and one removes from its
-beginning; each counter is written by only one of them.
+Several threads may add lines: a lock, held for two additions, keeps their counters right.
+The writer takes no lock: it removes from the beginning of the list what others append to
+its end, and has counters of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,8 +24,45 @@ _logger: Final = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 0.5
 BUFFER_BYTES_MAX: Final = 16 << 20
 _CLOSE_SECONDS: Final = 5.0  # A disk that hangs must not block the shutdown.
-_MODE: Final = 0o666  # Reduced by the umask, as for the event log.
+_MODE: Final = 0o640  # As for the event log: `logs.LOG_FILE_MODE`.
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+_NS_PER_SECOND: Final = 1_000_000_000
+_NS_PER_MS: Final = 1_000_000
+_MONTHS: Final = (  # Independent of the locale.
+    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
+    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+)
+
+
+class LineTime:
+    """The time of a line, formatted once per second; for one thread."""
+
+    def __init__(self) -> None:
+        """Format nothing yet."""
+        self._second = -1
+        self._text = self._json = ""
+
+    def text(self, now_ns: int) -> str:
+        """Return a time since the epoch as nginx does: "21/Nov/2026:09:00:00 +0000"."""
+        self._update(now_ns)
+        return self._text
+
+    def json(self, now_ns: int) -> str:
+        """Return a time since the epoch: "2026-11-21T09:00:00.123Z"."""
+        self._update(now_ns)
+        return f"{self._json}.{now_ns // _NS_PER_MS % 1000:03}Z"
+
+    def _update(self, now_ns: int) -> None:
+        second = now_ns // _NS_PER_SECOND
+        if second != self._second:
+            now = time.gmtime(second)
+            month = _MONTHS[now.tm_mon - 1]
+            clock = time.strftime("%H:%M:%S", now)
+            self._text = f"{now.tm_mday:02}/{month}/{now.tm_year:04}:{clock} +0000"
+            self._json = time.strftime("%Y-%m-%dT", now) + clock
+            self._second = second
 
 
 class LogWriter:
@@ -44,8 +83,9 @@ class LogWriter:
         self._buffer_max = buffer_max
         self._fd = os.open(path, _FLAGS, _MODE)
         self._lines: list[str] = []
-        self._added = 0  # Bytes; written by the thread that adds.
-        self._dropped = 0  # Lines; written by the thread that adds.
+        self._adding = threading.Lock()
+        self._added = 0  # Bytes; written with the lock.
+        self._dropped = 0  # Lines; written with the lock.
         self._written = 0  # Bytes; written by the writer, as all below.
         self._rest = b""
         self._logged_dropped = 0
@@ -56,12 +96,13 @@ class LogWriter:
         self._thread.start()
 
     def add(self, line: str) -> None:
-        """Append a line of ASCII with its line feed; from one thread only."""
-        if self._added - self._written >= self._buffer_max:
-            self._dropped += 1
-            return
-        self._added += len(line)
-        self._lines.append(line)
+        """Append a line of ASCII with its line feed; from any thread."""
+        with self._adding:
+            if self._added - self._written >= self._buffer_max:
+                self._dropped += 1
+                return
+            self._added += len(line)
+            self._lines.append(line)
 
     def flush(self) -> None:
         """Write the buffer soon, to the file that has the path now."""

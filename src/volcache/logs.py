@@ -15,14 +15,24 @@ import json
 import logging
 import logging.handlers
 import math
+import os
 import re
 import sys
 import time
-from typing import Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 from volcache.errors import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from io import TextIOWrapper
+
 ROOT: Final = "volcache"
+# They contain keys and addresses of clients.
+LOG_FILE_MODE: Final = 0o640
+# Of each slow log: a disk that hangs makes every request slow.
+SLOW_LINES_PER_SECOND_MAX: Final = 10
+_LOG_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}  # Five columns.
 _EVENT: Final = re.compile(r"[a-z]+\.[a-z_]+( [a-z_]+=\S+)*")
@@ -52,8 +62,46 @@ def setup_logging(level: str, file: str, form: str = "text") -> None:
         logger.removeHandler(old)
         old.close()
     logger.addHandler(handler)
-    logger.setLevel(level.upper())
+    set_level(level)
     logger.propagate = False
+
+
+def set_level(level: str) -> None:
+    """Log events of this level and above: debug, info, warning or error."""
+    logging.getLogger(ROOT).setLevel(level.upper())
+
+
+class LineLimit:
+    """A limit of lines per second; counts those left out. For one thread."""
+
+    def __init__(
+        self, per_second: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Allow that many; the clock has seconds and is monotonic."""
+        self._per_second = per_second
+        self._clock = clock
+        self._second = 0
+        self._lines = 0
+        self._left_out = 0
+
+    def left_out(self) -> int | None:
+        """Return how many lines were left out before this one; None: leave it out, too."""
+        second = int(self._clock())
+        if second != self._second:
+            self._second, self._lines = second, 0
+        if self._lines >= self._per_second:
+            self._left_out += 1
+            return None
+        self._lines += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
+
+
+def more_verbose(one: str, other: str) -> str:
+    """Return the level of two at which more is logged."""
+    return min(
+        one, other, key=lambda level: logging.getLevelNamesMapping()[level.upper()]
+    )
 
 
 def unusable_file(setting: str, file: str, error: OSError) -> ConfigError:
@@ -196,6 +244,16 @@ class _FileHandler(_DropUnwritable, logging.handlers.WatchedFileHandler):
     def __init__(self, file: str) -> None:
         """Open the file. Names that are not UTF-8 are escaped in a line."""
         super().__init__(file, encoding="utf-8", errors="backslashreplace")
+
+    def _open(self) -> TextIOWrapper:
+        """Open the file; a new one has `LOG_FILE_MODE`, reduced by the umask."""
+        return open(
+            self.baseFilename,
+            "a",
+            encoding=self.encoding,
+            errors=self.errors,
+            opener=lambda path, flags: os.open(path, flags, LOG_FILE_MODE),
+        )
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line; it is lost if a new file cannot be opened."""

@@ -64,6 +64,17 @@ def span(seconds: float) -> str:
     return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
 
 
+def one_line(text: str, size_max: int) -> str:
+    """
+    Return text from elsewhere on one line, for a terminal.
+
+    White space is one space each, control characters are question marks, and text longer
+    than `size_max` characters is cut, with `...` appended.
+    """
+    shown = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return shown if len(shown) <= size_max else shown[:size_max] + _CUT
+
+
 def escape_path(path: str, size_max: int) -> str:
     """
     Return a path percent-encoded, as it would stand in a request line.

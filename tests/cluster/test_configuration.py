@@ -19,6 +19,7 @@ import nginx_tokens
 from support.cluster import running_cluster
 from support.nginx import SOURCE, Nginx
 from support.ports import pick_port
+from support.prometheus import status_text
 from support.stub_instance import stub_instance
 from support.wire import exchange, read_reply, request_bytes
 
@@ -85,6 +86,7 @@ def test_gixy_finds_nothing(tmp_path: Path) -> None:
         "volcache/listen.conf": "include volcache/tls.conf;\n",
         "volcache/tokens.conf": nginx_tokens.render("reader", "writer"),
         "volcache/writers.conf": enabled("volcache/writers.conf"),
+        "volcache/status.conf": status_text(8089),
     }
     shipped = {name: (SOURCE / name).read_text() for name in options}
     hidden = {"volcache/show-instance.conf": "default 0;\n"}

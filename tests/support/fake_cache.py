@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from volcache.store.format import Record
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 
 class FakeCache:
@@ -31,6 +36,10 @@ class FakeCache:
         """Set the clock of the machine."""
         self.machine_ms = machine_ms
         self.now_ms = max(self.now_ms, machine_ms)
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Return what does nothing: there is one thread."""
+        return nullcontext()
 
     def get(self, key: bytes) -> Record | None:
         """Return the record of a key."""

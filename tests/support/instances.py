@@ -8,8 +8,10 @@ from support.fake_cache import FakeCache
 from support.wsgi_client import Client
 from volcache.cache import Cache
 from volcache.hot.tier import HotStats
+from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
+from volcache.settings import Config, visible_settings
 
 if TYPE_CHECKING:
     from volcache.store import Store
@@ -37,16 +39,20 @@ def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> Mo
         mount_point="data",
         sync_mode="none",
         boot_seconds=1.5,
+        settings=more.pop("settings", None) or visible_settings(Config()),
         **more,
     )
 
 
 def watch_tiered(store: Store, requests: RequestStats | None = None) -> Monitor:
-    """Return a monitor of an instance with a `FakeTier`."""
+    """Return a monitor of an instance with a `FakeTier` and the memcached protocol."""
     tier: Any = FakeTier()
-    return watch(store, requests, cache=Cache(store, tier))
+    commands = CommandStats(11, 12, 13, 14, 15)
+    commands.answers["get", "hit"].observe(0, 3000)
+    commands.answers["set", "stored"].observe(0, 70_000)
+    return watch(store, requests, cache=Cache(store, tier), commands=commands)
 
 
-def operator_of(monitor: Monitor) -> Client:
+def operator_of(monitor: Monitor, *, metrics_volumes: bool = False) -> Client:
     """Return a client of the instance, for requests under `/-/`."""
-    return Client(FakeCache(), status=monitor)
+    return Client(FakeCache(), status=monitor, metrics_volumes=metrics_volumes)

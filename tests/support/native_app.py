@@ -18,7 +18,7 @@ from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
 from volcache.http.app import App, Limits
-from volcache.http.native_app import with_fast_path
+from volcache.http.native_app import PlainApp, with_fast_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -195,8 +195,9 @@ class Instance:
         )
         self.wsgi = self.app
         if self.is_fast:
-            self.wsgi = with_fast_path(self.app, is_merged=self.is_merged)
-            assert self.wsgi is not self.app
+            fast = with_fast_path(self.app, is_merged=self.is_merged)
+            assert not isinstance(fast, PlainApp)
+            self.wsgi = fast
 
     def restart(self, *, is_clean: bool) -> None:
         """Stop or kill the process, and start another; the hot tier is empty then."""

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from support.unsynced import Directory, Entry, File, Write, copy_directory, lose
+from volcache.store.files import Space
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
+
+_UNLIMITED: Final = 1 << 50
 
 
 class SimulatedFileSystem:
@@ -34,6 +37,9 @@ class SimulatedFileSystem:
         self.failing: dict[str, int] = {}  # operation: errno
         self.failing_writes: dict[str, int] = {}  # path of a file or folder: errno
         self.refused_writes = 0  # Those of `failing_writes`.
+        self.capacity = _UNLIMITED  # bytes
+        self.refusals = 0  # for want of space
+        self.is_read_only = False
         self.fail_at = 0  # Number of the one operation that fails, ...
         self.fail_with = 0  # ... with this errno; 0: it writes half of the bytes.
         self._open: dict[int, tuple[File, str]] = {}
@@ -57,6 +63,7 @@ class SimulatedFileSystem:
             if isinstance(copy, File):
                 copy.change(Write(offset, data[:torn]))
         found.boots = self.boots
+        found.capacity = self.capacity
         return found
 
     def after_power_loss(self, dice: random.Random) -> SimulatedFileSystem:
@@ -64,6 +71,7 @@ class SimulatedFileSystem:
         kept = dice.choice([0.0, 0.3, 0.5, 0.8, 0.97, 1.0])
         found = SimulatedFileSystem(lose(self.root, dice, kept, {}))
         found.boots = self.boots + 1
+        found.capacity = self.capacity
         return found
 
     def go_on_from(self, before: SimulatedFileSystem) -> None:
@@ -77,6 +85,8 @@ class SimulatedFileSystem:
     def _operation(
         self, name: str, data: bytes = b"", file: File | None = None, offset: int = 0
     ) -> None:
+        if self.is_read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         self.operations += 1
         if name in self.failing:
             code = self.failing[name]
@@ -179,10 +189,33 @@ class SimulatedFileSystem:
         self._operation("sync_directory")
         self._directory(path).sync()
 
-    def free_bytes(self, path: str) -> int:
-        """Return the free space: always 4 KiB."""
+    def space(self, path: str) -> Space:
+        """Return what is left of `capacity`."""
         self._directory(path)
-        return 4096
+        free = max(0, self.capacity - self.used)
+        return Space(free, self.capacity, self.is_read_only)
+
+    @property
+    def used(self) -> int:
+        """The bytes of all files; a name takes no space."""
+        return _used(self.root, {})
+
+    def _take(self, file: File, length: int) -> None:
+        """Refuse to let a file grow if there is no space."""
+        grows = length - len(file.data)
+        if (
+            grows > 0
+            and self.capacity < _UNLIMITED
+            and (self.used + grows > self.capacity)
+        ):
+            self.refusals += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def held_bytes(self, file: int | str) -> int:
+        """Return the length of a file: there are no holes."""
+        if isinstance(file, str):
+            return len(self.file(file).data)
+        return len(self._open[file][0].data)
 
     # --- Bytes ---------------------------------------------------------------------
 
@@ -202,6 +235,7 @@ class SimulatedFileSystem:
         self._operation("pwritev", data, file, offset)
         if self.operations == self.fail_at:
             data = data[: len(data) // 2]
+        self._take(file, offset + len(data))
         file.change(Write(offset, data))
         return len(data)
 
@@ -213,6 +247,7 @@ class SimulatedFileSystem:
         """Extend a file."""
         self._operation("allocate")
         file = self._open[fd][0]
+        self._take(file, length)
         if len(file.data) < length:
             file.change(Write(length, None))
 
@@ -250,3 +285,13 @@ class SimulatedFileSystem:
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
+
+
+def _used(node: File | Directory, seen: dict[int, int]) -> int:
+    """Return the bytes of all files below a node, each once."""
+    if isinstance(node, Directory):
+        return sum(_used(found, seen) for found in node.names.values())
+    if id(node) in seen:
+        return 0
+    seen[id(node)] = 1
+    return len(node.data)

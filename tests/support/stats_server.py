@@ -14,6 +14,8 @@ from typing import Any, Final, Self
 
 from support.ports import pick_port
 from volcache.http.admin import page_response
+from volcache.monitoring.commands import KINDS
+from volcache.settings import Config, visible_settings
 
 BUCKETS: Final = 64
 VOLUME_SIZE: Final = 1 << 30
@@ -33,6 +35,7 @@ _STORE_COUNTERS: Final = (
     *("purges", "purge_entries"),
     *("read_errors", "write_errors", "sync_errors", "index_errors"),
 )
+ERROR_KINDS: Final = ("read", "write", "sync", "index", "damaged")
 _TIMED: Final = (
     *("GET", "HEAD", "PUT", "DELETE", "OTHER"),
     *("disk_read", "disk_write", "rotation", "sync", "memcached"),
@@ -97,8 +100,20 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "next_reclaimed": None,
             **dict.fromkeys(("keys", "live_bytes", "dead_bytes"), 0),
             "free_bytes": volumes * VOLUME_SIZE,
-            "active": {"id": 0, "sequence": 1, "write_position": 0},
+            "given_up_volumes": 0,
+            "active": {"id": 0, "sequence": 1, "write_position": 0, "began": now - 1},
+            "oldest_began": now - 1,
+            "states": {"active": 1, "sealed": 0, "reclaiming": 0, "empty": volumes - 1},
+            "disk": {
+                "state": None,
+                "free_bytes": 6 * VOLUME_SIZE,
+                "total_bytes": 8 * VOLUME_SIZE,
+                "volumes": volumes,
+                "limited": False,
+            },
             **dict.fromkeys(_STORE_COUNTERS, 0),
+            "last_errors": dict.fromkeys(ERROR_KINDS),
+            "last_error_texts": dict.fromkeys(ERROR_KINDS),
             "recovery": {**dict.fromkeys(_RECOVERY, 0), "meta_lost": False},
             "volumes": [volume(i, state=state) for i, state in enumerate(states)],
         },
@@ -118,7 +133,9 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             name: {"counts": [0] * BUCKETS, "sum_seconds": 0.0} for name in _TIMED
         },
         "rings": None,
+        "scrub": None,
         "hot": None,
+        "memcache": None,
         "hottest": [],
         "server": {
             "gate": True,
@@ -139,6 +156,9 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "max_fds": 1024,
             "threads": 3,
         },
+        "settings": visible_settings(
+            Config(volume_num=volumes, volume_size=VOLUME_SIZE)
+        ),
     }
 
 
@@ -149,6 +169,27 @@ def hot_tier(*, is_up: bool) -> dict[str, Any]:
         **dict.fromkeys(_HOT_COUNTERS, 0),
         "failures": {**dict.fromkeys(_FAILURES, 0), "refused": 0 if is_up else 3},
     }
+
+
+def memcache(*, hits: int = 0, misses: int = 0, stored: int = 0) -> dict[str, Any]:
+    """Return the numbers of the memcached protocol; each command takes 130 us at most."""
+    rows = [("get", "hit", hits), ("get", "miss", misses), ("set", "stored", stored)]
+    found: dict[str, Any] = {
+        "total": hits + misses + stored,
+        "by": [{"command": c, "result": r, "count": n} for c, r, n in rows if n],
+        "hits": hits,
+        "misses": misses,
+        "stored": stored,
+        "bytes_in": 1000 * stored,
+        "bytes_out": 1000 * hits,
+        "connections": {"open": 3, "accepted": 12, "refused": 0},
+        "latency": {
+            kind: {"counts": [0] * BUCKETS, "sum_seconds": 0.0} for kind in KINDS
+        },
+    }
+    found["latency"]["get"]["counts"][17] = hits + misses
+    found["latency"]["set"]["counts"][17] = stored
+    return found
 
 
 def two_rings(
@@ -187,6 +228,16 @@ def _ring(name: str, volumes: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def add_errors(
+    stats: dict[str, Any], kind: str, count: int, *, seconds_ago: float = 0.0
+) -> None:
+    """Count errors of the disk, the last of them some time ago."""
+    store = stats["store"]
+    store["damaged_records" if kind == "damaged" else f"{kind}_errors"] += count
+    store["last_errors"][kind] = now_seconds() - seconds_ago
+    store["last_error_texts"][kind] = "[Errno 5] Input/output error"
+
+
 def add_reads(
     stats: dict[str, Any], hits: int, misses: int, *, bucket: int = 17
 ) -> None:
@@ -213,13 +264,15 @@ class StatsServer:
     Serves the page and `stats` on a port of its own, until the context ends.
 
     `stats` may be changed at any time; `now` and `uptime_seconds` are set at each request.
-    `answer`, when it is not None, is sent instead.
+    `answer`, when it is not None, is sent instead. With `volumes=0`, the list of volumes is
+    empty.
     """
 
     def __init__(self, stats: dict[str, Any]) -> None:
         """Choose a port; do not listen yet."""
         self.stats = stats
         self.answer: tuple[int, bytes] | None = None
+        self.asked: list[str] = []  # paths, with their queries
         self.port = pick_port()
         self._server: ThreadingHTTPServer | None = None
 
@@ -250,11 +303,17 @@ class StatsServer:
             self._server.server_close()
             self._server = None
 
-    def encoded(self) -> bytes:
+    def encoded(self, query: str = "") -> bytes:
         """Return the body of `/-/stats` at this moment."""
         now = now_seconds()
-        uptime = now - self.stats["started"]
-        return json.dumps({**self.stats, "now": now, "uptime_seconds": uptime}).encode()
+        stats = {
+            **self.stats,
+            "now": now,
+            "uptime_seconds": now - self.stats["started"],
+        }
+        if query == "volumes=0":
+            stats["store"] = {**stats["store"], "volumes": []}
+        return json.dumps(stats).encode()
 
 
 class _Listener(ThreadingHTTPServer):
@@ -271,11 +330,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Send the page or the numbers."""
         owner = self.server.owner
-        if self.path == "/-/":
+        path, _, query = self.path.partition("?")
+        owner.asked.append(self.path)
+        if path == "/-/":
             _, headers, (body,), _ = page_response()
             self._send(200, headers, body)
-        elif self.path == "/-/stats":
-            status, body = owner.answer or (200, owner.encoded())
+        elif path == "/-/stats":
+            status, body = owner.answer or (200, owner.encoded(query))
             self._send(status, [("Content-Type", "application/json")], body)
         else:
             self._send(404, [], b"")

@@ -6,6 +6,8 @@ import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from volcache.settings import Config
 
 
@@ -18,8 +20,9 @@ class Wiring(types.ModuleType):
         self.configs: list[Config] = []
         self.error: BaseException | None = None
 
-    def run(self, config: Config) -> None:
+    def run(self, config: Config, read_again: Callable[[], Config]) -> None:
         """Stand in for `wiring.run`."""
+        assert read_again() == config
         self.configs.append(config)
         if self.error:
             raise self.error

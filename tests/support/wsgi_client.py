@@ -43,6 +43,7 @@ class Client:
         admin_hosts: Sequence[str] = (),
         is_ready: bool = True,
         status: Monitor | None = None,
+        metrics_volumes: bool = False,
     ) -> None:
         """Create an application for a cache; both have the same machine."""
         self.cache = cache
@@ -56,7 +57,13 @@ class Client:
                 default_ttl=default_ttl,
                 max_ttl=max_ttl,
             ),
-            admin=Admin(served, token=admin_token, hosts=admin_hosts, status=status),
+            admin=Admin(
+                served,
+                token=admin_token,
+                hosts=admin_hosts,
+                status=status,
+                metrics_volumes=metrics_volumes,
+            ),
             clock=lambda: self.now_ms * 1_000_000,
             # Each request is in a second of its own, so it reads the clock.
             timer=count(step=1_000_000_000).__next__,

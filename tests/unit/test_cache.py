@@ -38,16 +38,24 @@ class DictTier:
         """Return the copy."""
         return self.copies.get(key)
 
-    def promote(self, key: bytes, copy: bytes, expires_ms: int) -> bool:
+    def promote(
+        self,
+        key: bytes,
+        copy: bytes,
+        expires_ms: int,
+        is_current: Callable[[], bool],
+    ) -> bool:
         """Store a copy."""
+        assert is_current()
         self.calls.append(f"promote {key.decode()} {expires_ms}")
         self.copies[key] = copy
         return True
 
-    def invalidate(self, key: bytes) -> None:
+    def invalidate(self, key: bytes) -> bool:
         """Drop a copy."""
         self.calls.append("invalidate")
         del self.copies[key]
+        return True
 
     def flush(self) -> None:
         """Drop all copies."""

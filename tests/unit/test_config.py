@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from volcache.config import load_config, sample
+from volcache.config import load_config, load_config_again, read_settings, sample
 from volcache.errors import ConfigError
 from volcache.settings import MIB, SETTINGS, Config
 
@@ -312,8 +313,9 @@ def test_sample_explains_every_setting() -> None:
         while lines[start - 1].startswith("# "):
             start -= 1
         comment = " ".join(line.removeprefix("# ") for line in lines[start:end])
+        mark = " (R)" if setting.reloads else ""
         assert comment == (
-            f"{setting.text} Allowed: {setting.allowed}. Cost: {setting.cost}"
+            f"{setting.text}{mark} Allowed: {setting.allowed}. Cost: {setting.cost}"
         )
 
 
@@ -332,3 +334,101 @@ def test_error_names_values_of_an_existing_store() -> None:
     """They are in no file and in no variable."""
     with pytest.raises(ConfigError, match=r"= 4096 \(of the existing volumes\) is too"):
         load_config(None, {}, {"volume_size": 4096})
+
+
+# --- Options and the name of the instance -------------------------------------------
+
+
+def test_options_override_the_environment(path: Path) -> None:
+    """The last one counts; the value is written as in a variable."""
+    path.write_text("port = 1\n")
+    options = ["port=3", "port=4", "memc_servers=a:1, b:2", "log_file=a=b"]
+    config = load_config(path, {"VOLCACHE_PORT": "2"}, options=options)
+    assert (config.port, config.memc_servers) == (4, ("a:1", "b:2"))
+    assert config.log_file == "a=b"
+
+
+def test_error_names_the_option_and_counts_the_others() -> None:
+    """`config check` lists them."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, {}, options=["prot=1", "read_token= x", "ip"])
+    assert str(caught.value) == (
+        'option --set: unknown setting prot = "1"; the closest known is port (and 2 more:'
+        " volcache config check lists them)"
+    )
+
+
+def test_name_of_the_instance_is_put_in(path: Path) -> None:
+    """Into text, lists, and numbers that are written as text; not into tokens."""
+    path.write_text(
+        'mount_point = "/srv/%i/100%%"\nport = "1%i"\nwrite_token = "a%i%%"\n'
+        'memc_servers = ["/run/m-%i", "h:1"]\nvolume_size = "%iMiB"\n'
+    )
+    environ = {"VOLCACHE_INSTANCE": "9", "VOLCACHE_LOG_FILE": "/var/log/%i.log"}
+    config = load_config(path, environ, options=["log_access=%i"])
+    assert (config.mount_point, config.port) == ("/srv/9/100%", 19)
+    assert (config.write_token, config.volume_size) == ("a%i%%", 9 * MIB)
+    assert config.memc_servers == ("/run/m-9", "h:1")
+    assert (config.log_file, config.log_access) == ("/var/log/9.log", "9")
+    assert load_config(path, environ, instance="42").port == 142
+
+
+@pytest.mark.parametrize(
+    ("line", "instance", "text"),
+    [
+        ('port = "%i"', "", 'port = "%i" contains %i, but the instance has no name;'),
+        ('port = "%i"', "a", 'port = "%i" is not allowed; allowed is an integer from'),
+        ('ip = "%h"', "a", 'ip = "%h" is not allowed; allowed after "%" are "i", the'),
+        ('log_file = "100%"', "a", 'log_file = "100%" is not allowed; allowed after'),
+    ],
+)
+def test_percent_sign_that_cannot_be_replaced_is_refused(
+    path: Path, line: str, instance: str, text: str
+) -> None:
+    """Without a name, with one that is no number, and before other characters."""
+    path.write_text(line)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, {}, instance=instance)
+    assert str(caught.value).startswith(f"{path}: {text}")
+
+
+@pytest.mark.parametrize("name", ["../a", ".", "-a", "a/b", "a b", "a" * 65, "\udcff"])
+def test_name_that_could_lead_elsewhere_is_refused(name: str) -> None:
+    """It becomes part of paths."""
+    for arguments in ({"instance": name}, {"environ": {"VOLCACHE_INSTANCE": name}}):
+        with pytest.raises(ConfigError, match="allowed are 1 to 64 letters"):
+            load_config(None, **{"environ": {}, **arguments})  # type: ignore[arg-type]
+
+
+# --- Reading again -------------------------------------------------------------------
+
+
+def test_file_is_read_again(path: Path) -> None:
+    """As at the start, with options and the name."""
+    path.write_text('port = "%i"\nip = "127.0.0.2"')
+    options = ["ip=127.0.0.3"]
+    found = load_config_again(path, {}, options=options, instance="7")
+    assert (found.port, found.ip) == (7, "127.0.0.3")
+    assert load_config_again(None, {}) == load_config(None, {})
+
+
+def test_file_that_may_not_be_complete_is_not_read_again(path: Path) -> None:
+    """Every setting would have its default: the tokens would be gone."""
+    for text in ("cannot be read", "empty; write at least a comment"):
+        with pytest.raises(ConfigError, match=text):
+            load_config_again(path, {})
+        path.touch()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="not a regular file; it can be read only"):
+        load_config_again(path, {})
+
+
+def test_huge_file_is_refused_soon(path: Path) -> None:
+    """Whatever it contains; so are very many wrong settings."""
+    path.write_bytes(b"#" * ((1 << 20) + 1))
+    assert refused(path) == (
+        "volcache.toml: larger than 1048576 bytes, the most that is allowed"
+    )
+    path.write_text("".join(f"unknown{number} = 1\n" for number in range(10_000)))
+    assert len(read_settings(path, {}).problems) == 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,9 @@ from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
     Command,
+    Line,
     add_directory,
+    add_json,
     output,
     silence_log,
 )
@@ -21,7 +24,8 @@ from volcache.hot.versions import is_damaged
 from volcache.store.directory import HOT
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
-from volcache.store.verify import Counts, Finding, verify
+from volcache.store.verify import verify
+from volcache.store.volume_check import Counts, Finding
 from volcache.text import counted, size
 
 if TYPE_CHECKING:
@@ -73,28 +77,43 @@ def _check_hot(store: OfflineStore) -> Iterator[Finding]:
             yield Finding("file", HOT, 0, "its checksum is wrong")
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: Finding) -> Line:
     label = _LABELS[finding.kind]
-    return f"{label:<7} {finding.file} offset {finding.offset}: {finding.what}"
+    text = f"{label:<7} {finding.file} offset {finding.offset}: {finding.what}"
+    return Line(text, **finding._asdict())
 
 
 def _summary(
     directory: str, checked: Counts, counts: dict[str, int], seconds: float
-) -> str:
-    speed = checked.bytes / max(seconds, 1e-6) / 1e9
-    return (
+) -> Line:
+    speed = checked.bytes / max(seconds, 1e-6)
+    text = (
         f"{directory}: {counted(checked.volumes, 'volume')},"
         f" {counted(checked.records, 'record')}, {counted(checked.keys, 'live key')},"
         f" {size(checked.bytes)}; damaged:"
         f" {counts['record']} in volumes, {counts['file']} elsewhere;"
         f" torn tails: {counts['torn']}; notes: {counts['note']};"
-        f" {seconds:.1f} s, {speed:.2f} GB/s"
+        f" {seconds:.1f} s, {size(speed)}/s"
     )
+    is_damaged = bool(counts["record"] or counts["file"])
+    summary = {
+        "directory": directory,
+        "damaged": is_damaged,
+        **asdict(checked),
+        "findings": counts,
+        "seconds": round(seconds, 3),
+    }
+    return Line(text, summary=summary)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_directory(parser)
+    add_json(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     silence_log()
-    with output() as report:
+    with output(as_json=arguments.json) as report:
         return EXIT_OK if check(arguments.directory, report) else EXIT_FAILED
 
 
@@ -104,14 +123,20 @@ record that was being written when the process died) or "note" (what else a kill
 leaves). The last line is a summary.
 {COMPLETES}
 
+With --json, a finding has "kind" (record: a stored record is damaged; file: another file
+is; torn; note), "file", "offset" and "what". The summary has "directory", "damaged",
+"volumes", "records", "keys" (live ones), "bytes", "findings" (by kind) and "seconds".
+
 exit code: 0 no damage; 1 damage, or DIR cannot be read
-example: volcache check /srv/volcache/1234
+examples:
+  volcache check /srv/volcache/1234
+  volcache check --json /srv/volcache/1234 | tail -1
 """
 
 COMMAND: Final = Command(
     name="check",
     text="Verify a mount point and report damage; nothing is changed.",
     epilog=_EPILOG,
-    add_arguments=add_directory,
+    add_arguments=_add_arguments,
     run=_run,
 )

@@ -2,26 +2,37 @@
 What all commands share: their description, exit codes, arguments and output.
 
 Exit codes: 0 done; 1 the store, the address or the output cannot be used, or the command
-found damage or left something out; 2 a wrong argument or setting; 130 interrupted.
+found damage or left something out; 2 a wrong argument or setting; 130 interrupted; 143
+ended by SIGTERM.
+
+With `--json`, each line of a command is a JSON object, and the last one has the only key
+`summary`. The names of the fields are part of the interface; more may be added.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import logging
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import VolcacheError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as in a shell.
+
+# What an argument names, for the generated completion: see `completing`.
+FILES: Final = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+FOLDERS: Final = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"}
 
 # For the epilogs of commands that use `output`.
 COMPLETES: Final = """\
@@ -39,6 +50,30 @@ class Command:
     run: Callable[[argparse.Namespace], int | None]  # The exit code; None: EXIT_OK.
 
 
+def seconds(most: float, *, least: float = 0.0) -> Callable[[str], float]:
+    """
+    Return the `type` of an argument that is a number of seconds.
+
+    Args:
+        most: The largest that is allowed.
+        least: The smallest; 0 itself is not allowed.
+    """
+
+    def read(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = 0.0
+        if found and least <= found <= most:
+            return found
+        range_ = f"from {least:g} to" if least else "above 0, up to"
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed; allowed is a number of seconds {range_} {most:g}"
+        )
+
+    return read
+
+
 class OutputError(VolcacheError):
     """Standard output cannot be written, and not because its reader went away."""
 
@@ -48,16 +83,88 @@ class OutputError(VolcacheError):
         super().__init__(f"standard output cannot be written: {reason}")
 
 
+class FileError(VolcacheError):
+    """A file of the user cannot be read or written."""
+
+    def __init__(self, name: str, what: str, error: OSError) -> None:
+        """Build the message from what the system reported."""
+        super().__init__(f"{name}: cannot be {what}: {error.strerror or error}")
+
+
+class Line(str):
+    """
+    A line of output: text for people, and the same as fields for programs.
+
+    Attributes:
+        fields: For a JSON object.
+    """
+
+    __slots__ = ("fields",)
+
+    def __new__(cls, text: str, **fields: object) -> Line:  # noqa: PYI034 - No subclass.
+        """Make a line of its text and its fields."""
+        line = super().__new__(cls, text)
+        line.fields = fields
+        return line
+
+    fields: dict[str, object]
+
+
+def completing(action: argparse.Action, kind: dict[str, str]) -> None:
+    """Let the shell complete an argument with `FILES` or `FOLDERS`."""
+    # Read by shtab.
+    action.complete = kind  # type: ignore[attr-defined]
+
+
 def add_directory(parser: argparse.ArgumentParser) -> None:
     """Add the argument DIR, an existing mount point."""
-    parser.add_argument(
+    action = parser.add_argument(
         "directory", metavar="DIR", help="a mount point that no server is using"
+    )
+    completing(action, FOLDERS)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option for lines of JSON."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object per line; the last one is the summary",
+    )
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add what the settings are read from: `config`, `set` and `instance`."""
+    parser.add_argument(
+        "config",
+        nargs="?",
+        type=Path,
+        metavar="CONFIG",
+        help="a TOML file of settings (default: none, every setting at its default)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one setting; overrides CONFIG and the environment; may be repeated",
+    )
+    parser.add_argument(
+        "--instance",
+        default="",
+        metavar="NAME",
+        help="what %%i stands for in settings (default: the variable VOLCACHE_INSTANCE)",
     )
 
 
 def silence_log() -> None:
     """Discard log lines of the store: an offline tool reports the same in its output."""
     logging.getLogger("volcache").addHandler(logging.NullHandler())
+
+
+def complain(text: str) -> None:
+    """Print an error as one line on standard error."""
+    print(f"volcache: {text}", file=sys.stderr)
 
 
 def print_line(line: str) -> None:
@@ -68,8 +175,20 @@ def print_line(line: str) -> None:
         BrokenPipeError: The reader of the output went away.
         OutputError: The output cannot be written for another reason.
     """
-    try:
+    with _output_errors():
         print(line)
+
+
+def flush() -> None:
+    """Write what `print_line` has buffered; raises what it raises."""
+    with _output_errors():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -77,11 +196,14 @@ def print_line(line: str) -> None:
 
 
 @contextmanager
-def output() -> Iterator[Callable[[str], None]]:
+def output(*, as_json: bool = False) -> Iterator[Callable[[str], None]]:
     """
     Yield a function that prints one line, for a tool that must not stop halfway.
 
     The function never raises. A reader that went away is ignored.
+
+    Args:
+        as_json: Print the fields of each `Line`; text without fields becomes a `note`.
 
     Raises:
         OutputError: At the end, if a line could not be written for another reason.
@@ -89,6 +211,9 @@ def output() -> Iterator[Callable[[str], None]]:
     errors: list[OutputError] = []
 
     def report(line: str) -> None:
+        if as_json:
+            fields = line.fields if isinstance(line, Line) else {"note": line}
+            line = json.dumps(fields)
         try:
             print_line(line)
         except BrokenPipeError:

@@ -6,7 +6,13 @@ import json
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.cli.command import Command, add_directory, print_line, silence_log
+from volcache.cli.command import (
+    Command,
+    add_directory,
+    add_json,
+    print_line,
+    silence_log,
+)
 from volcache.cli.records import LiveRecords, Place
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.index_format import encode_key
@@ -18,6 +24,8 @@ if TYPE_CHECKING:
 
     from volcache.store.scan import Found
     from volcache.store.volume import Volume
+
+STATES: Final = ("live", "superseded", "expired", "purged", "damaged", "tombstone")
 
 
 class Row(NamedTuple):
@@ -97,19 +105,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keys", action="store_true", help="print only the keys of live records"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object per line"
-    )
+    add_json(parser)
 
 
 def _run(arguments: argparse.Namespace) -> None:
     silence_log()
+    states = dict.fromkeys(STATES, 0)
     for row in dump(arguments.directory, time.time_ns() // 1_000_000):
+        states[row.state] += 1
         if arguments.keys:
             if row.state == "live":
                 print_line(json.dumps({"key": row.key}) if arguments.json else row.key)
         else:
             print_line(row.json() if arguments.json else row.text())
+    if arguments.json:
+        numbers = {"directory": arguments.directory, "records": sum(states.values())}
+        print_line(json.dumps({"summary": {**numbers, "states": states}}))
 
 
 _EPILOG: Final = """\
@@ -117,6 +128,10 @@ columns: volume, seq (its sequence number), ring, offset, size, stored, expires
   (milliseconds since 1970, 0 = never), content type, state (live, superseded, expired,
   purged, damaged, tombstone), key (percent-encoded); an empty column is a dash. A record
   with a damaged header is not listed: "volcache check" reports it.
+
+With --json, a record has a field for each column: "volume", "seq", "ring", "offset",
+"size", "stored", "expires", "type", "state" and "key"; with --keys only the last. The
+summary has "directory", "records" (all of them) and "states" (records by state).
 
 exit code: 0 done, also if the reader of the output goes away; 1 DIR cannot be read
 examples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,13 +12,18 @@ from volcache.cli.command import (
     COMPLETES,
     EXIT_FAILED,
     EXIT_OK,
+    FOLDERS,
     Command,
+    Line,
     add_directory,
+    add_json,
+    completing,
     output,
     silence_log,
 )
 from volcache.cli.progress import above, progress
 from volcache.cli.records import LiveRecords, Place
+from volcache.cli.sidecar import FOLDER, NAME, SidecarWriter
 from volcache.errors import DamagedRecordError, MountPointError
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.format import decode_record
@@ -27,7 +33,7 @@ from volcache.text import counted, size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from volcache.store.files import FileSystem
     from volcache.store.format import Record
@@ -44,7 +50,7 @@ def export(
     directory: str, target: str, now_ms: int, report: Callable[[str], None]
 ) -> bool:
     """
-    Write each live value to the file below `target` that its key names.
+    Write each live value to the file below `target` that its key names, and the list.
 
     Args:
         directory: The mount point; nothing in it is changed.
@@ -64,7 +70,10 @@ def export(
     try:
         _make_target(target)
         live = LiveRecords(store)
-        with progress(live.count, "export", "files") as bar:
+        with (
+            _list(target, store.inventory.manifest.store_id, now_ms) as sidecar,
+            progress(live.count, "export", "files") as bar,
+        ):
             for place in live.take():
                 bar.update()
                 try:
@@ -76,15 +85,40 @@ def export(
                     _write(target, place.key, record.value)
                 except _LeftOutError as error:
                     left_out += 1
-                    line = f"left out {encode_key(place.key)}: {error}"
-                    above(bar, report)(line)
+                    above(bar, report)(_left_out(place.key, error))
                 else:
+                    sidecar.add(place.key, record)
                     files += 1
                     total += len(record.value)
     finally:
         store.close()
-    report(f"{target}: {counted(files, 'file')}, {size(total)}; left out: {left_out}")
+    text = f"{target}: {counted(files, 'file')}, {size(total)}; left out: {left_out}"
+    summary = {
+        "directory": directory,
+        "target": target,
+        "files": files,
+        "bytes": total,
+        "left_out": left_out,
+    }
+    report(Line(text, summary=summary))
     return not left_out
+
+
+def _left_out(key: bytes, error: Exception) -> Line:
+    name = encode_key(key)
+    return Line(f"left out {name}: {error}", key=name, left_out=str(error))
+
+
+@contextmanager
+def _list(target: str, store_id: int, now_ms: int) -> Iterator[SidecarWriter]:
+    """Yield the list, and complete it at the end unless there was an error."""
+    try:
+        with closing(SidecarWriter(target, store_id, now_ms)) as sidecar:
+            yield sidecar
+            sidecar.finish()
+    except OSError as error:
+        message = f"'{target}/{NAME}' cannot be written: {error.strerror or error}"
+        raise MountPointError(message) from error
 
 
 def _make_target(target: str) -> None:
@@ -113,8 +147,11 @@ def _read(fs: FileSystem, place: Place) -> Record:
 
 
 def _write(target: str, key: bytes, value: bytes) -> None:
-    if b"\0" in key or _RESERVED & set(key.split(b"/")):
+    parts = key.split(b"/")
+    if b"\0" in key or _RESERVED & set(parts):
         raise _LeftOutError("is not the path of a file")
+    if parts[0] == FOLDER.encode():
+        raise _LeftOutError(f"the name {FOLDER!r} is that of the folder of the list")
     path = Path(target, os.fsdecode(key))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,15 +163,17 @@ def _write(target: str, key: bytes, value: bytes) -> None:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_directory(parser)
-    parser.add_argument(
+    target = parser.add_argument(
         "target", metavar="TARGET", help="an empty folder; created if it does not exist"
     )
+    completing(target, FOLDERS)
+    add_json(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     silence_log()
     now_ms = time.time_ns() // 1_000_000
-    with output() as report:
+    with output(as_json=arguments.json) as report:
         is_complete = export(arguments.directory, arguments.target, now_ms, report)
         return EXIT_OK if is_complete else EXIT_FAILED
 
@@ -143,7 +182,13 @@ _EPILOG: Final = f"""\
 The file of a key is the key as a path below TARGET. A key that is not a valid path (".."
 or an empty part, too long, a file that is also a folder) and a damaged value are left out
 and listed. The last line is a summary.
+TARGET/{NAME} has content types, encodings, cache directives, flags, lifetimes and
+checksums of the values, for "volcache import". Keep it with the files. It is written last:
+an export that was interrupted has none, and is not imported.
 {COMPLETES}
+
+With --json, a line has "key" (percent-encoded) and "left_out" (why). The summary has
+"directory", "target", "files", "bytes" (of their values) and "left_out" (how many).
 
 exit code: 0 every value has its file; 1 some were left out, or DIR or TARGET cannot be used
 example: volcache export /srv/volcache/1234 /tmp/values

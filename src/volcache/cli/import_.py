@@ -2,7 +2,8 @@
 `volcache import`: store the files of a folder in a mount point.
 
 The keys are the paths below the folder, so that the files of an `export` get their keys
-back. Files are stored as by a PUT, with the same limits.
+back, and from its list their content types and lifetimes. Files are stored as by a PUT,
+with the same limits.
 """
 
 from __future__ import annotations
@@ -10,21 +11,29 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from google_crc32c import value as crc32c
 
 from volcache.cli.command import (
     COMPLETES,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
+    FILES,
+    FOLDERS,
     Command,
+    Line,
+    add_json,
+    completing,
     output,
     silence_log,
 )
 from volcache.cli.progress import above, progress
+from volcache.cli.sidecar import NAME, Sidecar
 from volcache.cli.tree import cannot_be_read, read_regular_file, walk
 from volcache.config import ENVIRONMENT_PREFIX, load_config
 from volcache.errors import (
@@ -33,7 +42,11 @@ from volcache.errors import (
     MountPointError,
     ValueTooLargeError,
 )
-from volcache.http.upload import TtlPolicy
+from volcache.http.upload import (
+    TtlPolicy,
+    read_cache_directives,
+    read_content_headers,
+)
 from volcache.keys import parse_key
 from volcache.store import PeriodicSync, Store
 from volcache.store.files import OsFileSystem, ReadOnlyFileSystem
@@ -47,6 +60,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
+    from volcache.cli.sidecar import Exported
     from volcache.cli.tree import Entry
     from volcache.store.eviction import Eviction
     from volcache.store.files import FileSystem
@@ -58,12 +72,13 @@ _VOLUMES_MIN: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The settings of the same names; sizes in bytes."""
+    """The settings of the same names; sizes in bytes, times in seconds."""
 
     volume_size: int
-    volume_num: int
+    volume_num: int  # 0: as many as the disk holds
     max_value_size: int
     max_key_size: int
+    max_ttl: int = 0
     eviction: Eviction = "frequency"
 
 
@@ -74,17 +89,19 @@ class Outcome:
     files: int = 0  # Imported.
     bytes: int = 0  # Of their values.
     left_out: int = 0
+    expired: int = 0  # Their lifetimes have ended since the export.
     overflows: bool = False  # The volumes cannot hold all files.
     interrupted: bool = False
 
 
-def import_folder(
+def import_folder(  # noqa: PLR0913 - One argument for each condition.
     directory: str,
     source: str,
     *,
     limits: Limits,
     expires_ms: int,
     report: Callable[[str], None],
+    now_ms: int = 0,
     fs: FileSystem | None = None,
 ) -> Outcome:
     """
@@ -96,45 +113,61 @@ def import_folder(
         directory: The mount point; created if it does not exist.
         source: The folder. Neither contains the other.
         limits: The volumes, and the limits of a PUT.
-        expires_ms: When the values expire, milliseconds since 1970; 0: never.
+        expires_ms: When values that no export has listed expire, milliseconds since
+            1970; 0: never.
         report: Called with one line for each of the first `LISTED_MAX` files that are
             left out, with warnings, and with a summary at the end.
+        now_ms: The time at which values count as expired, milliseconds since 1970.
         fs: The disk of the mount point; None: the real one.
 
     Raises:
-        StoreError: The folder cannot be read; the mount point cannot be used, is in
-            use, or its disk is full. Files imported before stay stored.
+        StoreError: The folder or its list of an export cannot be read; the mount point
+            cannot be used, is in use, or its disk is full. Files imported before stay
+            stored.
     """
     folder = _check_folder(directory, source)
     started = time.monotonic()
-    with interrupt_flag() as is_interrupted:
+    with interrupt_flag() as is_interrupted, closing(Sidecar(source)) as sidecar:
         store = Store.open(
             directory,
             volume_size=limits.volume_size,
-            volume_num=limits.volume_num,
+            volume_num=limits.volume_num or None,
             eviction=limits.eviction,
             fs=fs or OsFileSystem(),
         )
-        work = _Import(store, folder, limits, report, is_interrupted)
+        times = _Times(
+            expires_ms and store.clock.from_machine_ms(expires_ms),
+            now_ms,
+            max(0, store.clock.from_machine_ms(0)),
+        )
+        work = _Import(store, folder, sidecar, limits, times)
         try:
             with ExitStack() as parts:
                 parts.callback(store.close)
                 parts.callback(PeriodicSync(store, _SYNC_SECONDS).stop)
-                work.run(expires_ms and store.clock.from_machine_ms(expires_ms))
+                work.run(report, is_interrupted)
         finally:
             seconds = time.monotonic() - started
             report(_summary(directory, work.outcome, store, seconds))
     return work.outcome
 
 
-def _summary(directory: str, outcome: Outcome, store: Store, seconds: float) -> str:
+def _summary(directory: str, outcome: Outcome, store: Store, seconds: float) -> Line:
     evicted = store.stats.evicted_records
     overwritten = f" overwritten: {counted(evicted, 'record')};" if evicted else ""
-    return (
+    expired = f" expired: {outcome.expired};" if outcome.expired else ""
+    text = (
         f"{directory}: {counted(outcome.files, 'file')}, {size(outcome.bytes)};"
-        f" left out: {outcome.left_out};{overwritten}"
+        f" left out: {outcome.left_out};{expired}{overwritten}"
         f" {seconds:.1f} s{'; interrupted' if outcome.interrupted else ''}"
     )
+    summary = {
+        "directory": directory,
+        **asdict(outcome),
+        "overwritten": evicted,
+        "seconds": round(seconds, 3),
+    }
+    return Line(text, summary=summary)
 
 
 def _check_folder(directory: str, source: str) -> bytes:
@@ -156,6 +189,14 @@ class _LeftOutError(Exception):
     """A file cannot be imported; the message is the reason."""
 
 
+class _Times(NamedTuple):
+    """When values expire; milliseconds since 1970."""
+
+    default_ms: int  # Of values that no export has listed; 0: never.
+    now_ms: int
+    lead_ms: int  # How far the clock of the store is ahead of that of the machine.
+
+
 class _Import:
     """The import of one folder into an open store."""
 
@@ -163,45 +204,59 @@ class _Import:
         self,
         store: Store,
         folder: bytes,
+        sidecar: Sidecar,
         limits: Limits,
-        report: Callable[[str], None],
-        is_interrupted: Callable[[], bool],
+        times: _Times,
     ) -> None:
         self._store = store
         self._folder = folder
+        self._sidecar = sidecar
         self._limits = limits
-        self._report = report
-        self._is_interrupted = is_interrupted
+        self._times = times
         self.outcome = Outcome()
 
-    def run(self, expires_ms: int) -> None:
+    def run(
+        self, report: Callable[[str], None], is_interrupted: Callable[[], bool]
+    ) -> None:
         """Store all files, or those before an interrupt."""
-        total = self._measure()
+        total = self._measure(report, is_interrupted)
         with progress(total, "import", "files") as bar:
-            for entry in walk(self._folder):
-                if self._is_interrupted():
+            report_above = above(bar, report)
+            for entry in self._entries():
+                if is_interrupted():
                     self.outcome.interrupted = True
                     break
                 try:
-                    self._store_file(entry, expires_ms)
+                    self._store_file(entry)
                 except (_LeftOutError, ClientError) as error:
-                    self._leave_out(entry, error, above(bar, self._report))
+                    self._leave_out(entry.path, error, report_above)
                 bar.update()
+            else:
+                for one in self._sidecar.rest():
+                    missing = _LeftOutError("its file is missing")
+                    self._leave_out(one.key, missing, report_above)
         hidden = self.outcome.left_out - LISTED_MAX
         if hidden > 0:
-            self._report(f"left out {hidden} more")
+            report(f"left out {hidden} more")
         if self.outcome.interrupted:
-            self._report("interrupted: the files before are imported, the rest is not")
+            report("interrupted: the files before are imported, the rest is not")
 
-    def _measure(self) -> int:
+    def _entries(self) -> Iterator[Entry]:
+        """Yield all files but the list of an export that was read."""
+        name = NAME.encode() if self._sidecar.exists else None
+        return (entry for entry in walk(self._folder) if entry.path != name)
+
+    def _measure(
+        self, report: Callable[[str], None], is_interrupted: Callable[[], bool]
+    ) -> int:
         """Count the files, and warn if the volumes cannot hold all of them."""
         usage = self._store.usage()
         # With "frequency", one is always free for copies.
-        volumes = usage.volume_num - (usage.eviction.policy == "frequency")
+        volumes = usage.disk.volumes - (usage.eviction.policy == "frequency")
         total, end, rotations, needed = 0, usage.active_end, 0, 0
         with progress(None, "count", "files") as bar:
-            for entry in walk(self._folder):
-                if self._is_interrupted():
+            for entry in self._entries():
+                if is_interrupted():
                     break
                 bar.update()
                 total += 1
@@ -213,7 +268,7 @@ class _Import:
                 end += record_size
         if rotations >= volumes:
             self.outcome.overflows = True
-            self._report(
+            report(
                 f"does not fit: {size(needed)} into {volumes} volumes of"
                 f" {size(usage.volume_size)}; the first files will be overwritten"
             )
@@ -222,9 +277,13 @@ class _Import:
     def _record_size(self, entry: Entry) -> int:
         """Return the size of a file's record in a volume; 0: it is left out."""
         try:
-            return RECORD_OVERHEAD_BYTES + len(self._key(entry)) + entry.size
+            key = self._key(entry)
         except (_LeftOutError, ClientError):
             return 0
+        length = RECORD_OVERHEAD_BYTES + len(key) + entry.size
+        if (one := self._sidecar.find(key)) is not None:
+            length += len(one.content_type + one.content_encoding + one.cache_control)
+        return length
 
     def _key(self, entry: Entry) -> bytes:
         """
@@ -241,22 +300,55 @@ class _Import:
             raise ValueTooLargeError(size=size, limit=limit)
         return parse_key(f"/{entry.path.decode('latin-1')}", self._limits.max_key_size)
 
-    def _store_file(self, entry: Entry, expires_ms: int) -> None:
+    def _store_file(self, entry: Entry) -> None:
+        one = self._sidecar.take(entry.path)  # First: it is not missing.
         key = self._key(entry)
         try:
             value = read_regular_file(entry.file, self._limits.max_value_size)
         except OSError as error:
             raise _LeftOutError(cannot_be_read(error)) from error
-        self._store.put(key, value, expires_ms=expires_ms)
+        if one is None:
+            self._store.put(key, value, expires_ms=self._times.default_ms)
+        elif 0 < one.expires_ms <= self._times.now_ms:
+            self.outcome.expired += 1
+            return
+        else:
+            self._put_exported(key, value, one)
         self.outcome.files += 1
         self.outcome.bytes += len(value)
 
+    def _put_exported(self, key: bytes, value: bytes, one: Exported) -> None:
+        if (len(value), crc32c(value)) != (one.size, one.checksum):
+            raise _LeftOutError(f"is not what was exported: see {NAME}")
+        content_type, content_encoding = read_content_headers(
+            {
+                "CONTENT_TYPE": one.content_type.decode("latin-1"),
+                "HTTP_CONTENT_ENCODING": one.content_encoding.decode("latin-1"),
+            }
+        )
+        directives = {"HTTP_CACHE_CONTROL": one.cache_control.decode("latin-1")}
+        expires_ms = one.expires_ms
+        if self._limits.max_ttl:
+            latest_ms = self._times.now_ms + self._limits.max_ttl * 1000
+            expires_ms = min(expires_ms or latest_ms, latest_ms)
+        self._store.put(
+            key,
+            value,
+            content_type=content_type,
+            content_encoding=content_encoding,
+            cache_control=read_cache_directives(directives),
+            expires_ms=expires_ms and expires_ms + self._times.lead_ms,
+            flags=one.flags,
+        )
+
     def _leave_out(
-        self, entry: Entry, error: Exception, report: Callable[[str], None]
+        self, path: bytes, error: Exception, report: Callable[[str], None]
     ) -> None:
         self.outcome.left_out += 1
         if self.outcome.left_out <= LISTED_MAX:
-            report(f"left out {encode_key(entry.path)}: {error}")
+            name = encode_key(path)
+            text = f"left out {name}: {error}"
+            report(Line(text, key=name, left_out=str(error)))
 
 
 @contextmanager
@@ -313,18 +405,22 @@ def existing_volumes(directory: str) -> dict[str, int]:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    directory = parser.add_argument(
         "directory",
         metavar="DIR",
         help="a mount point that no server is using; created if it does not exist",
     )
-    parser.add_argument("source", metavar="SOURCE", help="a folder of files")
-    parser.add_argument(
+    source = parser.add_argument("source", metavar="SOURCE", help="a folder of files")
+    config = parser.add_argument(
         "--config",
         type=Path,
         metavar="CONFIG",
         help="the server's TOML file of settings (default: none)",
     )
+    completing(directory, FOLDERS)
+    completing(source, FOLDERS)
+    completing(config, FILES)
+    add_json(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -332,7 +428,8 @@ def _run(arguments: argparse.Namespace) -> int:
     existing = existing_volumes(arguments.directory)
     config = load_config(arguments.config, os.environ, existing)
     ttl = TtlPolicy(default_ttl=config.default_ttl, max_ttl=config.max_ttl)
-    with output() as report:
+    now_ms = time.time_ns() // 1_000_000
+    with output(as_json=arguments.json) as report:
         outcome = import_folder(
             arguments.directory,
             arguments.source,
@@ -342,9 +439,11 @@ def _run(arguments: argparse.Namespace) -> int:
                 eviction=cast("Eviction", config.eviction),
                 max_value_size=config.max_value_size,
                 max_key_size=config.max_key_size,
+                max_ttl=config.max_ttl,
             ),
-            expires_ms=ttl.expires_ms({}, time.time_ns() // 1_000_000),
+            expires_ms=ttl.expires_ms({}, now_ms),
             report=report,
+            now_ms=now_ms,
         )
     if outcome.interrupted:
         return EXIT_INTERRUPTED
@@ -357,7 +456,15 @@ exists is replaced. Files that a PUT would refuse, links and special files are l
 listed. The limits are settings: give the command those of the server, in CONFIG or in the
 environment. An existing mount point keeps its volumes unless volume_size or volume_num is
 set. Ctrl-C ends the command between two files.
+If "volcache export" wrote SOURCE, content types, encodings, cache directives, flags and
+lifetimes are those in SOURCE/{NAME}, but no lifetime is longer than max_ttl. A
+file that is not what was exported is left out; one that has expired is not stored. Other
+files have no content type (it is guessed from the name), and expire after default_ttl.
 {COMPLETES}
+
+With --json, a line has "key" (percent-encoded) and "left_out" (why), or "note". The
+summary has "directory", "files", "bytes" (of their values), "left_out" (how many),
+"expired", "overflows", "interrupted", "overwritten" (records) and "seconds".
 
 exit code: 0 every file is stored; 1 some were left out or overwritten, or DIR or SOURCE
   cannot be used; 2 a wrong argument or setting; 130 interrupted

@@ -8,10 +8,12 @@ package print. The exit codes are those of `command.py`.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from importlib import import_module
-from typing import Final, NoReturn
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from volcache import __version__
 from volcache.cli.command import (
@@ -20,22 +22,30 @@ from volcache.cli.command import (
     EXIT_OK,
     EXIT_USAGE,
     Command,
+    FileError,
     OutputError,
+    complain,
 )
 from volcache.errors import (
     ClientError,
     ConfigError,
+    FolderError,
     InstanceError,
     ListenError,
     StoreError,
     VolcacheError,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 # One module per command. Only the module of the command that runs is imported: a server
 # does not load the tools, and `serve` reports a wrong setting without any package.
 MODULES: Final = (
-    *("serve", "stats", "purge"),
+    *("serve", "config", "stats", "cluster", "dashboard"),
+    *("get", "put", "rm", "purge", "tail"),
     *("check", "repair", "dump", "export", "import_"),
+    "completion",
 )
 
 # The closest class in the method resolution order of an error decides.
@@ -44,14 +54,24 @@ EXIT_CODES: Final[dict[type[VolcacheError], int]] = {
     ClientError: EXIT_USAGE,
     StoreError: EXIT_FAILED,
     ListenError: EXIT_FAILED,
+    FolderError: EXIT_FAILED,
     InstanceError: EXIT_FAILED,
+    FileError: EXIT_FAILED,
     OutputError: EXIT_FAILED,
 }
+
+_EPILOG: Final = """\
+"volcache COMMAND --help" describes a command. Without a command, this help is printed.
+
+exit code: 0 done; 1 failed, something was left out, or damage was found; 2 a wrong
+  argument or setting; 130 interrupted by Ctrl-C, 143 ended by SIGTERM
+example: volcache serve conf/volcache.toml
+"""
 
 
 def main(argv: list[str] | None = None) -> int:
     """
-    Run one command.
+    Run one command; without arguments, print the help.
 
     Args:
         argv: Arguments without the program's name; None = those of the process.
@@ -66,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         _discard_output()
         # A reader that went away, as `head` does, changes no exit code.
         if not isinstance(error, BrokenPipeError):
-            _complain(str(OutputError(error)))
+            complain(str(OutputError(error)))
             code = code or EXIT_FAILED
     return code
 
@@ -81,7 +101,7 @@ def _run(argv: list[str]) -> int:
         # From argparse, after --help, --version and wrong arguments; it has printed.
         return end.code if isinstance(end.code, int) else EXIT_USAGE
     except VolcacheError as error:
-        _complain(str(error))
+        complain(str(error))
         if isinstance(error, OutputError):
             _discard_output()
         return exit_code(error)
@@ -92,13 +112,17 @@ def _run(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = _parser(argv)
+    parser = build_parser(argv)
     try:
-        return parser.parse_args(argv)
+        # Also without arguments, as git and docker; the exit code is then 0 as well.
+        arguments, rest = parser.parse_known_args(argv or ["--help"])
     except BrokenPipeError:
         raise
     except OSError as error:  # From printing --help or --version.
         raise OutputError(error) from error
+    if rest:
+        arguments.parser.error(f"unexpected argument: {' '.join(rest)}")
+    return arguments
 
 
 def exit_code(error: VolcacheError) -> int:
@@ -111,31 +135,106 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _complain(text: str) -> None:
-    print(f"volcache: {text}", file=sys.stderr)
-
-
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong argument in one line instead of two."""
+    """Reports wrong arguments in one line, and the closest that would be right."""
 
     def error(self, message: str) -> NoReturn:
         """Point to the help of the command."""
-        _complain(f'{message}; see "{self.prog} --help"')
+        complain(f'{message}; see "{self.prog} --help"')
         self.exit(EXIT_USAGE)
 
+    def parse_known_args(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        namespace: argparse.Namespace | None = None,
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Name what is unknown before what is missing; take options at any place."""
+        given = sys.argv[1:] if args is None else list(args)
+        commands = self._commands()
+        self._refuse_unknown(given, commands)
+        if commands is None:
+            given = self._options_first(given)
+        return super().parse_known_args(given, namespace)
 
-def _parser(argv: list[str]) -> _Parser:
+    def _commands(self) -> list[str] | None:
+        """Return the names of the commands; None if this is the parser of one."""
+        for action in self._actions:
+            if action.nargs == argparse.PARSER and action.choices is not None:
+                return list(map(str, action.choices))
+        return None
+
+    def _refuse_unknown(self, given: list[str], commands: list[str] | None) -> None:
+        for word in given:
+            if word == "--":
+                return
+            if word.startswith("-") and word != "-":
+                option = word.partition("=")[0]
+                if not self._is_option(option):
+                    known = list(self._option_string_actions)
+                    self.error(f"unknown option {option!r}{_closest(option, known)}")
+            elif commands is not None:
+                # What follows belongs to the command.
+                if word not in commands:
+                    self.error(f"unknown command {word!r}{_closest(word, commands)}")
+                return
+
+    def _options_first(self, given: list[str]) -> list[str]:
+        """
+        Move the options in front of the other arguments.
+
+        Between two arguments, the second of which is optional, an option would end the
+        search for it.
+        """
+        options: list[str] = []
+        others: list[str] = []
+        words = iter(given)
+        for word in words:
+            if word == "--":
+                others += words
+            elif not word.startswith("-") or word == "-" or _is_number(word):
+                others.append(word)
+            else:
+                options.append(word)
+                action = self._option_string_actions.get(word)
+                if action is not None and action.nargs is None:
+                    options += islice(words, 1)
+                elif action is not None and action.nargs != 0:
+                    return given  # It takes more than one.
+        return [*options, "--", *others] if others else options
+
+    def _is_option(self, word: str) -> bool:
+        """Whether a word is an option, a number, or begins with an option of a letter."""
+        return (
+            word in self._option_string_actions
+            or _is_number(word)
+            or (word[1] != "-" and word[:2] in self._option_string_actions)
+        )
+
+
+def _is_number(word: str) -> bool:
+    """Whether a word is a number below zero and no option."""
+    return word[1:].replace(".", "", 1).isdecimal()
+
+
+def _closest(word: str, known: list[str]) -> str:
+    """Return the end of an error: the closest known word, if one is close."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.65)
+    return f"; the closest known is {near[0]!r}" if near else ""
+
+
+def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Build the parser for the command that `argv` names, or for all of them."""
     parser = _Parser(
         prog="volcache",
         description="Stores very many small files on plain disks and serves them over"
         " HTTP.",
-        epilog="example: volcache serve conf/volcache.toml",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    version = f"volcache {__version__}"
-    parser.add_argument("--version", action="version", version=version)
+    _add_version(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    named = [module for module in MODULES if argv[:1] == [module.removesuffix("_")]]
+    named = [module for module in MODULES if [*argv[:1]] == [module.removesuffix("_")]]
     for module in named or MODULES:
         command: Command = import_module(f"volcache.cli.{module}").COMMAND
         sub = commands.add_parser(
@@ -144,9 +243,15 @@ def _parser(argv: list[str]) -> _Parser:
             description=command.text,
             epilog=command.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            # A script that abbreviates an option fails when there is a second one.
+            allow_abbrev=False,
         )
-        # Also here, so that `python src/ --version` works.
-        sub.add_argument("--version", action="version", version=version)
+        _add_version(sub)  # Also here, so that `python src/ --version` works.
         command.add_arguments(sub)
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, parser=sub)
     return parser
+
+
+def _add_version(parser: argparse.ArgumentParser) -> None:
+    version = f"volcache {__version__}"
+    parser.add_argument("-V", "--version", action="version", version=version)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -15,17 +13,13 @@ from volcache.cli.command import (
     Command,
     output,
 )
-from volcache.cli.stats import connect
-from volcache.errors import ConfigError, InstanceError
+from volcache.cli.token import add_token_file, read_token
+from volcache.errors import InstanceError
+from volcache.fleet.remote import act, each, url_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-
-# An instance answers when the purge is on its disk.
-TIMEOUT_SECONDS: Final = 60.0
-_ANSWER_BYTES_MAX: Final = 4096
-_VARIABLE: Final = "VOLCACHE_ADMIN_TOKEN"
 
 
 def purge(
@@ -37,7 +31,7 @@ def purge(
     is_dry: bool,
 ) -> bool:
     """
-    Purge a prefix on each instance, one after the other.
+    Purge a prefix on each instance.
 
     Args:
         prefix: Of keys.
@@ -50,54 +44,20 @@ def purge(
         Whether all instances have done it.
 
     Raises:
-        ConfigError: A URL is not one of http or https; no instance was asked.
+        ConfigError: An address is none; no instance was asked.
     """
-    for url in urls:
-        connect(url, TIMEOUT_SECONDS)
     query = f"prefix={quote(prefix, safe='/')}{'&dry-run' if is_dry else ''}"
+    addresses = [url_of(url) for url in urls]
     done = 0
-    for url in urls:
-        try:
-            answer = _post(url, query, token)
-        except InstanceError as error:
-            report(f"failed: {error}")
+    for url, answer in each(
+        addresses, lambda url: act(url, f"/-/purge?{query}", token)
+    ):
+        if isinstance(answer, InstanceError):
+            report(f"failed: {answer}")
         else:
             done += 1
             report(f"{url}: {answer}")
     return done == len(urls)
-
-
-def _post(url: str, query: str, token: str) -> str:
-    """
-    Return the text that an instance answers.
-
-    Raises:
-        InstanceError: It does not answer, or refuses.
-    """
-    # Imported here, so that a server does not load an HTTP client.
-    from http.client import HTTPException  # noqa: PLC0415
-
-    connection, path = connect(url, TIMEOUT_SECONDS)
-    try:
-        connection.request(
-            "POST",
-            f"{path}/-/purge?{query}",
-            body=b"",
-            headers={"Authorization": f"Bearer {token}".encode()},
-        )
-        response = connection.getresponse()
-        text = response.read(_ANSWER_BYTES_MAX).decode("utf-8", "replace")
-    except OSError as error:
-        raise InstanceError(url, error.strerror or str(error)) from error
-    except (HTTPException, ValueError) as error:
-        raise InstanceError(url, "the response is not from volcache") from error
-    finally:
-        connection.close()
-    # Whatever it is that answers, it gets one line without control characters.
-    line = "".join(c if c.isprintable() else " " for c in text.split("\n")[0])
-    if response.status != HTTPStatus.OK:
-        raise InstanceError(url, f"{response.status} {line}")
-    return line
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,40 +74,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="change nothing; tell how long the purge would stay in the list",
     )
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help=f"has the admin_token in its first line (default: ${_VARIABLE})",
-    )
-
-
-def _token(file: str | None) -> str:
-    """
-    Return the token.
-
-    Raises:
-        ConfigError: There is none, or it cannot be sent.
-    """
-    token, source = os.environ.get(_VARIABLE, ""), _VARIABLE
-    if file is not None:
-        source = file
-        try:
-            token = Path(file).read_text(encoding="utf-8").partition("\n")[0].strip()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "not UTF-8 text"
-            raise ConfigError(f"{file}: cannot be read: {reason}") from error
-    if not token:
-        raise ConfigError(
-            f"no token: set {_VARIABLE} to the admin_token of the instances, or give"
-            " --token-file"
-        )
-    if not token.isprintable():
-        raise ConfigError(f"{source}: the token has control characters")
-    return token
+    add_token_file(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    token = _token(arguments.token_file)
+    token = read_token(arguments.token_file)
     prefix = os.fsencode(arguments.prefix)
     with output() as report:
         is_complete = purge(

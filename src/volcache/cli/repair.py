@@ -17,7 +17,9 @@ from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
     Command,
+    Line,
     add_directory,
+    add_json,
     output,
     silence_log,
 )
@@ -103,10 +105,17 @@ def repair(directory: str, fs: FileSystem, report: Callable[[str], None]) -> boo
     except OSError as error:
         raise unusable(directory, error) from error
     failed = f", {work.failed} failed" if work.failed else ""
-    report(
+    text = (
         f"{directory}: {counted(len(store.volumes), 'volume')},"
         f" {counted(work.written, 'file')} written{failed}"
     )
+    summary = {
+        "directory": directory,
+        "volumes": len(store.volumes),
+        "written": work.written,
+        "failed": work.failed,
+    }
+    report(Line(text, summary=summary))
     return not work.failed
 
 
@@ -210,11 +219,11 @@ class _Repair:
             directory.clear_progress()
             left_out = len(before - kept)
             what = f", {counted(left_out, 'volume')} left out" if left_out else ""
-            self._done(f"{META}: written for {counted(len(kept), 'volume')}{what}")
+            self._done(META, f"written for {counted(len(kept), 'volume')}{what}")
         self._repair_purges()
         if is_damaged(directory.read_hot()):
             directory.remove_hot()
-            self._done(f"{HOT}: removed; all copies in memcached are discarded")
+            self._done(HOT, "removed; all copies in memcached are discarded")
 
     def _repair_purges(self) -> None:
         """Remove a PURGE.txt that cannot be used; META.txt no longer names it."""
@@ -225,15 +234,15 @@ class _Repair:
         what = "META.txt says that no purge was needed"
         if found.doubtful_seq:
             what = "all volumes that may have purged values were left out"
-        self._done(f"{PURGE}: not used ({found.refusal}); {what}")
+        self._done(PURGE, f"not used ({found.refusal}); {what}")
 
-    def _done(self, line: str) -> None:
+    def _done(self, name: str, what: str) -> None:
         self.written += 1
-        self._report(line)
+        self._report(Line(f"{name}: {what}", file=name, written=True, what=what))
 
     def _fail(self, name: str, why: str) -> None:
         self.failed += 1
-        self._report(f"{name}: {why}")
+        self._report(Line(f"{name}: {why}", file=name, written=False, what=why))
 
     @contextmanager
     def _excused(self, name: str) -> Iterator[None]:
@@ -282,8 +291,9 @@ class _Repair:
             raise
         wrong = f", {counted(mistakes, 'line')} wrong or missing" if mistakes else ""
         self._done(
-            f"{INDEX}/{volume.id}: rewritten, {counted(kept, 'byte')} kept,"
-            f" {counted(len(entries), 'record')} added from the volume{wrong}"
+            f"{INDEX}/{volume.id}",
+            f"rewritten, {counted(kept, 'byte')} kept,"
+            f" {counted(len(entries), 'record')} added from the volume{wrong}",
         )
 
     def _compare(self, volume: Volume) -> tuple[list[Entry], int]:
@@ -318,9 +328,14 @@ def _lines(passed: list[Matching | Entry]) -> list[Entry]:
     return lines
 
 
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_directory(parser)
+    add_json(parser)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     silence_log()
-    with output() as report:
+    with output(as_json=arguments.json) as report:
         is_complete = repair(arguments.directory, OsFileSystem(), report)
         return EXIT_OK if is_complete else EXIT_FAILED
 
@@ -333,6 +348,9 @@ if PURGE.txt is not the right one: put back the right files first, if you have t
 interrupted repair can be run again.
 {COMPLETES}
 
+With --json, a line has "file", "written" (false: it could not be) and "what". The summary
+has "directory", "volumes", and the numbers of files "written" and "failed".
+
 exit code: 0 done; 1 a file cannot be written, or DIR cannot be used
 example: volcache repair /srv/volcache/1234
 """
@@ -341,6 +359,6 @@ COMMAND: Final = Command(
     name="repair",
     text="Rewrite index files and META.txt from the volumes.",
     epilog=_EPILOG,
-    add_arguments=add_directory,
+    add_arguments=_add_arguments,
     run=_run,
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import Command
-from volcache.config import ENVIRONMENT_PREFIX, load_config
+from volcache.cli.command import Command, add_settings
+from volcache.config import ENVIRONMENT_PREFIX, load_config, load_config_again
 from volcache.errors import VolcacheError
 from volcache.logs import setup_logging
+from volcache.server.drain import block_hangups
 from volcache.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -19,30 +20,32 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger("volcache")
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config",
-        nargs="?",
-        type=Path,
-        metavar="CONFIG",
-        help="a TOML file of settings (default: none, every setting at its default)",
-    )
-
-
 def _run(arguments: argparse.Namespace) -> None:
     """
-    Serve until a signal ends it.
+    Serve until SIGTERM or SIGINT ends it; SIGHUP never does.
 
     Raises:
         VolcacheError: The start failed; nothing is left listening or locked.
     """
-    config = load_config(arguments.config, os.environ)
+    block_hangups()
+    environ = dict(os.environ)
+    options, instance = arguments.set, arguments.instance
+    config = load_config(arguments.config, environ, options=options, instance=instance)
     setup_logging(config.log_level, config.log_file, config.log_format)
     # Imported late: --help and a wrong setting need none of the server's packages.
     from volcache import wiring  # noqa: PLC0415
 
     try:
-        wiring.run(config)
+        wiring.run(
+            config,
+            partial(
+                load_config_again,
+                arguments.config,
+                environ,
+                options=options,
+                instance=instance,
+            ),
+        )
     except VolcacheError as error:
         # `main` prints it on standard error, which a reader of the file does not see.
         if config.log_file:
@@ -52,9 +55,10 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _epilog() -> str:
     """List all settings with their defaults."""
-    lines = [
-        f"settings (in CONFIG, or as {ENVIRONMENT_PREFIX}<SETTING> in the environment):"
-    ]
+    sources = (
+        f"in CONFIG, as {ENVIRONMENT_PREFIX}<SETTING> in the environment, or by --set"
+    )
+    lines = [f"settings ({sources}):"]
     rows = [(s.name, s.default_toml, s.text) for s in SETTINGS]
     names, defaults = (max(len(row[i]) for row in rows) for i in (0, 1))
     lines += [f"  {row[0]:<{names}} {row[1]:<{defaults}} {row[2]}" for row in rows]
@@ -65,6 +69,7 @@ def _epilog() -> str:
         "examples:",
         "  volcache serve conf/volcache.toml",
         f"  {ENVIRONMENT_PREFIX}PORT=8000 volcache serve",
+        "  volcache serve conf/volcache.toml --set port=8000 --set log_level=debug",
     ]
     return "\n".join(lines)
 
@@ -73,6 +78,6 @@ COMMAND: Final = Command(
     name="serve",
     text="Serve one mount point over HTTP until SIGTERM or SIGINT.",
     epilog=_epilog(),
-    add_arguments=_add_arguments,
+    add_arguments=add_settings,
     run=_run,
 )

@@ -1,186 +1,245 @@
-"""`volcache stats`: fetches the numbers of a running instance and prints them."""
+"""`volcache stats`: fetches the numbers of running instances and prints them."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 import time
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
-from volcache.cli.command import Command
+from volcache.cli.client import DEFAULT_TARGET, SECONDS_MAX
+from volcache.cli.command import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Command,
+    complain,
+    print_line,
+    seconds,
+)
+from volcache.cli.keyboard import QUIT, keyboard
 from volcache.errors import ConfigError, InstanceError
-from volcache.text import span
+from volcache.fleet.remote import Stats, each, fetch_stats, url_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
-    from http.client import HTTPConnection
+    from collections.abc import Callable, Sequence
 
-TIMEOUT_SECONDS: Final = 5.0
-RESPONSE_BYTES_MAX: Final = 64 << 20
 REFRESH_SECONDS: Final = 1.0
-_LINE_BYTES_MAX: Final = 400
 _HOME: Final = "\x1b[H"
 _TO_END_OF_LINE: Final = "\x1b[K"
 _TO_END_OF_SCREEN: Final = "\x1b[J"
+_INDENT: Final = " " * 12  # The width of a name in a report.
 
-Stats = dict[str, Any]
+Found = list[tuple[str, Stats | InstanceError]]
 
 
 def _add_stats_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the address of the instance and the output format."""
+    """Declare the addresses of the instances and the output format."""
     parser.add_argument(
-        "url",
-        nargs="?",
-        default="http://127.0.0.1:1234",
-        metavar="URL",
-        help="address of the instance (default: %(default)s)",
+        "targets",
+        nargs="*",
+        default=[DEFAULT_TARGET],
+        metavar="TARGET",
+        help="an instance: HOST:PORT, a URL, or the URL of its page /-/"
+        f" (default: {DEFAULT_TARGET})",
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--once", action="store_true", help="print one report and exit")
-    form.add_argument(
-        "--json", action="store_true", help="print all numbers once, as JSON"
+    parser.add_argument("--once", action="store_true", help="print one report and exit")
+    parser.add_argument(
+        "--json", action="store_true", help="print all numbers as JSON, once"
+    )
+    parser.add_argument(
+        "--interval",
+        type=seconds(SECONDS_MAX),
+        metavar="S",
+        help="print every S seconds, also without a terminal and with --json"
+        f" (default: {REFRESH_SECONDS:g}, with a terminal)",
     )
 
 
-def _stats(arguments: argparse.Namespace) -> None:
+def _stats(arguments: argparse.Namespace) -> int:
     """
-    Print the numbers of an instance, once or until interrupted.
+    Print the numbers of instances, once or until interrupted.
 
     Raises:
-        VolcacheError: The URL is invalid, or there is no volcache instance.
+        VolcacheError: A URL is invalid, or there is no volcache instance.
     """
+    if arguments.once and arguments.interval:
+        raise ConfigError("--once and --interval exclude each other; give one of them")
     # Imported here, so that other commands do not load it.
     from volcache.monitoring.terminal import report  # noqa: PLC0415
 
+    urls = list(dict.fromkeys(map(url_of, arguments.targets)))
+    seconds = arguments.interval or REFRESH_SECONDS
     if arguments.json:
-        print(json.dumps(fetch(arguments.url), indent=2))
-    elif arguments.once or not sys.stdout.isatty():
-        print("\n".join(report(fetch(arguments.url))))
-    else:
+        is_whole = not arguments.interval
+        return _repeat(
+            urls,
+            arguments.interval,
+            lambda found, _: _print_json(found, is_whole=is_whole),
+        )
+    if arguments.once or not sys.stdout.isatty():
+        return _repeat(
+            urls,
+            arguments.interval,
+            lambda found, before: _print_reports(found, before, report),
+        )
+    with keyboard() as wait:
         refresh(
-            arguments.url,
+            urls,
             report,
             lambda text: print(text, end="", flush=True),
-            pause=time.sleep,
+            is_over=lambda: wait(seconds) in QUIT,
+            seconds=seconds,
         )
+    return EXIT_OK
 
 
-def fetch(url: str) -> Stats:
-    """
-    Return the JSON of `/-/stats` of an instance, decoded.
-
-    Args:
-        url: Its address, such as `http://127.0.0.1:1234`.
-
-    Raises:
-        ConfigError: The URL is not one of http or https.
-        InstanceError: There is no response, or not one of a volcache instance.
-    """
-    # Imported here, so that a server does not load an HTTP client.
-    from http.client import HTTPException  # noqa: PLC0415
-
-    connection, path = connect(url, TIMEOUT_SECONDS)
-    try:
-        connection.request("GET", f"{path}/-/stats")
-        response = connection.getresponse()
-        body = response.read(RESPONSE_BYTES_MAX)
-        if response.status != HTTPStatus.OK:
-            reason = f"/-/stats is answered with {response.status}"
-            if response.status == HTTPStatus.MISDIRECTED_REQUEST:
-                reason += f": {_printable(body)}"
-            raise InstanceError(url, reason)
-        stats = json.loads(body)
-        _ = stats["store"]["keys"], stats["requests"]["total"]
-    except OSError as error:
-        raise InstanceError(url, error.strerror or str(error)) from error
-    except (HTTPException, ValueError, LookupError, TypeError) as error:
-        raise InstanceError(url, "the response is not from volcache") from error
-    else:
-        return dict(stats)
-    finally:
-        connection.close()
+def _fetched(urls: Sequence[str]) -> Found:
+    """Return the numbers of each instance, or its error; of one alone, raise it."""
+    found = list(each(urls, fetch_stats))
+    if len(found) == 1 and isinstance(found[0][1], InstanceError):
+        raise found[0][1]
+    return found
 
 
-def _printable(line: bytes) -> str:
-    """Return what an instance says about a name it does not know, on one line."""
-    text = line[:_LINE_BYTES_MAX].decode(errors="replace").strip()
-    return "".join(character for character in text if character.isprintable())
+def _repeat(
+    urls: Sequence[str],
+    interval: float | None,
+    show: Callable[[Found, dict[str, Stats]], None],
+) -> int:
+    """Show what is fetched, once or until interrupted; return the exit code."""
+    before: dict[str, Stats] = {}
+    found = _fetched(urls)
+    while True:
+        show(found, before)
+        errors = [stats for _, stats in found if isinstance(stats, InstanceError)]
+        for error in errors:
+            complain(str(error))
+        if not interval:
+            return EXIT_FAILED if errors else EXIT_OK
+        sys.stdout.flush()
+        before |= {url: s for url, s in found if not isinstance(s, InstanceError)}
+        time.sleep(interval)
+        found = list(each(urls, fetch_stats))
 
 
-def connect(url: str, timeout: float) -> tuple[HTTPConnection, str]:
-    """
-    Return a connection, not opened yet, and what paths begin with.
+def _print_json(found: Found, *, is_whole: bool) -> None:
+    """Print the numbers of one instance, or a list; in one line unless it is all."""
+    # Imported here, so that other commands do not load it.
+    from volcache.monitoring.stats_json import with_quantiles  # noqa: PLC0415
 
-    Args:
-        url: Of the instance.
-        timeout: Of each wait, seconds.
+    rows: list[Any] = []
+    for url, stats in found:
+        if isinstance(stats, InstanceError):
+            rows.append({"target": url, "error": stats.reason})
+            continue
+        try:
+            rows.append({"target": url, "stats": with_quantiles(stats)})
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InstanceError(url, "numbers are missing") from error
+    shown = rows if len(rows) > 1 else rows[0].get("stats", rows[0])
+    print_line(json.dumps(shown, indent=2 if is_whole else None))
 
-    Raises:
-        ConfigError: The URL is not one of http or https.
-    """
-    from http.client import HTTPConnection, HTTPSConnection  # noqa: PLC0415
 
-    kinds = {"http": HTTPConnection, "https": HTTPSConnection}
-    where = urlsplit(url)
-    try:
-        host, port = where.hostname, where.port
-    except ValueError:
-        host = port = None
-    if where.scheme not in kinds or not host:
-        raise ConfigError(f"{url}: not a URL such as http://127.0.0.1:1234")
-    return kinds[where.scheme](host, port, timeout=timeout), where.path.rstrip("/")
+def _print_reports(
+    found: Found,
+    before: dict[str, Stats],
+    report: Callable[[Stats, Stats | None], list[str]],
+) -> None:
+    for line in _lines(found, before, report):
+        print_line(line)
+
+
+def _lines(
+    found: Found,
+    before: dict[str, Stats],
+    report: Callable[[Stats, Stats | None], list[str]],
+) -> list[str]:
+    """Return the reports of the instances; of several, each with its URL above it."""
+    lines: list[str] = []
+    for url, stats in found:
+        if len(found) > 1:
+            lines += ([""] if lines else []) + [url]
+        if isinstance(stats, InstanceError):
+            lines.append(str(stats))
+        else:
+            lines += report(stats, before.get(url))
+    return lines
 
 
 def refresh(
-    url: str,
+    urls: Sequence[str],
     report: Callable[[Stats, Stats | None], list[str]],
     write: Callable[[str], object],
     *,
-    pause: Callable[[float], None],
+    is_over: Callable[[], bool],
+    seconds: float = REFRESH_SECONDS,
 ) -> None:
     """
-    Write the report of an instance over the last one, until interrupted.
+    Write the reports of instances over the last ones, until it is over.
 
     An instance that stops responding later is reported, and requested again.
 
     Args:
-        url: As for `fetch`.
+        urls: As for `fetch_stats`.
         report: Makes lines of the numbers and those before.
         write: Takes text with escape sequences of a terminal.
-        pause: Waits for a number of seconds.
+        is_over: Waits until the next report is due; whether there is none.
+        seconds: How long it waits, for the text about an error.
 
     Raises:
-        ConfigError, InstanceError: As `fetch`, at the first request.
+        InstanceError: As `fetch_stats`, at the first request.
     """
-    before: Stats | None = None
-    stats = fetch(url)
-    lines = report(stats, None)
+    before: dict[str, Stats] = {}
+    found = _fetched(urls)
     while True:
-        ended = [f"{line}{_TO_END_OF_LINE}\n" for line in lines]
+        lines = _lines(found, before, report)
+        if any(isinstance(stats, InstanceError) for _, stats in found):
+            lines.append(f"trying again every {seconds:g} s")
+        ended = [f"{line}{_TO_END_OF_LINE}\n" for line in _fitted(lines)]
         write("".join([_HOME, *ended, _TO_END_OF_SCREEN]))
-        pause(REFRESH_SECONDS)
-        try:
-            before, stats = stats, fetch(url)
-            lines = report(stats, before)
-        except InstanceError as error:
-            lines = [str(error), f"trying again every {span(REFRESH_SECONDS)}"]
+        if is_over():
+            return
+        before |= {url: s for url, s in found if not isinstance(s, InstanceError)}
+        found = list(each(urls, fetch_stats))
+
+
+def _fitted(lines: list[str]) -> list[str]:
+    """Return the lines as they fit the terminal: a longer one would move the others."""
+    columns, rows = shutil.get_terminal_size()
+    fitted: list[str] = []
+    for line in lines:
+        fitted += textwrap.wrap(line, columns - 1, subsequent_indent=_INDENT) or [""]
+    room = rows - 1
+    if len(fitted) <= room:
+        return fitted
+    hidden = len(fitted) - room + 1
+    return [*fitted[: room - 1], f"... {hidden} more lines"]
 
 
 _STATS_EPILOG: Final = """\
-Rates are those since the previous report; in a single report, those since the start.
-If standard output is not a terminal, a single report is printed.
+With a terminal, the report is written over until "q" or Ctrl-C. Otherwise, and with --once,
+it is printed once. Rates are those since the previous report; in the first one, those since
+the start. Percentiles (p50, p99) are right within a factor of two.
 
+--json prints everything that /-/stats has, of one instance as an object, of several as a
+list of {"target": URL, "stats": {...}} or {"target": URL, "error": "..."}. Sizes are in
+bytes, times in seconds. Durations have "count", "mean", "p50", "p90", "p99", "p999" and
+"max" (the upper end of the last bucket); all but "count" are null if there were none. With
+--interval, each is one line.
+
+exit code: 0 done, also by "q"; 1 an instance did not answer; 2 a wrong argument; 130 Ctrl-C
 examples:
   volcache stats
+  volcache stats 10.0.0.7:1234 10.0.0.8:1234 --once
   volcache stats http://10.0.0.7:1234 --json
 """
 
 COMMAND: Final = Command(
     name="stats",
-    text="Show the numbers of a running instance, every second until Ctrl-C.",
+    text="Show the numbers of running instances, every second until q or Ctrl-C.",
     epilog=_STATS_EPILOG,
     add_arguments=_add_stats_arguments,
     run=_stats,

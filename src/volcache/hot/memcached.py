@@ -6,6 +6,11 @@ includes the version of its key (`versions.py`): after a put or a delete no call
 the old id, so a lost or late call cannot bring an old value back. Each item begins with
 its own id, so that an item returned for another lookup is rejected. Connections, time-outs
 and back-off are in `servers.py`.
+
+Threads: all methods may be called by any thread. A copy is stored under the id that its key
+had when it was registered as promoted. A put in another thread, at whatever time, either
+was over before the copy was compared with the store, and then the copy is not stored; or
+it finds the key registered, and then that id is never looked up again.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from volcache.hot.tier import HotStats
 from volcache.hot.versions import ID_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from volcache.hot.servers import Server
     from volcache.hot.versions import KeyVersions
@@ -59,15 +64,15 @@ class MemcachedTier:
         """Whether each server is up, by its address."""
         return self._servers.up
 
-    def _locate(self, key: bytes) -> tuple[Server, bytes, bytes]:
-        """Return the server of a key, its item's id, and the id as memcached's key."""
-        item_id = self._versions.item_id(key)
+    def _locate(self, item_id: bytes) -> tuple[Server, bytes]:
+        """Return the server of an item, and its id as memcached's key."""
         name = _PREFIX + item_id.hex().encode()
-        return self._servers.of(name), item_id, name
+        return self._servers.of(name), name
 
     def get(self, key: bytes) -> bytes | None:
         """Return the copy of a key; None if there is none or its server is down."""
-        server, item_id, name = self._locate(key)
+        item_id = self._versions.item_id(key)
+        server, name = self._locate(item_id)
         if not server.is_up:
             return None
         self.stats.gets += 1
@@ -86,13 +91,22 @@ class MemcachedTier:
             return None
         return item[ID_BYTES:]
 
-    def promote(self, key: bytes, copy: bytes, expires_ms: int) -> bool:
+    def promote(
+        self,
+        key: bytes,
+        copy: bytes,
+        expires_ms: int,
+        is_current: Callable[[], bool] = lambda: True,
+    ) -> bool:
         """Store a copy; see `HotTier.promote`."""
-        if len(copy) > self._item_size_max or not self._locate(key)[0].is_up:
+        server, _ = self._locate(self._versions.item_id(key))
+        if len(copy) > self._item_size_max or not server.is_up:
             return False
-        self._versions.record_promotion(key)
-        # Recording it may have started a new epoch, so the id is computed again.
-        server, item_id, name = self._locate(key)
+        item_id = self._versions.record_promotion(key)
+        if not is_current():
+            self._versions.invalidate(key)
+            return False
+        server, name = self._locate(item_id)
         expire = min(_EXPIRE_MAX, -(-expires_ms // 1000))
         try:
             is_stored = server.set(name, item_id + copy, expire)
@@ -104,10 +118,11 @@ class MemcachedTier:
         self.stats.promotions += is_stored
         return is_stored
 
-    def invalidate(self, key: bytes) -> None:
+    def invalidate(self, key: bytes) -> bool:
         """Make every copy of a key unreachable; see `HotTier.invalidate`."""
-        self._versions.invalidate(key)
-        self.stats.invalidations += 1
+        was_promoted = self._versions.invalidate(key)
+        self.stats.invalidations += was_promoted
+        return was_promoted
 
     def flush(self) -> None:
         """Make every copy unreachable; see `HotTier.flush`."""

@@ -3,10 +3,14 @@ Promotion: a key is hot when it is read from disk `count` times within `duration
 
 The counters are bounded in number: when there are too many, the key read least recently is
 forgotten. They are bounded in age: a read older than `duration_ms` does not count.
+
+Any thread may call the methods; a lock, inside of which nothing is waited for, keeps the
+counters together.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -41,9 +45,14 @@ class MissCounters:
         self._counters_max = counters_max
         # The times of the earlier reads of each key; the key read least recently first.
         self._reads: dict[bytes, tuple[int, ...]] = {}
+        self._lock = threading.Lock()
 
     def is_hot_now(self, key: bytes) -> bool:
         """Count one read; return whether this read makes the key hot."""
+        with self._lock:
+            return self._count(key)
+
+    def _count(self, key: bytes) -> bool:
         now = self._clock()
         needed = self._earlier_reads
         reads = self._reads.pop(key, ())
@@ -58,7 +67,8 @@ class MissCounters:
 
     def clear(self) -> None:
         """Forget all counts, in constant time."""
-        self._reads = {}
+        with self._lock:
+            self._reads = {}
 
     def __len__(self) -> int:
         """Return the number of keys being counted."""

@@ -1,7 +1,7 @@
 """
 memcached servers: connections, time-outs, back-off. The only import of pymemcache.
 
-The thread that answers requests calls a server only while it is up, and a call takes no
+A thread that answers requests calls a server only while it is up, and a call takes no
 longer than the time-out. The first failure marks the server down. From then on it is
 bypassed, and another thread reconnects: after half a second, then after 1, 2, 4 up to 30
 seconds. So only that thread ever resolves a name, connects, or waits for a server that
@@ -9,6 +9,12 @@ hangs.
 
 pymemcache's own time-out restarts with each socket call, and a server that sends one byte
 at a time could extend it without end. `_DeadlineSocket` bounds the calls together.
+
+Threads: a client of pymemcache serves one thread at a time, so each server has a lock, held
+for a call. A thread waits for it no longer than the time-out: together with its own call,
+for two time-outs at most, and only if the call of another thread took almost one. Whoever
+holds this lock waits for no other one; a thread that holds the lock of the store may wait
+for this one.
 
 This module does not interpret the items.
 """
@@ -43,7 +49,7 @@ _STABLE_SECONDS: Final = 60.0
 
 
 class ServerDownError(Exception):
-    """The server is down, or this call took it down; `kind` is the kind of failure."""
+    """The server does not answer this call; `kind` is the kind of failure."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -125,6 +131,7 @@ class Server:
         self._wake = wake
         self._timeout = timeout
         self._stats = stats
+        self._lock = threading.Lock()  # held by a call, and to change what follows
         self._connection: tuple[Client, _DeadlineSockets] | None = None
         self._delay = _PROBE_SECONDS_MIN
         self._probe_at = 0.0  # by time.monotonic()
@@ -170,6 +177,15 @@ class Server:
         return is_stored
 
     def _call(self, command: Callable[[Client], Any]) -> Any:  # noqa: ANN401
+        if not self._lock.acquire(timeout=self._timeout):
+            self._stats.failures["timeout"] += 1
+            raise ServerDownError("timeout")  # It stays up: that call will end.
+        try:
+            return self._call_alone(command)
+        finally:
+            self._lock.release()
+
+    def _call_alone(self, command: Callable[[Client], Any]) -> Any:  # noqa: ANN401
         connection = self._connection
         if connection is None:
             raise ServerDownError("down")
@@ -196,7 +212,6 @@ class Server:
             self._take_down(kind)
             raise ServerDownError(kind) from error
         finally:
-            # `probe` does not come here, so only one thread counts.
             self._stats.calls.observe(started_ns, time.perf_counter_ns() - started_ns)
 
     def _reconnect(self) -> None:
@@ -223,8 +238,9 @@ class Server:
 
     def probe(self) -> None:
         """Connect if the server is down and its delay is over; may block."""
-        if self._connection is not None or time.monotonic() < self._probe_at:
-            return
+        with self._lock:  # A call that takes the server down sets the delay, too.
+            if self._connection is not None or time.monotonic() < self._probe_at:
+                return
         sockets = _DeadlineSockets(self._timeout)
         client = Client(
             _socket_address(self.address),
@@ -239,19 +255,22 @@ class Server:
             client.version()
         except Exception as error:  # noqa: BLE001 - As above.
             client.close()
-            self._take_down(_kind_of(error))
-            self._delay = self._next_delay()
+            with self._lock:
+                self._take_down(_kind_of(error))
+                self._delay = self._next_delay()
             return
-        self._up_since = time.monotonic()
-        self._connection = (client, sockets)
-        if self._is_logged_down:
-            self._is_logged_down = False
-            self._stats.states += 1
-            _logger.warning("hot.up server=%s", self.address)
+        with self._lock:
+            self._up_since = time.monotonic()
+            self._connection = (client, sockets)
+            if self._is_logged_down:
+                self._is_logged_down = False
+                self._stats.states += 1
+                _logger.warning("hot.up server=%s", self.address)
 
     def close(self) -> None:
         """Close the connection."""
-        connection, self._connection = self._connection, None
+        with self._lock:
+            connection, self._connection = self._connection, None
         if connection is not None:
             connection[0].close()
 

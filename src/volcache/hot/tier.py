@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from volcache.histogram import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(slots=True)
@@ -26,7 +29,11 @@ class HotStats:
 
 
 class HotTier(Protocol):
-    """Volatile copies of records, faster to read than the disk."""
+    """
+    Volatile copies of records, faster to read than the disk.
+
+    All methods may be called by any thread.
+    """
 
     stats: HotStats
 
@@ -45,7 +52,13 @@ class HotTier(Protocol):
     def get(self, key: bytes) -> bytes | None:
         """Return the copy of a key; None if there is none or its server is down."""
 
-    def promote(self, key: bytes, copy: bytes, expires_ms: int) -> bool:
+    def promote(
+        self,
+        key: bytes,
+        copy: bytes,
+        expires_ms: int,
+        is_current: Callable[[], bool],
+    ) -> bool:
         """
         Store a copy.
 
@@ -53,13 +66,23 @@ class HotTier(Protocol):
             key: Of the record.
             copy: The record as it is on the disk.
             expires_ms: Milliseconds since the epoch; 0 = never.
+            is_current: Returns whether the copy is still that of the record. Called when
+                `may_hold` is true for the key and before the copy can be read: a change
+                of the record that it does not see yet will invalidate the copy.
 
         Returns:
             Whether it was stored.
         """
 
-    def invalidate(self, key: bytes) -> None:
-        """Make every copy of a key that was stored so far unreachable, without a call."""
+    def invalidate(self, key: bytes) -> bool:
+        """
+        Make every copy of a key that was stored so far unreachable, without a call.
+
+        That includes copies that another thread is storing.
+
+        Returns:
+            Whether there may have been one.
+        """
 
     def flush(self) -> None:
         """Make every copy that was stored so far unreachable, without a call."""
@@ -87,12 +110,19 @@ class NoHotTier:
         """Return None."""
         return None
 
-    def promote(self, key: bytes, copy: bytes, expires_ms: int) -> bool:  # noqa: ARG002
+    def promote(
+        self,
+        key: bytes,  # noqa: ARG002
+        copy: bytes,  # noqa: ARG002
+        expires_ms: int,  # noqa: ARG002
+        is_current: Callable[[], bool],  # noqa: ARG002
+    ) -> bool:
         """Return False: nothing is stored."""
         return False
 
-    def invalidate(self, key: bytes) -> None:
-        """Do nothing."""
+    def invalidate(self, key: bytes) -> bool:  # noqa: ARG002
+        """Return False: there was no copy."""
+        return False
 
     def flush(self) -> None:
         """Do nothing."""

@@ -20,12 +20,17 @@ docs/FORMAT.md::
 
 A line has half of the key's digest. The checksum is a CRC-32C of all bytes before the
 word; nothing follows it.
+
+Threads: all methods may be called by any thread. What changes the versions holds a lock,
+inside of which nothing else is waited for. Epoch and versions are one tuple, which is
+replaced as a whole, so that no reader sees the versions of another epoch.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
+import threading
 from hashlib import blake2b
 from typing import Final
 
@@ -65,23 +70,29 @@ class KeyVersions:
             snapshot: What `encode` returned at the last stop; empty: nothing.
             binding: The one that the snapshot must have.
         """
-        self._epoch = b""
-        # By half of the key's digest: twice the version, plus 1 while the key is promoted.
-        self._versions: dict[bytes, int] = {}
+        self._lock = threading.Lock()
+        # The epoch, and by half of the key's digest: twice the version, plus 1 while the
+        # key is promoted.
+        self._state: tuple[bytes, dict[bytes, int]] = (b"", {})
         if not self._resume(snapshot, binding):
             self.begin_epoch()
 
     def begin_epoch(self) -> None:
         """Make every item unreachable, in constant time."""
-        self._epoch = secrets.token_bytes(_EPOCH_BYTES)
-        self._versions = {}
+        with self._lock:
+            self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self._state = (secrets.token_bytes(_EPOCH_BYTES), {})
 
     def encode(self, binding: str) -> bytes:
         """Return the snapshot for a binding."""
-        lines = [
-            f"{_first_line(binding)}epoch {self._epoch.hex()}\n",
-            *(f"{half.hex()} {version}\n" for half, version in self._versions.items()),
-        ]
+        with self._lock:
+            epoch, versions = self._state
+            lines = [
+                f"{_first_line(binding)}epoch {epoch.hex()}\n",
+                *(f"{half.hex()} {version}\n" for half, version in versions.items()),
+            ]
         text = "".join(lines).encode()
         return text + b"checksum %08x\n" % crc32c(text)
 
@@ -99,41 +110,67 @@ class KeyVersions:
             at = line.end()
         if at != len(text):
             return False
-        self._epoch = bytes.fromhex(epoch[1].decode())
-        self._versions = versions
+        self._state = (bytes.fromhex(epoch[1].decode()), versions)
         return True
 
     def item_id(self, key: bytes) -> bytes:
-        """Return the id of a key's item at its present version: `ID_BYTES` bytes."""
-        digest = self._digest(key)
-        version = self._versions.get(digest[:_HALF_BYTES], 0) >> 1
-        if not version:
-            return digest
-        salt = version.to_bytes(_SALT_BYTES, "little")
-        return blake2b(key, digest_size=ID_BYTES, key=self._epoch, salt=salt).digest()
+        """
+        Return the id of a key's item at its present version: `ID_BYTES` bytes.
 
-    def _digest(self, key: bytes) -> bytes:
-        return blake2b(key, digest_size=ID_BYTES, key=self._epoch).digest()
+        While the key is not promoted, no item has this id.
+        """
+        epoch, versions = self._state
+        digest = _digest(key, epoch)
+        version = versions.get(digest[:_HALF_BYTES], 0)
+        return _id_of(key, epoch, digest, version >> 1)
 
     def may_hold(self, key: bytes) -> bool:
         """Return whether the key is promoted at its present version."""
-        if not self._versions:
+        epoch, versions = self._state
+        if not versions:
             return False
-        return bool(self._versions.get(self._digest(key)[:_HALF_BYTES], 0) & 1)
+        return bool(versions.get(_digest(key, epoch)[:_HALF_BYTES], 0) & 1)
 
-    def record_promotion(self, key: bytes) -> None:
-        """Record that a key is promoted; to be called before its item is sent."""
-        if len(self._versions) >= KEYS_MAX:
-            self.begin_epoch()
-        half = self._digest(key)[:_HALF_BYTES]
-        self._versions[half] = self._versions.get(half, 0) | 1
+    def record_promotion(self, key: bytes) -> bytes:
+        """
+        Record that a key is promoted; to be called before its item is sent.
 
-    def invalidate(self, key: bytes) -> None:
-        """Increase the version of a promoted key."""
-        half = self._digest(key)[:_HALF_BYTES]
-        version = self._versions.get(half, 0)
-        if version & 1:
-            self._versions[half] = version + 1
+        Returns:
+            The id of the item. If the key is invalidated from now on, also before the
+            item is sent, no call looks up this id again.
+        """
+        with self._lock:
+            if len(self._state[1]) >= KEYS_MAX:
+                self._begin_epoch()
+            epoch, versions = self._state
+            digest = _digest(key, epoch)
+            half = digest[:_HALF_BYTES]
+            version = versions.get(half, 0) | 1
+            versions[half] = version
+        return _id_of(key, epoch, digest, version >> 1)
+
+    def invalidate(self, key: bytes) -> bool:
+        """Increase the version of a promoted key; return whether it was promoted."""
+        with self._lock:
+            epoch, versions = self._state
+            half = _digest(key, epoch)[:_HALF_BYTES]
+            version = versions.get(half, 0)
+            if not version & 1:
+                return False
+            versions[half] = version + 1
+            return True
+
+
+def _digest(key: bytes, epoch: bytes) -> bytes:
+    return blake2b(key, digest_size=ID_BYTES, key=epoch).digest()
+
+
+def _id_of(key: bytes, epoch: bytes, digest: bytes, version: int) -> bytes:
+    """Return the id of a key's item at a version; `digest` is that of the key."""
+    if not version:
+        return digest
+    salt = version.to_bytes(_SALT_BYTES, "little")
+    return blake2b(key, digest_size=ID_BYTES, key=epoch, salt=salt).digest()
 
 
 def _first_line(binding: str) -> str:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from volcache.histogram import NS_PER_SECOND
-from volcache.http.responses import MISS, format_date
+from volcache.http.responses import MISS
+from volcache.log_writer import LineTime
 from volcache.text import escape_header, escape_path
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 _PATH_LENGTH_MAX: Final = 4096  # Characters of a line.
 _FIELD_LENGTH_MAX: Final = 200
-_NS_PER_MS: Final = 1_000_000
 _SHOWN: Final = ("HTTP_REFERER", "HTTP_USER_AGENT", "HTTP_X_FORWARDED_FOR")
 
 
@@ -60,8 +60,7 @@ class AccessLog:
         self._format = self._as_json if as_json else self._as_text
         self._clock = clock
         self._timer = timer
-        self._second = -1
-        self._text_time = self._json_time = ""
+        self._time = LineTime()
         self._now_ns = 0  # of the line, if it is not now
 
     def __call__(
@@ -132,10 +131,9 @@ class AccessLog:
         ns: int,
     ) -> str:
         """Return a line in nginx's format `main`, with three fields more."""
-        self._update_time()
         cache, position = _cache_and_position(headers)
         return (
-            f"{_word(environ, 'REMOTE_ADDR')} - - [{self._text_time}]"
+            f"{_word(environ, 'REMOTE_ADDR')} - - [{self._time.text(self._now())}]"
             f' "{_word(environ, "REQUEST_METHOD")} {_uri(environ)}'
             f' {_word(environ, "SERVER_PROTOCOL")}"'
             f' {status[:3]} {size} "{_field(environ, "HTTP_REFERER")}"'
@@ -154,11 +152,10 @@ class AccessLog:
         ns: int,
     ) -> str:
         """Return a JSON object; absent fields are null."""
-        now_ns = self._update_time()
         cache, position = _cache_and_position(headers)
         return json.dumps(
             {
-                "time": f"{self._json_time}.{now_ns // _NS_PER_MS % 1000:03}Z",
+                "time": self._time.json(self._now()),
                 "remote": _word(environ, "REMOTE_ADDR"),
                 "method": _word(environ, "REQUEST_METHOD"),
                 "uri": _uri(environ),
@@ -174,17 +171,8 @@ class AccessLog:
             }
         )
 
-    def _update_time(self) -> int:
-        """Return the time; the texts for it are formatted once per second."""
-        now_ns = self._now_ns or self._clock()
-        second = now_ns // NS_PER_SECOND
-        if second != self._second:
-            # "Sat, 21 Nov 2026 09:00:00 GMT": month names independent of the locale.
-            _, day, month, year, clock, _ = format_date(second).split()
-            self._text_time = f"{day}/{month}/{year}:{clock} +0000"
-            self._json_time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-            self._second = second
-        return now_ns
+    def _now(self) -> int:
+        return self._now_ns or self._clock()
 
 
 def _environ_of(head: bytes) -> WSGIEnvironment:

@@ -1,9 +1,9 @@
 """
-The paths under `/-/`: health, readiness, statistics, metrics, the page, flush and purge.
+The paths under `/-/`: health, readiness, statistics, metrics, the page, and actions.
 
-They are never keys. Reading is open to everyone who can reach the port. Flush and purge
-need the operator's token, and are off if no token is set. Wrong tokens are counted,
-logged, and limited for each client address.
+They are never keys. Reading is open to everyone who can reach the port. The actions flush,
+purge and reload need the operator's token, and are off if no token is set. Wrong tokens are
+counted, logged, and limited for each client address.
 
 A page of another site can let its name point to the address of an instance (DNS rebinding):
 for the browser, the instance is then part of that site. So requests are answered under
@@ -19,13 +19,17 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
 from importlib.resources import files
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
 
-from volcache.http.auth import GuessLimit, Refusals, Token, bearer_token
+from volcache.errors import ConfigError
+from volcache.http.auth import bearer_token, refuse
+from volcache.http.compression import BYTES_MIN, accepts_gzip, compress
 from volcache.http.purge import PURGE_PATH, purge
 from volcache.http.responses import OK, empty_response, text_response
 from volcache.keys import RESERVED_PREFIX
@@ -34,9 +38,10 @@ from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Readiness
 from volcache.monitoring.stats_json import encode_stats
 from volcache.text import escape_header
+from volcache.tokens import GuessLimit, Refusals, Token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
     from wsgiref.types import WSGIEnvironment
 
     from volcache.cache import Cache
@@ -66,6 +71,8 @@ class Admin:
         refusals: Refusals | None = None,
         limit: GuessLimit | None = None,
         key_size: int = 1024,
+        metrics_volumes: bool = False,
+        reload: Callable[[], str] | None = None,
     ) -> None:
         """
         Serve the paths of one instance.
@@ -79,19 +86,22 @@ class Admin:
             refusals: Counts and logs requests without the token.
             limit: Of wrong tokens.
             key_size: The longest key that is accepted.
+            metrics_volumes: Show the metrics of each volume to Prometheus.
+            reload: Reads the settings again, and returns a line or raises `ConfigError`;
+                by default there is no such path.
         """
         self._cache = cache
-        self._token = Token(token)
-        self._hosts = {"localhost", *(_folded(host) for host in hosts)}
-        self._refusals = refusals or Refusals(
-            status.requests if status else RequestStats()
-        )
+        self.set_access(token, hosts)
+        stats = status.requests if status else RequestStats()
+        self._refusals = refusals or Refusals(stats.refused)
         self._limit = limit or GuessLimit()
         # What the token is needed for, by path: called if it is right.
         self._actions: dict[str, Callable[[WSGIEnvironment], Response]] = {
             "/-/flush": lambda _environ: self._flush(),
             PURGE_PATH: lambda environ: purge(cache, environ, key_size),
         }
+        if reload is not None:
+            self._actions["/-/reload"] = lambda _environ: _reload(reload)
         self._readiness = status.readiness if status else Readiness(cache.is_ready)
         self._readers: dict[str, Callable[[WSGIEnvironment], Response]] = {
             "/-/": lambda _environ: page_response(),
@@ -99,13 +109,18 @@ class Admin:
             "/-/ready": lambda _environ: self._ready(),
         }
         if status:
-            metrics = Metrics(status.snapshot)
-            self._readers["/-/stats"] = lambda _environ: _data_response(
-                "application/json; charset=utf-8", encode_stats(status.snapshot())
-            )
+            metrics = Metrics(partial(status.snapshot, volumes=metrics_volumes))
+            self._readers["/-/stats"] = partial(_stats, status)
             self._readers["/-/metrics"] = lambda environ: _data_response(
-                *metrics.render(environ.get("HTTP_ACCEPT", "")), ("Vary", "Accept")
+                environ,
+                *metrics.render(environ.get("HTTP_ACCEPT", "")),
+                vary="Accept, Accept-Encoding",
             )
+
+    def set_access(self, token: str, hosts: Sequence[str]) -> None:
+        """Take over another token and other names from now on."""
+        self._token = Token(token)
+        self._hosts = {"localhost", *(_folded(host) for host in hosts)}
 
     def respond(self, method: str, path: str, environ: WSGIEnvironment) -> Response:
         """Return the response to one request; that to a HEAD has the body of a GET."""
@@ -115,7 +130,7 @@ class Admin:
 
     def _answer(self, method: str, path: str, environ: WSGIEnvironment) -> Response:
         host: str = environ.get("HTTP_HOST", "")
-        if path not in _OPEN and host and not self._is_known(host):
+        if path not in _OPEN and host and not is_own_host(host, self._hosts):
             return text_response(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 f'the host name "{escape_header(host, _SHOWN_MAX)}" is not in the setting'
@@ -140,18 +155,6 @@ class Admin:
                 HTTPStatus.NOT_FOUND, f"no such path; the paths are {known}"
             )
         return reader(environ)
-
-    def _is_known(self, host: str) -> bool:
-        """Return whether a Host names this instance for certain, not another site."""
-        match = _HOST.fullmatch(host)
-        if match is None:
-            return False
-        name = match[1]
-        try:
-            ip_address(name[1:-1] if name.startswith("[") else name)
-        except ValueError:
-            return _folded(name) in self._hosts
-        return True
 
     def _act(
         self,
@@ -182,7 +185,7 @@ class Admin:
         address: str = environ.get("REMOTE_ADDR", "")
         seconds = 0 if given is None else self._limit.seconds_left(address)
         if seconds:
-            self._refusals.add("admin", "limited", environ)
+            refuse(self._refusals, "admin", "limited", environ)
             return text_response(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"too many wrong tokens from this address; try again in {seconds} s",
@@ -192,7 +195,8 @@ class Admin:
             return None
         if given is not None:
             self._limit.add(address)
-        self._refusals.add("admin", "missing" if given is None else "wrong", environ)
+        reason = "missing" if given is None else "wrong"
+        refuse(self._refusals, "admin", reason, environ)
         return text_response(
             HTTPStatus.UNAUTHORIZED,
             f"{name} needs the header Authorization: Bearer <admin_token>",
@@ -210,56 +214,107 @@ class Admin:
         return text_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {problem}")
 
 
+def _stats(status: Monitor, environ: WSGIEnvironment) -> Response:
+    """Return the statistics; without the list of volumes for the query `volumes=0`."""
+    query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+    wanted = query.get("volumes", ["1"])
+    if wanted not in (["0"], ["1"]):
+        return text_response(
+            HTTPStatus.BAD_REQUEST,
+            "bad value of the parameter volumes; allowed are 0, without the list of"
+            " volumes, and 1, with it",
+        )
+    snapshot = status.snapshot(volumes=wanted == ["1"])
+    return _data_response(
+        environ,
+        "application/json; charset=utf-8",
+        encode_stats(snapshot),
+        vary="Accept-Encoding",
+    )
+
+
+def is_own_host(host: str, names: Container[str]) -> bool:
+    """
+    Return whether a Host names this server for certain, not another site.
+
+    Args:
+        host: The header, with or without a port.
+        names: Allowed besides addresses: names in lower case.
+    """
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match[1]
+    try:
+        ip_address(name[1:-1] if name.startswith("[") else name)
+    except ValueError:
+        return _folded(name) in names
+    return True
+
+
+def _reload(reload: Callable[[], str]) -> Response:
+    try:
+        return text_response(HTTPStatus.OK, reload())
+    except ConfigError as error:
+        return text_response(HTTPStatus.CONFLICT, f"nothing has changed: {error}")
+
+
 def _folded(host: str) -> str:
     """Return a host name in the form in which names are compared."""
     return host.lower().removesuffix(".")
 
 
 def _data_response(
-    content_type: str, body: bytes, *headers: tuple[str, str]
+    environ: WSGIEnvironment, content_type: str, body: bytes, *, vary: str
 ) -> Response:
-    """Return a 200 that must not be cached."""
-    return (
-        OK,
-        [
-            ("Content-Type", content_type),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-            *headers,
-        ],
-        [body],
-        "",
-    )
+    """Return a 200 that must not be cached, compressed if the client accepts it."""
+    headers = [
+        ("Content-Type", content_type),
+        ("Cache-Control", "no-store"),
+        ("Vary", vary),
+    ]
+    accepted = environ.get("HTTP_ACCEPT_ENCODING", "")
+    if len(body) >= BYTES_MIN and accepts_gzip(accepted):
+        body = compress(body)
+        headers.append(("Content-Encoding", "gzip"))
+    headers.append(("Content-Length", str(len(body))))
+    return OK, headers, [body], ""
 
 
 _PAGE: Final = files("volcache.http").joinpath("page.html").read_bytes()
 
 
-def _digests(tag: bytes) -> str:
-    """Return the digests of the elements with a tag, as a policy lists them."""
-    texts: list[bytes] = re.findall(rb"<%b>(.*?)</%b>" % (tag, tag), _PAGE, re.DOTALL)
-    return " ".join(f"'sha256-{b64encode(sha256(t).digest()).decode()}'" for t in texts)
+def policy_of(page: bytes) -> str:
+    """Return the Content-Security-Policy of a page: its own style and script only."""
+
+    def digests(tag: bytes) -> str:
+        texts: list[bytes] = re.findall(
+            rb"<%b>(.*?)</%b>" % (tag, tag), page, re.DOTALL
+        )
+        made = [b64encode(sha256(text).digest()).decode() for text in texts]
+        return " ".join(f"'sha256-{digest}'" for digest in made)
+
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {digests(b'script')}",
+            f"style-src {digests(b'style')}",
+            "connect-src 'self'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        ]
+    )
 
 
-_POLICY: Final = "; ".join(
-    [
-        "default-src 'none'",
-        f"script-src {_digests(b'script')}",
-        f"style-src {_digests(b'style')}",
-        "connect-src 'self'",
-        "img-src data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    ]
-)
 _PAGE_HEADERS: Final = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Length", str(len(_PAGE))),
     ("Cache-Control", "no-cache"),
-    ("Content-Security-Policy", _POLICY),
+    ("Content-Security-Policy", policy_of(_PAGE)),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
 )

@@ -5,7 +5,8 @@ Each method has a handler that returns a `Response`; an error it raises becomes 
 by the table in `responses.py`. `App.__call__` is the one place that catches errors, adds
 Date, sends the response, counts the request and logs it if it was slow. No exception
 leaves it: on any exception bjoern closes the connection, and SystemExit or
-KeyboardInterrupt would end the process. Runs in bjoern's only thread.
+KeyboardInterrupt would end the process. Runs in bjoern's only thread; other threads may use
+the cache, so that a conditional change is decided and made within `Cache.exclusive`.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
     from volcache.cache import Cache
     from volcache.http.responses import Response
+    from volcache.store import Record
 
     # Takes the request and its path.
     _Handler = Callable[[WSGIEnvironment, str], Response]
@@ -155,6 +157,11 @@ class App:
         if took_ns > self.slow_ns:
             self.log_slow(method, path, status, started_ns, took_ns)
         return body
+
+    def set_slow(self, seconds: float) -> None:
+        """Log requests that take longer from now on; 0 = none."""
+        self._slow_log.set_threshold(seconds)
+        self.slow_ns = self._slow_log.threshold_ns
 
     def send(
         self, method: str, response: Response, start_response: StartResponse
@@ -278,27 +285,35 @@ class App:
         expires_ms = self._ttl.expires_ms(environ, self._clock() // _NS_PER_MS)
         if expires_ms:
             expires_ms = self.cache.expiry_of(expires_ms)
+
+        def put() -> Record:
+            return self.cache.put(
+                key,
+                value,
+                content_type=content_type,
+                content_encoding=content_encoding,
+                cache_control=cache_control,
+                expires_ms=expires_ms,
+            )
+
         if is_conditional(environ):
-            # Requests are handled one at a time, so nothing changes before the put.
-            require_change_allowed(environ, self.cache.stat(key))
-        record = self.cache.put(
-            key,
-            value,
-            content_type=content_type,
-            content_encoding=content_encoding,
-            cache_control=cache_control,
-            expires_ms=expires_ms,
-        )
+            with self.cache.exclusive():
+                require_change_allowed(environ, self.cache.stat(key))
+                record = put()
+        else:
+            record = put()
         self.stats.bytes_in += len(value)
         return stored_response(record)
 
     def _delete(self, environ: WSGIEnvironment, path: str) -> Response:
         key = parse_key(path, self.limits.key_size)
-        if is_conditional(environ):
+        if not is_conditional(environ):
+            return empty_response() if self.cache.delete(key) else miss_response()
+        with self.cache.exclusive():
             record = self.cache.stat(key)
             if record is not None:  # An absent key is a miss whatever the condition.
                 require_change_allowed(environ, record)
-        return empty_response() if self.cache.delete(key) else miss_response()
+            return empty_response() if self.cache.delete(key) else miss_response()
 
     def _options(self, _environ: WSGIEnvironment, _path: str) -> Response:
         return empty_response(ALLOW)

@@ -34,7 +34,7 @@ _EXPOSED: Final = (
     "Access-Control-Expose-Headers",
     (
         "Accept-Ranges, Content-Encoding, Content-Length, Content-Range, Date, ETag,"
-        " Retry-After, WWW-Authenticate, X-Cache, X-Position"
+        " Retry-After, WWW-Authenticate, X-Cache, X-Flags, X-Position"
     ),
 )
 _PREFLIGHT: Final = (

@@ -55,6 +55,7 @@ ERROR_STATUS: Final[Mapping[type[BaseException], HTTPStatus]] = {
     errors.DiskFullError: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.MountPointError: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.StoreIOError: HTTPStatus.INSUFFICIENT_STORAGE,
+    errors.ReadOnlyError: HTTPStatus.INSUFFICIENT_STORAGE,
     OSError: HTTPStatus.INSUFFICIENT_STORAGE,
     # These end the start or are handled inside the store; no request should end so.
     errors.StoreError: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -63,6 +64,7 @@ ERROR_STATUS: Final[Mapping[type[BaseException], HTTPStatus]] = {
     errors.FormatVersionError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.MismatchedFilesError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.UnreadableVolumeError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.DiskTooSmallError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.StoreLockedError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
@@ -234,7 +236,7 @@ class ValueHeaders:
             cache_control,
             stored_us,
             expires_ms,
-            _flags,
+            flags,
             volume,
             offset,
             size,
@@ -264,6 +266,8 @@ class ValueHeaders:
             headers.append(self._cache_control(expires_ms, cache_control))
         else:
             headers.append(_NO_LIFETIME)
+        if flags:
+            headers.append(("X-Flags", str(flags)))
         return headers
 
     def _cache_control(self, expires_ms: int, directives: bytes) -> tuple[str, str]:

@@ -12,13 +12,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from volcache.histogram import NS_PER_SECOND
+from volcache.logs import SLOW_LINES_PER_SECOND_MAX, LineLimit
 from volcache.text import escape_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _logger: Final = logging.getLogger(__name__)
-LINES_PER_SECOND_MAX: Final = 10
+LINES_PER_SECOND_MAX: Final = SLOW_LINES_PER_SECOND_MAX
 _KEY_LENGTH_MAX: Final = 1000  # characters of a line
 _NEVER_NS: Final = 1 << 63
 
@@ -36,11 +37,12 @@ class SlowLog:
             seconds: Requests that take longer are to be logged; 0 = none.
             clock: Seconds, monotonic.
         """
+        self.set_threshold(seconds)
+        self._limit = LineLimit(LINES_PER_SECOND_MAX, clock)
+
+    def set_threshold(self, seconds: float) -> None:
+        """Log requests that take longer from now on; 0 = none."""
         self.threshold_ns = round(seconds * NS_PER_SECOND) or _NEVER_NS
-        self._clock = clock
-        self._second = 0
-        self._lines = 0
-        self._left_out = 0
 
     def log(
         self,
@@ -62,14 +64,9 @@ class SlowLog:
             disk_ns: The part of it spent waiting for the disk.
             memcached_ns: The part of it spent waiting for memcached.
         """
-        second = int(self._clock())
-        if second != self._second:
-            self._second, self._lines = second, 0
-        if self._lines >= LINES_PER_SECOND_MAX:
-            self._left_out += 1
+        left_out = self._limit.left_out()
+        if left_out is None:
             return
-        self._lines += 1
-        left_out, self._left_out = self._left_out, 0
         _logger.warning(
             "request.slow method=%s key=%s status=%d seconds=%.6f memcached=%.6f"
             " disk=%.6f rest=%.6f left_out=%d",

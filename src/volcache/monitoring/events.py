@@ -30,7 +30,9 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "recovery.started": Event("The store is being opened."),
     "recovery.completed": Event(
-        "The store is open. `keys`: keys that can be read; `entries`: read from index"
+        "The store is open. `volumes`: that the disk has room for, of `volume_num`, which"
+        ' is determined with `volume_num = "auto"`; `disk_free`: bytes of the file system;'
+        " `keys`: keys that can be read; `entries`: read from index"
         " files; `scanned`: records found by reading volumes; `torn`: incomplete records"
         " at the end of a volume, normal after a crash; `damaged`: places in volumes that"
         " failed a check; `rebuilt`: index files that were missing or damaged and were"
@@ -79,10 +81,40 @@ EVENTS: Final[dict[str, Event]] = {
         "This number of sectors of a volume cannot be read.", _KERNEL_LOG
     ),
     "eviction.few_volumes": Event(
-        "`volume_num` is low for the eviction policy: a volume is evicted at a time. `cost`"
-        " says what that costs; `volume_size` is that of 64 volumes of the same capacity.",
-        "Set `volume_num = 64` and this `volume_size`. Until they are used again, volumes"
-        " keep their size: up to twice the space is needed meanwhile.",
+        "There are few volumes for the eviction policy: a volume is evicted at a time."
+        " `cost` says what that costs; `advised` volumes of `volume_size`, which holds the"
+        " largest record, have the same capacity, as far as that is possible.",
+        "Set `volume_num` and `volume_size` to these values. Until they are used again,"
+        " volumes keep their size: up to twice the space is needed meanwhile.",
+    ),
+    "disk.too_small": Event(
+        "The disk cannot hold the configured capacity, `volume_num` times `volume_size`."
+        " `holds`: bytes that are free or taken by this store; `volumes`: those it allows.",
+        "Lower `volume_num` or set it to `auto`, or free disk space. Until then the disk"
+        " determines the capacity.",
+    ),
+    "disk.limited": Event(
+        "The disk has no space for another volume: there are `volumes` of `volume_num`, and"
+        " the oldest is overwritten.",
+        "Free disk space, if more capacity is needed: it is used when the next volume is"
+        " started.",
+    ),
+    "disk.unlimited": Event("The disk has space for all volumes again."),
+    "disk.volume_given_up": Event(
+        "The disk was so full that a file of the store could not be written: the oldest"
+        " volume was dropped, and its space freed.",
+        "Find out what else fills the disk.",
+    ),
+    "disk.refuses_writes": Event(
+        "The disk does not accept writes, because it is full or read-only (`reason`): PUTs"
+        " and DELETEs are answered 507, reads continue.",
+        "Look at the kernel log, and at the free space on the disk.",
+    ),
+    "disk.accepts_writes": Event("The disk accepts writes again."),
+    "disk.not_writable": Event(
+        "The store was opened to be read only, because the disk is read-only, or full:"
+        " PUTs and DELETEs are answered 507.",
+        "Make the disk writable, or free space; then restart the instance.",
     ),
     "rotation.started": Event("The active volume is full; `volume` is the next one."),
     "reclaim.started": Event(
@@ -98,14 +130,22 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "rotation.completed": Event("`volume` is the active volume."),
     "rotation.failed": Event(
-        "The disk refused the next volume, often because it is full. PUTs that need it"
-        " are answered 507; reads continue.",
-        "Free disk space, or lower `volume_size` and permanently `volume_num` as well."
-        " Look at the kernel log.",
+        "The disk refused the next volume, or it is full and there is no older volume to"
+        " overwrite. PUTs that need it are answered 507; reads continue.",
+        "Free disk space, or lower `volume_size`. Look at the kernel log.",
     ),
     "rotation.take_back_failed": Event(
         "Disk space of a failed allocation could not be released.", _KERNEL_LOG
     ),
+    "scrub.started": Event(
+        "The scrub begins to verify the volumes; those being written are not among them."
+    ),
+    "scrub.damaged": Event(
+        "The scrub found damage, as `volcache check` would. Logged for the first 20"
+        " places of a pass. The key of a damaged record is a miss.",
+        "Check the disk.",
+    ),
+    "scrub.completed": Event("All these volumes were verified."),
     "read.damaged": Event(
         "A record failed a check; its key is a miss.",
         "Check the disk if there are many.",
@@ -161,6 +201,12 @@ EVENTS: Final[dict[str, Event]] = {
         " `disk` and `rest` are its parts. The key is percent-encoded. At most ten lines"
         " per second; `left_out` is the number of lines suppressed before this one."
     ),
+    "command.slow": Event(
+        "A command of the memcached protocol took longer than `log_slow`; the fields are"
+        " those of `request.slow`. `disk` and `memcached` include what requests over HTTP"
+        " waited for meanwhile.",
+        "As for `request.slow`.",
+    ),
     "request.refused": Event(
         "The disk refused; the request was answered 507.", _DISK_SPACE
     ),
@@ -174,6 +220,56 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "request.failed": Event(
         "A bug in volcache; the request was answered 500. A traceback follows.", _BUG
+    ),
+    "memcache.started": Event("Clients of the memcached protocol can connect."),
+    "memcache.ended": Event(
+        "The last connection of the memcached protocol is closed. `cut`: connections that"
+        " were closed although a command was incomplete or a reply not sent."
+    ),
+    "memcache.full": Event(
+        "A connection was refused, since as many are open as the limit of descriptors"
+        " allows. At most one line in ten seconds.",
+        "Raise `LimitNOFILE`, or find out which client opens them.",
+    ),
+    "memcache.accept_failed": Event(
+        "No connection can be accepted for want of descriptors or memory; it is tried"
+        " again after half a second. At most one line in ten seconds.",
+        "Raise `LimitNOFILE`.",
+    ),
+    "memcache.memory_full": Event(
+        "Incomplete commands and unsent replies took more memory than is allowed, so the"
+        " connection that had made no progress for the longest time was closed. At most one"
+        " line in ten seconds.",
+        "Find out which clients send or read so slowly.",
+    ),
+    "memcache.refused": Event(
+        "The disk refused; the command was answered `SERVER_ERROR`.", _DISK_SPACE
+    ),
+    "memcache.flushed": Event("A `flush_all` with a delay was executed."),
+    "memcache.failed": Event(
+        "A bug in volcache. The connection was closed; the client was answered"
+        " `SERVER_ERROR` if possible. A traceback follows.",
+        _BUG,
+    ),
+    "config.reloaded": Event(
+        "After SIGHUP or `POST /-/reload`: the settings were read again. `changed`: those"
+        " that have another value now; `restart`: those that will have it after a restart."
+    ),
+    "config.rejected": Event(
+        "At a reload: a setting is wrong, or the file cannot be read. Nothing has changed.",
+        "Correct what the line names; `volcache config check` lists everything.",
+    ),
+    "config.failed": Event("A bug in volcache; a traceback follows.", _BUG),
+    "notify.failed": Event(
+        "The service manager could not be sent a message, by the socket that the variable"
+        " NOTIFY_SOCKET names. Logged once.",
+        "Look at the unit: `Type=notify` needs `NotifyAccess=main`, which is the default.",
+    ),
+    "watchdog.withheld": Event(
+        "Reads or syncs of the disk have been waiting for `seconds`, and it completes none:"
+        " systemd is not told that the instance works, and restarts it after"
+        " `WatchdogSec`.",
+        _KERNEL_LOG,
     ),
     "log.reopened": Event("After SIGHUP, log files that were moved are created again."),
     "access.failed": Event(
@@ -213,4 +309,9 @@ EVENTS: Final[dict[str, Event]] = {
         "All connections are closed, `cut` of them at the deadline."
     ),
     "stop.failed": Event("A bug in volcache; a traceback follows.", _BUG),
+    "dashboard.failed": Event(
+        "`volcache dashboard` could not poll or answer because of an unexpected error; it"
+        " continues. To standard error.",
+        _BUG,
+    ),
 }

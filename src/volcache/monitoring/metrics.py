@@ -15,17 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from volcache import __version__
 from volcache.histogram import Histogram
+from volcache.monitoring.commands import KINDS
 from volcache.monitoring.requests import REFUSED_KINDS, VERBS
 from volcache.store.index_format import encode_key
+from volcache.store.stats import STATES, ErrorKind
 
 if TYPE_CHECKING:
     from volcache.cache import HotState
+    from volcache.monitoring.commands import CommandStats
     from volcache.monitoring.snapshot import Snapshot
-    from volcache.store.stats import EvictionUsage, RingUsage, VolumeUsage
+    from volcache.store.stats import (
+        EvictionUsage,
+        LastError,
+        RingUsage,
+        ScrubStats,
+        VolumeUsage,
+    )
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
 Unit = Literal["", "bytes", "seconds"]
@@ -158,6 +167,11 @@ def _id(volume: int) -> int | None:
     return None if volume < 0 else volume
 
 
+def _seconds(started_ms: int) -> float | None:
+    """Return a time in seconds; None if it is not known."""
+    return started_ms / 1000 if started_ms else None
+
+
 def _by_one(values: Mapping[str, Value]) -> Series:
     """Return a series by its only label."""
     return {(name,): value for name, value in values.items()}
@@ -204,6 +218,26 @@ def _hot(
 _hot_counter = partial(_hot, "counter")
 
 
+def _memcache(
+    kind: Kind,
+    name: str,
+    key: str,
+    text: str,
+    read: Callable[[CommandStats], Value],
+    *cells: Cell,
+) -> Metric:
+    """Declare a figure of the memcached protocol; without it, it has no value."""
+    return _labelled(
+        kind,
+        (),
+        name,
+        f"memcache.{key}",
+        text,
+        lambda s: {} if s.commands is None else {(): read(s.commands)},
+        *cells,
+    )
+
+
 def _has_rings(snapshot: Snapshot) -> bool:
     return snapshot.usage.eviction.has_rings
 
@@ -211,6 +245,8 @@ def _has_rings(snapshot: Snapshot) -> bool:
 def _gained_ratio(snapshot: Snapshot) -> float | None:
     """Return the estimated gain as a share of all GETs; None if it is not known."""
     gained, gets = snapshot.usage.eviction.gained_hits, snapshot.requests.gets
+    if snapshot.commands is not None:
+        gets += snapshot.commands.hits + snapshot.commands.misses
     return None if gained is None or not gets else gained / gets
 
 
@@ -238,6 +274,27 @@ def _rings(
             else {}
         ),
         *cells,
+    )
+
+
+def _scrub(
+    kind: Kind,
+    name: str,
+    key: str,
+    text: str,
+    read: Callable[[ScrubStats], Value],
+    *cells: Cell,
+    unit: Unit = "",
+) -> Metric:
+    """Declare a figure of the scrub; without one it has no value."""
+    return Metric(
+        kind=kind,
+        name=name,
+        path=f"scrub.{key}",
+        text=text,
+        read=lambda s: {(): read(s.counts.scrub)} if s.counts.scrub.rate else {},
+        cells=cells,
+        unit=unit or _unit_of(name or key),
     )
 
 
@@ -276,7 +333,13 @@ def _connections(
     )
 
 
+def _last_errors(snapshot: Snapshot) -> list[tuple[str, LastError | None]]:
+    """Return the last error of each kind since the start; None if there was none."""
+    return [(kind, snapshot.counts.last_errors.get(kind)) for kind in _ERRORS]
+
+
 _METHOD: Final = Label("method", VERBS)
+_ERRORS: Final = get_args(ErrorKind)
 _FINDINGS: Final = (
     *("entries", "scanned", "torn", "damaged", "rebuilt", "dropped", "stale"),
     *("rejected", "unknown", "meta_lost"),
@@ -432,6 +495,99 @@ _REQUESTS: Final = (
     ),
 )
 
+_MEMCACHE: Final = (
+    _memcache(
+        "info",
+        "",
+        "total",
+        "Commands executed.",
+        lambda commands: commands.total,
+        Cell("memcache", "{}", "rate"),
+        Cell("memcache", "{} since start"),
+    ),
+    _labelled(
+        "counter",
+        (Label("command"), Label("result")),
+        "volcache_memcache_commands_total",
+        "memcache.by[command,result].count",
+        "Commands of the memcached protocol, by name and result; each key counts.",
+        lambda s: (
+            {} if s.commands is None else dict(sorted(s.commands.commands().items()))
+        ),
+    ),
+    _memcache(
+        "info",
+        "",
+        "hits",
+        "Keys read that had a value.",
+        lambda commands: commands.hits,
+        Cell("memcache", "{} hits", "share"),
+    ),
+    _memcache(
+        "info",
+        "",
+        "misses",
+        "Keys read that had no value.",
+        lambda commands: commands.misses,
+        Cell("memcache", "{} misses", "share"),
+    ),
+    _memcache(
+        "info",
+        "",
+        "stored",
+        "Commands that stored a value.",
+        lambda commands: commands.stored,
+    ),
+    _memcache(
+        "counter",
+        "volcache_memcache_sent_bytes_total",
+        "bytes_out",
+        "Bytes sent to memcached clients.",
+        lambda commands: commands.bytes_out,
+        Cell("memcache", "sent {}", "rate"),
+    ),
+    _memcache(
+        "counter",
+        "volcache_memcache_received_bytes_total",
+        "bytes_in",
+        "Bytes received from memcached clients.",
+        lambda commands: commands.bytes_in,
+        Cell("memcache", "received {}", "rate"),
+    ),
+    _memcache(
+        "gauge",
+        "volcache_memcache_connections",
+        "connections.open",
+        "Open connections of memcached clients.",
+        lambda commands: commands.connections,
+        Cell("memcache", "connections {}"),
+    ),
+    _memcache(
+        "counter",
+        "volcache_memcache_accepted_total",
+        "connections.accepted",
+        "Connections of memcached clients accepted.",
+        lambda commands: commands.connections_total,
+    ),
+    _memcache(
+        "counter",
+        "volcache_memcache_refused_total",
+        "connections.refused",
+        "Connections of memcached clients closed at once because of the limit.",
+        lambda commands: commands.connections_refused,
+        Cell("memcache", "refused {}", "nonzero"),
+    ),
+    _labelled(
+        "histogram",
+        _label("kind", *KINDS),
+        "volcache_memcache_command_duration_seconds",
+        "memcache.latency.{kind}",
+        "Time to execute a command of the memcached protocol, by kind.",
+        lambda s: _by_one(s.command_durations),
+        Cell("cmd {kind}", "{}", "quantiles"),
+    ),
+)
+
 _STORE: Final = (
     _info(
         "",
@@ -542,10 +698,30 @@ _STORE: Final = (
         },
         Cell("errors", "disk errors {}", "nonzero"),
     ),
+    _labelled(
+        "gauge",
+        _label("kind", *_ERRORS),
+        "volcache_last_error_timestamp_seconds",
+        "store.last_errors.{kind}",
+        "When the last error of a kind was, in seconds since 1970; not set if none.",
+        lambda s: {
+            (kind,): last.at if last else None for kind, last in _last_errors(s)
+        },
+    ),
+    _labelled(
+        "info",
+        _label("kind", *_ERRORS),
+        "",
+        "store.last_error_texts.{kind}",
+        "Text of the last error of a kind; null if there was none.",
+        lambda s: {
+            (kind,): last.text if last else None for kind, last in _last_errors(s)
+        },
+    ),
     _info(
         "",
         "store.volume_num",
-        "Number of volumes, as in the settings.",
+        "Number of volumes, as in the settings or, with auto, as determined.",
         lambda s: s.usage.volume_num,
         Cell("volumes", "{}"),
     ),
@@ -601,7 +777,7 @@ _STORE: Final = (
     _gauge(
         "volcache_free_bytes",
         "store.free_bytes",
-        "Bytes not written yet.",
+        "Bytes not written yet; not more than the file system has free.",
         lambda s: s.usage.free,
         Cell("space", "free {}"),
     ),
@@ -611,6 +787,49 @@ _STORE: Final = (
         "Keys in the index, including expired and purged ones.",
         lambda s: s.usage.keys,
         Cell("space", "keys {}"),
+    ),
+    _info(
+        "",
+        "store.disk.state",
+        "Why the disk refuses to write: full or read-only; null if it does not.",
+        lambda s: s.usage.disk.state or None,
+        Cell("space", "DISK IS {}"),
+    ),
+    _gauge(
+        "volcache_disk_writable",
+        "",
+        "Whether the disk accepts writes, as far as is known.",
+        lambda s: not s.usage.disk.state,
+    ),
+    _gauge(
+        "volcache_disk_free_bytes",
+        "store.disk.free_bytes",
+        "Free bytes of the file system, for users other than root.",
+        lambda s: s.usage.disk.free,
+    ),
+    _gauge(
+        "volcache_disk_total_bytes",
+        "store.disk.total_bytes",
+        "Size of the file system.",
+        lambda s: s.usage.disk.total,
+    ),
+    _gauge(
+        "volcache_disk_volumes",
+        "store.disk.volumes",
+        "Volumes that the disk allows at present, at most volume_num.",
+        lambda s: s.usage.disk.volumes,
+    ),
+    _gauge(
+        "volcache_disk_limited",
+        "store.disk.limited",
+        "Whether the disk allows fewer volumes than the settings.",
+        lambda s: s.usage.disk.is_limited,
+    ),
+    _counter(
+        "volcache_given_up_volumes_total",
+        "store.given_up_volumes",
+        "Volumes dropped because the disk had no space for other files of the store.",
+        lambda s: s.counts.given_up_volumes,
     ),
     _counter(
         "volcache_purges_total",
@@ -623,6 +842,93 @@ _STORE: Final = (
         "store.purge_entries",
         "Purges in the list that reads are compared with; at most 256.",
         lambda s: s.usage.purges,
+    ),
+)
+
+_SCRUB: Final = (
+    _scrub(
+        "info",
+        "",
+        "rate",
+        "Bytes per second that the scrub reads, as in the settings.",
+        lambda scrub: scrub.rate,
+        Cell("scrub", "{}/s"),
+        unit="bytes",
+    ),
+    _scrub(
+        "counter",
+        "volcache_scrub_bytes_total",
+        "bytes",
+        "Bytes that the scrub has read.",
+        lambda scrub: scrub.bytes,
+    ),
+    _scrub(
+        "gauge",
+        "volcache_scrub_progress_ratio",
+        "progress_ratio",
+        "The share of the present pass over all volumes that is done.",
+        lambda scrub: scrub.progress,
+        Cell("scrub", "{} of a pass", "percent"),
+    ),
+    _scrub(
+        "info",
+        "",
+        "volume",
+        "Id of the volume that is read now; null: none.",
+        lambda scrub: _id(scrub.volume_id),
+    ),
+    _scrub(
+        "counter",
+        "volcache_scrub_passes_total",
+        "passes",
+        "Passes over all volumes that were completed.",
+        lambda scrub: scrub.passes,
+    ),
+    _scrub(
+        "gauge",
+        "volcache_scrub_ended_timestamp_seconds",
+        "ended",
+        "When the last pass was completed, in seconds since 1970; not set if none was.",
+        lambda scrub: scrub.ended_ms / 1000 if scrub.ended_ms else None,
+    ),
+    _labelled(
+        "counter",
+        _label("kind", "record", "file"),
+        "volcache_scrub_findings_total",
+        "scrub.findings.{kind}",
+        "Damage that the scrub found: records, and index files or unreadable sectors.",
+        lambda s: _by_one(s.counts.scrub.found_by_kind) if s.counts.scrub.rate else {},
+        Cell("scrub", "findings {}", "nonzero"),
+    ),
+    _scrub(
+        "info",
+        "",
+        "found",
+        "When the last damage was found, in seconds since 1970; null: none was.",
+        lambda scrub: scrub.found_ms / 1000 if scrub.found_ms else None,
+    ),
+)
+
+_AGES: Final = (
+    _labelled(
+        "gauge",
+        _label("state", *STATES),
+        "volcache_volumes",
+        "store.states.{state}",
+        "Volumes by state: active, sealed, reclaiming or empty.",
+        lambda s: {(state,): number for state, number in s.usage.states.items()},
+    ),
+    _gauge(
+        "volcache_oldest_volume_began_timestamp_seconds",
+        "store.oldest_began",
+        "When the oldest volume became active; not set if unknown.",
+        lambda s: _seconds(s.usage.oldest_started_ms),
+    ),
+    _gauge(
+        "volcache_active_volume_began_timestamp_seconds",
+        "store.active.began",
+        "When the active volume became active; not set if unknown.",
+        lambda s: _seconds(s.usage.active_started_ms),
     ),
 )
 
@@ -688,7 +994,7 @@ _VOLUMES: Final = (
         "volcache_volume_began_timestamp_seconds",
         "began",
         "When a volume became active, in seconds since 1970; not set if unknown.",
-        lambda v: v.started_ms / 1000 if v.started_ms else None,
+        lambda v: _seconds(v.started_ms),
     ),
 )
 
@@ -730,7 +1036,7 @@ _RINGS: Final = (
         "volcache_ring_began_timestamp_seconds",
         "began",
         "When the oldest volume of a ring became active; not set if unknown.",
-        lambda ring: ring.started_ms / 1000 if ring.started_ms else None,
+        lambda ring: _seconds(ring.started_ms),
     ),
     _evicting(
         "gauge",
@@ -1011,15 +1317,35 @@ _REQUESTS_NOTE: Final = (
     " a key is either a hit or a miss, except with an invalid key (400) or a failed"
     " condition (412). The hit ratio is hits / (hits + misses)."
 )
+_MEMCACHE_NOTE: Final = (
+    "Only with `memcache_listen`: otherwise `memcache` is null in JSON, and these metrics"
+    " are absent from Prometheus' output. They are not part of the requests above. A"
+    " command for several keys is counted once for each key, and commands that are not"
+    " known as `other`. The results of reads are `hit` and `miss`, so the hit ratio is"
+    " hits / (hits + misses); `error` is a command that cannot be understood, `failed` one"
+    " that the disk refused. The kinds of the durations are "
+    + "; ".join(
+        f"{kind}: {', '.join(names)}"
+        for kind, names in KINDS.items()
+        if kind != "other"
+    )
+    + "; other: all others."
+)
 _STORE_NOTE: Final = (
-    "Live, dead and free bytes add up to the capacity. Store misses are those of reads of"
-    " the store, also for a PUT or DELETE with a condition, a PROPFIND, an invalid key,"
-    " and for values that memcached then had: their sum can exceed"
-    " `volcache_misses_total`."
+    "The age of the oldest value is about `time() -"
+    " volcache_oldest_volume_began_timestamp_seconds`. Live, dead and free bytes add up to"
+    " the capacity. Store misses are those of reads of the store, also for a PUT or DELETE"
+    " with a condition, a PROPFIND, an invalid key, and for values that memcached then had:"
+    " their sum can exceed `volcache_misses_total`."
+)
+_SCRUB_NOTE: Final = (
+    "Only with `scrub_rate`: else `scrub` is null in JSON, and these metrics are absent"
+    " from Prometheus' output. Damage that stays is found again by each pass."
 )
 _VOLUMES_NOTE: Final = (
-    "The age of the oldest value is about `time() -"
-    " min(volcache_volume_began_timestamp_seconds)`."
+    "Only with `metrics_volumes`: otherwise these metrics are absent from Prometheus'"
+    " output. `GET /-/stats?volumes=0` omits the list. With 1,000 volumes, the list and the"
+    " series take most of the time of an answer, during which no request is answered."
 )
 _RINGS_NOTE: Final = (
     "Only with two rings: with `fifo`, or with fewer than 4 volumes, `rings` is null"
@@ -1051,8 +1377,15 @@ _PROCESS_NOTE: Final = (
 SECTIONS: Final = (
     Section("Instance", _INSTANCE),
     Section("Requests", _REQUESTS, _REQUESTS_NOTE),
-    Section("Store", _STORE, _STORE_NOTE),
-    Section("Volumes", _VOLUMES, _VOLUMES_NOTE),
+    Section(
+        "memcached protocol",
+        _MEMCACHE,
+        _MEMCACHE_NOTE,
+        lambda snapshot: snapshot.commands is not None,
+    ),
+    Section("Store", (*_STORE, *_AGES), _STORE_NOTE),
+    Section("Scrub", _SCRUB, _SCRUB_NOTE, lambda s: s.counts.scrub.rate > 0),
+    Section("Volumes", _VOLUMES, _VOLUMES_NOTE, lambda s: bool(s.usage.volumes)),
     Section("Rings", _RINGS, _RINGS_NOTE, _has_rings),
     Section("Hot tier", _HOT, _HOT_NOTE, lambda snapshot: snapshot.hot is not None),
     Section("Server", _SERVER, _SERVER_NOTE),

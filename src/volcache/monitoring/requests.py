@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import random
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from volcache.histogram import Histogram
@@ -40,12 +43,15 @@ class RequestStats:
 
     A request is counted by `answers[method, status_line, source].observe(started_ns, ns)`;
     the source is the tier that was read, MISS if neither tier has the key, else empty.
+
+    One thread counts; any thread may sample, or read: what it looks through is a copy.
     """
 
     answers: _Answers = field(default_factory=_Answers)
     bytes_in: int = 0  # of values stored
     bytes_out: int = 0  # of values, or parts of values, sent
     sampled: Counter[bytes] = field(default_factory=Counter)  # keys of reads
+    _sampling: threading.Lock = field(default_factory=threading.Lock)
     # Without the right token, by what was wanted.
     refused: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(REFUSED_KINDS, 0)
@@ -53,33 +59,35 @@ class RequestStats:
 
     def sample(self, key: bytes) -> None:
         """
-        Count a sampled key.
+        Count a sampled key; from any thread.
 
         When the table is full every count is halved and keys that reach 0 are removed,
         so that keys read recently replace keys read long ago.
         """
-        self.sampled[key] += 1
-        if len(self.sampled) > _SAMPLED_KEYS_MAX:
-            halved = {
-                key: count // 2 for key, count in self.sampled.items() if count > 1
-            }
-            if len(halved) > _SAMPLED_KEYS_MAX // 2:
-                kept = random.sample(list(halved), _SAMPLED_KEYS_MAX // 2)
-                halved = {key: halved[key] for key in kept}
-            self.sampled = Counter(halved)
+        with self._sampling:
+            self.sampled[key] += 1
+            if len(self.sampled) > _SAMPLED_KEYS_MAX:
+                self._halve()
+
+    def _halve(self) -> None:
+        halved = {key: count // 2 for key, count in self.sampled.items() if count > 1}
+        if len(halved) > _SAMPLED_KEYS_MAX // 2:
+            kept = random.sample(list(halved), _SAMPLED_KEYS_MAX // 2)
+            halved = {key: halved[key] for key in kept}
+        self.sampled = Counter(halved)
 
     def hottest(self, number: int) -> list[tuple[bytes, int]]:
         """Return the keys read most in recent time, with their estimated reads."""
-        return [
-            (key, count * SAMPLE_ONE_IN)
-            for key, count in self.sampled.most_common(number)
-        ]
+        with self._sampling:
+            sampled = list(self.sampled.items())
+        most = heapq.nlargest(number, sampled, key=itemgetter(1))
+        return [(key, count * SAMPLE_ONE_IN) for key, count in most]
 
     def requests(self) -> dict[tuple[str, int], int]:
         """Return the number of requests by verb and status."""
         # Status lines may differ in their reason alone, so counts are added.
         found: Counter[tuple[str, int]] = Counter()
-        for (verb, status, _), histogram in self.answers.items():
+        for (verb, status, _), histogram in self.answers.copy().items():
             found[verb, int(status[:3])] += histogram.count
         return dict(found)
 
@@ -97,20 +105,20 @@ class RequestStats:
         """The number of GETs that found a value, or none."""
         return sum(
             histogram.count
-            for (verb, _, source), histogram in self.answers.items()
+            for (verb, _, source), histogram in self.answers.copy().items()
             if verb == "GET" and source
         )
 
     def _reads(self, source: str) -> int:
         return sum(
             histogram.count
-            for (verb, _, found), histogram in self.answers.items()
+            for (verb, _, found), histogram in self.answers.copy().items()
             if found == source and verb in _READS
         )
 
     def latencies(self) -> dict[str, Histogram]:
         """Return the durations of requests by verb."""
         merged = {verb: Histogram() for verb in VERBS}
-        for (verb, _, _), histogram in self.answers.items():
+        for (verb, _, _), histogram in self.answers.copy().items():
             merged[verb] = merged[verb].merged(histogram)
         return merged

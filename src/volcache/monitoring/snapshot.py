@@ -2,8 +2,9 @@
 A snapshot of a running instance: every number that is shown, read at one moment.
 
 While requests are served nothing is computed or kept for monitoring: a snapshot reads the
-integers that the store, the hot tier and the HTTP layer count, and asks the system for
-the rest. It is made in the thread that answers requests, so it needs no lock.
+integers that the store, the hot tier, HTTP and the memcached protocol count, and asks the
+system for the rest. It needs no lock: each counter is changed by one thread, and what
+another thread may add to meanwhile is copied in one step before it is iterated over.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from volcache.cache import Cache, HotState
+    from volcache.monitoring.commands import CommandStats
     from volcache.monitoring.requests import RequestStats
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
 
@@ -66,7 +68,8 @@ class Snapshot:
     """
     An instance at one moment; counters are those since its start.
 
-    `counts` and `requests` are the live objects, so read them at once.
+    `counts`, `requests` and `commands` are the live objects, so read them at once. Threads
+    may count meanwhile: sums may differ from their parts by what happens in that time.
     """
 
     now: float  # seconds since the epoch
@@ -76,11 +79,14 @@ class Snapshot:
     problem: str  # why it is not ready; empty if it is
     mount_point: str
     sync_mode: str
+    settings: Mapping[str, object]  # in effect; of a secret, whether it is set
     usage: StoreUsage
     counts: StoreStats
     recovery: RecoveryStats
     requests: RequestStats
     request_durations: dict[str, Histogram]  # by verb
+    commands: CommandStats | None  # of the memcached protocol; None without it
+    command_durations: dict[str, Histogram]  # by kind
     sync_durations: Histogram
     hot: HotState | None
     connections: Mapping[str, int] | None  # as the gate counts them; None without it
@@ -95,9 +101,11 @@ class Monitor:
         cache: Cache,
         requests: RequestStats,
         *,
+        commands: CommandStats | None = None,
         mount_point: str,
         sync_mode: str,
         boot_seconds: float,
+        settings: Mapping[str, object] | None = None,
         is_draining: Callable[[], bool] = lambda: False,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -107,26 +115,35 @@ class Monitor:
         Args:
             cache: The cache it serves.
             requests: The counters of its HTTP layer.
+            commands: Those of the memcached protocol; None without it.
             mount_point: As in the settings.
             sync_mode: As in the settings.
             boot_seconds: How long it took to open the store, just before this call.
+            settings: All in effect, without secrets; may be replaced later.
             is_draining: Whether the process is stopping.
             clock: Nanoseconds since the epoch.
         """
         self.readiness = Readiness(cache.store.is_ready, is_draining)
         self.cache = cache
         self.requests = requests
+        self.commands = commands
         self._mount_point = mount_point
         self._sync_mode = sync_mode
         self._boot_seconds = boot_seconds
+        self.settings = settings or {}
         self._clock = clock
         # Set when there is a gate: returns its figures.
         self.count_connections: Callable[[], Mapping[str, int]] | None = None
         self._started_monotonic = time.monotonic() - boot_seconds
         self._started = clock() / NS_PER_SECOND - boot_seconds
 
-    def snapshot(self) -> Snapshot:
-        """Read everything once; call it in the thread that answers requests."""
+    def snapshot(self, *, volumes: bool = True) -> Snapshot:
+        """
+        Read everything once; call it in the thread that answers requests.
+
+        Args:
+            volumes: List the volumes, which takes some microseconds for each.
+        """
         store = self.cache.store
         syncs = store.stats.syncs
         return Snapshot(
@@ -137,11 +154,14 @@ class Monitor:
             problem=self.readiness.problem(),
             mount_point=self._mount_point,
             sync_mode=self._sync_mode,
-            usage=store.usage(),
+            settings=self.settings,
+            usage=store.usage(volumes=volumes),
             counts=store.stats,
             recovery=store.recovery,
             requests=self.requests,
             request_durations=self.requests.latencies(),
+            commands=self.commands,
+            command_durations=self.commands.latencies() if self.commands else {},
             # Copied: the thread that syncs counts here while the snapshot is shown.
             sync_durations=Histogram(list(syncs.counts), syncs.total_ns),
             hot=self.cache.hot_state(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from volcache.histogram import NS_PER_SECOND, Histogram
 from volcache.monitoring.metrics import METRICS
@@ -19,18 +19,26 @@ if TYPE_CHECKING:
     from volcache.monitoring.snapshot import Snapshot
 
 Stats = dict[str, Any]
+_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 
 def encode_stats(snapshot: Snapshot) -> bytes:
-    """Return a snapshot as one JSON object, in ASCII."""
+    """Return a snapshot as one JSON object, in ASCII; no list of volumes if it has none."""
     stats: Stats = {}
     for metric in METRICS:
         if metric.path:
             _write(stats, metric, metric.read(snapshot))
+    stats["settings"] = dict(snapshot.settings)
     if snapshot.hot is None:
         stats["hot"] = None
+    if snapshot.commands is None:
+        stats["memcache"] = None
     if not snapshot.usage.eviction.has_rings:
         stats["rings"] = None
+    if not snapshot.counts.scrub.rate:
+        stats["scrub"] = None
+    if not snapshot.usage.volumes:
+        del stats["store"]["volumes"]
     return json.dumps(stats, default=_encode_histogram).encode()
 
 
@@ -62,6 +70,35 @@ def read_series(stats: Stats, metric: Metric) -> Series:
         if row is not None:
             found[choice] = _decoded(row[key])
     return found
+
+
+def with_quantiles(stats: Any) -> Any:  # noqa: ANN401 - As JSON has it.
+    """
+    Return decoded JSON with each histogram summed up.
+
+    Instead of its buckets it has `count`, `mean`, `p50`, `p90`, `p99`, `p999` and `max`, in
+    seconds; these are null if nothing was counted. They are right within a factor of two;
+    `max` is the upper end of the last bucket.
+
+    Raises:
+        LookupError, TypeError, ValueError: A histogram is of another form.
+    """
+    if isinstance(stats, list):
+        return [with_quantiles(part) for part in stats]
+    if not isinstance(stats, dict):
+        return stats
+    if stats.keys() != {"counts", "sum_seconds"}:
+        return {key: with_quantiles(part) for key, part in stats.items()}
+    histogram: Histogram = _decoded(stats)
+    count = histogram.count
+    found: Stats = {"count": count, "mean": None}
+    found |= dict.fromkeys(_QUANTILES)
+    if count:
+        found["mean"] = histogram.total_ns / count / NS_PER_SECOND
+        for name, share in _QUANTILES.items():
+            found[name] = histogram.quantile(share)
+    # Nine digits are nanoseconds.
+    return {k: v if v is None else round(v, 9) for k, v in found.items()}
 
 
 class _Path(NamedTuple):

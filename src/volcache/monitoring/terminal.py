@@ -77,7 +77,9 @@ def _lines(stats: Stats, before: Stats | None) -> Iterator[str]:
         total = sum(
             sum(shown.growth.values()) for shown in cells if shown.cell.style == "share"
         )
-        found = [text for shown in cells for text in _texts(shown, seconds, total)]
+        # Without values the instance does not have this part.
+        known = [shown for shown in cells if shown.values]
+        found = [text for shown in known for text in _texts(shown, seconds, total)]
         if found or line in _EMPTY:
             yield f"{line:<{_COLUMN}}{', '.join(found) or _EMPTY[line]}"
 

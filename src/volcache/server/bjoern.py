@@ -21,7 +21,7 @@ import _bjoern
 import bjoern
 
 from volcache.errors import ListenError
-from volcache.server.drain import drained_by_signal
+from volcache.server.drain import DRAIN_SECONDS, drained_by_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -147,7 +147,7 @@ def serve(
     listener: socket.socket,
     app: WSGIApplication,
     *,
-    drain_seconds: float = 3.0,
+    drain_seconds: float = DRAIN_SECONDS,
     owns_listener: bool = True,
     on_draining: Callable[[], None] = lambda: None,
     on_hangup: Callable[[], None] | None = None,

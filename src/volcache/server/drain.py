@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final
 from volcache.server.connections import accepted, is_idle, shut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from types import FrameType
 
 _logger: Final = logging.getLogger(__name__)
@@ -53,8 +53,12 @@ _STEP_SECONDS: Final = 0.001
 # its connections.
 _RESERVE: Final = 4
 
+# For requests in progress.
+DRAIN_SECONDS: Final = 3.0
 STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
-_SIGACTION_BYTES: Final = 512  # More than struct sigaction of any libc.
+# More than struct sigaction and sigset_t of any libc have.
+_SIGACTION_BYTES: Final = 512
+_SIGSET_BYTES: Final = 256
 
 
 @contextmanager
@@ -83,8 +87,10 @@ def block_hangups() -> None:
     Main thread only, before other threads start and before `stop_signals_blocked`.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    # For threads that do not block it. A blocked signal stays pending even if ignored.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # For threads that do not block it. A blocked signal stays pending even if ignored, but
+    # to ignore it once more would discard it.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @contextmanager
@@ -116,6 +122,25 @@ def drained_by_signal(
         drainer.start()
         stack.callback(drainer.finish)
         yield
+
+
+def wait_for_stop(on_hangup: Callable[[], None]) -> None:
+    """
+    Wait for SIGTERM or SIGINT without bjoern; main thread only.
+
+    Requires `block_hangups`, and to be inside of `stop_signals_blocked`.
+
+    Args:
+        on_hangup: Called on SIGHUP; must not raise.
+    """
+    wanted = STOP_SIGNALS | {signal.SIGHUP}
+    while True:
+        taken = take_signal(wanted, _WATCH_SECONDS)
+        # SIGHUP has the lowest number, so the kernel hands it out first.
+        if taken in STOP_SIGNALS or signal.sigtimedwait(STOP_SIGNALS, 0) is not None:
+            return
+        if taken == signal.SIGHUP:
+            on_hangup()
 
 
 @contextmanager
@@ -204,10 +229,14 @@ class _Drainer:
             # In the ending phase a thread without the mask has received the signal.
             if self.is_requested or self._phase() is _Phase.ENDING:
                 return True
-            taken = signal.sigtimedwait(self._signals, _WATCH_SECONDS)
-            if taken is not None and taken.si_signo != signal.SIGHUP:
+            taken = take_signal(self._signals, _WATCH_SECONDS)
+            if taken in STOP_SIGNALS:
                 return True
-            if taken is not None and self._on_hangup is not None:
+            # SIGHUP has the lowest number, so the kernel hands it out first: many of them
+            # must not keep a stop waiting.
+            if signal.sigtimedwait(STOP_SIGNALS, 0) is not None:
+                return True
+            if taken == signal.SIGHUP and self._on_hangup is not None:
                 self._on_hangup()
         return False
 
@@ -278,6 +307,33 @@ class _Drainer:
     def _release_reserve(self) -> None:
         while self._reserve:
             os.close(self._reserve.pop())
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def take_signal(numbers: Collection[signal.Signals], seconds: float) -> int | None:
+    """
+    Wait for one of the signals, which the thread has blocked; return its number.
+
+    Not `signal.sigtimedwait`: after a SIGSTOP that was longer than the timeout, CPython
+    returns the number of a signal that was not sent.
+
+    Args:
+        numbers: Of the signals.
+        seconds: The longest time to wait, rounded down to milliseconds.
+
+    Returns:
+        None if there was none, sooner if the process was stopped meanwhile.
+    """
+    wanted = ctypes.create_string_buffer(_SIGSET_BYTES)
+    libc = ctypes.CDLL(None)
+    for number in numbers:
+        libc.sigaddset(wanted, int(number))
+    timeout = _Timespec(int(seconds), int(seconds * 1000) % 1000 * 1_000_000)
+    taken: int = libc.sigtimedwait(wanted, None, ctypes.byref(timeout))
+    return taken if taken > 0 else None
 
 
 def _handler_address(number: signal.Signals) -> int:

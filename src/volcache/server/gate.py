@@ -11,18 +11,17 @@ from __future__ import annotations
 import logging
 import os
 import resource
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 from volcache.http.app import ALLOW
 from volcache.http.content_types import TYPES
-from volcache.http.cors import header_lines
+from volcache.http.cors import CorsHeaders, header_lines
 from volcache.store.native import make_gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache.http.app import App
-    from volcache.http.cors import CorsHeaders
     from volcache.store._core._native import Gate
 
 _logger: Final = logging.getLogger("volcache.server")
@@ -40,6 +39,35 @@ class Timeouts(NamedTuple):
     head: float  # from the first byte of a request's head to its end
     idle: float  # without a request
     transfer: float  # without progress of a body or of an answer
+
+
+class _Changeable(TypedDict):
+    """What may change while the gate is open."""
+
+    answers: bool
+    headers: str
+    origins: dict[str, str]
+
+
+def _changeable(app: App, *, answers: bool, cors: CorsHeaders) -> _Changeable:
+    return {
+        # The hot tier counts reads, and is asked first, in Python.
+        "answers": answers and not app.cache.has_hot_tier,
+        "headers": header_lines(cors.common),
+        "origins": {
+            origin: header_lines(headers) for origin, headers in cors.by_origin.items()
+        },
+    }
+
+
+def change_gate(gate: Gate, app: App, *, answers: bool, cors: CorsHeaders) -> None:
+    """
+    Let an open gate answer by other settings, from the next request on.
+
+    The arguments are those of `open_gate`; also takes over `app.slow_ns`. Only in the
+    thread that answers requests.
+    """
+    gate.change(**_changeable(app, answers=answers, cors=cors))
 
 
 class _Log:
@@ -88,6 +116,7 @@ def open_gate(  # noqa: PLR0913 - By keyword.
     *,
     timeouts: Timeouts,
     threads: int,
+    connections: int,
     answers: bool = True,
     cors: CorsHeaders | None = None,
     log_answer: Callable[..., None] | None = None,
@@ -100,6 +129,7 @@ def open_gate(  # noqa: PLR0913 - By keyword.
         link: From `bjoern.gate_link`.
         timeouts: Of connections.
         threads: That read records which are not in memory.
+        connections: The most that are open; see `connections_max`.
         answers: Whether it may answer plain GETs: everyone may read.
         cors: Headers for browsers; by default none.
         log_answer: Called for each answer of the gate: `AccessLog.add_native`.
@@ -116,17 +146,11 @@ def open_gate(  # noqa: PLR0913 - By keyword.
             TYPES,
             link=link,
             allow=ALLOW[1],
-            # The hot tier counts reads, and is asked first, in Python.
-            answers=answers and not app.cache.has_hot_tier,
-            headers=header_lines(cors.common) if cors else "",
-            origins={
-                origin: header_lines(headers)
-                for origin, headers in (cors.by_origin.items() if cors else ())
-            },
+            **_changeable(app, answers=answers, cors=cors or CorsHeaders(())),
             log=_Log(),
             log_answer=log_answer,
             threads=threads,
-            connections=connections_max(),
+            connections=connections,
             head_timeout=timeouts.head,
             idle_timeout=timeouts.idle,
             transfer_timeout=timeouts.transfer,

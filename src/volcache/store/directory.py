@@ -20,7 +20,7 @@ from volcache.errors import (
     MountPointError,
     StoreLockedError,
 )
-from volcache.store.files import read_file, replace_file, write_all
+from volcache.store.files import DISK_FULL, read_file, replace_file, write_all
 from volcache.store.format import VERSION
 from volcache.store.manifest import (
     Manifest,
@@ -159,7 +159,12 @@ class StoreDirectory:
         """Write the process id into LOCK; keep what the process before has written."""
         assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
         self.progress = decode_progress(self._read_lock())
-        self._replace_lock(b"".join(map(encode_progress, self.progress)))
+        try:
+            self._replace_lock(b"".join(map(encode_progress, self.progress)))
+        except OSError as error:
+            # It is locked. On a full disk, the process id may be missing.
+            if error.errno not in DISK_FULL:
+                raise
 
     def _replace_lock(self, line: bytes) -> None:
         assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.

@@ -101,6 +101,10 @@ class Frequency:
             (main // 16, self.probation_max // 2),
         )
 
+    def resized(self, capacity: int) -> Frequency:
+        """Return the policy for another capacity; the index goes on as it was."""
+        return Frequency(capacity, self.rates.hit_rate)
+
     def victim(self, probation_bytes: int, *, has_sealed_main: bool) -> Ring:
         """Return the ring whose oldest sealed volume is reclaimed next."""
         if probation_bytes > self.probation_max or not has_sealed_main:

@@ -7,18 +7,37 @@ write or lose data that was not synced. This module contains nothing about volum
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import stat
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FILE_MODE: Final = 0o644
-_DIRECTORY_MODE: Final = 0o755
+# Reduced by the umask. Other users have no need to read values.
+_FILE_MODE: Final = 0o600
+_DIRECTORY_MODE: Final = 0o700
+# What a direct read must be a multiple of: the largest block of any disk.
+_BLOCK_BYTES: Final = 4096
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+# stat counts in these units, whatever the block size of the file system.
+_STAT_BLOCK_BYTES: Final = 512
+# No space left, the quota is used up, or the file would be larger than it may be.
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+class Space(NamedTuple):
+    """The space of a file system; bytes."""
+
+    free: int  # for users other than root
+    total: int
+    is_read_only: bool = False
 
 
 class FileSystem(Protocol):
@@ -63,8 +82,11 @@ class FileSystem(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a name; a missing one is no error."""
 
-    def free_bytes(self, path: str) -> int:
-        """Return the free bytes of the file system that contains `path`."""
+    def space(self, path: str) -> Space:
+        """Return the space of the file system that contains `path`."""
+
+    def held_bytes(self, file: int | str) -> int:
+        """Return how many bytes of the disk a file takes, by descriptor or path."""
 
     def open_directory(self, path: str) -> int:
         """Open a directory, to lock it."""
@@ -85,7 +107,6 @@ class OsFileSystem:
     close = staticmethod(os.close)
     pread = staticmethod(os.pread)
     pwritev = staticmethod(os.pwritev)
-    allocate = staticmethod(lambda fd, length: os.posix_fallocate(fd, 0, length))
     truncate = staticmethod(os.ftruncate)
     # fdatasync writes the length as well if it has changed (POSIX, Linux man page).
     sync = staticmethod(os.fdatasync)
@@ -93,7 +114,29 @@ class OsFileSystem:
 
     def open(self, path: str, *, create: bool) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return os.open(path, flags, _FILE_MODE)
+        try:
+            return os.open(path, flags, _FILE_MODE)
+        except OSError as error:
+            if create or error.errno != errno.EROFS:
+                raise
+        # A read-only disk is still read.
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def allocate(self, fd: int, length: int) -> None:
+        """
+        See `FileSystem`; a file system that cannot allocate only sets the length.
+
+        Not `posix_fallocate`: there, glibc would write to each block of the file.
+        """
+        fallocate = _fallocate()
+        code = errno.ENOSYS if fallocate is None else errno.EINTR
+        while code == errno.EINTR:
+            code = ctypes.get_errno() if fallocate(fd, 0, 0, length) else 0
+        if code in _NOT_SUPPORTED:
+            if self.size(fd) < length:
+                os.ftruncate(fd, length)
+        elif code:
+            raise OSError(code, os.strerror(code))
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
@@ -117,9 +160,16 @@ class OsFileSystem:
         except FileNotFoundError:
             return
 
-    def free_bytes(self, path: str) -> int:
+    def space(self, path: str) -> Space:
         found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize
+        return Space(
+            found.f_bavail * found.f_frsize,
+            found.f_blocks * found.f_frsize,
+            bool(found.f_flag & os.ST_RDONLY),
+        )
+
+    def held_bytes(self, file: int | str) -> int:
+        return os.stat(file).st_blocks * _STAT_BLOCK_BYTES
 
     def open_directory(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -137,6 +187,22 @@ class OsFileSystem:
                 return file.read().strip()
         except OSError:
             return ""
+
+
+@cache
+def _fallocate() -> Any:  # noqa: ANN401 - A function of the C library.
+    """Return Linux' fallocate; None where there is none."""
+    library = ctypes.CDLL(None, use_errno=True)
+    # With glibc, the length of `fallocate` has the size of a long.
+    for name in ("fallocate64", "fallocate"):
+        if hasattr(library, name):
+            found = getattr(library, name)
+            found.argtypes = (
+                *(ctypes.c_int, ctypes.c_int),
+                *(ctypes.c_int64, ctypes.c_int64),
+            )
+            return found
+    return None
 
 
 def _flock(fd: int, kind: int) -> bool:
@@ -182,6 +248,46 @@ class ReadOnlyFileSystem(OsFileSystem):
     def lock(self, fd: int) -> bool:
         # Shared: no server starts meanwhile, other readers may.
         return _flock(fd, fcntl.LOCK_SH)
+
+
+class UncachedReader:
+    """
+    Reads what the disk has, not what the page cache has, where the system can.
+
+    The pages that the cache has stay, and none are added. On file systems without direct
+    reads this is `pread`. For one thread.
+    """
+
+    def __init__(self, length_max: int) -> None:
+        """Allocate the memory for reads of up to `length_max` bytes."""
+        # Memory that is mapped has the alignment that direct reads need.
+        self._pages = memoryview(mmap.mmap(-1, length_max + 2 * _BLOCK_BYTES))
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """
+        Read at most `length` bytes; fewer at the end of the file.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        flags = os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC
+        try:
+            direct = os.open(f"/proc/self/fd/{fd}", flags)
+        except OSError:
+            return os.pread(fd, length, offset)
+        start = offset - offset % _BLOCK_BYTES
+        end = -(-(offset + length) // _BLOCK_BYTES) * _BLOCK_BYTES
+        try:
+            got = os.preadv(direct, [self._pages[: end - start]], start)
+            return bytes(
+                self._pages[offset - start : min(got, offset + length - start)]
+            )
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # A file system with larger blocks.
+                raise
+            return os.pread(fd, length, offset)
+        finally:
+            os.close(direct)
 
 
 def write_all(fs: FileSystem, fd: int, data: bytes, offset: int) -> None:

@@ -164,9 +164,10 @@ class Record(NamedTuple):
 
     `stored_us` is in microseconds, `expires_ms` in milliseconds since the epoch, 0 for
     "never expires". No two records of a store have the same `stored_us`, except copies of
-    one record. `flags` are those of memcached; `size` is the size of the whole record in
-    bytes; `length` and `checksum` (CRC-32C) are those of the value; `source` is the tier
-    it was read from, as in the header `X-Cache`.
+    one record, and those with another expiry that `Store.touch` has made. `flags` are
+    those of memcached; `size` is the size of the whole record in bytes; `length` and
+    `checksum` (CRC-32C) are those of the value; `source` is the tier it was read from, as
+    in the header `X-Cache`.
     """
 
     value: bytes

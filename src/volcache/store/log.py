@@ -10,7 +10,8 @@ volume is reclaimed as it is. With "frequency", `eviction.py` chooses the volume
 records that are worth it are copied before, some with each put: see `work`.
 
 The steps of a rotation, and what a crash after each of them leaves:
-    1. Disk space for the new volume is allocated. Nothing has changed.
+    1. Disk space for the new volume is allocated, unless the file of the id has it already.
+       Nothing has changed.
     2. The old active volume is sealed: its index file is complete. The next start rotates
        again.
     3. The index file of the id is removed. The data file still holds the volume that is
@@ -25,6 +26,15 @@ that serves everything it served before.
 A volume raises what the disk refuses; this module decides what follows. It contains
 nothing about keys.
 
+If the disk has less space than `volume_num` volumes need, it determines how many there are:
+an id without space is not used, as if there was none, and the oldest volume is reclaimed
+instead. The space is looked at when a volume is to be started, so that their number grows
+when there is more. A volume keeps the space of its file after it was dropped. If the disk
+is so full that not even META.txt can be replaced, the oldest volume is *given up*: its
+index file is removed, its file is emptied, and then META.txt is replaced, without it. A
+crash in between leaves a volume that META.txt names, but that has no records: a start
+drops it, and older ones of its ring, of which there are none.
+
 Invariants:
     - `volumes` has every valid volume; the active one of a ring is the newest of it.
     - Only the oldest volume of a ring is reclaimed, one at a time: the next reclaim begins
@@ -36,7 +46,8 @@ Invariants:
     - A reclaim of a probation volume that a crash has ended is the first after a start.
     - What was purged is in no volume that is newer than the purge; see `purges.py`.
 
-Locking: the caller holds the lock of the store, except for `sync` and `probe`.
+Locking: the caller holds the lock of the store, except for `sync`, `probe` and
+`note_expiry`.
 """
 
 from __future__ import annotations
@@ -53,10 +64,13 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from volcache.errors import (
     DiskFullError,
+    ReadOnlyError,
     StoreIOError,
     TooManyPurgesError,
     ValueTooLargeError,
 )
+from volcache.store.disk import SHORT_BYTES, reserve_bytes
+from volcache.store.files import DISK_FULL, Space
 from volcache.store.format import (
     VALUE_BYTES_MAX,
     VOLUME_HEADER_BYTES,
@@ -74,12 +88,19 @@ from volcache.store.purges import (
     next_file,
 )
 from volcache.store.reclaimer import Reclaimer
-from volcache.store.stats import EvictionUsage, RingUsage, StoreUsage, VolumeUsage
+from volcache.store.stats import (
+    STATES,
+    DiskUsage,
+    EvictionUsage,
+    RingUsage,
+    StoreUsage,
+    VolumeUsage,
+)
 from volcache.store.volume import Volume
 from volcache.store.writer import SyncFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
@@ -107,6 +128,15 @@ _PACE_MIN: Final = 2
 # It should end when there is room for this share of a volume: then what was copied is
 # synced before the volume is dropped.
 _SPARE_SHARE: Final = 8
+# An allocation that failed is not tried again for this many times as long as it took: on a
+# file system that refuses although it has space, by a quota, it may take half a second.
+_ALLOCATE_PAUSE: Final = 100
+_ALLOCATE_PAUSE_NS_MIN: Final = 100_000_000
+# A volume may be smaller by this factor if the disk has no more space.
+_SMALLER_MAX: Final = 8
+_PAGE_BYTES: Final = 4096
+# If giving up a volume has freed nothing, none is given up for this time.
+_GIVE_UP_PAUSE_NS: Final = 60_000_000_000
 
 
 class LogOptions(NamedTuple):
@@ -116,6 +146,7 @@ class LogOptions(NamedTuple):
     volume_num: int
     sync_mode: SyncMode
     policy: Frequency | None  # None: "fifo"
+    refusal: str = ""  # why nothing can be written, as a sentence; empty: it can
 
 
 class CircularLog:
@@ -138,7 +169,7 @@ class CircularLog:
         self,
         directory: StoreDirectory,
         recovered: Recovered,
-        lock: threading.Lock,
+        lock: threading.RLock,
         options: LogOptions,
         clock: Clock,
     ) -> None:
@@ -147,14 +178,17 @@ class CircularLog:
         self._fs = directory.fs
         self._lock = lock
         self._stats = recovered.stats
-        self._volume_size, self._volume_num, self._sync_mode, self._policy = options
+        self._volume_size, self._volume_num, self._sync_mode, self._policy, refusal = (
+            options
+        )
+        self._refusal = refusal
         self._clock = clock
         self._index = recovered.index
         self._descriptors = recovered.descriptors
         self.manifest = recovered.manifest
         self.volumes = {volume.seq: volume for volume in recovered.volumes}
         # Ids without a volume.
-        self._unused = set(range(self._volume_num)) - {
+        self._unused = (set(range(self._volume_num)) & set(self._descriptors)) - {
             volume.id for volume in recovered.volumes
         }
         self._noted = Progress(0, 0, 0, 0, 0, 0)  # the last progress written to LOCK
@@ -181,6 +215,15 @@ class CircularLog:
 
     def _resume(self, volumes: list[Volume]) -> None:
         """Go on with the volumes that recovery has found, oldest first."""
+        # Those of the unused ids whose files do not have the space of a volume.
+        self._unspaced = {volume for volume in self._unused if self._lacks(volume)}
+        self._disk_room = 0  # how many volumes can be started in free space
+        self._may_be_smaller = (
+            False  # the next volume, because there is too little space
+        )
+        self._space = Space(0, 0)  # of the file system, when it was last looked at
+        self._was_limited = False
+        self._allocate_again_ns = self._give_up_again_ns = 0
         self.work_bytes = _NO_WORK
         if self._policy is not None:
             self._index.set_policy(self._policy.rates)
@@ -194,6 +237,9 @@ class CircularLog:
         self._appended_at_open = [v.appended if v else 0 for v in self._newest]
         # Volumes of ring probation up to this one are reclaimed before any of ring main.
         self._probation_first = self._first_to_reclaim()
+        self._look_at_disk()
+        if self._refusal:
+            return
         self._allocate_actives()
         self.note_progress()
         # A process that was killed has not synced what it wrote last.
@@ -263,7 +309,7 @@ class CircularLog:
         else:
             self._stats.count_write_error(error)
             what = "write"
-        return StoreIOError(f"disk refused to {what}: {error.strerror or error}")
+        return _refusal_of(error, what)
 
     def write_index(self, volume: Volume) -> None:
         """Write pending entries; if that fails, a start finds the records by a scan."""
@@ -280,6 +326,8 @@ class CircularLog:
         Args:
             ahead_us: Added to the time, so that the next calls need not write it.
         """
+        if self._refusal:
+            return
         time_us = self._clock.now_us() + ahead_us
         lines = [
             Progress(
@@ -309,8 +357,11 @@ class CircularLog:
 
     def note_expiry(self, expires_ms: int) -> None:
         """Let a later start know that a record has expired, whatever the clock says."""
-        if expires_ms * 1000 > self._noted.time_us:
-            self.note_progress(ahead_us=_NOTED_AHEAD_US)
+        if expires_ms * 1000 <= self._noted.time_us:
+            return
+        with self._lock:
+            if expires_ms * 1000 > self._noted.time_us:
+                self.note_progress(ahead_us=_NOTED_AHEAD_US)
 
     # --- Rotation ------------------------------------------------------------------
 
@@ -339,17 +390,31 @@ class CircularLog:
             limit = min(VALUE_BYTES_MAX, max(0, room - (size - length)))
             raise ValueTooLargeError(size=length, limit=limit)
         with self._refusals_counted("start a volume"):
-            if active is not None and not (
-                active.capacity or active.is_sealed or active.is_retired
-            ):
-                # There was no disk space when the store was opened.
-                self._allocate(active, max(self._volume_size, active.end))
-            if active is None or active.end + size > active.capacity:
-                self._finish_reclaim(ring)
-                active = self.actives[ring]  # May be new, for copies.
-            if active is None or active.end + size > active.capacity:
-                active = self._rotate(ring)
-        return active
+            return self._with_space(lambda: self._make_room(ring, size))
+
+    def _make_room(self, ring: Ring, size: int) -> Volume:
+        """Return the active volume of a ring with room, an allocated or a new one."""
+        active = self.actives[ring]
+        if active is not None and not (
+            active.capacity or active.is_sealed or active.is_retired
+        ):
+            # There was no disk space when the store was opened.
+            self._allocate(active, max(self._volume_size, active.end))
+        if active is None or active.end + size > active.capacity:
+            self._finish_reclaim(ring)
+            active = self.actives[ring]  # May be new, for copies.
+        if active is not None and active.end + size <= active.capacity:
+            return active
+        if (
+            ring is Ring.PROBATION
+            and not self._ring(ring)
+            and not self._takes_free_id(ring)
+            and self._oldest_to_drop() is None
+        ):
+            # The disk holds one volume only. No record in ring probation can be outdated
+            # by one in ring main, because there is none.
+            return self._make_room(Ring.MAIN, size)
+        return self._rotate(ring, size)
 
     def flush(self) -> None:
         """
@@ -362,12 +427,14 @@ class CircularLog:
             StoreIOError: The disk refused. In both cases nothing was dropped.
         """
         with self._refusals_counted("flush"):
-            self._rotate(Ring.MAIN, is_flush=True)
+            self._with_space(lambda: self._rotate(Ring.MAIN, is_flush=True))
         _logger.warning("store.flushed volume=%d", self.active.id)
 
     @contextmanager
     def _refusals_counted(self, what: str) -> Iterator[None]:
         """Count what the disk refuses, and raise it as an error of the store."""
+        if self._refusal:
+            raise ReadOnlyError(self._refusal)
         try:
             yield
         except DiskFullError as error:
@@ -375,11 +442,201 @@ class CircularLog:
             raise
         except OSError as error:
             self._stats.count_rotation_error(error)
-            message = f"disk refused to {what}: {error.strerror or error}"
-            raise StoreIOError(message) from error
+            raise _refusal_of(error, what) from error
+
+    # --- The space of the disk -----------------------------------------------------
+
+    def _lacks(self, volume: int) -> bool:
+        """Return whether the file of an id lacks the space of a volume."""
+        try:
+            return self._fs.held_bytes(self._descriptors[volume]) < self._volume_size
+        except OSError:
+            return True
+
+    def _look_at_disk(self) -> None:
+        """Find out how many volumes the disk has space for."""
+        with suppress(OSError):  # Then it is as it was.
+            self._space = self._fs.space(self._directory.data)
+        self._disk_room = 0
+        if self._unspaced and perf_counter_ns() >= self._allocate_again_ns:
+            reserve = reserve_bytes(self._volume_size, len(self.volumes))
+            room = (self._space.free - reserve) // self._volume_size
+            self._disk_room = max(0, room)
+        policy, capacity = self._policy, self._volumes_allowed * self._volume_size
+        if policy is not None and policy.capacity != capacity:
+            self._policy = policy.resized(capacity)
+
+    @property
+    def _volumes_allowed(self) -> int:
+        """How many volumes there can be on the disk as it is."""
+        return min(self._volume_num, len(self.volumes) + self._free_ids)
+
+    def _note_limit(self) -> None:
+        """Log it when the disk begins or ceases to limit the number of volumes."""
+        allowed = self._volumes_allowed
+        is_limited = allowed < self._volume_num
+        if is_limited == self._was_limited:
+            return
+        self._was_limited = is_limited
+        if is_limited:
+            _logger.warning(
+                "disk.limited volumes=%d volume_num=%d free=%d",
+                allowed,
+                self._volume_num,
+                self._space.free,
+            )
+        else:
+            _logger.info("disk.unlimited volumes=%d", allowed)
+
+    def _with_space(self, attempt: Callable[[], Volume]) -> Volume:
+        """
+        Start a volume; if the disk is full, reclaim or give up older ones for it.
+
+        Raises:
+            DiskFullError: There is no older one, or that did not help.
+            OSError: The disk refused.
+        """
+        self._look_at_disk()
+        self._may_be_smaller = False
+        while True:
+            try:
+                return attempt()
+            except (DiskFullError, OSError) as error:
+                is_full = isinstance(error, DiskFullError)
+                if is_full and self._disk_room and self._oldest_to_drop() is not None:
+                    # It has less than it says: reclaim the oldest, which has its space.
+                    self._disk_room = 0
+                elif self._give_up_oldest(error):
+                    pass
+                elif is_full and not self._may_be_smaller:
+                    self._may_be_smaller = True
+                else:
+                    raise
+
+    def _oldest_to_drop(self) -> Volume | None:
+        """Return the volume to be dropped next; None: all are being written."""
+        if self._reclaimer is not None:
+            return self._reclaimer.volume
+        if self._policy is not None:
+            return self._victim(self._policy)
+        oldest = (self._ring(Ring.PROBATION) or self._ring(Ring.MAIN))[0]
+        return None if oldest in self.actives else oldest
+
+    def _length_of(self, volume: Volume, size: int) -> int:
+        """
+        Return how long a volume that is started will be.
+
+        Args:
+            volume: The volume.
+            size: Of the record that it is started for.
+        """
+        if not self._may_be_smaller:
+            return self._volume_size
+        self._look_at_disk()
+        reserve = reserve_bytes(self._volume_size, len(self.volumes))
+        length = volume.held_bytes + self._space.free - reserve
+        length -= length % _PAGE_BYTES
+        least = max(self._volume_size // _SMALLER_MAX, VOLUME_HEADER_BYTES + size)
+        return min(length, self._volume_size) if length >= least else self._volume_size
+
+    def make_space(self, error: OSError) -> bool:
+        """
+        Give up the oldest volume, if that may let a write succeed that was refused.
+
+        Some file systems allocate space that they do not have.
+        """
+        return not isinstance(error, SyncFailedError) and self._give_up_oldest(error)
+
+    def _give_up_oldest(self, error: DiskFullError | OSError) -> bool:
+        """Free the space of the oldest volume; return whether that was done."""
+        if perf_counter_ns() < self._give_up_again_ns or not self._is_short(error):
+            return False
+        before = self._fs.space(self._directory.data).free
+        if self._free_spare():
+            self._look_at_disk()
+            return True
+        volume = self._oldest_to_drop()
+        if (
+            volume is None
+            or volume in self.actives
+            # LOCK must not name a volume that is newer than META.txt.
+            or volume.seq == max(self.volumes)
+        ):
+            return False
+        self._sync_copies()
+        try:
+            remove_index_file(self._fs, self._directory.index_path(volume.id))
+            self._fs.truncate(volume.fd, 0)
+        except OSError as refused:
+            self._stats.count_write_error(refused)
+            return False
+        _logger.warning(
+            "disk.volume_given_up volume=%d seq=%d free=%d error=%r",
+            volume.id,
+            volume.seq,
+            before,
+            str(error),
+        )
+        self._stats.given_up_volumes += 1
+        self._drop([volume.seq], volume.id, everything=False)
+        try:
+            # Some file systems have the space when it is on the disk.
+            self._fs.sync(volume.fd)
+            self._write_manifest(self.volumes.values(), self._actives())
+        except OSError as refused:
+            self._stats.count_rotation_error(refused)
+        self._look_at_disk()
+        if self._space.free <= before:
+            self._give_up_again_ns = perf_counter_ns() + _GIVE_UP_PAUSE_NS
+        return True
+
+    def _free_spare(self) -> bool:
+        """Free the space of a file that has no volume; return whether there was one."""
+        for volume in self._unused - self._unspaced:
+            try:
+                self._fs.truncate(self._descriptors[volume], 0)
+            except OSError as refused:
+                self._stats.count_write_error(refused)
+                return False
+            self._unspaced.add(volume)
+            return True
+        return False
+
+    def _is_short(self, error: DiskFullError | OSError) -> bool:
+        """Return whether more free space may let an operation succeed."""
+        cause = error.__cause__ if isinstance(error, DiskFullError) else error
+        code = cause.errno if isinstance(cause, OSError) else errno.ENOSPC
+        if code == errno.EDQUOT:
+            return True
+        if code != errno.ENOSPC:
+            return False
+        if not isinstance(error, DiskFullError):
+            return self._fs.space(self._directory.data).free < SHORT_BYTES
+        spare = (len(self._unused) - len(self._unspaced)) * self._volume_size
+        sealed = (v for v in self.volumes.values() if v not in self.actives)
+        most = error.free + spare + sum(volume.held_bytes for volume in sealed)
+        return error.free < error.needed <= most
+
+    def disk_usage(self) -> DiskUsage:
+        """Return what the disk has, and how many volumes it allows."""
+        self._look_at_disk()
+        return DiskUsage(
+            free=self._space.free,
+            total=self._space.total,
+            state="read-only" if self._space.is_read_only else self._stats.refusal(),
+            volumes=self._volumes_allowed,
+            is_limited=self._volumes_allowed < self._volume_num,
+        )
+
+    # --- Starting a volume ---------------------------------------------------------
 
     def _rotate(
-        self, ring: Ring, *, is_flush: bool = False, for_copies: bool = False
+        self,
+        ring: Ring,
+        size: int = 0,
+        *,
+        is_flush: bool = False,
+        for_copies: bool = False,
     ) -> Volume:
         """Seal the active volume of a ring and start the next; see the module."""
         started_ns = perf_counter_ns()
@@ -396,7 +653,7 @@ class CircularLog:
             store_id=self.manifest.store_id,
             started_ms=self._clock.now_ms(),
         )
-        self._allocate(active, self._volume_size)
+        self._allocate(active, self._length_of(active, size))
         sealed = [v for v in self.actives if v and (is_flush or v.use.ring is ring)]
         for volume in sealed:
             self._seal(volume)
@@ -406,6 +663,7 @@ class CircularLog:
         self._drop(dropped, use.volume, everything=is_flush)
         active.trim()
         self._unused.discard(active.id)
+        self._unspaced.discard(active.id)
         self.volumes[active.seq] = active
         self._index.add_volume(active.seq)
         self._bind(active)
@@ -414,6 +672,8 @@ class CircularLog:
             self._hand_over(volume)
             self.actives[volume.use.ring] = None
         self.actives[ring] = active
+        self._look_at_disk()
+        self._note_limit()
         self._note_start()
         self.note_progress()
         self._count_rotation(use, started_ns)
@@ -436,7 +696,7 @@ class CircularLog:
         if self._policy is None or self._takes_free_id(ring):
             return
         reclaimer = self._reclaimer or self._begin_reclaim(self._policy)
-        if not reclaimer.is_drained:
+        if reclaimer is not None and not reclaimer.is_drained:
             reclaimer.finish(self.actives[Ring.MAIN])
 
     def _takes_free_id(self, ring: Ring) -> bool:
@@ -461,12 +721,25 @@ class CircularLog:
         if self._reclaimer is not None:
             return [self._reclaimer.volume.seq]
         oldest = self._ring(Ring.PROBATION) or self._ring(Ring.MAIN)
+        if oldest[0] in self.actives and self._may_be_smaller:
+            return []  # It is started in what space there is.
+        if oldest[0] in self.actives and self._unspaced:
+            raise DiskFullError(
+                volume=min(self._unspaced),
+                needed=self._volume_size,
+                free=self._space.free,
+            )
         return [oldest[0].seq]
 
     @property
     def _free_ids(self) -> int:
         """How many volumes can be started without dropping one."""
-        return min(len(self._unused), self._volume_num - len(self.volumes))
+        spaced = len(self._unused) - len(self._unspaced)
+        return min(
+            len(self._unused),
+            self._volume_num - len(self.volumes),
+            spaced + self._disk_room,
+        )
 
     def _next_use(self, ring: Ring, dropped: list[int]) -> VolumeUse:
         """Return the use of an id that has no volume, or whose volume is dropped."""
@@ -479,6 +752,8 @@ class CircularLog:
             for seq, volume in ids.items()
             if volume < self._volume_num and seq not in actives
         }
+        if not self._disk_room:
+            free = free - self._unspaced or free
         following = [volume for volume in free if volume > last.id]
         volume = min(following or free)
         return VolumeUse(volume, self._last_seq + 1, ring, secrets.randbits(64))
@@ -492,13 +767,20 @@ class CircularLog:
             OSError: The disk refused for another reason.
         """
         present = self._fs.size(volume.fd)
+        needed = max(0, length - volume.held_bytes)
+        free = self._fs.space(self._directory.data).free if needed else 0
+        if needed > free:
+            # To try it nevertheless would fill the disk, and free it again.
+            raise DiskFullError(volume=volume.id, needed=needed, free=free)
+        started_ns = perf_counter_ns()
         try:
             volume.allocate(length)
         except OSError as error:
             self._take_back(volume.fd, present)
-            free = self._fs.free_bytes(self._directory.data)
-            needed = max(0, length - present)
-            if free >= needed and error.errno not in _DISK_FULL:
+            pause_ns = _ALLOCATE_PAUSE * (perf_counter_ns() - started_ns)
+            if pause_ns > _ALLOCATE_PAUSE_NS_MIN:
+                self._allocate_again_ns = perf_counter_ns() + pause_ns
+            if error.errno not in DISK_FULL:
                 raise
             raise DiskFullError(volume=volume.id, needed=needed, free=free) from error
 
@@ -606,10 +888,12 @@ class CircularLog:
         """
         for seq in seqs:
             volume = self.volumes.pop(seq)
-            if volume.id < self._volume_num:
-                self._unused.add(volume.id)
             if volume.id != used_id and not everything:
                 self._free(volume)
+            if volume.id < self._volume_num:
+                self._unused.add(volume.id)
+                if self._lacks(volume.id):
+                    self._unspaced.add(volume.id)
             records, lost = self._index.reclaim(seq)
             self._stats.evicted_records += records
             self._stats.evicted_bytes += lost
@@ -773,14 +1057,16 @@ class CircularLog:
             return self._volume_size
         return sum(rooms[: free + 1])
 
-    def _begin_reclaim(self, policy: Frequency) -> Reclaimer:
-        """Choose a volume, and begin to reclaim it."""
+    def _begin_reclaim(self, policy: Frequency) -> Reclaimer | None:
+        """Choose a volume, and begin to reclaim it; None: there is none."""
+        volume = self._victim(policy)
+        if volume is None:
+            return None
         ends = sum(volume.end for volume in self.volumes.values())
         count = self._index.count
         self._index.size_ghost(count)
-        volume = self._victim(policy)
         if volume in self.actives:
-            # It was reclaimed in part before the start.
+            # It was reclaimed in part before the start, or the disk holds two volumes.
             self._seal(volume)
             self._hand_over(volume)
             self.actives[volume.use.ring] = None
@@ -813,8 +1099,8 @@ class CircularLog:
         except (DiskFullError, StoreIOError):
             return None
 
-    def _victim(self, policy: Frequency) -> Volume:
-        """Return the volume to be reclaimed next."""
+    def _victim(self, policy: Frequency) -> Volume | None:
+        """Return the volume to be reclaimed next; None: there is only one."""
         probation, main = self._ring(Ring.PROBATION), self._ring(Ring.MAIN)
         if probation and probation[0].seq <= self._probation_first:
             return probation[0]
@@ -827,7 +1113,8 @@ class CircularLog:
             has_sealed_main=bool(sealed[Ring.MAIN]),
         )
         other = Ring.MAIN if ring is Ring.PROBATION else Ring.PROBATION
-        return (sealed[ring] or sealed[other])[0]
+        found = sealed[ring] or sealed[other] or probation
+        return found[0] if found else None
 
     def _drop_early(self, reclaimer: Reclaimer) -> None:
         """Drop a volume before its id is needed, if two will be needed soon."""
@@ -896,8 +1183,30 @@ class CircularLog:
 
     # --- Usage and health ----------------------------------------------------------
 
-    def usage(self) -> StoreUsage:
-        """Return how full each volume is; some microseconds for each volume."""
+    def usage(self, *, volumes: bool = True) -> StoreUsage:
+        """
+        Return how full the store is.
+
+        Args:
+            volumes: List the volumes: ten times as expensive, some microseconds for each.
+        """
+        active = self.active
+        return StoreUsage(
+            volumes=self._volume_usages() if volumes else [],
+            states=self._count_states(),
+            volume_size=self._volume_size,
+            volume_num=self._volume_num,
+            active_id=active.id,
+            active_seq=active.seq,
+            active_end=active.end,
+            active_started_ms=active.started_ms,
+            eviction=self._eviction_usage(),
+            purges=len(self.purges),
+            disk=self.disk_usage(),
+        )
+
+    def _volume_usages(self) -> list[VolumeUsage]:
+        """Return how full each volume is, by id."""
         found = {
             volume_id: VolumeUsage(
                 volume_id, 0, "empty", self._volume_size, 0, 0, 0, 0, ""
@@ -906,13 +1215,10 @@ class CircularLog:
         }
         for volume in self.volumes.values():
             records, live = self._index.live(volume.seq)
-            state: State = "active" if volume in self.actives else "sealed"
-            if self._reclaimer is not None and volume is self._reclaimer.volume:
-                state = "reclaiming"
             found[volume.id] = VolumeUsage(
                 volume.id,
                 volume.seq,
-                state,
+                self._state(volume),
                 max(volume.end, self._size_or_zero(volume)),
                 volume.end,
                 records,
@@ -921,25 +1227,51 @@ class CircularLog:
                 volume.started_ms,
                 _RING_NAMES[volume.use.ring],
             )
-        return StoreUsage(
-            volumes=[found[volume_id] for volume_id in sorted(found)],
-            volume_size=self._volume_size,
-            volume_num=self._volume_num,
-            active_id=self.active.id,
-            active_seq=self.active.seq,
-            active_end=self.active.end,
-            eviction=self._eviction_usage(found.values()),
-            purges=len(self.purges),
-        )
+        return [found[volume_id] for volume_id in sorted(found)]
 
-    def _eviction_usage(self, volumes: Iterable[VolumeUsage]) -> EvictionUsage:
+    def _state(self, volume: Volume) -> State:
+        """Return the state of a volume."""
+        if self._reclaimer is not None and volume is self._reclaimer.volume:
+            return "reclaiming"
+        return "active" if volume in self.actives else "sealed"
+
+    def _count_states(self) -> dict[State, int]:
+        """Return the number of volumes in each state."""
+        found = dict.fromkeys(STATES, 0)
+        special = set(self._actives())
+        if self._reclaimer is not None:
+            special.add(self._reclaimer.volume)
+        for volume in special:
+            found[self._state(volume)] += 1
+        found["sealed"] += len(self.volumes) - len(special)
+        in_range = [v for v in self.volumes.values() if v.id < self._volume_num]
+        found["empty"] = self._volume_num - len(in_range)
+        return found
+
+    def _ring_usage(self, ring: Ring) -> RingUsage:
+        """Return the sums of a ring; half a microsecond for each volume."""
+        number = used = live = records = oldest_ms = 0
+        for volume in self.volumes.values():
+            if volume.use.ring is not ring:
+                continue
+            found, size = self._index.live(volume.seq)
+            end = volume.end
+            number += 1
+            used += end
+            live += min(size, end - VOLUME_HEADER_BYTES)
+            records += found
+            started_ms = volume.started_ms
+            if started_ms and (started_ms < oldest_ms or not oldest_ms):
+                oldest_ms = started_ms
+        return RingUsage(number, used, live, records, oldest_ms)
+
+    def _eviction_usage(self) -> EvictionUsage:
         policy, heat, fate = self._policy, self._index.heat(), self._stats.fate
-        rings = {name: [v for v in volumes if v.ring == name] for name in _RING_NAMES}
         reclaimer, ghost_hits_before = self._reclaimer, self._ghost_hits_before
         return EvictionUsage(
             policy="fifo" if policy is None else "frequency",
-            main=RingUsage.of(rings["main"]),
-            probation=RingUsage.of(rings["probation"]),
+            main=self._ring_usage(Ring.MAIN),
+            probation=self._ring_usage(Ring.PROBATION),
             probation_max=0 if policy is None else policy.probation_max,
             put_bytes=self.put_bytes,
             fate=fate,
@@ -961,7 +1293,8 @@ class CircularLog:
         if len(self.volumes) <= len(self._actives()):
             return -1
         if self._policy is not None:
-            return self._victim(self._policy).id
+            victim = self._victim(self._policy)
+            return -1 if victim is None else victim.id
         return (self._ring(Ring.PROBATION) or self._ring(Ring.MAIN))[0].id
 
     def _size_or_zero(self, volume: Volume) -> int:
@@ -995,6 +1328,8 @@ class CircularLog:
 
         The calls that wait for the disk are made without the lock.
         """
+        if self._refusal:
+            return
         started_ns = perf_counter_ns()
         # First: another thread may rotate meanwhile, and the volume that is active now
         # must be synced when this returns.
@@ -1054,6 +1389,13 @@ class CircularLog:
 
         META.txt then says how far each volume goes, so that the next start need not scan.
         """
+        if not self._refusal:
+            self._close_files()
+        self._index.close()
+        for fd in self._descriptors.values():
+            self._fs.close(fd)
+
+    def _close_files(self) -> None:
         for active in self._actives():
             self.write_index(active)
         self.sync()
@@ -1064,10 +1406,16 @@ class CircularLog:
             self._stats.count_write_error(error)
         for active in self._actives():
             active.close_index_file()
-        self._index.close()
-        for fd in self._descriptors.values():
-            self._fs.close(fd)
+
+
+def _refusal_of(error: OSError, what: str) -> StoreIOError:
+    """Return the error for something that the disk has refused to do."""
+    if error.errno == errno.EROFS:
+        return ReadOnlyError(
+            f"disk refused to {what}: it is read-only; files can be read, and stored again"
+            " when it is writable"
+        )
+    return StoreIOError(f"disk refused to {what}: {error.strerror or error}")
 
 
 _RING_NAMES: Final = tuple(ring.name.lower() for ring in Ring)
-_DISK_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -19,6 +19,7 @@ start is refused instead, because the records may still be recovered.
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import secrets
@@ -26,8 +27,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.errors import MismatchedFilesError, UnreadableVolumeError
+from volcache.errors import (
+    MismatchedFilesError,
+    MountPointError,
+    UnreadableVolumeError,
+)
 from volcache.store.directory import DATA, INDEX, read_whole
+from volcache.store.disk import SHORT_BYTES
+from volcache.store.files import DISK_FULL
 from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX, Ring, Segment
 from volcache.store.index_file import (
     IndexContents,
@@ -69,6 +76,10 @@ _SAMPLE_BYTES: Final = 2**16  # of each file
 _CHUNK_BYTES: Final = 8 * 2**20
 
 
+class NothingStoredError(MountPointError):
+    """A disk that cannot be written has no volume that could be read."""
+
+
 @dataclass(slots=True)
 class Recovered:
     """A mount point, ready to be served."""
@@ -91,6 +102,7 @@ def recover(
     volume_num: int,
     clock: Clock,
     writes_probation: bool,
+    is_read_only: bool = False,
 ) -> Recovered:
     """
     Build the index of a mount point and make it ready for writing.
@@ -101,8 +113,11 @@ def recover(
         volume_num: The maximum number of volumes; the oldest ones beyond are removed.
         clock: Is advanced to the latest time that any file names.
         writes_probation: Ring probation is written, too.
+        is_read_only: Change nothing; what is returned can be read only. META.txt keeps its
+            mount count, and HOT.txt stays for the next start, but is not used.
 
     Raises:
+        NothingStoredError: With `is_read_only`: there is nothing to be read.
         OSError: The disk cannot be written; what was stored is still there.
         FormatVersionError: A volume was written by another version of volcache.
         ForeignDirectoryError: `data` contains files that are not volumes.
@@ -118,14 +133,15 @@ def recover(
     try:
         lengths = (directory.fs.size(fd) for fd in descriptors.values())
         volume_bytes = max(volume_size, *lengths, 0)
-        return _Recovery(
+        recovery = _Recovery(
             directory,
             descriptors,
             volume_bytes,
-            volume_num,
+            max(volume_num, len(descriptors)) if is_read_only else volume_num,
             clock,
             rings=tuple(Ring) if writes_probation else (Ring.MAIN,),
-        ).run()
+        )
+        return recovery.read() if is_read_only else recovery.run()
     except BaseException:
         _close_all(directory, descriptors)
         raise
@@ -151,10 +167,19 @@ def _open_data_files(directory: StoreDirectory) -> dict[int, int]:
 def _create_data_files(
     directory: StoreDirectory, descriptors: dict[int, int], ids: set[int]
 ) -> None:
-    """Create the other data files there may be, so that none can fail later."""
+    """
+    Create the other data files there may be, so that none can fail later.
+
+    Those that a full disk refuses are not used before the next start.
+    """
     for volume in sorted(ids - set(descriptors)):
         path = directory.data_path(volume)
-        descriptors[volume] = directory.fs.open(path, create=True)
+        try:
+            descriptors[volume] = directory.fs.open(path, create=True)
+        except OSError as error:
+            if error.errno not in DISK_FULL or not descriptors:
+                raise
+            break
     # fdatasync makes the bytes of a file safe, but not its name.
     directory.fs.sync_directory(directory.data)
 
@@ -234,18 +259,46 @@ class _Recovery:
             self._stats,
         )
 
-    def _replay_volumes(self) -> list[Volume]:
-        """Build the index; return the volumes that stay, with all files created."""
-        directory, inventory, found = self._directory, self._inventory, self._found
-        excess, kept = self._excess, self._kept
-        _count_findings(inventory, {volume.id for volume in kept}, self._report)
-        for volume in kept:
+    def read(self) -> Recovered:
+        """Replay, and write nothing."""
+        manifest = self._inventory.manifest
+        volumes: list[Volume] = []
+        if manifest.mount_count:  # It is no new store.
+            self._replay_files()
+            unknown = self._replay.drop_unknown(self._kept)
+            volumes = [volume for volume in self._kept if volume not in unknown]
+        if not any(volume.use.ring is Ring.MAIN for volume in volumes):
+            message = f"mount point {self._directory.root!r}: nothing is stored there"
+            raise NothingStoredError(message)
+        return Recovered(
+            manifest,
+            "",
+            self._descriptors,
+            sorted(volumes, key=lambda volume: volume.seq),
+            manifest.active.seq,
+            self._index,
+            self._purges,
+            self._report,
+            self._stats,
+        )
+
+    def _replay_files(self) -> None:
+        """Build the index."""
+        kept = {volume.id for volume in self._kept}
+        _count_findings(self._inventory, kept, self._report)
+        for volume in self._kept:
             contents = self._replay.replay(volume)
             self._index_files[volume.seq] = (contents.file_end, contents.is_whole)
         self._index.end_load()
         self._replay.refuse()
-        # From here on, files are changed.
         self._clock.advance_to(self._replay.latest_us)
+
+    def _replay_volumes(self) -> list[Volume]:
+        """Build the index; return the volumes that stay, with all files created."""
+        directory, inventory, found = self._directory, self._inventory, self._found
+        excess, kept = self._excess, self._kept
+        self._replay_files()
+        # From here on, files are changed.
         if not inventory.manifest.mount_count:  # A new store: before its files.
             directory.write_manifest(inventory.manifest)
         ids = {*range(self._volume_num), *(volume.id for volume in found)}
@@ -321,8 +374,7 @@ class _Recovery:
                 # No other process can have written a volume that did not exist before.
                 if before.mount_count and not active.is_sealed:
                     active.add_segment(Segment(active.end, secrets.randbits(64)))
-            manifest = self._new_manifest(volumes, actives)
-            self._replace_manifest(manifest)
+            manifest = self._replace_manifest(volumes, actives)
         except BaseException:
             for active in actives:
                 active.close_index_file()
@@ -367,8 +419,54 @@ class _Recovery:
         self._directory.write_purges(encode_purges(file))
         return file.listed
 
-    def _replace_manifest(self, manifest: Manifest) -> None:
-        """Write META.txt."""
+    def _replace_manifest(
+        self, volumes: list[Volume], actives: list[Volume]
+    ) -> Manifest:
+        """Write META.txt; on a full disk, give up the oldest volumes for it."""
+        while True:
+            try:
+                manifest = self._new_manifest(volumes, actives)
+                self._write_manifest(manifest)
+            except OSError as error:
+                if not self._give_up_oldest(volumes, actives, error):
+                    raise
+            else:
+                return manifest
+
+    def _give_up_oldest(
+        self, volumes: list[Volume], actives: list[Volume], error: OSError
+    ) -> bool:
+        """Free the space of the oldest volume; return whether that may help."""
+        fs, root = self._directory.fs, self._directory.root
+        order = self._oldest(len(self._found))
+        sealed = [v for v in order if v in volumes and v not in actives]
+        free = fs.space(root).free
+        is_short = error.errno == errno.ENOSPC and free < SHORT_BYTES
+        if not (is_short or error.errno == errno.EDQUOT):
+            return False
+        used = {volume.id for volume in volumes}
+        for volume in sorted(set(self._descriptors) - used):
+            fd = self._descriptors[volume]
+            if fs.held_bytes(fd):  # A volume was there that was dropped.
+                fs.truncate(fd, 0)
+                return True
+        if not sealed:
+            return False
+        oldest = sealed[0]
+        _logger.warning(
+            "disk.volume_given_up volume=%d seq=%d free=%d error=%r",
+            oldest.id,
+            oldest.seq,
+            free,
+            str(error),
+        )
+        self._stats.given_up_volumes += 1
+        self._index.reclaim(oldest.seq)
+        drop_volumes(self._directory, [oldest], self._volume_num, self._report)
+        volumes.remove(oldest)
+        return fs.space(root).free > free
+
+    def _write_manifest(self, manifest: Manifest) -> None:
         if manifest.active.seq < self._inventory.manifest.active.seq:
             # The newest volume was dropped. What LOCK says of it would refuse a start, and
             # so would a header that was overwritten and comes back by a power loss.
@@ -813,17 +911,19 @@ class Replay:
             volume.writer.add_entry(header.key, header.offset, header.size)
 
     def _has_original(self, header: RecordHeader) -> bool:
-        """Return whether the index has a record of the same version of a key."""
+        """Return whether the index has the record that this one is a copy of."""
         found = self._index.find(header.key)
         volume = None if found is None else self._volumes.get(found[0])
         if found is None or volume is None:
             return False
         other = VolumeReader(self._directory.fs, volume).header_at(found[1])
-        return other is not None and (other.key, other.stored_us, other.checksum) == (
-            header.key,
-            header.stored_us,
-            header.checksum,
-        )
+        # The same version with another expiry is what `Store.touch` has replaced.
+        return other is not None and (
+            other.key,
+            other.stored_us,
+            other.expires_ms,
+            other.checksum,
+        ) == (header.key, header.stored_us, header.expires_ms, header.checksum)
 
     def _see_time_of(self, volume: Volume, offset: int) -> None:
         """Read when the last indexed record was stored; nothing if it is damaged."""

@@ -8,16 +8,22 @@ damaged, and the header of the volume); *free*, not written since the volume was
 
 from __future__ import annotations
 
+import errno
 import logging
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from volcache.histogram import Histogram
+from volcache.errors import DiskFullError
+from volcache.histogram import NS_PER_SECOND, Histogram
+from volcache.store.files import DISK_FULL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from volcache.errors import DamagedRecordError
+
+Refusal = Literal["", "full", "read-only"]
 
 _logger = logging.getLogger("volcache.store")
 
@@ -27,6 +33,9 @@ _LINES_OF_A_KIND: Final = 10
 # After this many read errors without a successful read, the disk counts as failed.
 READ_ERRORS_IN_ROW_MAX: Final = 3
 _DAMAGE_LINES_MAX: Final = 20  # in the log, per start
+_TEXT_MAX: Final = 300  # characters of the text of an error that are kept
+
+ErrorKind = Literal["read", "write", "sync", "index", "damaged"]
 
 
 class Fate(NamedTuple):
@@ -51,6 +60,54 @@ class Fate(NamedTuple):
         return Fate(*(one + two for one, two in zip(self, other, strict=True)))
 
 
+class LastError(NamedTuple):
+    """The last error of one kind."""
+
+    at: float  # seconds since the epoch
+    text: str  # one line, cut off if long
+
+
+@dataclass(slots=True)
+class ScrubStats:
+    """What the scrub has done since the store was opened; it is off if `rate` is 0."""
+
+    rate: int = 0  # bytes per second
+    bytes: int = 0  # that were read
+    passes: int = 0  # over all volumes, complete ones
+    total_bytes: int = 0  # of the present pass
+    left_bytes: int = 0  # of these, not read yet
+    volume_id: int = -1  # that is read now; -1: none
+    ended_ms: int = 0  # when the last pass was complete, since the epoch; 0: none was
+    found_ms: int = 0  # when something was found, since the epoch; 0: nothing was
+    found_by_kind: dict[str, int] = field(
+        default_factory=lambda: {"record": 0, "file": 0}
+    )
+
+    @property
+    def found(self) -> int:
+        """The number of findings of all kinds."""
+        return sum(self.found_by_kind.values())
+
+    @property
+    def progress(self) -> float:
+        """The share of the present pass that is done; 0 before the first."""
+        return 1 - self.left_bytes / self.total_bytes if self.total_bytes else 0.0
+
+    def begin_pass(self, total: int) -> None:
+        """Note how many bytes are to be read."""
+        self.total_bytes = self.left_bytes = total
+
+    def end_pass(self, now_ms: int) -> None:
+        """Count a pass that is complete."""
+        self.passes += 1
+        self.volume_id, self.left_bytes, self.ended_ms = -1, 0, now_ms
+
+    def count(self, kind: str, now_ms: int) -> None:
+        """Count a finding."""
+        self.found_by_kind[kind] += 1
+        self.found_ms = now_ms
+
+
 @dataclass(slots=True)
 class StoreStats:
     """Counts since the store was opened."""
@@ -69,6 +126,12 @@ class StoreStats:
     sync_errors: int = 0
     index_errors: int = 0
     purges: int = 0  # that were made
+    # Of the kinds that have happened. `damaged` includes records that a reclaim found.
+    last_errors: dict[ErrorKind, LastError] = field(default_factory=dict)
+    clock: Callable[[], int] = time.time_ns  # nanoseconds since the epoch
+    given_up_volumes: int = 0  # whose space was needed on a full disk
+    refused: Refusal = ""  # why the disk has refused the last write that failed
+    writes_at_refusal: int = 0  # how many records had been written then
     fate: Fate = field(
         default_factory=Fate
     )  # of the records of volumes that were reclaimed
@@ -76,6 +139,7 @@ class StoreStats:
     writes: Histogram = field(default_factory=Histogram)  # `pwritev` of a record
     rotating: Histogram = field(default_factory=Histogram)  # one per rotation
     syncs: Histogram = field(default_factory=Histogram)  # one per call of `sync`
+    scrub: ScrubStats = field(default_factory=ScrubStats)
 
     @property
     def is_disk_good(self) -> bool:
@@ -96,16 +160,19 @@ class StoreStats:
     def count_damaged(self, error: DamagedRecordError) -> None:
         """Count a record that failed a check."""
         self.damaged_records += 1
+        self._keep("damaged", error)
         _log_some("read.damaged count=%d error=%r", self.damaged_records, error)
 
     def count_reclaim_damage(self, error: DamagedRecordError) -> None:
         """Log a record that failed a check before it was copied."""
+        self._keep("damaged", error)
         _log_some("reclaim.damaged count=%d error=%r", self.fate.damaged, error)
 
     def count_read_error(self, error: OSError) -> None:
         """Count a read that failed: it is unknown whether there is a value."""
         self.read_errors += 1
         self.read_errors_in_row += 1
+        self._keep("read", error)
         _log_some("read.failed count=%d error=%r", self.read_errors, error)
         if self.read_errors_in_row == READ_ERRORS_IN_ROW_MAX:
             _logger.error("disk.not_ready errors_in_row=%d", self.read_errors_in_row)
@@ -118,21 +185,52 @@ class StoreStats:
     def count_write_error(self, error: Exception) -> None:
         """Count a put or delete that the disk refused."""
         self.write_errors += 1
+        self._keep("write", error)
         _log_some("write.failed count=%d error=%r", self.write_errors, error)
+        self._note_refusal(error)
 
     def count_rotation_error(self, error: Exception) -> None:
         """Count a rotation that the disk refused; it is a write error, too."""
         self.write_errors += 1
+        self._keep("write", error)
         _log_some("rotation.failed count=%d error=%r", self.write_errors, error)
+        self._note_refusal(error)
+
+    def _note_refusal(self, error: Exception) -> None:
+        """Remember why the disk refuses to write, and log it once."""
+        code = error.errno if isinstance(error, OSError) else None
+        why: Refusal = ""
+        if code == errno.EROFS:
+            why = "read-only"
+        elif code in DISK_FULL or isinstance(error, DiskFullError):
+            why = "full"
+        if not why:
+            return
+        if why != self.refusal():
+            self.log_refusal(why, error)
+        self.refused, self.writes_at_refusal = why, self.writes.count
+
+    def log_refusal(self, why: Refusal, error: Exception) -> None:
+        """Log that the disk does not accept writes any longer."""
+        _logger.error("disk.refuses_writes reason=%s error=%r", why, str(error))
+
+    def refusal(self) -> Refusal:
+        """Return why the disk refuses to write; empty if it has written since."""
+        if self.refused and self.writes.count != self.writes_at_refusal:
+            _logger.warning("disk.accepts_writes reason=%s", self.refused)
+            self.refused = ""
+        return self.refused
 
     def count_sync_error(self, error: OSError) -> None:
         """Count a failed sync: data written since the last one may be lost."""
         self.sync_errors += 1
+        self._keep("sync", error)
         _log_some("sync.failed count=%d error=%r", self.sync_errors, error)
 
     def count_index_error(self, error: OSError, *, volume: int) -> None:
         """Count a failed write of an index file; the records stay readable."""
         self.index_errors += 1
+        self._keep("index", error)
         if _is_logged(self.index_errors):
             _logger.error(
                 "index.failed count=%d volume=%d error=%r",
@@ -140,6 +238,13 @@ class StoreStats:
                 volume,
                 str(error),
             )
+
+    def _keep(self, kind: ErrorKind, error: Exception) -> None:
+        """Keep the time and the text of an error until the next one of its kind."""
+        text = " ".join(str(error).split())
+        self.last_errors[kind] = LastError(
+            self.clock() / NS_PER_SECOND, text[:_TEXT_MAX]
+        )
 
 
 def _log_some(event: str, count: int, error: Exception) -> None:
@@ -224,6 +329,7 @@ class RecoveryStats:
 # --- Usage -------------------------------------------------------------------------
 
 State = Literal["active", "sealed", "reclaiming", "empty"]
+STATES: Final[tuple[State, ...]] = ("active", "sealed", "reclaiming", "empty")
 
 
 class VolumeUsage(NamedTuple):
@@ -254,17 +360,6 @@ class RingUsage(NamedTuple):
     live_records: int = 0
 
     started_ms: int = 0  # the least of them that is known
-
-    @classmethod
-    def of(cls, volumes: Sequence[VolumeUsage]) -> Self:
-        """Return the sums."""
-        return cls(
-            len(volumes),
-            sum(volume.used for volume in volumes),
-            sum(volume.live for volume in volumes),
-            sum(volume.live_records for volume in volumes),
-            min((v.started_ms for v in volumes if v.started_ms), default=0),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,35 +400,63 @@ class EvictionUsage:
         return 1 + self.reinserted_bytes / self.put_bytes if self.put_bytes else 1.0
 
 
+class DiskUsage(NamedTuple):
+    """The file system of the store; sizes are bytes."""
+
+    free: int
+    total: int
+    state: Refusal  # why nothing can be written; empty: it can
+    volumes: int  # that there can be, at most `volume_num`
+    is_limited: bool  # fewer than `volume_num`
+
+
 @dataclass(frozen=True, slots=True)
 class StoreUsage:
-    """All volumes by their ids, and which is the active one."""
+    """How full a store is, and which volume is the active one."""
 
-    volumes: list[VolumeUsage]
+    volumes: list[VolumeUsage]  # all of them by their ids; empty if not asked for
+    states: dict[State, int]  # the number of volumes in each state
     volume_size: int  # of a volume that is started now
     volume_num: int
     active_id: int
     active_seq: int
     active_end: int  # offset of the next record
+    active_started_ms: int  # since the epoch; 0: not known
     eviction: EvictionUsage
+    disk: DiskUsage
     purges: int = 0  # in the list
+
+    @property
+    def rings(self) -> tuple[RingUsage, RingUsage]:
+        """Both rings; with "fifo", that of probation is empty."""
+        return self.eviction.main, self.eviction.probation
 
     @property
     def keys(self) -> int:
         """The number of keys, expired and purged ones included."""
-        return sum(volume.live_records for volume in self.volumes)
+        return sum(ring.live_records for ring in self.rings)
 
     @property
     def live(self) -> int:
         """Bytes of records that are not superseded, expired and purged ones included."""
-        return sum(volume.live for volume in self.volumes)
+        return sum(ring.live for ring in self.rings)
 
     @property
     def dead(self) -> int:
         """Bytes that are written but unused."""
-        return sum(volume.dead for volume in self.volumes)
+        return sum(ring.used - ring.live for ring in self.rings)
+
+    @property
+    def oldest_started_ms(self) -> int:
+        """When the oldest volume was started, since the epoch; 0: not known."""
+        return min((r.started_ms for r in self.rings if r.started_ms), default=0)
 
     @property
     def free(self) -> int:
-        """Bytes neither live nor dead; 0 if the capacity was reduced below that."""
-        return max(0, self.volume_num * self.volume_size - self.live - self.dead)
+        """
+        Bytes neither live nor dead, but not more than are free on the file system.
+
+        0 if the capacity was reduced below live and dead.
+        """
+        free = self.volume_num * self.volume_size - self.live - self.dead
+        return max(0, min(free, self.disk.free))

@@ -6,11 +6,15 @@ read of a whole record, which is checked before it is returned. The other module
 package are the parts. The store contains no HTTP, no settings and no other tier; it gets
 numbers, a file system and a clock.
 
-Locking: there is one lock. Every method that changes the index, the log or a volume holds
-it. `get`, `stat`, `read_raw` and `validate` hold nothing: a lookup is one operation on a
-dict, a data file stays open as long as the store, and a record that is reclaimed while it
-is read fails its checks and is a miss. `sync` waits for the disk without the lock.
-Counters of reads may miss a count when several threads read at the same time.
+Threads: any thread may call any method; `close` only when no other one does. There is one
+lock. Every method that changes the index, the log or a volume holds it; a thread that holds
+it may call them, so that it can decide on what it has read. `get`, `stat`, `read_raw` and
+`validate` hold nothing while they read: a lookup is one operation on a dict, a data file
+stays open as long as the store, and a record that another thread moves or reclaims while it
+is read fails its checks: then it is looked up again. They take the lock only to let a
+damaged record leave the index, and, once a second, to note that a record has expired.
+`sync` waits for the disk without the lock.
+Counters may miss a count when several threads count at the same time.
 
 Invariant: a position is valid only if its volume is in `_volumes`; `log.py` explains why an
 older record of a key never becomes current again.
@@ -18,16 +22,29 @@ older record of a key never becomes current again.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from google_crc32c import value as crc32c
 
-from volcache.errors import DamagedRecordError, UnreadableRecordError
+from volcache.errors import (
+    DamagedRecordError,
+    ForeignDirectoryError,
+    MountPointError,
+    UnreadableRecordError,
+)
 from volcache.store.directory import StoreDirectory, unusable
+from volcache.store.disk import (
+    SHORT_BYTES,
+    Holding,
+    holding_of,
+    refuse_too_small,
+)
 from volcache.store.eviction import make_policy
 from volcache.store.files import OsFileSystem
 from volcache.store.format import (
@@ -46,7 +63,8 @@ from volcache.store.format import (
 from volcache.store.index_format import encode_key
 from volcache.store.log import CircularLog, LogOptions, SyncMode
 from volcache.store.native import make_clock
-from volcache.store.recovery import recover
+from volcache.store.recovery import NothingStoredError, recover
+from volcache.store.scrub import Scrub
 from volcache.store.stats import READ_ERRORS_IN_ROW_MAX
 
 if TYPE_CHECKING:
@@ -71,13 +89,20 @@ _SWEEP_ENTRIES: Final = 40
 _LARGE_BYTES: Final = 1 << 20
 
 
+class _Outdated:
+    """What was to be read is elsewhere by now, or gone."""
+
+
+_OUTDATED: Final = _Outdated()
+
+
 @dataclass(frozen=True, slots=True)
 class CoreParts:
     """What `NativeApp` needs to do what `Store.get` and `Store.put` do."""
 
     index: Index
     log: CircularLog
-    lock: threading.Lock
+    lock: threading.RLock
     stats: StoreStats
     clock: Clock
     syncs_each: bool
@@ -91,6 +116,9 @@ class Store:
         recovery: What the start found.
         stats: What was counted since.
         clock: Never goes back; the time at which records are stored and expire.
+        holding: What the disk could hold when the store was opened.
+        lock: Held by whatever changes the store; see the module.
+        refusal: Why nothing can be stored until the store is opened again; empty: it can.
     """
 
     def __init__(
@@ -98,9 +126,12 @@ class Store:
         directory: StoreDirectory,
         recovered: Recovered,
         options: LogOptions,
+        holding: Holding,
         clock: Clock,
     ) -> None:
         """Use `Store.open`."""
+        self.holding = holding
+        self.refusal = options.refusal
         self._directory = directory
         self._pread = directory.fs.pread
         self.clock = clock
@@ -111,7 +142,7 @@ class Store:
         self.recovery: RecoveryStats = recovered.recovery
         self.stats: StoreStats = recovered.stats
         self._syncs_each = options.sync_mode == "always"
-        self._lock = threading.Lock()
+        self.lock = self._lock = threading.RLock()
         self._log = CircularLog(directory, recovered, self._lock, options, clock)
         self._volumes = self._log.volumes
         self._is_closed = False
@@ -122,7 +153,7 @@ class Store:
         directory: str,
         *,
         volume_size: int,
-        volume_num: int,
+        volume_num: int | None,
         sync_mode: SyncMode = "periodic",
         eviction: Eviction = "frequency",
         reinsert_reads: float = 0.1,
@@ -132,12 +163,17 @@ class Store:
         """
         Open a mount point; create one where there is none.
 
+        If the disk does not accept writes, because it is read-only, or full and no volume
+        can be given up, what is stored is served, and nothing can be stored until the
+        store is opened again.
+
         Args:
             directory: Path of the mount point.
             volume_size: Bytes of a volume, header included. If it differs from last
                 time, each volume gets the new size when its id is used again.
             volume_num: Number of volumes, at least 2. If it is lower than last time, the
-                oldest volumes are removed at once.
+                oldest volumes are removed at once. None: as many as the disk holds, less
+                a reserve, see `disk.py`.
             sync_mode: When writes reach the disk: "always" before a put or delete
                 returns, "periodic" when the caller calls `sync`, "none" when the kernel
                 decides. `close` always syncs.
@@ -155,32 +191,23 @@ class Store:
             FormatVersionError: It was written by another version of volcache.
             MismatchedFilesError: Its files do not belong together.
             UnreadableVolumeError: The disk cannot be read where records may be.
+            DiskTooSmallError: There are no volumes yet, and the disk does not hold two.
             MountPointError: It cannot be read or written.
         """
-        opened = StoreDirectory.open(fs or OsFileSystem(), directory)
-        clock = clock or make_clock()
-        policy = make_policy(
-            eviction,
-            volume_size=volume_size,
-            volume_num=volume_num,
-            reinsert_reads=reinsert_reads,
-        )
+        wanted = _Wanted(volume_size, volume_num, sync_mode, eviction, reinsert_reads)
+        fs, clock = fs or OsFileSystem(), clock or make_clock()
         try:
-            recovered = recover(
-                opened,
-                volume_size=volume_size,
-                volume_num=volume_num,
-                clock=clock,
-                writes_probation=policy is not None,
-            )
-        except OSError as error:
-            opened.close()
-            raise unusable(directory, error) from error
-        except BaseException:
-            opened.close()
-            raise
-        options = LogOptions(volume_size, volume_num, sync_mode, policy)
-        return cls(opened, recovered, options, clock)
+            opened = StoreDirectory.open(fs, directory)
+            return cls(opened, *_recover(opened, wanted, clock), clock)
+        except MountPointError as error:
+            refused = _lasting_refusal(fs, directory, error)
+            if refused is None:
+                raise
+            try:
+                opened = StoreDirectory.inspect(fs, directory)
+                return cls(opened, *_recover(opened, wanted, clock, refused), clock)
+            except (ForeignDirectoryError, NothingStoredError):
+                raise error from refused
 
     # --- Reading -------------------------------------------------------------------
 
@@ -205,16 +232,22 @@ class Store:
 
     def _get_in_python(self, key: bytes) -> Record | None:
         """Do what `get` does for a key that the index cannot read, and find out why."""
+        is_hit = not self._index.is_native and self._count_hit(key)
+        while True:
+            found = self._try_get(key, is_hit=is_hit)
+            if not isinstance(found, _Outdated):
+                return found
+
+    def _try_get(self, key: bytes, *, is_hit: bool) -> Record | _Outdated | None:
+        """Look a key up and read its record; `is_hit`: a hit was counted."""
         position = self._find(key)
-        is_hit = not self._index.is_native and self._index.hit(key)
         if position is None:
             self._count_absent(key)
             return None
         seq, offset, size = position
         volume = self._volumes.get(seq)
         if volume is None:
-            self.stats.evicted_reads += 1
-            return None
+            return self._count_evicted(key, position)
         try:
             if size < _LARGE_BYTES:
                 record = self._read_whole(volume, offset, size, key)
@@ -229,6 +262,41 @@ class Store:
         if is_hit and not self._log.purges.covers(key, record.stored_us):
             self._index.count_older_hit(record.stored_us)
         return self._current(key, record)
+
+    def _count_evicted(self, key: bytes, position: Position) -> _Outdated | None:
+        """Count a miss of a key whose volume is gone, unless it is elsewhere by now."""
+        if self._is_outdated(key, position):
+            return _OUTDATED
+        self.stats.evicted_reads += 1
+        return None
+
+    def _count_hit(self, key: bytes) -> bool:
+        """Count a read of a key, or its miss; see `Index.hit`."""
+        if self._index.is_native:
+            return self._index.hit(key)
+        # The index in Python has no lock of its own. A read does not wait for this one:
+        # rather a hit is not counted.
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return self._index.hit(key)
+        finally:
+            self._lock.release()
+
+    def _count_miss(self, key: bytes) -> None:
+        """Count a read of a key without an entry; see `Index.miss`."""
+        if self._index.is_native:
+            self._index.miss(key)
+        elif self._lock.acquire(blocking=False):  # As above.
+            try:
+                self._index.miss(key)
+            finally:
+                self._lock.release()
+
+    def _is_outdated(self, key: bytes, position: Position) -> bool:
+        """Return whether the position of a key has changed since it was looked up."""
+        found = self._find(key)
+        return found is None or found[:2] != position[:2]
 
     def _read_whole(
         self, volume: Volume, offset: int, size: int, key: bytes
@@ -306,24 +374,31 @@ class Store:
         Raises:
             UnreadableRecordError: The disk refused; it is counted.
         """
+        while True:
+            found = self._try_stat(key)
+            if not isinstance(found, _Outdated):
+                return found
+
+    def _try_stat(self, key: bytes) -> Record | _Outdated | None:
+        """Look a key up and read the header of its record."""
         position = self._find(key)
         if position is None:
-            self._index.miss(key)
+            self._count_miss(key)
             self._count_absent(key)
             return None
         seq, offset, size = position
         volume = self._volumes.get(seq)
         if volume is None:
-            self._index.miss(key)
-            self.stats.evicted_reads += 1
-            return None
+            found = self._count_evicted(key, position)
+            if found is None:
+                self._count_miss(key)
+            return found
         try:
             started_ns = perf_counter_ns()
             header = self._read_header(volume, offset, size, key)
             self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
         except (DamagedRecordError, OSError) as error:
-            self._count_failed_read(key, position, error)
-            return None
+            return self._count_failed_read(key, position, error)
         if header.key != key:
             self.stats.absent_reads += 1
             return None
@@ -363,8 +438,12 @@ class Store:
         position: Position,
         volume: Volume,
         error: DamagedRecordError | OSError,
-    ) -> Record | None:
-        """Read a record again that is longer than the index says; else count a miss."""
+    ) -> Record | _Outdated | None:
+        """
+        Read a record again that is longer than the index says; else count a miss.
+
+        `_Outdated`: the key has another position now, and nothing was counted.
+        """
         _, offset, size = position
         if isinstance(error, TruncatedReadError) and (
             size < error.needed <= volume.end - offset
@@ -377,14 +456,16 @@ class Store:
             else:
                 self.stats.absent_reads += record is None
                 return record and self._current(key, record)
-        self._count_failed_read(key, position, error)
-        return None
+        return self._count_failed_read(key, position, error)
 
     def _count_failed_read(
         self, key: bytes, position: Position, error: DamagedRecordError | OSError
-    ) -> None:
+    ) -> _Outdated | None:
         """
         Count a failed read; a damaged record leaves the index.
+
+        `_Outdated`: nothing was counted, since another thread has moved or reclaimed the
+        record meanwhile.
 
         Raises:
             UnreadableRecordError: The disk refused.
@@ -394,9 +475,12 @@ class Store:
             message = f"the disk cannot be read: {error.strerror or error}"
             raise UnreadableRecordError(message) from error
         with self._lock:
+            if position[0] not in self._volumes or self._is_outdated(key, position):
+                return _OUTDATED
             # Its entry stays: a value that is put later belongs into the same ring.
             self._index.forget(key, position[0], position[1])
         self.stats.count_damaged(error)
+        return None
 
     def read_raw(self, key: bytes) -> bytes | None:
         """Return the bytes of the record of a key, not checked; None: a miss."""
@@ -447,9 +531,18 @@ class Store:
             if not self._is_copy_of(record, volume, offset, size, key):
                 return None
             record = record._replace(volume=volume.id, offset=offset)
-        if self._index.hit(key):
+        if self._count_hit(key):
             self._index.count_older_hit(record.stored_us)
         return record
+
+    def is_current(self, key: bytes, copy: bytes) -> bool:
+        """Return whether what `read_raw` has returned is still the record of a key."""
+        named, found = identity_of(copy), self._locate(key)
+        if named is None or found is None:
+            return False
+        volume, offset, _ = found
+        # A position is used for one record only: another use of it has another salt.
+        return (volume.identity_at(offset), offset) == named
 
     def is_moved(self, copy: bytes, record: Record) -> bool:
         """Return whether a record that `validate` has returned is elsewhere now."""
@@ -461,21 +554,30 @@ class Store:
 
     def _was_deleted(self, key: bytes, identity: VolumeIdentity, offset: int) -> bool:
         """Return whether a record without an entry was deleted, not reclaimed."""
+        volumes = self._volumes.copy().values()  # Another thread may rotate.
         return self._index.is_deleted(key) or any(
-            identity == volume.identity_at(offset) for volume in self._volumes.values()
+            identity == volume.identity_at(offset) for volume in volumes
         )
 
     def _is_copy_of(
         self, record: Record, volume: Volume, offset: int, size: int, key: bytes
     ) -> bool:
-        """Return whether the record at a position is the same version of a key."""
+        """Return whether the record at a position is a copy that a reclaim has made."""
         try:
             header = self._read_header(volume, offset, size, key)
         except (DamagedRecordError, OSError):
             return False
-        return (header.key, header.stored_us, header.length, header.checksum) == (
+        # `touch` keeps the time stored, and changes the expiry.
+        return (
+            header.key,
+            header.stored_us,
+            header.expires_ms,
+            header.length,
+            header.checksum,
+        ) == (
             key,
             record.stored_us,
+            record.expires_ms,
             record.length,
             record.checksum,
         )
@@ -550,7 +652,7 @@ class Store:
         """
         binding = self._binding(self._mount_count)
         # The next process would not know that copies of purged records are not valid.
-        if not binding or self._log.dropped_purge_us >= 0:
+        if not binding or self._log.dropped_purge_us >= 0 or self.refusal:
             return
         try:
             self._directory.write_hot(make(binding))
@@ -583,10 +685,15 @@ class Store:
         self.stats.count_disk_recovery()
         return True
 
-    def usage(self) -> StoreUsage:
-        """Return how full each volume is; some microseconds for each volume."""
+    def usage(self, *, volumes: bool = True) -> StoreUsage:
+        """
+        Return how full the store is.
+
+        Args:
+            volumes: List the volumes: ten times as expensive, some microseconds for each.
+        """
         with self._lock:
-            return self._log.usage()
+            return self._log.usage(volumes=volumes)
 
     # --- Writing -------------------------------------------------------------------
 
@@ -600,6 +707,7 @@ class Store:
         cache_control: bytes = b"",
         expires_ms: int = 0,
         flags: int = 0,
+        stored_us: int | None = None,
     ) -> Record:
         """
         Store a value.
@@ -615,6 +723,7 @@ class Store:
             cache_control: Likewise.
             expires_ms: By `clock`, milliseconds since the epoch; 0 = never.
             flags: 32 bits of any kind, returned unchanged.
+            stored_us: The version that `touch` keeps; None: a new one.
 
         Raises:
             ValueTooLargeError: The record does not fit an empty volume.
@@ -634,7 +743,8 @@ class Store:
             if self._index.is_sweeping:
                 self._index.sweep(_SWEEP_ENTRIES)
             volume = self._volume_for(key, size, length)
-            now = self.clock.next_us()
+            if stored_us is None:
+                stored_us = self.clock.next_us()
             offset, size, checksum = self._append(
                 volume,
                 key,
@@ -642,7 +752,7 @@ class Store:
                 content_type=content_type,
                 content_encoding=content_encoding,
                 cache_control=cache_control,
-                stored_us=now,
+                stored_us=stored_us,
                 expires_ms=expires_ms,
                 flags=flags,
             )
@@ -653,7 +763,7 @@ class Store:
             content_type,
             content_encoding,
             cache_control,
-            now,
+            stored_us,
             expires_ms,
             flags,
             volume.id,
@@ -661,6 +771,41 @@ class Store:
             size,
             length,
             checksum,
+        )
+
+    def touch(self, key: bytes, record: Record, expires_ms: int) -> Record:
+        """
+        Write a record again with another expiry; it stays the same version of the key.
+
+        As durable as a put. The caller holds the lock since `get` or `validate` returned
+        the record: a copy of a record that was replaced, deleted or purged would bring it
+        back. Like the copies of a reclaim, the record has an earlier time stored than
+        those before it in its volume; purges cover it, since none was made since `get`.
+
+        Args:
+            key: Of the record.
+            record: With its value; it may come from a copy that `validate` has accepted.
+            expires_ms: By `clock`, milliseconds since the epoch; 0 = never.
+
+        Returns:
+            The record as it is now.
+
+        Raises:
+            ValueError: The record is without its value.
+            ValueTooLargeError: As by `put`; and the others, likewise.
+        """
+        if len(record.value) != record.length:
+            message = f"the value has {record.length} bytes, not {len(record.value)}"
+            raise ValueError(message)
+        return self.put(
+            key,
+            record.value,
+            content_type=record.content_type,
+            content_encoding=record.content_encoding,
+            cache_control=record.cache_control,
+            stored_us=record.stored_us,
+            expires_ms=expires_ms,
+            flags=record.flags,
         )
 
     def _volume_for(self, key: bytes, size: int, length: int) -> Volume:
@@ -700,19 +845,25 @@ class Store:
             StoreIOError: The disk refused; the next record overwrites this one.
         """
         started_ns, sync = perf_counter_ns(), self._syncs_each
+        record = (
+            key,
+            value,
+            content_type,
+            content_encoding,
+            cache_control,
+            stored_us,
+            expires_ms,
+            flags,
+            is_tombstone,
+            sync,
+        )
         try:
-            written = volume.writer.append(
-                key,
-                value,
-                content_type,
-                content_encoding,
-                cache_control,
-                stored_us,
-                expires_ms,
-                flags,
-                is_tombstone,
-                sync,
-            )
+            try:
+                written = volume.writer.append(*record)
+            except OSError as error:
+                if not self._log.make_space(error):
+                    raise
+                written = volume.writer.append(*record)
         except OSError as error:
             raise self._log.refused(volume, error) from error
         self.stats.writes.observe(started_ns, perf_counter_ns() - started_ns)
@@ -823,6 +974,27 @@ class Store:
         """Let `wait_to_sync` return."""
         self._log.sync_wanted.set()
 
+    def scrub(self, rate: int, *, period: float = 3600.0) -> Scrub:
+        """
+        Verify the volumes in the background, see `scrub.py`, until it is stopped.
+
+        To be stopped before `close`.
+
+        Args:
+            rate: Bytes per second, above 0.
+            period: Seconds from the beginning of a pass to that of the next, at least:
+                to verify the same bytes more often is of no use.
+        """
+        return Scrub(
+            self._log,
+            self._directory,
+            self._lock,
+            rate,
+            stats=self.stats.scrub,
+            clock=self.clock,
+            period=period,
+        )
+
     def close(self) -> None:
         """Write and sync what is buffered, and release the mount point."""
         if self._is_closed:
@@ -830,6 +1002,92 @@ class Store:
         self._is_closed = True
         self._log.close()
         self._directory.close()
+
+
+class _Wanted(NamedTuple):
+    """The arguments of `Store.open`."""
+
+    volume_size: int
+    volume_num: int | None
+    sync_mode: SyncMode
+    eviction: Eviction
+    reinsert_reads: float
+
+
+def _recover(
+    opened: StoreDirectory,
+    wanted: _Wanted,
+    clock: Clock,
+    refused: OSError | None = None,
+) -> tuple[Recovered, LogOptions, Holding]:
+    """
+    Recover a directory, which is closed if that fails.
+
+    Args:
+        opened: The directory.
+        wanted: How it is used.
+        clock: Of the store.
+        refused: Why it can only be read; None: it can be written.
+    """
+    try:
+        holding = holding_of(opened)
+        if refused is None:
+            refuse_too_small(opened.root, holding, wanted.volume_size)
+        number = wanted.volume_num or holding.auto_volumes(wanted.volume_size)
+        policy = make_policy(
+            wanted.eviction,
+            volume_size=wanted.volume_size,
+            # With fewer volumes than the settings have, there is less to divide.
+            volume_num=min(number, holding.volumes_of(wanted.volume_size)),
+            reinsert_reads=wanted.reinsert_reads,
+        )
+        recovered = recover(
+            opened,
+            volume_size=wanted.volume_size,
+            volume_num=number,
+            clock=clock,
+            writes_probation=policy is not None,
+            is_read_only=refused is not None,
+        )
+    except OSError as error:
+        opened.close()
+        raise unusable(opened.root, error) from error
+    except BaseException:
+        opened.close()
+        raise
+    refusal = ""
+    if refused is not None:
+        refusal = _refusal_text(refused)
+        recovered.stats.count_write_error(refused)
+    options = LogOptions(wanted.volume_size, number, wanted.sync_mode, policy, refusal)
+    return recovered, options, holding
+
+
+def _lasting_refusal(
+    fs: FileSystem, directory: str, error: MountPointError
+) -> OSError | None:
+    """Return why a disk does not accept writes; None if the next start may succeed."""
+    cause = error.__cause__
+    if not isinstance(cause, OSError):
+        return None
+    try:
+        space = fs.space(directory)
+    except OSError:
+        return None
+    is_full = cause.errno == errno.EDQUOT or (
+        cause.errno == errno.ENOSPC and space.free < SHORT_BYTES
+    )
+    is_read_only = cause.errno == errno.EROFS and space.is_read_only
+    return cause if is_full or is_read_only else None
+
+
+def _refusal_text(error: OSError) -> str:
+    """Say why a store is only read."""
+    what = "read-only" if error.errno == errno.EROFS else "full"
+    return (
+        f"the disk was {what} when the instance was started: files can be read, but not"
+        " stored or deleted before it is started again on a disk that can be written"
+    )
 
 
 def _make_record(volume: Volume, header: RecordHeader, value: bytes) -> Record:
@@ -861,14 +1119,22 @@ class PeriodicSync:
         self._store = store
         self._interval = interval
         self._stopped = threading.Event()
+        self._began: float | None = None  # the sync that is running
         self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         self._store.wait_to_sync(self._interval)
         while not self._stopped.is_set():
+            self._began = time.monotonic()
             self._store.sync()
+            self._began = None
             self._store.wait_to_sync(self._interval)
+
+    def stalled_seconds(self) -> float:
+        """Return for how long a sync has been running; 0 if none is; from any thread."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
 
     def stop(self) -> None:
         """Return when the thread has ended and will not use the store again."""

@@ -118,6 +118,11 @@ class Volume:
         """The bytes of records that were appended to its ring up to its end."""
         return self.born + self.end - VOLUME_HEADER_BYTES
 
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of the disk its data file takes."""
+        return self._fs.held_bytes(self.fd)
+
     def is_synced_up_to(self, end: int) -> bool:
         """Return whether all its records before an offset are on the disk."""
         return self._synced_end >= end
@@ -220,7 +225,8 @@ class Volume:
         Raises:
             OSError: Nothing has changed, except that the file may be longer.
         """
-        self._fs.allocate(self.fd, length)
+        if self.held_bytes < length or self._fs.size(self.fd) < length:
+            self._fs.allocate(self.fd, length)
         self.writer.capacity = length
 
     def trim(self) -> None:
@@ -322,19 +328,18 @@ class Volume:
         Retire the volume and complete its index file.
 
         Raises:
-            OSError: The index file is not complete; the next start scans the volume.
+            OSError: The index file is not complete; the next start scans the volume. The
+                entries stay pending: the rotation may fail as well, and seal it again.
         """
         self.retire()
         if self.is_sealed:
             return
         try:
             self.write_index(sealed=True)
-            self.is_sealed = True
         except OSError:
             self._index_checksum = None
             raise
-        finally:
-            self.writer.clear()
+        self.is_sealed = True
 
     def listed(self, *, is_open: bool) -> ListedVolume:
         """Return its line for META.txt; `is_open`: records may still be appended."""

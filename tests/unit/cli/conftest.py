@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def wiring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wiring]:
-    """Replace `volcache.wiring`; `serve` does not change the logging."""
+    """Replace `volcache.wiring`; `serve` changes neither logging nor signals."""
     wiring = Wiring()
     monkeypatch.setitem(sys.modules, "volcache.wiring", wiring)
     monkeypatch.setattr(volcache, "wiring", wiring, raising=False)
     monkeypatch.setattr(serving, "setup_logging", lambda *_: None)
+    monkeypatch.setattr(serving, "block_hangups", lambda: None)
     return wiring
 
 

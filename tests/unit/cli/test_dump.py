@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from support.full_output import run_with_full_output
 from support.replaced import mix
 from support.unheard import run_unheard
 from volcache.cli import main as cli
-from volcache.cli.dump import dump
+from volcache.cli.dump import STATES, dump
 
 if TYPE_CHECKING:
     import pytest
@@ -56,9 +57,8 @@ def test_expired_and_damaged_records_have_their_states(tmp_path: Path) -> None:
 
 def test_json_names_each_column(capsys: pytest.CaptureFixture[str]) -> None:
     """One object per line; numbers are numbers."""
-    rows = [
-        json.loads(line) for line in lines_of(capsys, "--json", str(GOLDEN / "healthy"))
-    ]
+    healthy = str(GOLDEN / "healthy")
+    *rows, last = map(json.loads, lines_of(capsys, "--json", healthy))
     (hello,) = [row for row in rows if row["key"] == "a/hello.txt"]
     assert hello == {
         "volume": 1,
@@ -71,6 +71,10 @@ def test_json_names_each_column(capsys: pytest.CaptureFixture[str]) -> None:
         "type": "text/plain",
         "state": "live",
         "key": "a/hello.txt",
+    }
+    states = dict.fromkeys(STATES, 0) | Counter(row["state"] for row in rows)
+    assert last == {
+        "summary": {"directory": healthy, "records": len(rows), "states": states}
     }
 
 

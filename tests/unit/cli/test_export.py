@@ -12,6 +12,7 @@ from support.replaced import mix
 from support.stores import open_store
 from support.unheard import run_unheard
 from volcache.cli import main as cli
+from volcache.cli.sidecar import NAME
 
 if TYPE_CHECKING:
     import pytest
@@ -20,9 +21,11 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files below a folder, by path."""
+    """Return the content of all files below a folder but the list, by path."""
     paths = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    found.pop(NAME, None)
+    return found
 
 
 def test_live_values_become_files(

@@ -217,10 +217,10 @@ def test_files_that_cannot_be_imported_are_listed(
     (files / "empty").mkdir()
     plain_open = os.open
 
-    def refuse(path: bytes, flags: int, *mode: int) -> int:
+    def refuse(path: bytes, flags: int, *mode: int, **options: int) -> int:
         if path == bytes(files / "shy"):
             raise PermissionError(errno.EACCES, "Permission denied", path)
-        return plain_open(path, flags, *mode)
+        return plain_open(path, flags, *mode, **options)
 
     monkeypatch.setattr("volcache.cli.tree.os.open", refuse)
 
@@ -257,8 +257,8 @@ def test_growing_file_is_left_out_and_unreadable_folder_is_listed(
     put_files(files, {b"growing": b"1", b"closed/in": b"", b"good": b""})
     plain_open, plain_scan = os.open, os.scandir
 
-    def grow(path: bytes, flags: int, *mode: int) -> int:
-        fd = plain_open(path, flags, *mode)
+    def grow(path: bytes, flags: int, *mode: int, **options: int) -> int:
+        fd = plain_open(path, flags, *mode, **options)
         if path == bytes(files / "growing"):
             monkeypatch.setattr("os.read", lambda *_: b"x" * 5000)
         return fd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -60,9 +61,14 @@ def test_unexpected_error_keeps_its_traceback(wiring: Wiring) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], 'the following arguments are required: COMMAND; see "volcache --help"'),
-        (["serve", "a", "b"], 'unrecognized arguments: b; see "volcache --help"'),
-        (["sevre"], "argument COMMAND: invalid choice: 'sevre' (choose from "),
+        (["serve", "a", "b"], 'unexpected argument: b; see "volcache serve --help"'),
+        (["sevre"], "unknown command 'sevre'; the closest known is 'serve'; see "),
+        (["x"], "unknown command 'x'; see \"volcache --help\""),
+        (["--jsn", "check"], "unknown option '--jsn'; see "),
+        (["check", "--jsn"], "unknown option '--jsn'; the closest known is '--json'; "),
+        (["check", "a", "--jso"], "unknown option '--jso'; the closest known is "),
+        (["tail", "-x5", "f"], "unknown option '-x5'; "),
+        (["get", "k", "-o"], "argument -o/--output: expected one argument; "),
     ],
 )
 def test_wrong_usage_is_one_line(
@@ -76,7 +82,9 @@ def test_wrong_usage_is_one_line(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("argv", [["--version"], ["serve", "--version"]])
+@pytest.mark.parametrize(
+    "argv", [["--version"], ["-V"], ["serve", "--version"], ["check", "-V"]]
+)
 def test_version_is_printed(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,12 +93,16 @@ def test_version_is_printed(
     assert capsys.readouterr() == (f"volcache {volcache.__version__}\n", "")
 
 
-def test_help_shows_commands_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    """All commands, in one list."""
-    assert cli.main(["--help"]) == 0
+@pytest.mark.parametrize("argv", [[], ["--help"]])
+def test_help_shows_commands_and_an_example(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All commands, in one list; also without arguments."""
+    assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert "example: volcache serve conf/volcache.toml" in out
-    assert all(f"    {module.removesuffix('_')} " in out for module in cli.MODULES)
+    for module in cli.MODULES:
+        assert re.search(rf"^    {module.removesuffix('_')}\s", out, re.MULTILINE)
 
 
 def test_source_directory_runs_without_installation(tmp_path: Path) -> None:
@@ -149,6 +161,27 @@ def test_help_of_each_command_has_an_example(
     assert f"  volcache {name} " in out or f": volcache {name} " in out
     if name != "serve":  # Its table of settings is wider.
         assert max(map(len, out.splitlines())) <= 92
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        (["get", "k", "-o", "f", "h:1"], {"key": "k", "output": "f", "target": "h:1"}),
+        (["get", "-of", "k", "-th:1"], {"output": "f", "target_option": "h:1"}),
+        (["get", "k", "-o", ""], {"key": "k", "output": ""}),
+        (["get", "--", "-k", "h:1"], {"key": "-k", "target": "h:1"}),
+        (["put", "k", "--max-age=7", "-", "h:1"], {"file": "-", "target": "h:1"}),
+        (["rm", "a", "-f", "b"], {"keys": ["a", "b"], "force": True}),
+        (["get", "k", "-5"], {"target": "-5"}),
+        (["stats", "--json"], {"targets": ["127.0.0.1:1234"]}),
+    ],
+)
+def test_options_are_accepted_at_any_place(
+    argv: list[str], names: dict[str, object]
+) -> None:
+    """Also between arguments of which the last is optional."""
+    found = vars(cli.build_parser(argv).parse_args(argv))
+    assert {name: found[name] for name in names} == names
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["--version"], ["check", "--help"]])

@@ -37,6 +37,18 @@ def test_serve_without_a_file_uses_the_environment(
     assert [config.port for config in wiring.configs] == [9000]
 
 
+def test_serve_takes_options_and_the_name_of_the_instance(
+    wiring: Wiring, tmp_path: Path
+) -> None:
+    """They override the file."""
+    path = tmp_path / "conf.toml"
+    path.write_text('port = 1\nmount_point = "/srv/%i"\n')
+    arguments = ["serve", "--instance", "a", str(path), "--set", "port=2"]
+    assert cli.main(arguments) == 0
+    [config] = wiring.configs
+    assert (config.port, config.mount_point) == (2, "/srv/a")
+
+
 def test_wrong_setting_stops_the_start(
     wiring: Wiring,
     monkeypatch: pytest.MonkeyPatch,

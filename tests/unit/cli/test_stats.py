@@ -42,16 +42,90 @@ def test_one_report_is_written_to_a_pipe(
         assert "\x1b" not in out
 
 
-def test_json_is_that_of_the_instance(
+def test_json_has_every_number_and_percentiles(
     server: StatsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every number, for other programs."""
+    """Those of the instance, but no buckets."""
+    server.stats["latency"]["GET"] = {
+        "counts": [0] * 10 + [90] + [0] * 9 + [10] + [0] * 43,
+        "sum_seconds": 0.01,
+    }
     assert cli.main(["stats", server.url, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    changing = ("now", "uptime_seconds")
+    latency = printed.pop("latency")
+    assert latency["GET"] == {
+        "count": 100,
+        "mean": 1e-4,
+        "p50": 7.53e-7,
+        "p90": 1.024e-6,
+        "p99": 9.78356e-4,
+        "p999": 0.001041333,
+        "max": 0.001048576,
+    }
+    quantiles = dict.fromkeys(["mean", "p50", "p90", "p99", "p999", "max"])
+    assert latency["PUT"] == {"count": 0, **quantiles}
+    assert "counts" not in json.dumps(printed)
+    changing = ("now", "uptime_seconds", "latency")
     assert {k: v for k, v in printed.items() if k not in changing} == {
         k: v for k, v in server.stats.items() if k not in changing
     }
+
+
+def test_several_instances_are_reported_together(
+    server: StatsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By HOST:PORT or the URL of the page; one that is down does not hide the others."""
+    address = server.url.removeprefix("http://")
+    assert cli.main(["stats", address, f"{server.url}/-/", "127.0.0.1:1"]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{server.url}\ninstance    volcache")
+    assert out.endswith(
+        "\n\nhttp://127.0.0.1:1\nhttp://127.0.0.1:1: Connection refused\n"
+    )
+    assert out.count("instance ") == 1  # The same one, named twice.
+    assert err == "volcache: http://127.0.0.1:1: Connection refused\n"
+
+    assert cli.main(["stats", address, "127.0.0.1:1", "--json"]) == 1
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["target"], first["stats"]["ready"]) == (server.url, True)
+    assert second == {"target": "http://127.0.0.1:1", "error": "Connection refused"}
+
+
+def test_interval_repeats_without_a_terminal(
+    server: StatsServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reports, or one line of JSON each; an instance that is gone later is reported."""
+    steps = iter([lambda: None, server.stop])
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 2.5
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr("volcache.cli.stats.time.sleep", sleep)
+    assert cli.main(["stats", server.url, "--interval", "2.5", "--json"]) == 130
+    first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["version"] == second["version"]
+    assert third == {"target": server.url, "error": "Connection refused"}
+    assert cli.main(["stats", "--interval", "1", "--once"]) == 2
+
+
+def test_report_fits_a_small_terminal(
+    server: StatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 40 columns and 10 lines: longer lines are continued, and the last are left out."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "10")
+    written: list[str] = []
+    refresh([server.url], report, written.append, is_over=lambda: True)
+    lines = written[0].removeprefix("\x1b[H").removesuffix("\x1b[J").splitlines()
+    assert len(lines) == 9
+    assert all(len(line.removesuffix("\x1b[K")) < 40 for line in lines)
+    assert lines[-1].endswith(" more lines\x1b[K")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +134,7 @@ def test_json_is_that_of_the_instance(
         ((404, b""), "/-/stats is answered with 404"),
         (
             (421, b"no name\x1b[2J\nof mine\n"),
-            "/-/stats is answered with 421: no name[2Jof mine",
+            "/-/stats is answered with 421: no name [2J",
         ),
         ((200, b"<html>"), "the response is not from volcache"),
         ((200, b"[]"), "the response is not from volcache"),
@@ -79,17 +153,18 @@ def test_wrong_response_is_one_line(
     assert capsys.readouterr() == ("", f"volcache: {server.url}: {reason}\n")
 
 
-@pytest.mark.parametrize(
-    "url", ["127.0.0.1:1234", "ftp://127.0.0.1", "http://", "http://a:b"]
-)
-def test_wrong_url_is_a_usage_error(
-    url: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("target", ["127.0.0.1", "ftp://127.0.0.1", "http://a:b"])
+def test_wrong_address_is_a_usage_error(
+    target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With exit code 2 and an example."""
-    assert cli.main(["stats", url]) == 2
+    """With exit code 2 and examples."""
+    assert cli.main(["stats", target]) == 2
     assert capsys.readouterr() == (
         "",
-        f"volcache: {url}: not a URL such as http://127.0.0.1:1234\n",
+        (
+            f"volcache: {target}: not the address of an instance; allowed are HOST:PORT,"
+            " such as 127.0.0.1:1234, and a URL, such as http://127.0.0.1:1234\n"
+        ),
     )
 
 
@@ -109,7 +184,7 @@ def test_refused_connection_is_one_line(server: StatsServer) -> None:
     assert done.stderr == f"volcache: {server.url}: Connection refused\n"
 
 
-def test_report_is_written_over_until_interrupted(server: StatsServer) -> None:
+def test_report_is_written_over_until_it_is_over(server: StatsServer) -> None:
     """In place of the last one; an instance that is gone is reported and retried."""
     written: list[str] = []
     steps = iter(
@@ -120,14 +195,13 @@ def test_report_is_written_over_until_interrupted(server: StatsServer) -> None:
         ]
     )
 
-    def pause(_seconds: float) -> None:
+    def is_over() -> bool:
         step = next(steps, None)
-        if step is None:
-            raise KeyboardInterrupt
-        step()
+        if step is not None:
+            step()
+        return step is None
 
-    with pytest.raises(KeyboardInterrupt):
-        refresh(server.url, report, written.append, pause=pause)
+    refresh([server.url], report, written.append, is_over=is_over)
     first, second, third, fourth = written
     assert all(w.startswith("\x1b[H") and w.endswith("\x1b[J") for w in written)
     assert "reads       none" in first

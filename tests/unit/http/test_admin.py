@@ -257,7 +257,7 @@ def test_page_has_no_external_resource_and_no_inline_code(client: Client) -> Non
 
 @pytest.mark.slow
 def test_wheel_contains_the_page(tmp_path: Path) -> None:
-    """An installed package serves the page, and has the extension of the store."""
+    """An installed package serves the pages, and has the extension of the store."""
     source = tmp_path / "source"
     ignore = shutil.ignore_patterns("*.egg-info", "*.so", "__pycache__")
     shutil.copytree(ROOT / "src", source / "src", ignore=ignore)
@@ -272,6 +272,7 @@ def test_wheel_contains_the_page(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "volcache/http/page.html" in names
+    assert "volcache/fleet/dashboard.html" in names
     assert any(
         re.fullmatch(r"volcache/store/_core/_native\..*\.so", name) for name in names
     )

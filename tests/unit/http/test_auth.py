@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from volcache.http.auth import (
+from volcache.http.auth import bearer_token, given_token, refuse
+from volcache.monitoring.requests import RequestStats
+from volcache.tokens import (
     ADDRESSES_MAX,
     GUESS_SECONDS,
     GUESSES_MAX,
@@ -16,10 +18,7 @@ from volcache.http.auth import (
     GuessLimit,
     Refusals,
     Token,
-    bearer_token,
-    given_token,
 )
-from volcache.monitoring.requests import RequestStats
 
 
 class FakeClock:
@@ -98,7 +97,7 @@ def test_refusals_are_logged_once_in_a_while(
 ) -> None:
     """By kind; the next line says how many were left out."""
     stats = RequestStats()
-    refusals = Refusals(stats, clock=clock)
+    refusals = Refusals(stats.refused, clock=clock)
     environ: dict[str, Any] = {
         "REMOTE_ADDR": "::1",
         "REQUEST_METHOD": "GET",
@@ -108,10 +107,10 @@ def test_refusals_are_logged_once_in_a_while(
     }
     caplog.set_level(logging.WARNING)
     for _ in range(3):
-        refusals.add("read", "wrong", environ)
-    refusals.add("admin", "missing", {})
+        refuse(refusals, "read", "wrong", environ)
+    refuse(refusals, "admin", "missing", {})
     clock.now += LOG_SECONDS
-    refusals.add("read", "wrong", environ)
+    refuse(refusals, "read", "wrong", environ)
     path = "/a%20b%0A" + "x" * 191 + "..."
     line = (
         "request.unauthorized kind=read reason=wrong address=::1"

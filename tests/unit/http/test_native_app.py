@@ -320,6 +320,33 @@ def test_expiry_is_answered_alike(
             assert apps.ask("GET", "/1").code == 200
 
 
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_flags_are_answered_alike(is_merged: bool) -> None:  # noqa: FBT001
+    """Of any size, also with the longest headers; a PUT has none."""
+    options: dict[str, Any] = {
+        "content_type": b"t" * 255,
+        "content_encoding": b"e" * 255,
+        "cache_control": b"c" * 255,
+    }
+    with running(is_merged=is_merged) as apps:
+        for flags in (0, 1, 7, 65_535, 2**32 - 1):
+            for more in ({}, options):
+                for one in apps.both:
+                    with one.side.selected():
+                        one.cache.put(b"k", b"value", flags=flags, **more)
+                answers = [
+                    apps.ask("GET", "/k"),
+                    apps.ask("HEAD", "/k"),
+                    apps.ask("GET", "/k", HTTP_RANGE="bytes=1-2"),
+                    apps.ask("GET", "/k", HTTP_IF_NONE_MATCH="ETAG"),
+                ]
+                for answer in answers:
+                    found = dict(answer.headers).get("X-Flags")
+                    assert found == (str(flags) if flags else None)
+        apps.put("/k", b"value")
+        assert "X-Flags" not in dict(apps.ask("GET", "/k").headers)
+
+
 @pytest.mark.parametrize("sync_mode", ["always", "none", "periodic"])
 def test_every_sync_mode_is_answered_alike(sync_mode: str) -> None:
     """With "always", PUTs are passed on."""

@@ -19,6 +19,8 @@ from volcache.http.responses import (
     ERROR_STATUS,
     ValueHeaders,
     format_date,
+    not_modified_response,
+    range_response,
     status_of,
     stored_response,
     text_response,
@@ -101,6 +103,18 @@ def test_etag_depends_on_time_and_value(record: Record) -> None:
     assert etag_of(record) == '"1234-0000beef"'
     others = [record._replace(stored_us=0x1235), record._replace(checksum=9)]
     assert len({etag_of(record), *map(etag_of, others)}) == 3
+
+
+@pytest.mark.parametrize("flags", [0, 1, 2**32 - 1])
+def test_flags_are_sent_if_there_are_any(record: Record, flags: int) -> None:
+    """With the value, with a part of it, and if the client has it already."""
+    make = ValueHeaders(lambda: 0, lambda _: 0).make
+    record = record._replace(flags=flags)
+    expected = [str(flags)] if flags else []
+    _, of_part, _, _ = range_response(make(b"key", record), record, range(1, 2))
+    _, of_nothing, _, _ = not_modified_response(make(b"key", record), "DISK")
+    for headers in (make(b"key", record), of_part, of_nothing):
+        assert [value for name, value in headers if name == "X-Flags"] == expected
 
 
 def test_etag_is_independent_of_the_position(record: Record) -> None:

@@ -13,6 +13,7 @@ import pytest
 from support.instances import watch, watch_tiered
 from volcache.histogram import Histogram
 from volcache.hot.tier import HotStats
+from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.metrics import METRICS, SECTIONS, Metric
 from volcache.monitoring.stats_json import encode_stats
 from volcache.store.stats import Fate, RecoveryStats, StoreStats
@@ -51,6 +52,7 @@ def test_names_and_paths_are_unique() -> None:
 
 def test_label_values_of_a_snapshot_are_those_of_the_table(store: Store) -> None:
     """A reader of the JSON finds every series by the names in the table."""
+    store.stats.scrub.rate = 1
     snapshot = watch_tiered(store).snapshot()
     for metric in METRICS:
         if "{" in metric.path:
@@ -76,8 +78,8 @@ def integers_in(value: Any) -> Iterator[int]:
         yield value
 
 
-# What only decides whether the disk is good, and is 0 again after a good read.
-NOT_SHOWN = {"read_errors_in_row"}
+# What only decides whether the disk is good, and whether it accepts writes again.
+NOT_SHOWN = {"read_errors_in_row", "writes_at_refusal"}
 
 
 def test_every_counter_has_a_row(store: Store) -> None:
@@ -88,6 +90,7 @@ def test_every_counter_has_a_row(store: Store) -> None:
         (snapshot.counts, StoreStats),
         (snapshot.recovery, RecoveryStats),
         (snapshot.hot.stats, HotStats),
+        (snapshot.commands, CommandStats),
     ]
     expected: set[int] = set()
     for stats, kind in counted:
@@ -111,7 +114,7 @@ def test_everything_that_happens_to_a_record_is_shown(store: Store) -> None:
 
 
 def test_every_histogram_has_a_row(store: Store) -> None:
-    """Those of the store, of each verb and of memcached."""
+    """Those of the store, of each verb, of memcached and of each kind of commands."""
     snapshot = watch_tiered(store).snapshot()
     shown = [
         value
@@ -119,4 +122,6 @@ def test_every_histogram_has_a_row(store: Store) -> None:
         for value in metric.read(snapshot).values()
         if isinstance(value, Histogram)
     ]
-    assert len(shown) == len(json.loads(encode_stats(snapshot))["latency"]) == 10
+    stats = json.loads(encode_stats(snapshot))
+    assert len(stats["latency"]) == 10
+    assert len(shown) == 10 + len(stats["memcache"]["latency"])

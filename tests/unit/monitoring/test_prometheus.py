@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from support.instances import operator_of, watch, watch_tiered
 from support.samples import samples_of, total
@@ -20,18 +27,26 @@ from support.stores import (
     reclaim_some,
 )
 from volcache import __version__
+from volcache.histogram import Histogram
+from volcache.monitoring.metrics import SECTIONS
+from volcache.monitoring.prometheus import BOUND_BITS, Metrics
 from volcache.monitoring.requests import RequestStats
+from volcache.store.stats import STATES
 
 if TYPE_CHECKING:
-    from volcache.monitoring.snapshot import Monitor
+    from collections.abc import Callable, Iterator
+
+    from volcache.monitoring.metrics import Metric
+    from volcache.monitoring.snapshot import Monitor, Snapshot
     from volcache.store import Store
 
 PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def scrape(monitor: Monitor) -> dict[str, float]:
+def scrape(monitor: Monitor, *, volumes: bool = False) -> dict[str, float]:
     """Return all samples, named as Prometheus shows them."""
-    answer = operator_of(monitor).ask("GET", "/-/metrics")
+    client = operator_of(monitor, metrics_volumes=volumes)
+    answer = client.ask("GET", "/-/metrics")
     assert (answer.status, answer.headers["Content-Type"]) == ("200 OK", PLAIN)
     return samples_of(answer.body.decode())
 
@@ -100,7 +115,7 @@ def test_metrics_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
     store.stats.read_errors, store.stats.write_errors = 1, 2
     store.stats.sync_errors, store.stats.index_errors = 3, 4
     store.recovery.torn = 5
-    found = scrape(watch(store))
+    found = scrape(watch(store), volumes=True)
 
     for kind in ("live_bytes", "dead_bytes"):
         assert total(found, f"volcache_volume_{kind}") == found[f"volcache_{kind}"] > 0
@@ -132,9 +147,27 @@ def test_metrics_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
     assert found["volcache_boot_findings{kind=torn}"] == 5
 
 
+def test_volumes_have_a_summary_in_place_of_series(store: Store) -> None:
+    """Unless the setting asks for the series."""
+    clock = FakeClock()
+    reclaim_some(store)
+    found = scrape(watch(store))
+    assert not [name for name in found if name.startswith("volcache_volume_")]
+    usage = store.usage()
+    for state in STATES:
+        number = sum(volume.state == state for volume in usage.volumes)
+        assert found[f"volcache_volumes{{state={state}}}"] == number
+    began = clock.now_ms / 1000
+    assert found["volcache_oldest_volume_began_timestamp_seconds"] == began
+    assert found["volcache_active_volume_began_timestamp_seconds"] == began
+    series = set(scrape(watch(store), volumes=True)) - set(found)
+    assert len(series) > VOLUME_NUM
+    assert all(name.startswith("volcache_volume_") for name in series)
+
+
 def test_empty_volume_has_no_start_time(store: Store) -> None:
     """It has no series, rather than one of the year 1970."""
-    found = scrape(watch(store))
+    found = scrape(watch(store), volumes=True)
     assert "volcache_volume_began_timestamp_seconds{volume=0}" in found
     assert "volcache_volume_began_timestamp_seconds{volume=1}" not in found
 
@@ -188,7 +221,9 @@ def test_metrics_of_the_rings_agree_with_the_store(store: Store) -> None:
     assert found["volcache_older_hits_total"] == eviction.older_hits
 
 
-def test_gain_is_a_share_of_gets_and_absent_until_it_is_known(store: Store) -> None:
+def test_gain_is_a_share_of_gets_and_absent_until_it_is_known(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HEADs are not reads of the policy."""
     requests = RequestStats()
     for method in ("GET", "GET", "GET", "GET", "HEAD"):
@@ -199,7 +234,8 @@ def test_gain_is_a_share_of_gets_and_absent_until_it_is_known(store: Store) -> N
     snapshot = monitor.snapshot()
     eviction = replace(snapshot.usage.eviction, gained_hits=-1)
     usage = replace(snapshot.usage, eviction=eviction)
-    monitor.snapshot = lambda: replace(snapshot, usage=usage)  # type: ignore[method-assign]
+    gained = replace(snapshot, usage=usage)
+    monkeypatch.setattr(monitor, "snapshot", lambda **_: gained)
     found = scrape(monitor)
     assert found["volcache_gained_hits"] == -1
     assert found["volcache_gained_hits_ratio"] == -0.25
@@ -261,6 +297,24 @@ def test_hot_tier_has_metrics_if_it_is_on(store: Store) -> None:
     assert found["volcache_hot_promoted_keys"] == 0
 
 
+def test_memcached_protocol_has_metrics_if_it_is_on(store: Store) -> None:
+    """Without it there is no series, and no name."""
+    assert not any("memcache" in name for name in scrape(watch(store)))
+
+    found = scrape(watch_tiered(store))
+    name = "volcache_memcache_commands_total"
+    assert found[f"{name}{{command=get,result=hit}}"] == 1
+    assert found[f"{name}{{command=set,result=stored}}"] == 1
+    assert found["volcache_memcache_received_bytes_total"] == 11
+    assert found["volcache_memcache_sent_bytes_total"] == 12
+    assert found["volcache_memcache_connections"] == 13
+    assert found["volcache_memcache_accepted_total"] == 14
+    assert found["volcache_memcache_refused_total"] == 15
+    duration = "volcache_memcache_command_duration_seconds"
+    assert found[f"{duration}_count{{kind=get}}"] == 1
+    assert found[f"{duration}_count{{kind=delete}}"] == 0
+
+
 def test_instance_and_process_have_metrics(store: Store) -> None:
     """Version, readiness, times, and the `process_` metrics of Prometheus."""
     now = 1_795_270_826
@@ -290,8 +344,71 @@ def test_plain_text_is_the_default_format(store: Store, accept: str) -> None:
     """Also when `Accept` asks for an invalid version."""
     answer = operator_of(watch(store)).ask("GET", "/-/metrics", HTTP_ACCEPT=accept)
     assert (answer.status, answer.headers["Content-Type"]) == ("200 OK", PLAIN)
-    assert answer.headers["Vary"] == "Accept"
+    assert answer.headers["Vary"] == "Accept, Accept-Encoding"
     assert answer.headers["Cache-Control"] == "no-store"
+
+
+class LibraryMetrics(Collector):
+    """The metrics of a snapshot as the library would be used, to compare with."""
+
+    kinds: Final[dict[str, Any]] = {
+        "counter": CounterMetricFamily,
+        "gauge": GaugeMetricFamily,
+        "histogram": HistogramMetricFamily,
+    }
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        """Show a snapshot."""
+        self.snapshot = snapshot
+
+    def collect(self) -> Iterator[Any]:
+        """Yield each metric."""
+        for section in SECTIONS:
+            if section.is_part(self.snapshot):
+                for metric in section.metrics:
+                    if metric.name:
+                        yield self.family(metric)
+
+    def family(self, metric: Metric) -> Any:
+        """Return a metric with its samples."""
+        names = [label.name for label in metric.labels]
+        made = self.kinds[metric.kind](metric.name, metric.text, labels=names)
+        for values, value in metric.read(self.snapshot).items():
+            texts = [str(text) for text in values]
+            if isinstance(value, Histogram):
+                below = value.cumulative()
+                buckets = [(str(below[bits][0]), below[bits][1]) for bits in BOUND_BITS]
+                made.add_metric(
+                    texts,
+                    [*buckets, ("+Inf", below[-1][1])],
+                    sum_value=value.total_ns / 1e9,
+                )
+            elif value is not None:
+                made.add_metric(texts, value)
+        return made
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+@pytest.mark.parametrize("make", [watch, watch_tiered])
+def test_output_is_what_the_library_would_write(
+    store: Store, make: Callable[..., Monitor], accept: str
+) -> None:
+    """Byte by byte: labels in order, characters escaped, numbers as Go writes them."""
+    reclaim_some(store)
+    monitor = make(store)
+    for ns in (0, 3_000, 10**9, 10**13):
+        monitor.requests.answers["GET", "200 OK", "DISK"].observe(0, ns)
+    monitor.requests.bytes_in, monitor.requests.bytes_out = 10**6, 123_456_789_012
+    snapshot = monitor.snapshot()
+    if snapshot.hot:
+        up = {'quote " backslash \\ line\n end': True, "é": False}
+        snapshot = replace(snapshot, hot=snapshot.hot._replace(up=up))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(LibraryMetrics(snapshot))
+    encode, content_type = choose_encoder(accept)
+    found = Metrics(lambda: snapshot).render(accept)
+    assert found == (content_type, encode(registry))
+    assert found[1].count(b"\n") > 300
 
 
 def test_openmetrics_is_sent_on_request(store: Store) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support.instances import operator_of, watch, watch_tiered
-from support.stats_server import empty_stats, hot_tier, two_rings
+from support.stats_server import empty_stats, hot_tier, memcache, two_rings
 from support.stores import (
     VOLUME_NUM,
     VOLUME_SIZE,
@@ -25,6 +26,7 @@ from volcache.histogram import Histogram
 from volcache.monitoring.metrics import METRICS
 from volcache.monitoring.requests import SAMPLE_ONE_IN, RequestStats
 from volcache.monitoring.stats_json import encode_stats, read_series
+from volcache.settings import SETTINGS, Config, visible_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +56,20 @@ def test_uptime_includes_the_time_to_open_the_store(store: Store) -> None:
     assert found["ready"] is True
 
 
+def test_settings_are_all_those_in_effect_without_secrets(store: Store) -> None:
+    """Of a token, whether it is set; a reload replaces them."""
+    monitor = watch(
+        store, settings=visible_settings(Config(read_token="x" * 9, port=7))
+    )
+    found = ask(monitor)["settings"]
+    assert sorted(found) == sorted(setting.name for setting in SETTINGS)
+    assert (found["read_token"], found["write_token"]) == (True, False)
+    assert (found["port"], found["cors_origins"]) == (7, [])
+    monitor.settings = visible_settings(Config(log_level="debug"))
+    found = ask(monitor)["settings"]
+    assert (found["log_level"], found["read_token"]) == ("debug", False)
+
+
 def test_numbers_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
     """Sizes add up, volumes are in order, counters are the store's."""
     store = fifo_store
@@ -73,7 +89,10 @@ def test_numbers_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
         "id": 0,
         "sequence": VOLUME_NUM + 1,
         "write_position": usage.active_end,
+        "began": FakeClock().now_ms / 1000,
     }
+    assert found["oldest_began"] == FakeClock().now_ms / 1000
+    assert found["states"] == {"active": 1, "sealed": 3, "reclaiming": 0, "empty": 0}
     assert found["rotations"] == VOLUME_NUM
     assert found["evicted_records"] == store.stats.evicted_records > 0
     assert found["evicted_bytes"] == store.stats.evicted_bytes > 0
@@ -98,6 +117,18 @@ def test_numbers_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
         "dead_bytes": usage.volumes[1].dead,
         "began": FakeClock().now_ms / 1000,
     }
+
+
+def test_last_error_of_each_kind_has_its_time_and_text(store: Store) -> None:
+    """Null for kinds that have not happened."""
+    store.stats.clock = lambda: 1_795_270_826_500_000_000
+    store.stats.count_sync_error(OSError(errno.EIO, "Input/output error"))
+    found = ask(watch(store))["store"]
+    kinds = ("read", "write", "sync", "index", "damaged")
+    nothing: dict[str, Any] = dict.fromkeys(kinds)
+    assert found["last_errors"] == {**nothing, "sync": 1_795_270_826.5}
+    text = "[Errno 5] Input/output error"
+    assert found["last_error_texts"] == {**nothing, "sync": text}
 
 
 def test_rings_are_null_or_have_each_counter(store: Store, fifo_store: Store) -> None:
@@ -305,8 +336,60 @@ def test_sample_of_other_tests_has_the_keys_of_an_instance(
     assert keys_of(sample) == keys_of(ask(watch(fifo_store)))
     rings = two_rings(sample["store"]["volumes"])
     assert keys_of(rings) == keys_of(ask(watch(store))["rings"])
-    real = ask(watch_tiered(store))["hot"]
-    assert keys_of(hot_tier(is_up=True)) == keys_of(real)
+    real = ask(watch_tiered(store))
+    assert keys_of(hot_tier(is_up=True)) == keys_of(real["hot"])
+    assert keys_of(memcache(hits=1)) == keys_of(real["memcache"])
+
+
+def test_memcached_protocol_is_null_or_has_its_commands(store: Store) -> None:
+    """Each pair of a command and a result that occurred, and times by kind."""
+    assert ask(watch(store))["memcache"] is None
+    found = ask(watch_tiered(store))["memcache"]
+    latency = found.pop("latency")
+    assert sum(latency["get"]["counts"]) == sum(latency["set"]["counts"]) == 1
+    assert sum(latency["delete"]["counts"]) == 0
+    assert found == {
+        "total": 2,
+        "by": [
+            {"command": "get", "result": "hit", "count": 1},
+            {"command": "set", "result": "stored", "count": 1},
+        ],
+        "hits": 1,
+        "misses": 0,
+        "stored": 1,
+        "bytes_in": 11,
+        "bytes_out": 12,
+        "connections": {"open": 13, "accepted": 14, "refused": 15},
+    }
+
+
+def test_the_list_of_volumes_is_left_out_on_request(store: Store) -> None:
+    """All else is there; other parameters, as of a proxy, are ignored."""
+    client = operator_of(watch(store, clock=lambda: 10**18))
+
+    def ask_with(query: str) -> dict[str, Any]:
+        answer = client.ask("GET", "/-/stats", QUERY_STRING=query)
+        assert answer.status == "200 OK"
+        found: dict[str, Any] = json.loads(answer.body)
+        return found
+
+    whole = ask_with("")
+    assert keys_of(ask_with("x=%ff&volumes=1")) == keys_of(whole)
+    short = ask_with("volumes=0&x")
+    assert len(whole["store"].pop("volumes")) == VOLUME_NUM
+    assert keys_of(short) == keys_of(whole)
+    for found in (short, whole):  # Changes meanwhile.
+        del found["store"]["disk"]["free_bytes"]
+    assert short["store"] == whole["store"]
+
+
+@pytest.mark.parametrize(
+    "query", ["volumes", "volumes=", "volumes=2", "volumes=no", "volumes=0&volumes=1"]
+)
+def test_a_bad_wish_about_volumes_is_refused(store: Store, query: str) -> None:
+    """With what is allowed."""
+    answer = operator_of(watch(store)).ask("GET", "/-/stats", QUERY_STRING=query)
+    assert_error(answer, 400, "parameter volumes; allowed are 0")
 
 
 def test_stats_can_be_read_and_not_written(store: Store) -> None:

@@ -6,7 +6,14 @@ import copy
 
 import pytest
 
-from support.stats_server import add_reads, empty_stats, hot_tier, two_rings, volume
+from support.stats_server import (
+    add_reads,
+    empty_stats,
+    hot_tier,
+    memcache,
+    two_rings,
+    volume,
+)
 from volcache.errors import InstanceError
 from volcache.monitoring.terminal import report
 
@@ -151,3 +158,22 @@ def test_missing_numbers_are_an_error(missing: str) -> None:
     del stats[missing]
     with pytest.raises(InstanceError, match="numbers are missing"):
         report(stats, empty_stats())
+
+
+def test_memcached_protocol_has_lines_if_it_is_on() -> None:
+    """Commands and hits, and a line of durations for each kind that was used."""
+    before = empty_stats()
+    assert not any(line.startswith(("memcache", "cmd")) for line in report(before))
+    before["memcache"] = memcache(hits=10)
+    now = copy.deepcopy(before)
+    now["now"] += 2
+    now["memcache"] = memcache(hits=40, misses=10, stored=20)
+    now["memcache"]["connections"]["refused"] = 4
+    lines = report(now, before)
+    assert line_of(lines, "memcache") == (
+        "30.0/s, 70 since start, 75.0% hits, 25.0% misses, sent 14.6 KiB/s,"
+        " received 9.8 KiB/s, connections 3, refused 4"
+    )
+    assert line_of(lines, "cmd get") == "p50 93 µs, p99 130 µs"
+    assert line_of(lines, "cmd set") == "p50 93 µs, p99 130 µs"
+    assert not any(line.startswith("cmd delete") for line in lines)

@@ -110,7 +110,10 @@ def test_missing_gate_is_logged_in_one_line(
     if not has_core:
         monkeypatch.setattr(gate, "make_gate", lambda *_, **__: None)
     caplog.set_level(logging.WARNING)
-    assert open_gate(app_of(store), link, timeouts=TIMEOUTS, threads=1) is None
+    assert (
+        open_gate(app_of(store), link, timeouts=TIMEOUTS, threads=1, connections=8)
+        is None
+    )
     assert caplog.messages == [f"gate.missing reason={reason!r}"]
 
 
@@ -125,7 +128,9 @@ def test_bjoern_with_another_version_of_the_gate_is_not_used(
         raise ImportError("bjoern was built for gate version 7")
 
     monkeypatch.setattr(gate, "make_gate", refuse)
-    assert open_gate(app_of(store), 1, timeouts=TIMEOUTS, threads=1) is None
+    assert (
+        open_gate(app_of(store), 1, timeouts=TIMEOUTS, threads=1, connections=8) is None
+    )
     assert caplog.messages == [
         "gate.missing reason='bjoern was built for gate version 7'"
     ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from volcache.store import files
 from volcache.store.files import OsFileSystem, read_file, replace_file, write_all
 
 if TYPE_CHECKING:
@@ -84,3 +85,43 @@ def test_a_lock_excludes_every_other_descriptor(tmp_path: Path) -> None:
 def test_unlink_of_a_missing_name_is_no_error(tmp_path: Path) -> None:
     """The result is the same."""
     OsFileSystem().unlink(str(tmp_path / "missing"))
+
+
+def test_allocated_space_is_taken_and_counted(tmp_path: Path) -> None:
+    """A hole takes none."""
+    fs = OsFileSystem()
+    path = str(tmp_path / "file")
+    fd = fs.open(path, create=True)
+    fs.truncate(fd, 1 << 20)
+    assert fs.held_bytes(fd) == 0
+    fs.allocate(fd, 1 << 20)
+
+    assert fs.held_bytes(path) >= 1 << 20
+    assert fs.size(fd) == 1 << 20
+    space = fs.space(path)
+    assert 0 < space.free <= space.total
+    assert not space.is_read_only
+    fs.close(fd)
+
+
+def test_a_file_system_that_cannot_allocate_sets_the_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written, and a file that is longer stays as it is."""
+    fs = OsFileSystem()
+    fd = fs.open(str(tmp_path / "file"), create=True)
+    monkeypatch.setattr(files, "_fallocate", lambda: None)
+    fs.allocate(fd, 1 << 20)
+    fs.allocate(fd, 1 << 10)
+
+    assert (fs.size(fd), fs.held_bytes(fd)) == (1 << 20, 0)
+    fs.close(fd)
+
+
+def test_an_allocation_that_is_refused_is_an_error(tmp_path: Path) -> None:
+    """With the number of the kernel."""
+    fs = OsFileSystem()
+    fd = fs.open(str(tmp_path / "file"), create=True)
+    with pytest.raises(OSError, match="Invalid argument"):
+        fs.allocate(fd, 0)
+    fs.close(fd)

@@ -7,6 +7,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
 from support.stores import (
     UnsyncedFileSystem,
     fill_volume,
@@ -14,12 +16,13 @@ from support.stores import (
     reopen,
     value_of,
 )
+from volcache.store.stats import StoreStats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    import pytest
+    from volcache.store.stats import ErrorKind
 
 
 class NoRoomForIndexFiles(UnsyncedFileSystem):
@@ -108,3 +111,29 @@ def test_failed_writes_of_index_files_at_startup_are_counted(
     assert "index.failed count=2 volume=1" in caplog.text
     assert value_of(store.get(b"k")) == b"v"
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("read", lambda stats, error: stats.count_read_error(error)),
+        ("write", lambda stats, error: stats.count_write_error(error)),
+        ("write", lambda stats, error: stats.count_rotation_error(error)),
+        ("sync", lambda stats, error: stats.count_sync_error(error)),
+        ("index", lambda stats, error: stats.count_index_error(error, volume=3)),
+        ("damaged", lambda stats, error: stats.count_damaged(error)),
+        ("damaged", lambda stats, error: stats.count_reclaim_damage(error)),
+    ],
+)
+def test_last_error_of_each_kind_is_kept(
+    kind: ErrorKind, count: Callable[[StoreStats, Exception], None]
+) -> None:
+    """Its time and its text, on one line of limited length; not those before it."""
+    stats = StoreStats(clock=iter([1_000_000_000, 2_500_000_000]).__next__)
+    count(stats, OSError(errno.ENOSPC, "first"))
+    count(stats, OSError(errno.EIO, "second\nline" + "x" * 1000))
+    (found,) = stats.last_errors.items()
+    assert found[0] == kind
+    assert found[1].at == 2.5
+    assert found[1].text.startswith("[Errno 5] second line")
+    assert len(found[1].text) == 300

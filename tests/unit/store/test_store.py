@@ -57,7 +57,7 @@ class FailingFileSystem(OsFileSystem):
     def __getattribute__(self, name: str) -> Any:
         """Return a method that fails if its name is in `failing`."""
         found = object.__getattribute__(self, name)
-        if name not in {"pread", "pwritev", "sync", "allocate", "free_bytes"}:
+        if name not in {"pread", "pwritev", "sync", "allocate", "space"}:
             return found
         failing = object.__getattribute__(self, "failing")
 

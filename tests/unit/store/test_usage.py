@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,13 +21,14 @@ from support.stores import (
     reopen,
 )
 from volcache.store.format import VOLUME_HEADER_BYTES
+from volcache.store.stats import STATES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from volcache.store import Store
     from volcache.store.eviction import Eviction
-    from volcache.store.stats import EvictionUsage
+    from volcache.store.stats import EvictionUsage, StoreUsage
 
 
 class Model:
@@ -72,10 +75,34 @@ class Model:
             assert (volume.live_records, volume.live) == (len(sizes), live)
             assert volume.live + volume.dead == volume.used <= volume.size
         assert usage.keys == len(self.live) == self.store.count
+        assert_sums(usage)
+        short = self.store.usage(volumes=False)
+        # The free space of the disk changes meanwhile.
+        assert replace(short, disk=usage.disk) == replace(usage, volumes=[])
         assert usage.live + usage.dead + usage.free == VOLUME_NUM * VOLUME_SIZE
         stats = self.store.stats
         assert stats.evicted_records == self.evicted_records
         assert stats.evicted_bytes == self.evicted_bytes
+
+
+def assert_sums(usage: StoreUsage) -> None:
+    """Compare what is computed without the list of volumes with that list."""
+    volumes = usage.volumes
+    assert usage.states == dict.fromkeys(STATES, 0) | Counter(
+        volume.state for volume in volumes
+    )
+    for name, ring in zip(("main", "probation"), usage.rings, strict=True):
+        found = [volume for volume in volumes if volume.ring == name]
+        assert ring == (
+            len(found),
+            sum(volume.used for volume in found),
+            sum(volume.live for volume in found),
+            sum(volume.live_records for volume in found),
+            min((v.started_ms for v in found if v.started_ms), default=0),
+        )
+    started = [v.started_ms for v in volumes if v.started_ms]
+    assert usage.oldest_started_ms == min(started, default=0)
+    assert usage.active_started_ms == volumes[usage.active_id].started_ms
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -153,6 +153,7 @@ char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *typ
         to = PUT_TEXT(to, "\r\nContent-Encoding: ");
         to = put(to, types + record->type_length, record->encoding_length);
     }
+    if (record->flags) to = vc_put_number(PUT_TEXT(to, "\r\nX-Flags: "), record->flags);
     return to;
 }
 

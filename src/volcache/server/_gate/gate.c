@@ -138,6 +138,9 @@ struct vc_gate {
     unsigned thread_count;
     uint64_t told_full;         /* times that there were too many connections */
     int64_t told_full_ns;
+    int64_t pulse_ns, next_pulse_ns;    /* 0: none */
+    bool is_pulse_asked;        /* changed atomically */
+    int64_t progress_ns;        /* a thread has completed a read, or the first one was queued */
     vc_request request;
     uint8_t *events;
     size_t events_used;
@@ -565,6 +568,7 @@ static fate start_job(vc_gate *gate, connection *c, vc_text path, const vc_looku
     };
     memcpy(started->path, path.at, path.length);
     c->job = started;
+    if (!gate->lists[COLD].count) gate->progress_ns = c->started_ns;
     enter(gate, c, COLD, c->started_ns);
     gate->stats.cold++;
     pthread_mutex_lock(&gate->jobs.mutex);
@@ -736,6 +740,7 @@ static void take_done(vc_gate *gate, cold_read *awaited) {
     gate->done.first = gate->done.last = NULL;
     gate->done.length = 0;
     pthread_mutex_unlock(&gate->done.mutex);
+    if (job) gate->progress_ns = vc_monotonic_ns();
     while (job) {
         cold_read *next = job->next;
         finish_job(gate, job);
@@ -961,7 +966,7 @@ static bool handle(vc_gate *gate, connection *c, const char *data, size_t length
             return keep_rest(c, data, length, at, scanned);
         }
         c->method = request->method;
-        if (gate->config.headers)
+        if (gate->config.headers || c->headers)
             c->headers = head == VC_HEAD_COMPLETE ? headers_for(gate, request) : NULL;
         if (head == VC_HEAD_REFUSED) {
             refuse(gate, c, request->status, request->reason);
@@ -1175,6 +1180,14 @@ static bool is_fullness_untold(vc_gate *gate, int64_t now_ns) {
     return true;
 }
 
+static bool is_pulse_due(vc_gate *gate, int64_t now_ns) {
+    bool is_asked = __atomic_exchange_n(&gate->is_pulse_asked, false, __ATOMIC_ACQ_REL);
+    if (!gate->config.on_pulse) return false;
+    if (!gate->pulse_ns || now_ns < gate->next_pulse_ns) return is_asked;
+    gate->next_pulse_ns = now_ns + gate->pulse_ns;
+    return true;
+}
+
 static void on_tick(void *context) {
     vc_gate *gate = context;
     int64_t now_ns = vc_monotonic_ns();
@@ -1188,6 +1201,7 @@ static void on_tick(void *context) {
     }
     if (gate->events_used || !gate->is_ready || is_fullness_untold(gate, now_ns))
         gate->config.on_events(gate->config.context);
+    if (is_pulse_due(gate, now_ns)) gate->config.on_pulse(gate->config.context);
 }
 
 /* --- The gate -------------------------------------------------------------------------------------- */
@@ -1275,3 +1289,25 @@ const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length) {
 }
 
 void vc_gate_set_ready(vc_gate *gate, bool is_ready) { gate->is_ready = is_ready; }
+
+void vc_gate_change(vc_gate *gate, const vc_gate_config *to) {
+    gate->config.answers = to->answers;
+    gate->config.headers = to->headers;
+    gate->config.origins = to->origins;
+    gate->config.origin_count = to->origin_count;
+    gate->config.slow_ns = to->slow_ns;
+}
+
+void vc_gate_set_pulse(vc_gate *gate, int64_t interval_ns) {
+    gate->pulse_ns = interval_ns;
+    gate->next_pulse_ns = 0;
+}
+
+void vc_gate_ask_pulse(vc_gate *gate) {
+    __atomic_store_n(&gate->is_pulse_asked, true, __ATOMIC_RELEASE);
+}
+
+int64_t vc_gate_stalled_ns(vc_gate *gate) {
+    take_done(gate, NULL);
+    return gate->lists[COLD].count ? vc_monotonic_ns() - gate->progress_ns : 0;
+}

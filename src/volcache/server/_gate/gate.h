@@ -31,7 +31,7 @@
  *   LINGER    a refused request was answered          LINGER_NS
  *
  * Threads. All functions are called by the thread that runs bjoern's loop, and need no lock of
- * Python, except `on_events`, which may take it. The reader threads call only the core, `send`
+ * Python, except `on_events` and `on_pulse`, which may take it. The reader threads call only the core, `send`
  * and `wake`. They own a job from the time it is queued until they have queued it back. */
 #ifndef VC_GATE_H
 #define VC_GATE_H
@@ -84,6 +84,7 @@ typedef struct {
     const vc_origin *origins;
     unsigned origin_count;
     void (*on_events)(void *context);   /* events are to be drained; may take Python's lock */
+    void (*on_pulse)(void *context);    /* see `vc_gate_set_pulse`; likewise; NULL: none */
     void *context;
 } vc_gate_config;
 
@@ -145,5 +146,14 @@ void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats);
 const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length);
 /* Whether a key without an entry is absent for certain: not while reads fail. */
 void vc_gate_set_ready(vc_gate *gate, bool is_ready);
+/* From the next request on, use `answers`, `headers`, `origins` and `slow_ns` of `to`. The
+ * headers must live as long as the gate: answers may be on their way. */
+void vc_gate_change(vc_gate *gate, const vc_gate_config *to);
+/* Call `on_pulse` at an interval, first with the next tick of the loop; 0: no longer. */
+void vc_gate_set_pulse(vc_gate *gate, int64_t interval_ns);
+/* Call `on_pulse` with the next tick; from any thread. */
+void vc_gate_ask_pulse(vc_gate *gate);
+/* How long no reader thread has completed a read, although there are some to do; else 0. */
+int64_t vc_gate_stalled_ns(vc_gate *gate);
 
 #endif

@@ -287,6 +287,25 @@ class Gate:
     def stats(self) -> dict[str, int]:
         """Return the figures of connections and cold reads."""
 
+    def change(
+        self, *, answers: bool, headers: str, origins: Mapping[str, str]
+    ) -> None:
+        """
+        Take over other values, and the `slow_ns` of the application, from now on.
+
+        Only in the thread that answers requests, as `set_pulse` and `stalled_seconds`.
+        The arguments are those of the constructor. Headers are kept until the gate ends.
+        """
+
+    def set_pulse(self, seconds: float, pulse: Callable[[], None]) -> None:
+        """Call a function at an interval, by the loop, beginning with its next tick."""
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Let the loop call a function within a tenth of a second; from any thread."""
+
+    def stalled_seconds(self) -> float:
+        """Return for how long reader threads have completed no read; 0: none waits."""
+
 class NativeApp:
     """
     A WSGI application that answers plain requests, and passes on all others.
@@ -304,6 +323,20 @@ class NativeApp:
     ) -> None: ...
 
     gate: Gate | None
+    # Answers in place of `answer`, which it may call; None: nothing is in front of it.
+    front: Callable[[WSGIEnvironment, StartResponse], list[bytes]] | None
+
+    def refresh(self) -> None:
+        """Take over the `slow_ns` of the application."""
+
+    def flush(self) -> None:
+        """Add to the counters in Python what was counted since the last time."""
+
+    def answer(
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> list[bytes]:
+        """Answer one request, without `front`."""
+
     def __call__(
         self, environ: WSGIEnvironment, start_response: StartResponse
     ) -> list[bytes]: ...

@@ -278,6 +278,7 @@ cdef extern from "gate.h" nogil:
         const vc_origin *origins
         unsigned origin_count
         void (*on_events)(void *context) noexcept
+        void (*on_pulse)(void *context) noexcept
         void *context
     ctypedef struct vc_event:
         uint32_t length, path_length, head_length
@@ -308,3 +309,7 @@ cdef extern from "gate.h" nogil:
     void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats)
     const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length)
     void vc_gate_set_ready(vc_gate *gate, bint is_ready)
+    void vc_gate_change(vc_gate *gate, const vc_gate_config *to)
+    void vc_gate_set_pulse(vc_gate *gate, int64_t interval_ns)
+    void vc_gate_ask_pulse(vc_gate *gate)
+    int64_t vc_gate_stalled_ns(vc_gate *gate)

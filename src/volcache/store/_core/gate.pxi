@@ -1,6 +1,7 @@
 # The gate in front of bjoern, see server/_gate/gate.h: its parts from Python, and what it has
 # counted and recorded.
 
+from collections import deque
 from http import HTTPStatus
 
 from libc.stdint cimport uintptr_t
@@ -31,6 +32,13 @@ cdef void on_events(void *context) noexcept with gil:
         (<Gate>context).log.failed(error)
 
 
+cdef void on_pulse(void *context) noexcept with gil:
+    try:
+        (<Gate>context).run()
+    except BaseException as error:
+        (<Gate>context).log.failed(error)
+
+
 cdef int add_durations(object histogram, vc_durations *durations) except -1:
     cdef list counts = histogram.counts
     cdef int i
@@ -47,9 +55,11 @@ cdef class Gate:
     cdef Index index
     cdef Clock clock
     cdef ContentTypes types
-    cdef bytes allow, headers
-    cdef list kept
+    cdef bytes allow
+    # Headers so far: answers with earlier ones may be on their way.
+    cdef dict kept
     cdef vc_origin *origins
+    cdef object calls, pulse
     cdef object app, requests, store_stats, log, log_answer
     cdef object hits, misses, reads
     cdef vc_gate_stats logged
@@ -97,7 +107,6 @@ cdef class Gate:
         config.link = self.link
         config.io = &vc_gate_sockets
         config.types = types.table
-        config.answers = answers
         config.logs_all = log_answer is not None
         config.key_size = app.limits.key_size
         config.value_size = app.limits.value_size
@@ -106,37 +115,75 @@ cdef class Gate:
         config.head_ns = <int64_t>(head_timeout * 1e9)
         config.idle_ns = <int64_t>(idle_timeout * 1e9)
         config.transfer_ns = <int64_t>(transfer_timeout * 1e9)
-        config.slow_ns = min(app.slow_ns, 2**62)
         config.long_ns = LONG_NS
         config.sample_mask = SAMPLED
         config.allow = self.allow
-        self.set_headers(&config, headers, origins)
+        self.kept = {}
+        self.calls = deque()
+        self.set_changeable(&config, answers, headers, origins)
         config.on_events = on_events
+        config.on_pulse = on_pulse
         config.context = <void *>self
         self.gate = vc_gate_new(&config)
         if self.gate is NULL:
             raise MemoryError("no memory or no threads for the gate")
         self.link.install(vc_gate_hooks(self.gate))
 
-    cdef int set_headers(self, vc_gate_config *config, headers, origins) except -1:
-        self.headers = headers.encode("ascii")
-        if self.headers:
-            config.headers = self.headers
-        self.kept = [
-            (origin.encode("ascii"), more.encode("ascii"))
-            for origin, more in origins.items()
-        ]
-        if max(len(more) for _, more in [(b"", self.headers), *self.kept]) >= VC_MORE_BYTES:
+    cdef const char *keep(self, text) except NULL:
+        cdef bytes data = text.encode("ascii")
+        cdef bytes kept = self.kept.setdefault(data, data)
+        return kept
+
+    cdef int set_changeable(
+        self, vc_gate_config *config, bint answers, headers, origins
+    ) except -1:
+        """Set what a reload may change; the former origins are freed."""
+        cdef vc_origin *array
+        if max(map(len, [headers, *origins.values()])) >= VC_MORE_BYTES:
             raise ValueError("the headers are too long")
-        self.origins = <vc_origin *>calloc(len(self.kept) + 1, sizeof(vc_origin))
-        if self.origins is NULL:
+        array = <vc_origin *>calloc(len(origins) + 1, sizeof(vc_origin))
+        if array is NULL:
             raise MemoryError("no memory for origins")
-        for i, (origin, more) in enumerate(self.kept):
-            self.origins[i].origin = <const char *><bytes>origin
-            self.origins[i].headers = <const char *><bytes>more
-        config.origins = self.origins
-        config.origin_count = len(self.kept)
+        try:
+            for i, (origin, more) in enumerate(origins.items()):
+                array[i].origin = self.keep(origin)
+                array[i].headers = self.keep(more)
+            config.headers = self.keep(headers) if headers else NULL
+        except BaseException:
+            free(array)
+            raise
+        free(self.origins)
+        self.origins = config.origins = array
+        config.origin_count = len(origins)
+        config.answers = answers
+        config.slow_ns = min(self.app.slow_ns, 2**62)
         return 0
+
+    def change(self, *, bint answers, headers, origins):
+        cdef vc_gate_config config
+        memset(&config, 0, sizeof(config))
+        self.set_changeable(&config, answers, headers, origins)
+        vc_gate_change(self.gate, &config)
+
+    def set_pulse(self, double seconds, pulse):
+        self.pulse = pulse
+        vc_gate_set_pulse(self.gate, <int64_t>(seconds * 1e9))
+
+    def call_soon(self, function):
+        self.calls.append(function)
+        if self.gate is not NULL:
+            vc_gate_ask_pulse(self.gate)
+
+    cdef int run(self) except -1:
+        """Call what the loop was asked to call, then the pulse."""
+        while self.calls:
+            self.calls.popleft()()
+        if self.pulse is not None:
+            self.pulse()
+        return 0
+
+    def stalled_seconds(self):
+        return vc_gate_stalled_ns(self.gate) / 1e9
 
     def __dealloc__(self):
         free(self.origins)

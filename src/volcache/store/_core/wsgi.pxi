@@ -134,9 +134,10 @@ cdef bint is_ordinary(const uint8_t *path, Py_ssize_t length):
 
 
 cdef class NativeApp:
-    cdef object app, may_hold, count_disk_read, clock, remaining_ms
+    cdef object app, drop_copies, count_disk_read, clock, remaining_ms
     cdef object value_headers, requests, sample, store_stats, lock, log, promoted
     cdef public object gate  # in front of this application
+    cdef public object front  # called instead; may call `answer`
     cdef Index index
     cdef ContentTypes types
     cdef Timed gets, puts, reads, writes
@@ -168,7 +169,7 @@ cdef class NativeApp:
         self.sample = app.sample
         self.gets = Timed(app.stats.answers["GET", "200 OK", "DISK"])
         self.puts = Timed(app.stats.answers["PUT", "200 OK", ""])
-        self.slow_ns = min(app.slow_ns, 2**62)
+        self.refresh()
         self.key_size = app.limits.key_size
         self.value_size = app.limits.value_size
         self.has_ttl = bool(app.limits.default_ttl or app.limits.max_ttl)
@@ -176,12 +177,23 @@ cdef class NativeApp:
         self.promoted = app.cache.promoted
         if app.cache.has_hot_tier:
             self.count_disk_read = app.cache.count_disk_read
-            self.may_hold = app.cache.may_hold
+            self.drop_copies = app.cache.drop_copies
         self.is_merged = is_merged
         self.volumes, self.writers = [None, None], [None, None]
         self.owed_max = parts.log.work_bytes
 
     def __call__(self, dict environ not None, start_response):
+        if self.front is not None:
+            return self.front(environ, start_response)
+        return self.handle(environ, start_response)
+
+    def answer(self, dict environ not None, start_response):
+        return self.handle(environ, start_response)
+
+    def refresh(self):
+        self.slow_ns = min(self.app.slow_ns, 2**62)
+
+    cdef object handle(self, dict environ, start_response):
         cdef int64_t started_ns = monotonic_ns()
         cdef object path
         cdef list body = None
@@ -337,8 +349,6 @@ cdef class NativeApp:
         if PyBytes_GET_SIZE(value) > self.value_size or not is_length(declared, value):
             return None
         key = (<const char *>text)[1:length]
-        if self.may_hold is not None and self.may_hold(key):
-            return None
         record.key_length = length - 1
         record.type_length = PyUnicode_GET_LENGTH(content_type)
         record.encoding_length = PyUnicode_GET_LENGTH(encoding)
@@ -353,6 +363,7 @@ cdef class NativeApp:
             <const uint8_t *>PyUnicode_1BYTE_DATA(encoding),
             text + 1,
             data_of(value),
+            key,
         ):
             return None
         self.bytes_in += record.length
@@ -370,8 +381,13 @@ cdef class NativeApp:
         const uint8_t *encoding,
         const uint8_t *key,
         const uint8_t *value,
+        bytes name,
     ) except -1:
-        """Do what `Store.put` does; False: nothing was stored, for whatever reason."""
+        """
+        Do what `Cache.put` does; False: nothing was stored, for whatever reason.
+
+        `name` is the key, too.
+        """
         cdef Writer writer
         cdef unsigned ring
         cdef int error = 0
@@ -402,6 +418,9 @@ cdef class NativeApp:
                 self.index.core, self.slots[ring], key, record.key_length, record,
                 SWEEP_BUCKETS,
             )
+            # After the change and before the lock is released, see `Cache`.
+            if self.drop_copies is not None:
+                self.drop_copies(name)
             if writer.writer.pending >= INDEX_BATCH and volume.is_index_due:
                 self.log.write_index(volume)
             self.owed += record.size

@@ -1,0 +1,1 @@
+"""Several instances together: what an operator asks and tells them from one place."""

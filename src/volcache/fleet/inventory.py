@@ -1,0 +1,388 @@
+"""
+The inventory: a TOML file with the machines of a cluster, their disks, ports and weights.
+
+    [defaults]
+    disks = 12
+
+    [machines]
+    cache-1 = "10.0.0.5"
+    cache-2 = { address = "10.0.0.6", disks = ["/srv/nvme0", "/srv/nvme1"], weight = 20 }
+
+Everything that a machine has may be a default. docs/OPERATIONS.md lists all keys.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import re
+import string
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from volcache.errors import ConfigError
+from volcache.fleet.targets import read_text
+from volcache.settings import ADDRESS, SETTINGS, Flag, Integer, Kind, Text
+from volcache.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    Table = Mapping[str, object]
+    # Where a table is, and the table; the first one that has a key decides.
+    Layers = tuple[tuple[str, Table], ...]
+
+# As systemd/volcache@.service and volcache@.socket have them.
+MOUNT_POINT_DEFAULT: Final = "/srv/volcache/{port}"
+LISTEN_DEFAULT: Final = "127.0.0.1"
+_PORT_MAX: Final = 65535
+_SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
+# Given by the inventory itself.
+_NOT_SETTINGS: Final = ("ip", "port", "mount_point")
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
+_DISK: Final = re.compile(r"[A-Za-z0-9._/@+-]{1,200}")
+_PATH: Final = re.compile(r"(/[A-Za-z0-9._@+:-]+)+")
+_HOST: Final = Text(
+    "a host name or an IP address",
+    lambda text: re.fullmatch(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", text),
+)
+_PORT: Final = Integer(1, _PORT_MAX)
+_WEIGHT: Final = Integer(1, 1000)
+_PROCESSES: Final = Integer(1, 64)
+_DISK_NUMBER: Final = Integer(1, 1000)
+_DISK_NAME: Final = Text(
+    "text of letters, digits and . _ / @ + -, such as a path", _DISK.fullmatch
+)
+_MOUNT_POINT: Final = Text(
+    'a path such as "/srv/{disk}/{port}", in which {machine}, {disk} and {port} are'
+    " replaced",
+    lambda text: _is_template(text),  # noqa: PLW0108 - It is defined below.
+)
+_DISKS_ALLOWED: Final = (
+    "a number of disks from 1 to 1000, or a list of disks, each a number, a name, a path,"
+    ' or a table such as { name = "/srv/disk3", weight = 20 }'
+)
+_MACHINE_KEYS: Final = (
+    *("address", "listen", "disks", "port", "processes", "weight", "mount_point"),
+    "settings",
+)
+_DEFAULT_KEYS: Final = _MACHINE_KEYS[1:]
+_DISK_KEYS: Final = ("name", "port", "weight", "mount_point", "settings")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine of the inventory."""
+
+    name: str
+    address: str  # Where nginx and Prometheus reach its instances.
+    listen: str  # The IP address its instances listen on.
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One process."""
+
+    machine: Machine
+    disk: str
+    port: int
+    mount_point: str
+    weight: int  # In nginx's list.
+    # Of this instance, by name, as in an environment variable.
+    settings: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The machine's name and the port."""
+        return f"{self.machine.name}:{self.port}"
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, as in nginx's list."""
+        return f"{_in_brackets(self.machine.address)}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All machines and instances, in the order of the file."""
+
+    machines: tuple[Machine, ...]
+    instances: tuple[Instance, ...]
+    # Whether nginx skips an instance that does not answer; see failover.conf.
+    is_failover: bool = False
+
+    def of(self, machine: Machine) -> list[Instance]:
+        """Return the instances of a machine."""
+        return [found for found in self.instances if found.machine is machine]
+
+
+class _Disk(NamedTuple):
+    """A disk as a machine lists it."""
+
+    where: str  # The key, for errors.
+    name: str
+    number: int  # From 1; decides the port.
+    own: Table
+
+
+def load_inventory(path: Path) -> Inventory:
+    """
+    Read an inventory.
+
+    Raises:
+        ConfigError: One line that names the file, the key, its value and what is allowed.
+    """
+    try:
+        found = tomllib.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        # ValueError itself: a number with more digits than Python converts.
+        reason = one_line(str(error), 2 * _SHOWN_MAX)
+        raise ConfigError(f"{path}: not valid TOML: {reason}") from error
+    return _Reader(str(path)).read(found)
+
+
+class _Reader:
+    """Checks an inventory; its errors name the file."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def read(self, found: Table) -> Inventory:
+        self._check_keys("", found, ("defaults", "machines", "nginx"))
+        own = self._table("defaults", found.get("defaults", {}))
+        self._check_keys("defaults", own, _DEFAULT_KEYS)
+        defaults = (("defaults", own),)
+        # Also what every machine replaces is checked.
+        probe = (*defaults, ("", {"address": "127.0.0.1"}))
+        list(self._instances(self._machine("defaults", "any", probe), defaults))
+        tables = self._table("machines", found.get("machines", {}))
+        if not tables:
+            raise self._error(
+                'machines: no machine; at least one is needed, such as cache-1 = "10.0.0.5"'
+                " in the table [machines]"
+            )
+        machines: list[Machine] = []
+        instances: list[Instance] = []
+        for name, raw in tables.items():
+            where = f"machines.{name if _NAME.fullmatch(name) else _shown(name)}"
+            own = {"address": raw} if isinstance(raw, str) else self._table(where, raw)
+            self._check_keys(where, own, _MACHINE_KEYS)
+            layers = ((where, own), *defaults)
+            machines.append(self._machine(where, name, layers))
+            instances += self._instances(machines[-1], layers)
+        self._refuse_twice((found.address.lower(), found) for found in instances)
+        self._refuse_twice(
+            ((found.machine.name, found.mount_point), found) for found in instances
+        )
+        nginx = self._table("nginx", found.get("nginx", {}))
+        self._check_keys("nginx", nginx, ("failover",))
+        is_failover = self._value(
+            (("nginx", nginx),), "failover", Flag(), default=False
+        )
+        return Inventory(tuple(machines), tuple(instances), is_failover)
+
+    def _machine(self, where: str, name: str, layers: Layers) -> Machine:
+        if not _NAME.fullmatch(name):
+            raise self._error(
+                f"{where}: not the name of a machine; allowed are up to 63 letters, digits,"
+                " . and -"
+            )
+        address = self._value(layers, "address", _HOST, name)
+        listen = self._value(layers, "listen", ADDRESS, "")
+        if not listen and not _is_ip(address):
+            raise self._error(
+                f"{where}.address = {_shown(address)} is a host name; then listen is"
+                ' needed, an IP address of the machine, or "0.0.0.0" for all'
+            )
+        return Machine(name, address, listen or address)
+
+    def _instances(self, machine: Machine, layers: Layers) -> Iterator[Instance]:
+        """Yield the instances of a machine; `layers`: its table, and the defaults."""
+        processes = self._value(layers, "processes", _PROCESSES, 1)
+        first = self._value(layers, "port", _PORT, 1234)
+        for disk in self._disks(layers):
+            all_layers = ((disk.where, disk.own), *layers)
+            usual = (
+                "{disk}/{port}" if disk.name.startswith("/") else MOUNT_POINT_DEFAULT
+            )
+            template = self._value(all_layers, "mount_point", _MOUNT_POINT, usual)
+            weight = self._value(all_layers, "weight", _WEIGHT, 10)
+            port = self._value(
+                all_layers[:1], "port", _PORT, first + (disk.number - 1) * processes
+            )
+            settings: dict[str, str] = {}
+            for where, table in reversed(all_layers):
+                settings |= self._settings(where, table)
+            for number in range(port, port + processes):
+                if number > _PORT_MAX:
+                    raise self._error(
+                        f"{disk.where}: its port would be {number}; at most {_PORT_MAX} is"
+                        " allowed"
+                    )
+                path = self._mount_point(disk, template, machine.name, number)
+                yield Instance(machine, disk.name, number, path, weight, settings)
+
+    def _mount_point(self, disk: _Disk, template: str, machine: str, port: int) -> str:
+        path = template.format(machine=machine, disk=disk.name, port=port)
+        path = path.replace("//", "/")
+        if not _PATH.fullmatch(path) or {".", ".."} & set(path.split("/")):
+            raise self._error(
+                f"{disk.where}: the mount point would be {_shown(path)}; allowed is a path"
+                " from / on, of letters, digits and . _ @ + : -, without .."
+            )
+        return path
+
+    def _disks(self, layers: Layers) -> Iterator[_Disk]:
+        where, raw = _lookup(layers, "disks", 1)
+        key = f"{where}.disks"
+        if isinstance(raw, int):
+            count = self._checked(key, raw, _DISK_NUMBER, _DISKS_ALLOWED)
+            raw = list(range(1, count + 1))
+        if not isinstance(raw, list) or not raw:
+            raise self._not_allowed(key, raw, _DISKS_ALLOWED)
+        seen: set[str] = set()
+        for position, item in enumerate(raw, 1):
+            place = f"{key}[{position}]"
+            own: Table = {}
+            name = item
+            if isinstance(item, dict):
+                own = item
+                self._check_keys(place, own, _DISK_KEYS)
+                name = item.get("name")
+            if isinstance(name, int):
+                number = self._checked(place, name, _DISK_NUMBER, _DISKS_ALLOWED)
+                disk = _Disk(place, str(name), number, own)
+            else:
+                text = self._checked(place, name, _DISK_NAME, _DISKS_ALLOWED)
+                disk = _Disk(place, text.rstrip("/") or "/", position, own)
+            if disk.name in seen:
+                raise self._error(f"{place}: disk {disk.name} is in the list twice")
+            seen.add(disk.name)
+            yield disk
+
+    def _settings(self, where: str, values: Table) -> dict[str, str]:
+        """Return the settings of a table as text, checked like those of an instance."""
+        where = f"{where}.settings"
+        known = {s.name: s for s in SETTINGS}
+        found: dict[str, str] = {}
+        for name, raw in self._table(where, values.get("settings", {})).items():
+            setting = known.get(name)
+            if name in _NOT_SETTINGS:
+                instead = "listen" if name == "ip" else name
+                raise self._error(
+                    f"{where}.{name}: not allowed; use {instead} of the machine or disk"
+                )
+            if setting is None:
+                raise self._unknown(where, name, known)
+            if setting.is_secret:
+                raise self._error(
+                    f"{where}.{name}: a token is not allowed here; write it to the settings"
+                    " file of the machines"
+                )
+            value = self._checked(f"{where}.{name}", raw, setting.kind, setting.allowed)
+            found[name] = _as_text(raw, value)
+        return found
+
+    def _refuse_twice(self, found: Iterable[tuple[object, Instance]]) -> None:
+        known: dict[object, Instance] = {}
+        for key, instance in found:
+            other = known.setdefault(key, instance)
+            if other is not instance:
+                shown = key if isinstance(key, str) else instance.mount_point
+                raise self._error(
+                    f"{_place(instance)} and {_place(other)} both have {shown}; each"
+                    " instance needs an address and port of its own, and a mount point of"
+                    " its own"
+                )
+
+    def _table(self, where: str, raw: object) -> dict[str, object]:
+        if not isinstance(raw, dict):
+            raise self._not_allowed(where, raw, "a table")
+        return raw
+
+    def _check_keys(self, where: str, table: Table, known: Iterable[str]) -> None:
+        for key in table:
+            if key not in known:
+                raise self._unknown(where, key, known)
+
+    def _unknown(self, where: str, key: str, known: Iterable[str]) -> ConfigError:
+        near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.5)
+        hint = f"the closest known is {near[0]}" if near else ""
+        hint = hint or f"known are {', '.join(known)}"
+        if where.startswith("machines.") and "." not in where.removeprefix("machines."):
+            hint += "; the name of a machine with a dot needs quotes"
+        place = f"{where}: " if where else ""
+        return self._error(f"{place}unknown key {_shown(key)}; {hint}")
+
+    def _value(self, layers: Layers, key: str, kind: Kind[T], default: T) -> T:
+        """Return a value of the first layer that has it."""
+        where, raw = _lookup(layers, key, None)
+        if raw is None:  # TOML has no null.
+            return default
+        return self._checked(f"{where}.{key}", raw, kind, kind.allowed)
+
+    def _checked(self, where: str, raw: object, kind: Kind[T], allowed: str) -> T:
+        try:
+            return kind.from_toml(raw)
+        except (TypeError, ValueError):
+            raise self._not_allowed(where, raw, allowed) from None
+
+    def _not_allowed(self, where: str, raw: object, allowed: str) -> ConfigError:
+        return self._error(
+            f"{where} = {_shown(raw)} is not allowed; allowed is {allowed}"
+        )
+
+    def _error(self, text: str) -> ConfigError:
+        return ConfigError(f"{self._file}: {text}")
+
+
+def _lookup(layers: Layers, key: str, default: object) -> tuple[str, object]:
+    """Return a value of the first layer that has it, and where that is."""
+    found = ((where, table[key]) for where, table in layers if key in table)
+    return next(found, (layers[0][0], default))
+
+
+def _place(instance: Instance) -> str:
+    return f"machines.{instance.machine.name}, disk {instance.disk}"
+
+
+def _is_template(text: str) -> bool:
+    """Return whether text has no placeholders but the known ones."""
+    parts = list(string.Formatter().parse(text))  # ValueError: a single brace.
+    names = {name for _, name, _, _ in parts if name is not None}
+    is_plain = not any(form or conversion for _, _, form, conversion in parts)
+    return is_plain and bool(text) and names <= {"machine", "disk", "port"}
+
+
+def _as_text(raw: object, value: object) -> str:
+    """Return a setting as an environment variable has it, as it is written if possible."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(raw)
+
+
+def _is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _in_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _shown(raw: object) -> str:
+    """Write a value as TOML does, on one line and cut off."""
+    if isinstance(raw, str | bool):
+        return one_line(json.dumps(raw, ensure_ascii=False), _SHOWN_MAX)
+    return one_line(str(raw), _SHOWN_MAX)

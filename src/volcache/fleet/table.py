@@ -1,0 +1,122 @@
+"""
+The output of `volcache cluster status`: rows as lines of text. Prints nothing.
+
+What instances say of themselves was made safe for a terminal before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from volcache.fleet.health import DEGRADED, DOWN, WARNING
+from volcache.fleet.summary import states, total
+from volcache.text import counted, duration, size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from volcache.fleet.summary import Figures, Row
+
+_NAME_MAX: Final = 34
+_STATE_MIN: Final = 16  # Characters of the last column; others are left out for it.
+_WIDTHS: Final = {"KEYS": 7, "LIVE": 10, "GET/s": 7, "PUT/s": 7, "HITS": 6, "P99": 6}
+_LEAST_NEEDED: Final = ("LIVE", "PUT/s", "KEYS", "P99", "HITS", "GET/s")
+_UNITS: Final = ("", " k", " M", " G", " T")
+_THOUSAND: Final = 1000
+_PLAIN_MAX: Final = 9999.5
+_FRACTION_MAX: Final = 9.95
+_CUT: Final = "..."
+_RESET: Final = "\x1b[0m"
+_COLOURS: Final = {WARNING: "\x1b[33m", DEGRADED: "\x1b[31m", DOWN: "\x1b[1;31m"}
+
+
+def table(
+    rows: Sequence[Row], *, columns: int | None = None, is_coloured: bool = False
+) -> list[str]:
+    """
+    Return a line for each row, below a line with the names of the columns.
+
+    Args:
+        rows: In the order in which they are shown.
+        columns: Width at which lines are cut off; None: they are not.
+        is_coloured: Whether states that are not healthy have a colour.
+    """
+    width = min(_NAME_MAX, max((len(row.target.name) for row in rows), default=0))
+    width = max(width, len("INSTANCE"))
+    shown = _shown_columns(
+        None if columns is None else columns - width - 2 - _STATE_MIN
+    )
+    lines = [f"{'INSTANCE':<{width}} {_line({c: c for c in _WIDTHS}, shown)}STATE"]
+    for row in rows:
+        cells = _line(_cells(row.figures), shown)
+        front = f"{_cut(row.target.name, width):<{width}} {cells}"
+        state = row.health.state
+        if row.health.problem:
+            state += f": {row.health.problem}"
+        if columns is not None:
+            state = _cut(state, max(_STATE_MIN, columns - len(front)))
+        colour = _COLOURS.get(row.health.severity, "") if is_coloured else ""
+        lines.append(f"{front}{colour}{state}{_RESET if colour else ''}")
+    return lines
+
+
+def totals(rows: Sequence[Row]) -> list[str]:
+    """Return two lines: the states of all instances, and the sums of their figures."""
+    found = ", ".join(f"{count} {state}" for state, count in states(rows).items())
+    figures = total(rows)
+    ratio, p99 = figures.hit_ratio, figures.p99_seconds
+    parts = [
+        f"{compact(figures.keys)} keys",
+        f"{size(figures.live_bytes)} live of {size(figures.capacity_bytes)}",
+        f"{compact(figures.get_rate)} GET/s",
+        f"{compact(figures.put_rate)} PUT/s",
+        "no reads" if ratio is None else f"{ratio:.1%} hits",
+    ]
+    if p99 is not None:
+        parts.append(f"p99 {duration(p99)}")
+    return [f"{counted(len(rows), 'instance')}: {found}", ", ".join(parts)]
+
+
+def compact(count: float) -> str:
+    """Return a number with at most four digits: "0", "3.2", "9,999", "12.3 M"."""
+    if count < _FRACTION_MAX and count != int(count):
+        return f"{count:.1f}"
+    if count < _PLAIN_MAX:
+        return f"{count:,.0f}"
+    power = 0
+    while count >= _THOUSAND - 0.05 and power < len(_UNITS) - 1:
+        count /= _THOUSAND
+        power += 1
+    return f"{count:.1f}{_UNITS[power]}"
+
+
+def _shown_columns(room: int | None) -> list[str]:
+    """Return the columns that fit, in their order."""
+    shown = list(_WIDTHS)
+    for name in _LEAST_NEEDED:
+        if room is None or sum(_WIDTHS[c] + 1 for c in shown) <= room:
+            break
+        shown.remove(name)
+    return shown
+
+
+def _line(cells: Mapping[str, str], shown: Iterable[str]) -> str:
+    return "".join(f"{cells[name]:>{_WIDTHS[name]}} " for name in shown) + " "
+
+
+def _cells(figures: Figures | None) -> Mapping[str, str]:
+    if figures is None:
+        return dict.fromkeys(_WIDTHS, "-")
+    ratio, p99 = figures.hit_ratio, figures.p99_seconds
+    return {
+        "KEYS": compact(figures.keys),
+        "LIVE": size(figures.live_bytes),
+        "GET/s": compact(figures.get_rate),
+        "PUT/s": compact(figures.put_rate),
+        "HITS": "-" if ratio is None else f"{ratio:.1%}",
+        "P99": "-" if p99 is None else duration(p99),
+    }
+
+
+def _cut(text: str, size_max: int) -> str:
+    return text if len(text) <= size_max else text[: size_max - len(_CUT)] + _CUT

@@ -1,0 +1,457 @@
+"""
+What the commands do in the cache.
+
+Keys are those of HTTP: `a/b` is what HTTP calls `/a/b`. What no path leads to cannot be
+stored and is never found. The cas unique of a record is the time at which it was stored, in
+microseconds: it is different for every version of every key, and stays the same when the
+record is moved and when the instance is restarted.
+
+A command that depends on the record there is holds the lock of the cache, so that no
+request over HTTP comes between reading and writing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from volcache.errors import (
+    ClientError,
+    StoreError,
+    ValueTooLargeError,
+)
+from volcache.histogram import NS_PER_SECOND
+from volcache.keys import parse_key
+from volcache.memcache.commands import (
+    NUMBER_MAX,
+    RELATIVE_SECONDS_MAX,
+    Arithmetic,
+    Delete,
+    FlushAll,
+    Get,
+    Put,
+    Result,
+    Status,
+    Touch,
+)
+from volcache.store import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache.cache import Cache
+
+_logger: Final = logging.getLogger(__name__)
+
+_MS: Final = 1000
+_NS_PER_MS: Final = 1_000_000
+_HIT: Final = Status.HIT
+MISSED: Final = Result(Status.MISS)
+NOT_FOUND: Final = Result(Status.NOT_FOUND)
+NOT_STORED: Final = Result(Status.NOT_STORED)
+EXISTS: Final = Result(Status.EXISTS)
+DELETED: Final = Result(Status.DELETED)
+TOO_LARGE: Final = Result(Status.TOO_LARGE)
+NON_NUMERIC: Final = Result(Status.NON_NUMERIC)
+_DIGITS_MAX: Final = 20
+# What strtoull reads: the number ends at a space, a NUL byte or the end of the value.
+_NUMBER: Final = re.compile(
+    rb"[ \t\n\v\f\r]*(?:\+|-(?=0+\b))?([0-9]+)(?:[ \t\n\v\f\r\0]|\Z)"
+)
+# These are keys as they are, unless a segment begins with a dot.
+_ORDINARY_KEY: Final = re.compile(rb"[0-9A-Za-z_:][0-9A-Za-z_:.=/-]*").fullmatch
+_WON: Final = b"W"
+_OTHER_WON: Final = b"Z"
+# Marks of `Executor._mark`; beyond, the oldest is forgotten, and another client wins.
+_WON_MAX: Final = 65_536
+# What was stored with a time in the past: nothing.
+_EXPIRED: Final = Record(b"", b"", b"", b"", 0, 1, 0, 0, 0, 0, 0, 0)
+
+
+class Limits(NamedTuple):
+    """What the executor accepts; as in the settings."""
+
+    key_size: int  # bytes
+    value_size: int  # bytes
+    default_ttl: int = 0  # seconds; 0 = values do not expire
+    max_ttl: int = 0  # seconds; 0 = no limit
+
+
+class Executor:
+    """Executes the commands that depend on the cache; for one thread; never raises."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        limits: Limits,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """
+        Use a cache, which other threads use, too.
+
+        Args:
+            cache: Closed by the caller.
+            limits: What is accepted.
+            clock: Nanoseconds since the epoch, by the machine's clock.
+        """
+        self._cache = cache
+        self._limits = limits
+        self._clock = clock
+        # The versions, by key, that a client has won the right to replace. Only in
+        # memory: after a restart, another client wins.
+        self._won: dict[bytes, int] = {}
+
+    # --- Reading -------------------------------------------------------------------
+
+    def get(self, command: Get) -> Result:
+        """Execute `Get`."""
+        try:
+            if command.is_meta or command.exptime is not None:
+                return self._get_more(command)
+            record = self._read(command)
+        except (ClientError, StoreError) as error:
+            return _refused(error)
+        if record is None:
+            return MISSED
+        if command.ttl:
+            return Result(_HIT, record, ttl=self._ttl(record))
+        return Result(_HIT, record)
+
+    def _read(self, command: Get) -> Record | None:
+        key = command.key
+        return self._cache.get(key) if command.wants_value else self._cache.stat(key)
+
+    def _get_more(self, command: Get) -> Result:
+        """Execute a get that may change something, or that asks for more."""
+        if command.exptime is command.vivify is command.recache is None:
+            record = self._read(command)
+            if record is None:
+                return MISSED
+            has_won = self._won and self._won.get(command.key) == record.stored_us
+            return Result(
+                _HIT,
+                record,
+                ttl=self._ttl(record) if command.ttl else 0,
+                token=_OTHER_WON if has_won else b"",
+            )
+        with self._cache.exclusive():
+            return self._get_and_change(command)
+
+    def _get_and_change(self, command: Get) -> Result:
+        key, exptime = command.key, command.exptime
+        found = self._read(command) if exptime is None else self._cache.get(key)
+        if found is None:
+            return MISSED if command.vivify is None else self._vivify(command)
+        has_won = self._won.get(key) == found.stored_us
+        record = found
+        if exptime is not None:
+            record = self._touch(key, found, exptime)
+        token = _OTHER_WON if has_won else b""
+        if command.recache is not None and not has_won:
+            seconds = self._ttl(record if command.is_recache_late else found)
+            if 0 <= seconds < self.seconds_until(command.recache):
+                self._mark(key, record)
+                token = _WON
+        ttl = self._ttl(found if command.ttl == "before" else record)
+        return Result(_HIT, record, ttl=ttl, token=token)
+
+    def _vivify(self, command: Get) -> Result:
+        """Store an empty value, which the client has won the right to replace."""
+        key = command.key
+        if not is_key(key, self._limits.key_size):
+            return _bad_key()
+        record = self._store(key, b"", 0, self._expiry(command.vivify or 0)).record
+        if record is None:
+            record = _EXPIRED
+        else:
+            self._mark(key, record)
+        ttl = -1 if command.ttl == "before" else self._ttl(record)
+        return Result(_HIT, record, ttl=ttl, token=_WON)
+
+    def _mark(self, key: bytes, record: Record) -> None:
+        """Remember that a client has won the right to replace a version."""
+        won = self._won
+        won.pop(key, None)
+        won[key] = record.stored_us
+        if len(won) > _WON_MAX:
+            del won[next(iter(won))]
+
+    def _ttl(self, record: Record) -> int:
+        """Return the seconds until a record expires, rounded up; -1 = it does not."""
+        if not record.expires_ms:
+            return -1
+        return -(-self._cache.remaining_ms(record.expires_ms) // _MS)
+
+    # --- Writing -------------------------------------------------------------------
+
+    def put(self, command: Put) -> Result:
+        """Execute `Put`."""
+        key = command.key
+        try:
+            if not is_key(key, self._limits.key_size):
+                return _bad_key()
+            if command.is_too_large or len(command.value) > self._limits.value_size:
+                return self._refuse_too_large(command)
+            if command.mode == "set" and not command.cas:
+                return self._store(
+                    key, command.value, command.flags, self._expiry(command.exptime)
+                )
+            with self._cache.exclusive():
+                return self._put_if_allowed(command)
+        except (ClientError, StoreError) as error:
+            return _refused(error)
+
+    def _refuse_too_large(self, command: Put) -> Result:
+        # As in memcached, so that no client gets the value that it wanted to replace.
+        if command.mode == "set":
+            self._cache.delete(command.key)
+        return TOO_LARGE
+
+    def _put_if_allowed(self, command: Put) -> Result:
+        key, mode = command.key, command.mode
+        if mode in {"append", "prepend"}:
+            return self._edit(command)
+        found = self._cache.stat(key)
+        if found is None:
+            if command.cas:
+                return NOT_FOUND
+            if mode == "replace":
+                return NOT_STORED
+        elif mode == "add":
+            return NOT_STORED
+        elif command.cas and command.cas != found.stored_us:
+            return EXISTS
+        expires_ms = self._expiry(command.exptime)
+        return self._store(key, command.value, command.flags, expires_ms)
+
+    def _edit(self, command: Put) -> Result:
+        """Append or prepend to the value there is."""
+        key, value = command.key, command.value
+        found = self._cache.get(key)
+        if found is None:
+            if command.vivify is None:
+                return NOT_STORED
+            return self._store(key, value, command.flags, self._expiry(command.vivify))
+        if command.cas and command.cas != found.stored_us:
+            return EXISTS
+        is_append = command.mode == "append"
+        value = found.value + value if is_append else value + found.value
+        if len(value) > self._limits.value_size:
+            return TOO_LARGE
+        return self._replace(key, found, value, found.expires_ms)
+
+    def arithmetic(self, command: Arithmetic) -> Result:
+        """Execute `Arithmetic`."""
+        key = command.key
+        try:
+            if not is_key(key, self._limits.key_size):
+                return NOT_FOUND if command.initial is None else _bad_key()
+            with self._cache.exclusive():
+                found = self._cache.get(key)
+                if found is None:
+                    return self._store_initial(command)
+                return self._count(command, found)
+        except (ClientError, StoreError) as error:
+            if isinstance(error, ClientError) and command.initial is None:
+                return NOT_FOUND
+            return _refused(error)
+
+    def _count(self, command: Arithmetic, found: Record) -> Result:
+        """Replace a number."""
+        if not found.value:
+            return NON_NUMERIC
+        if command.cas and command.cas != found.stored_us:
+            return EXISTS
+        number = parse_number(found.value)
+        if number is None:
+            return NON_NUMERIC
+        if command.is_decrement:
+            number = max(0, number - command.delta)
+        else:
+            number = (number + command.delta) & NUMBER_MAX
+        # As in memcached, a value does not become shorter.
+        value = b"%d" % number
+        is_longer = len(value) > len(found.value)
+        value = value.ljust(len(found.value))
+        expires_ms = found.expires_ms
+        if command.exptime is not None:
+            expires_ms = self._expiry(command.exptime)
+        stored = self._replace(command.key, found, value, expires_ms)
+        record = stored.record or found
+        if not is_longer and self._won.get(command.key) == found.stored_us:
+            # As in memcached, which changes the number in place.
+            self._mark(command.key, record)
+        ttl = self._ttl(found if command.ttl == "before" else record)
+        return Result(Status.STORED, record, number, ttl=ttl)
+
+    def _store_initial(self, command: Arithmetic) -> Result:
+        number = command.initial
+        if number is None:
+            return NOT_FOUND
+        expires_ms = self._expiry(command.initial_exptime)
+        stored = self._store(command.key, b"%d" % number, 0, expires_ms)
+        record = stored.record or _EXPIRED
+        ttl = -1 if command.ttl == "before" else self._ttl(record)
+        return Result(Status.STORED, record, number, ttl=ttl)
+
+    def touch(self, command: Touch) -> Result:
+        """Execute `Touch`."""
+        key = command.key
+        try:
+            with self._cache.exclusive():
+                found = self._cache.get(key)
+                if found is None:
+                    return NOT_FOUND
+                record = self._touch(key, found, command.exptime)
+        except (ClientError, StoreError) as error:
+            return _refused(error)
+        return Result(Status.TOUCHED, record)
+
+    def _touch(self, key: bytes, found: Record, exptime: int) -> Record:
+        """Set when a record expires; one that has expired is deleted."""
+        expires_ms = self._expiry(exptime)
+        if expires_ms < 0:
+            self._cache.delete(key)
+            return found._replace(expires_ms=1)
+        if expires_ms == found.expires_ms:
+            return found
+        return self._cache.touch(key, found, expires_ms)
+
+    def delete(self, command: Delete) -> Result:
+        """Execute `Delete`."""
+        key = command.key
+        try:
+            if not command.cas:
+                return DELETED if self._cache.delete(key) else NOT_FOUND
+            with self._cache.exclusive():
+                found = self._cache.stat(key)
+                if found is None:
+                    return NOT_FOUND
+                if found.stored_us != command.cas:
+                    return EXISTS
+                self._cache.delete(key)
+        except (ClientError, StoreError) as error:
+            return _refused(error)
+        return DELETED
+
+    def flush(self, _command: FlushAll) -> Result:
+        """Execute `FlushAll` now, whatever its time is."""
+        try:
+            self._cache.flush()
+        except StoreError as error:
+            return _refused(error)
+        return Result(Status.OK)
+
+    # --- Parts ---------------------------------------------------------------------
+
+    def seconds_until(self, exptime: int) -> float:
+        """Return how many seconds from now on a time is, as `exptime` gives it."""
+        if exptime > RELATIVE_SECONDS_MAX:
+            return exptime - self._clock() / NS_PER_SECOND
+        return exptime
+
+    def _expiry(self, exptime: int) -> int:
+        """
+        Return when a record expires, for `Cache.put`; 0 = never, below 0 = now.
+
+        Args:
+            exptime: 0 = `default_ttl`; up to 30 days, seconds from now; above, seconds
+                since the epoch; below 0, in the past.
+        """
+        limits = self._limits
+        if not exptime:
+            ttl: float = limits.default_ttl
+            if not ttl:
+                ttl = limits.max_ttl
+            if not ttl:
+                return 0
+        else:
+            ttl = self.seconds_until(exptime)
+            if ttl <= 0:
+                return -1
+        if limits.max_ttl:
+            ttl = min(ttl, limits.max_ttl)
+        return self._cache.expiry_of(self._clock() // _NS_PER_MS + round(ttl * _MS))
+
+    def _store(self, key: bytes, value: bytes, flags: int, expires_ms: int) -> Result:
+        """Store a value; one that has expired deletes what there is."""
+        if expires_ms < 0:
+            self._cache.delete(key)
+            return Result(Status.STORED)
+        record = self._cache.put(key, value, flags=flags, expires_ms=expires_ms)
+        return Result(Status.STORED, record)
+
+    def _replace(
+        self, key: bytes, found: Record, value: bytes, expires_ms: int
+    ) -> Result:
+        """Store another value with all else as it is."""
+        if expires_ms < 0:
+            self._cache.delete(key)
+            return Result(Status.STORED, found._replace(value=value))
+        record = self._cache.put(
+            key,
+            value,
+            content_type=found.content_type,
+            content_encoding=found.content_encoding,
+            cache_control=found.cache_control,
+            expires_ms=expires_ms,
+            flags=found.flags,
+        )
+        return Result(Status.STORED, record)
+
+
+def is_key(key: bytes, size_max: int) -> bool:
+    """
+    Return whether a path of HTTP leads to a key.
+
+    Args:
+        key: 1 to 250 bytes.
+        size_max: The longest key accepted, in bytes.
+
+    Raises:
+        ClientError: No path is like it.
+    """
+    # Half the time of the general test.
+    if _ORDINARY_KEY(key) and b"/." not in key and len(key) <= size_max:
+        return True
+    return parse_key("/" + key.decode("latin-1"), size_max) == key
+
+
+def parse_number(value: bytes) -> int | None:
+    """Return the number that "incr" counts from; None if the value is none."""
+    if value.isdigit() and len(value) < _DIGITS_MAX:
+        return int(value)
+    found = _NUMBER.match(value)
+    if found is None:
+        return None
+    digits = found[1].lstrip(b"0") or b"0"
+    if len(digits) > _DIGITS_MAX:
+        return None
+    number = int(digits)
+    return number if number <= NUMBER_MAX else None
+
+
+def _bad_key() -> Result:
+    return Result(
+        Status.BAD_KEY,
+        text='bad key: it holds a segment "." or ".."; a key is the path of a URL',
+    )
+
+
+def _refused(error: ClientError | StoreError) -> Result:
+    if isinstance(error, ValueTooLargeError):
+        return TOO_LARGE
+    if isinstance(error, ClientError):
+        return Result(Status.BAD_KEY, text=str(error))
+    return _failed(error)
+
+
+def _failed(error: StoreError) -> Result:
+    _logger.warning("memcache.refused error=%r", str(error))
+    text = str(error)
+    if isinstance(error, OSError):  # Its text names files of the instance.
+        text = f"the disk refused: {error.strerror or 'no reason given'}"
+    return Result(Status.FAILED, text=text)

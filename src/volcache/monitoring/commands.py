@@ -1,0 +1,97 @@
+"""Counters of the memcached protocol: commands, bytes, durations, connections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from volcache.histogram import Histogram
+
+# The commands that are counted by name, by what they do; all others are "other".
+KINDS: Final = {
+    "get": ("get", "gets", "mg"),
+    "touch": ("touch", "gat", "gats"),
+    "set": ("set", "add", "replace", "append", "prepend", "cas", "ms"),
+    "incr": ("incr", "decr", "ma"),
+    "delete": ("delete", "md"),
+    "other": (
+        *("flush_all", "version", "verbosity", "stats", "quit", "me", "mn", "auth"),
+        "other",
+    ),
+}
+KIND_OF: Final = {name: kind for kind, names in KINDS.items() for name in names}
+# The result of a command that cannot be understood; the others are those of `Status`.
+ERROR: Final = "error"
+_OTHER: Final = "other"
+
+
+class _Answers(dict[tuple[str, str], Histogram]):
+    """The durations of commands, by name and result."""
+
+    def __missing__(self, answer: tuple[str, str]) -> Histogram:
+        """Add a histogram; unknown names share one, so clients add few."""
+        name, result = answer
+        if name not in KIND_OF:
+            return self[_OTHER, result]
+        histogram = self[answer] = Histogram()
+        return histogram
+
+
+@dataclass(slots=True)
+class CommandStats:
+    """
+    Counts since the start; one thread changes them, others may read them.
+
+    A command is counted by `answers[name, result].observe(started_ns, ns)`: the result is
+    the value of its `Status`, or `ERROR`.
+    """
+
+    bytes_in: int = 0  # received
+    bytes_out: int = 0  # sent
+    connections: int = 0  # open now
+    connections_total: int = 0  # accepted
+    connections_refused: int = 0  # closed at once, because there are too many
+    answers: _Answers = field(default_factory=_Answers)
+
+    def commands(self) -> dict[tuple[str, str], int]:
+        """Return the number of commands by name and result."""
+        return {answer: histogram.count for answer, histogram in self._items()}
+
+    @property
+    def total(self) -> int:
+        """The number of commands."""
+        return sum(histogram.count for _, histogram in self._items())
+
+    @property
+    def hits(self) -> int:
+        """The number of keys read that had a value."""
+        return self._with_result("hit")
+
+    @property
+    def stored(self) -> int:
+        """The number of values stored."""
+        return self._with_result("stored")
+
+    @property
+    def misses(self) -> int:
+        """The number of keys read that had no value."""
+        return self._with_result("miss")
+
+    def latencies(self) -> dict[str, Histogram]:
+        """Return the durations of commands by kind."""
+        merged = {kind: Histogram() for kind in KINDS}
+        for (name, _), histogram in self._items():
+            kind = KIND_OF[name]
+            merged[kind] = merged[kind].merged(histogram)
+        return merged
+
+    def _with_result(self, wanted: str) -> int:
+        return sum(
+            histogram.count
+            for (_, result), histogram in self._items()
+            if result == wanted
+        )
+
+    def _items(self) -> list[tuple[tuple[str, str], Histogram]]:
+        # A copy: the thread that counts may add an answer meanwhile.
+        return list(self.answers.items())

@@ -1,0 +1,102 @@
+"""
+A reload: settings that change while an instance serves.
+
+The settings are read again from where they were read at the start. If any of them is
+wrong, nothing changes. Otherwise those change that can; the others are named, and change at
+the next start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from typing import TYPE_CHECKING, Final
+
+from volcache.errors import ConfigError
+from volcache.logs import more_verbose, set_level
+from volcache.settings import SETTINGS, Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_logger: Final = logging.getLogger("volcache")
+
+
+class Reloader:
+    """The settings in effect, and how they change."""
+
+    def __init__(
+        self,
+        config: Config,
+        read: Callable[[], Config],
+        apply: Callable[[Config], None],
+    ) -> None:
+        """
+        Begin.
+
+        Args:
+            config: What is in effect now.
+            read: Reads the settings again; raises `ConfigError`.
+            apply: Lets settings take effect; called in the thread that answers requests.
+        """
+        self._config = config
+        self._read = read
+        self._apply = apply
+        self._numbers = itertools.count(1)
+        self._taken = 0
+
+    def read(self) -> tuple[int, Config]:
+        """
+        Read the settings again, for `take`; from any thread.
+
+        Raises:
+            ConfigError: One is wrong, or the file cannot be read; it is logged.
+        """
+        number = next(self._numbers)
+        try:
+            return number, self._read()
+        except ConfigError as error:
+            _logger.error("config.rejected error=%r", str(error))
+            raise
+
+    def take(self, number: int, found: Config) -> str:
+        """
+        Let settings take effect; in the thread that answers requests.
+
+        Settings that were read before those in effect are ignored.
+
+        Returns:
+            One line that names those that changed, and those that need a restart.
+        """
+        if number < self._taken:
+            return "reloaded by a later request"
+        self._taken = number
+        before = self._config
+        names = [
+            setting
+            for setting in SETTINGS
+            if getattr(found, setting.name) != getattr(before, setting.name)
+        ]
+        changed = {s.name: getattr(found, s.name) for s in names if s.reloads}
+        restart = ", ".join(s.name for s in names if not s.reloads)
+        after = dataclasses.replace(before, **changed)
+        if changed:
+            self._apply(after)
+            self._config = after
+        set_level(more_verbose(before.log_level, after.log_level))
+        _logger.info(
+            "config.reloaded changed=%r restart=%r", ", ".join(changed), restart
+        )
+        set_level(after.log_level)
+        changes = f"changed: {', '.join(changed)}" if changed else "nothing has changed"
+        return f"{changes}; a restart is needed for: {restart}" if restart else changes
+
+    def reload(self) -> str:
+        """
+        Do both; in the thread that answers requests.
+
+        Raises:
+            ConfigError: As from `read`; nothing has changed.
+        """
+        return self.take(*self.read())

@@ -1,0 +1,43 @@
+"""The servers that the clients are tested with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.memcache_ends import DRIVERS, Driver, MemcacheInstance
+from support.memcached import MemcachedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def memcached_port() -> Iterator[int]:
+    """Run memcached, which shows that a test expects the right thing."""
+    with MemcachedProcess() as server:
+        yield server.port
+
+
+@pytest.fixture(scope="session")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemcacheInstance]:
+    """Run an instance for all tests that do not stop it."""
+    with MemcacheInstance(tmp_path_factory.mktemp("clients")) as server:
+        yield server
+
+
+@pytest.fixture(params=["memcached", "volcache"])
+def port(request: pytest.FixtureRequest) -> int:
+    """Return the port of either, for tests that hold with both."""
+    if request.param == "memcached":
+        return int(request.getfixturevalue("memcached_port"))
+    server: MemcacheInstance = request.getfixturevalue("instance")
+    return server.memcache_port
+
+
+@pytest.fixture(params=DRIVERS, ids=lambda driver: driver.name.replace(" ", "-"))
+def kind(request: pytest.FixtureRequest) -> type[Driver]:
+    """Return a client library."""
+    driver: type[Driver] = request.param
+    return driver

@@ -1,0 +1,83 @@
+"""What only pymemcache has: replies that are not waited for, many keys, types."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from pymemcache.client.base import Client
+from pymemcache.serde import pickle_serde
+
+from support.memcache_ends import SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def client(port: int) -> Iterator[Client]:
+    """Connect to each server, with keys of the test's own."""
+    prefix = f"pymemcache/{next(_numbers)}/".encode()
+    client = Client(("127.0.0.1", port), timeout=SECONDS, key_prefix=prefix)
+    yield client
+    client.close()
+
+
+def test_commands_without_reply_are_executed_in_order(client: Client) -> None:
+    """And leave nothing in the connection."""
+    for number in range(300):
+        client.set("last", b"%d" % number, noreply=True)
+        client.set("count", b"0", noreply=True) if not number else None
+        client.incr("count", 1, noreply=True)
+        client.append("last", b".", noreply=True)
+        client.prepend("last", b"<", noreply=True)
+        client.delete("none", noreply=True)
+        client.add("last", b"not stored", noreply=True)
+        client.replace("none", b"not stored", noreply=True)
+        client.touch("none", 1, noreply=True)
+        client.cas("last", b"not stored", 1, noreply=True)
+    assert client.get("last") == b"<299."
+    assert client.get("count") == b"300"
+    assert client.get("none") is None
+
+
+def test_a_set_without_reply_that_is_refused_leaves_the_connection_usable(
+    client: Client,
+) -> None:
+    """Its key is a miss."""
+    client.set("large", b"before", noreply=False)
+    client.set("large", bytes((1 << 20) + 1), noreply=True)
+    client.set("next", b"stored", noreply=True)
+    assert client.get("next") == b"stored"
+    assert client.get("large") is None
+
+
+def test_many_keys_are_stored_and_read_at_once(client: Client) -> None:
+    """In one command each way."""
+    values = {f"{number}": b"%d" % number * number for number in range(500)}
+    assert client.set_many(values, noreply=False) == []
+    keys = [*values, "none"]
+    assert client.get_many(keys) == values
+    found = client.gets_many(keys)
+    assert {key: value for key, (value, _) in found.items()} == values
+    assert len({unique for _, unique in found.values()}) == len(values)
+    client.delete_many([*values][:250], noreply=False)
+    assert client.get_many(keys) == dict([*values.items()][250:])
+
+
+def test_types_are_kept_in_the_flags(port: int) -> None:
+    """As pymemcache, which pickles them, expects them back."""
+    with closing(
+        Client(("127.0.0.1", port), serde=pickle_serde, timeout=SECONDS)
+    ) as client:
+        values = {"text": "ä", "bytes": b"\xff", "int": 7, "long": 1 << 70, "x": [{}]}
+        client.set_many(values, noreply=False)
+        assert client.get_many(list(values)) == values
+        client.incr("int", 1)
+        assert client.get("int") == 8

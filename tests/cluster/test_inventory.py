@@ -1,0 +1,154 @@
+"""What an inventory stands for is accepted by the programs it is for, and runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.fetched import fetched_program
+from support.nginx import SOURCE, Nginx
+from support.ports import listens, pick_port
+from support.program import Program
+from volcache.cli import main as cli
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+pytestmark = pytest.mark.integration
+
+UNITS = Path(__file__).parents[2] / "systemd"
+PACKAGES = Path(__file__).parents[2] / "src"
+INVENTORY = """
+[defaults]
+disks = 12
+[machines]
+cache-1 = "10.0.0.5"
+cache-2 = { address = "fd00::6", disks = ["/srv/a", "/srv/b"], processes = 2 }
+cache-3 = { address = "127.0.0.1", weight = 20, settings = { volume_num = 400 } }
+"""
+
+
+def render(tmp_path: Path, text: str = INVENTORY) -> Path:
+    """Return a folder with the files of an inventory."""
+    (tmp_path / "inventory.toml").write_text(text)
+    folder = tmp_path / "rendered"
+    arguments = [str(folder), "--inventory", str(tmp_path / "inventory.toml")]
+    assert cli.main(["cluster", "render", *arguments]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("mode", ["pinned", "growing", "failover"])
+def test_nginx_accepts_the_lists(tmp_path: Path, mode: str) -> None:
+    """That of now, and that of before a machine was added."""
+    render(tmp_path, INVENTORY.replace("cache-1", "# cache-1"))
+    folder = render(tmp_path)
+    main = (SOURCE / "volcache.conf").read_text()
+    files = {
+        "volcache.conf": main.replace("volcache/pinned", f"volcache/{mode}"),
+        **{
+            f"volcache/{path.name}": path.read_text()
+            for path in (folder / "nginx/volcache").iterdir()
+        },
+    }
+    assert files["volcache/instances.conf"].count("\nserver ") == 28
+    assert files["volcache/instances-before.conf"].count("\nserver ") == 16
+    done = Nginx(tmp_path / "nginx", [], files=files).test()
+    assert "syntax is ok" in done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_prometheus_accepts_the_targets(tmp_path: Path) -> None:
+    """With the lines that docs/OPERATIONS.md shows."""
+    promtool = fetched_program("promtool")
+    folder = render(tmp_path)
+    config = tmp_path / "prometheus.yml"
+    config.write_text(
+        "scrape_configs:\n  - job_name: volcache\n    metrics_path: /-/metrics\n"
+        f"    file_sd_configs:\n      - files: [{folder}/prometheus/volcache.json]\n"
+    )
+    subprocess.run([promtool, "check", "config", config], check=True)
+    (folder / "prometheus/volcache.json").write_text("{}")
+    assert subprocess.run([promtool, "check", "config", config], check=False).returncode
+
+
+def test_systemd_accepts_the_files(tmp_path: Path) -> None:
+    """`systemd-analyze verify` reports nothing, and reads them."""
+    folder = render(tmp_path) / "machines/cache-2/etc/systemd/system"
+    for unit in UNITS.glob("volcache@.*"):
+        text = unit.read_text().replace("/opt/volcache/.venv/bin/volcache", "/bin/env")
+        text = text.replace("file:/opt/volcache", "file:/usr/share")
+        (folder / unit.name).write_text(text)
+
+    def verify() -> str:
+        units = [f"{folder}/volcache@1234.{kind}" for kind in ("service", "socket")]
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", *units],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    assert verify() == ""
+    for name in ("volcache@1234.service.d/disk.conf", "volcache@.socket.d/listen.conf"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace("=", "X=", 1))
+        assert name in verify()
+        (folder / name).write_text(text)
+
+
+class Fleet(Program):
+    """`volcache cluster run`."""
+
+    def __init__(self, folder: Path, inventory: Path, ports: Sequence[int]) -> None:
+        """Start nothing yet."""
+        super().__init__()
+        self._folder, self._inventory, self._ports = folder, inventory, ports
+
+    def command(self) -> Sequence[str | Path]:
+        """Return the command."""
+        program = "import sys; from volcache.cli.main import main; sys.exit(main())"
+        arguments = ["cluster", "run", str(self._folder), "--inventory"]
+        return [sys.executable, "-c", program, *arguments, self._inventory]
+
+    def environment(self) -> Mapping[str, str]:
+        """Return ours, with the packages."""
+        path = os.pathsep.join([str(PACKAGES), *filter(None, sys.path)])
+        return {**super().environment(), "PYTHONPATH": path}
+
+    def answers(self) -> bool:
+        """Whether all listen."""
+        return all(listens(port) for port in self._ports)
+
+
+def test_a_fleet_is_run_by_one_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is ended by another: each instance stops as when it is alone."""
+    first = pick_port()
+    while listens(first + 1) or listens(first + 2):
+        first = pick_port()
+    inventory = tmp_path / "inventory.toml"
+    inventory.write_text(
+        "[defaults]\nsettings = { volume_size = '2MiB', volume_num = 2 }\n[machines]\n"
+        f'a = {{ address = "127.0.0.1", port = {first}, disks = 2 }}\n'
+        f'b = {{ address = "127.0.0.1", port = {first + 2} }}\n'
+    )
+    folder = tmp_path / "fleet"
+    with Fleet(folder, inventory, range(first, first + 3)) as fleet:
+        assert cli.main(["cluster", "status", "-i", str(inventory)]) == 0
+        assert cli.main(["cluster", "check-config", "-i", str(inventory)]) == 0
+        assert "3 instances: 3 ok" in capsys.readouterr().out
+        assert {path.name for path in (folder / "a").iterdir()} == {
+            *(f"{first}", f"{first}.log", f"{first + 1}", f"{first + 1}.log")
+        }
+        assert fleet.terminate() == 0
+    assert cli.main(["cluster", "status", "-i", str(inventory)]) == 1
+    assert "3 instances: 3 down" in capsys.readouterr().out
+    log = (folder / "b" / f"{first + 2}.log").read_text()
+    assert " serving.ended" in log

@@ -1,0 +1,454 @@
+"""A disk that is smaller than the settings say, that others fill, or that is read-only."""
+
+from __future__ import annotations
+
+import errno
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from support.extent import step
+from support.histories import MOUNT_POINT
+from support.simulated import SimulatedFileSystem
+from support.stores import Crash, CrashingFileSystem, kill, open_store, value_of
+from volcache.errors import (
+    DiskFullError,
+    DiskTooSmallError,
+    ReadOnlyError,
+    StoreIOError,
+)
+from volcache.store.disk import reserve_bytes
+
+if TYPE_CHECKING:
+    from volcache.store import Store
+    from volcache.store.eviction import Eviction
+
+pytestmark = pytest.mark.crash
+
+VOLUME_BYTES: Final = 4096
+VOLUME_NUM: Final = 10
+POLICIES: Final[tuple[Eviction, ...]] = ("fifo", "frequency")
+FILL: Final = "/srv/disk/fill"
+
+
+def small_disk(volumes: int) -> SimulatedFileSystem:
+    """Return a disk that has space for a number of volumes."""
+    fs = SimulatedFileSystem()
+    fs.capacity = volumes * VOLUME_BYTES + reserve_bytes(VOLUME_BYTES, volumes) + 2000
+    return fs
+
+
+def fill(fs: SimulatedFileSystem) -> None:
+    """Let another program take all that is free."""
+    fs.make_directory("/srv/disk")
+    fd = fs.open(FILL, create=True)
+    free = fs.space("/").free
+    fs.pwritev(fd, [bytes(free)], fs.size(fd))
+    fs.close(fd)
+    assert fs.space("/").free == 0
+
+
+def start(
+    fs: Any, eviction: Eviction = "fifo", volume_num: int | None = VOLUME_NUM
+) -> Store:
+    """Start a process on a disk."""
+    return open_store(
+        MOUNT_POINT,
+        volume_size=VOLUME_BYTES,
+        volume_num=volume_num,
+        eviction=eviction,
+        reinsert_reads=1.0,
+        fs=fs,
+    )
+
+
+class Client:
+    """Stores values that differ, and knows the last one of each key."""
+
+    def __init__(self, seed: int = 1) -> None:
+        """Have stored nothing."""
+        self.dice = random.Random(seed)  # noqa: S311 - Repeatable.
+        self.last: dict[bytes, bytes | None] = {}
+        self.under_way: tuple[bytes, bytes | None] = (b"", None)
+        self.number = 0
+
+    def run(self, store: Store, operations: int) -> None:
+        """Read, store and delete; a refusal is an error."""
+        for _ in range(operations):
+            for _ in range(self.dice.randrange(4)):
+                key = b"key %d" % min(self.dice.choices(range(25), k=2))
+                assert value_of(store.get(key)) in {None, self.last.get(key)}
+            self.number += 1
+            key = b"key %d" % self.dice.randrange(25)
+            if self.dice.random() < 0.5:
+                store.stat(key)
+            value = None
+            if self.dice.random() < 0.9:
+                value = b"%d." % self.number + self.dice.randbytes(200)
+            self.under_way = (key, value)
+            if value is None:
+                store.delete(key)
+            else:
+                store.put(key, value)
+            self.last[key] = value
+            self.under_way = (b"", None)
+
+    def hits(self, store: Store) -> int:
+        """Compare all keys; return how many are there."""
+        hits = 0
+        for key, value in self.last.items():
+            found = value_of(store.get(key))
+            allowed = {None, value}
+            if key == self.under_way[0]:
+                allowed.add(self.under_way[1])
+            assert found in allowed, key
+            hits += found is not None
+        return hits
+
+
+def volumes_of(store: Store) -> int:
+    """Return how many valid volumes there are."""
+    return sum(volume.seq > 0 for volume in store.usage().volumes)
+
+
+@pytest.mark.parametrize("volumes", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("eviction", POLICIES)
+def test_a_small_disk_refuses_nothing_and_determines_the_capacity(
+    eviction: Eviction, volumes: int
+) -> None:
+    """The oldest volume is reclaimed, over restarts, kills, flushes and purges."""
+    fs, client = small_disk(volumes), Client()
+    store = start(fs, eviction)
+    for turn in range(4):
+        client.run(store, 150)
+        usage = store.usage()
+        assert volumes - 1 <= usage.disk.volumes <= volumes
+        assert volumes_of(store) <= usage.disk.volumes
+        assert usage.disk.is_limited
+        assert usage.free <= fs.space("/").free
+        assert client.hits(store) >= 5
+        if turn == 1:
+            store.flush()
+            assert client.hits(store) == 0
+            client.last.clear()
+        elif turn == 2:
+            store.purge(b"key 1")
+            for key in client.last:
+                client.last[key] = (
+                    None if key.startswith(b"key 1") else client.last[key]
+                )
+        if turn % 2:
+            store.close()
+        else:
+            kill(store)
+        fs = fs.after_kill()
+        store = start(fs, eviction)
+        client.hits(store)
+        assert store.recovery.damaged == store.stats.damaged_records == 0
+
+    assert (store.stats.write_errors, store.stats.index_errors) == (0, 0)
+    assert fs.refusals == 0
+
+
+@pytest.mark.parametrize("eviction", POLICIES)
+def test_a_store_shrinks_and_grows_with_the_space_that_others_leave(
+    eviction: Eviction,
+) -> None:
+    """No PUT is refused; what another program frees is used by the next volumes."""
+    fs, client = small_disk(8), Client()
+    store = start(fs, eviction)
+    client.run(store, 40)
+    few = volumes_of(store)
+    fill(fs)
+    client.run(store, 200)
+    assert volumes_of(store) <= few + 1
+    store.close()
+    store = start(fs, eviction)
+    client.run(store, 100)
+    fs.unlink(FILL)
+    client.run(store, 300)
+
+    assert store.usage().disk.volumes >= 7
+    assert volumes_of(store) >= 6
+    client.hits(store)
+
+
+@pytest.mark.parametrize("eviction", POLICIES)
+def test_an_allocation_that_cannot_succeed_is_not_tried(eviction: Eviction) -> None:
+    """To try it takes half a second on a real disk."""
+    fs, tried, client = small_disk(4), list[int](), Client()
+    store = start(fs, eviction)
+    client.run(store, 300)
+    fs.watch = lambda name, *_: tried.append(1) if name == "allocate" else None
+    client.run(store, 300)
+
+    assert store.stats.rotations > 10
+    assert tried == []
+
+
+def test_a_quota_that_refuses_a_volume_does_not_stop_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The disk says that there is space, and refuses it."""
+    # An allocation that took long is not soon tried again, which depends on the load.
+    monkeypatch.setattr("volcache.store.log.perf_counter_ns", lambda: 0)
+    fs, client = SimulatedFileSystem(), Client()
+    store = start(fs)
+    client.run(store, 60)
+    before = volumes_of(store)
+    fs.failing["allocate"] = errno.EDQUOT
+    client.run(store, 200)
+
+    assert volumes_of(store) == before
+    assert store.stats.given_up_volumes == 0
+    fs.failing.clear()
+    client.run(store, 200)
+    assert volumes_of(store) == VOLUME_NUM
+
+
+def test_a_write_that_finds_no_space_in_an_allocated_volume_is_retried() -> None:
+    """Some file systems allocate what they do not have: the oldest volume is given up."""
+    fs, client = small_disk(5), Client()
+    store = start(fs)
+    client.run(store, 150)
+    active = store.usage().active_id
+    fill(fs)
+    del fs.file(f"{MOUNT_POINT}/data/{active}").data[store.usage().active_end :]
+    fill(fs)
+    refusals = fs.refusals
+    client.run(store, 20)
+
+    assert fs.refusals > refusals
+    assert store.stats.given_up_volumes == 1
+    assert store.stats.write_errors == 0
+    client.hits(store)
+
+
+def test_a_disk_with_one_volume_and_no_space_refuses_and_says_so() -> None:
+    """There is nothing to give up; when there is space, it goes on."""
+    fs = small_disk(4)
+    store = start(fs)
+    store.put(b"k", b"v")
+    fill(fs)
+    store.put(b"rest", bytes(3700))
+    with pytest.raises(DiskFullError, match="4096 bytes, 0 are free"):
+        store.put(b"large", bytes(3000))
+    usage = store.usage()
+    assert (usage.disk.state, usage.disk.volumes, usage.free) == ("full", 1, 0)
+    assert value_of(store.get(b"k")) == b"v"
+    fs.unlink(FILL)
+    store.put(b"large", bytes(3000))
+
+    assert store.usage().disk.state == ""
+
+
+def test_a_mount_point_on_a_disk_that_is_too_small_is_refused() -> None:
+    """Two volumes must fit; one that has volumes is served."""
+    fs = small_disk(1)
+    with pytest.raises(DiskTooSmallError, match="two volumes of volume_size = 4096"):
+        start(fs)
+    fs.capacity += VOLUME_BYTES
+    store = start(fs)
+    store.put(b"k", b"v")
+    store.close()
+    fs.capacity = fs.used
+    store = start(fs)
+    assert value_of(store.get(b"k")) == b"v"
+
+
+@pytest.mark.parametrize("eviction", POLICIES)
+def test_auto_uses_the_disk_and_does_not_change_at_a_restart(
+    eviction: Eviction,
+) -> None:
+    """A store that has filled the disk finds itself there."""
+    fs, client = SimulatedFileSystem(), Client()
+    fs.capacity = 1 << 18
+    store = start(fs, eviction, None)
+    number = store.usage().volume_num
+    assert number * VOLUME_BYTES >= fs.capacity // 2
+    for _ in range(3):
+        client.run(store, 1200)
+        assert volumes_of(store) >= number * 3 // 4
+        assert fs.space("/").free > fs.capacity // 20
+        store.close()
+        fs = fs.after_kill()
+        fs.capacity = 1 << 18
+        store = start(fs, eviction, None)
+        assert number * 3 // 4 <= store.usage().volume_num <= number
+        number = store.usage().volume_num
+    assert store.recovery.dropped == 0
+
+
+def test_an_index_file_that_could_not_be_sealed_has_all_entries_later() -> None:
+    """The rotation fails, too, and is tried again: the entries must not be lost."""
+    fs = SimulatedFileSystem()
+    store = start(fs)
+    store.put(b"k", b"old")
+    store.put(b"k", b"new")
+    fs.failing_writes[f"{MOUNT_POINT}/index/0"] = errno.ENOSPC
+    fs.failing["rename"] = errno.EIO
+    with pytest.raises(StoreIOError):
+        store.put(b"large", bytes(3900))
+    assert store.stats.index_errors == 1
+    fs.failing_writes.clear()
+    fs.failing.clear()
+    store.put(b"large", bytes(3900))
+    kill(store)
+    store = start(fs)
+
+    assert store.recovery.scanned == 1
+    assert value_of(store.get(b"k")) == b"new"
+
+
+# --- Crashes -----------------------------------------------------------------------
+
+
+def crash_and_verify(
+    survive: int, torn: int, eviction: Eviction, *, is_filled: bool
+) -> bool:
+    """Run until the process dies; return whether it completed instead."""
+    disk, client = small_disk(4), Client(survive)
+    store = start(disk, eviction)
+    client.run(store, 100)
+    if is_filled:
+        fill(disk)
+    kill(store)
+    fs: Any = CrashingFileSystem(disk, survive, torn)
+    ended = False
+    with suppress(Crash):
+        store = start(fs, eviction)
+        client.run(store, 60)
+        ended = True
+    fs.die()
+    for policy in POLICIES:
+        again = start(disk, policy)
+        client.hits(again)
+        # A volume that was given up, and that META.txt still names, has no header.
+        assert again.recovery.damaged == again.recovery.unknown <= 1
+        assert again.stats.damaged_records == 0
+        kill(again)
+    key, value = client.under_way
+    again = start(disk, eviction)
+    if key:
+        client.last[key] = value_of(again.get(key))
+        assert client.last[key] in {None, value, client.last[key]}
+    client.under_way = (b"", None)
+    if not again.refusal:
+        client.run(again, 60)
+    client.hits(again)
+    kill(again)
+    return ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_filled", [False, True])
+@pytest.mark.parametrize("eviction", POLICIES)
+def test_a_kill_at_any_operation_on_a_full_disk_leaves_a_store_that_starts(
+    eviction: Eviction,
+    is_filled: bool,  # noqa: FBT001
+) -> None:
+    """Also where META.txt could be replaced only after a volume was given up."""
+    for survive in range(0, 2000, step(8)):
+        if crash_and_verify(survive, survive % 70, eviction, is_filled=is_filled):
+            break
+    else:
+        pytest.fail("the run never completed")
+
+    assert survive > 60
+
+
+@pytest.mark.parametrize("eviction", POLICIES)
+def test_a_volume_is_given_up_if_meta_cannot_be_replaced(eviction: Eviction) -> None:
+    """At a rotation and at a start; the others stay."""
+    fs, client = small_disk(6), Client()
+    store = start(fs, eviction)
+    client.run(store, 200)
+    before = volumes_of(store)
+    fill(fs)
+    fs.capacity -= 2000  # It is more than full, as with blocks that are reserved.
+    client.run(store, 40)
+    assert volumes_of(store) < before
+    kill(store)
+    fill(fs)
+    store = start(fs, eviction)
+    client.hits(store)
+    assert not store.refusal
+    client.run(store, 40)
+
+    assert volumes_of(store) >= 2
+
+
+# --- Read-only ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eviction", POLICIES)
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_read_only_disk_is_served_and_not_changed(
+    eviction: Eviction,
+    is_stopped: bool,  # noqa: FBT001
+) -> None:
+    """Nothing is written; the next start on a writable disk goes on."""
+    fs, client = SimulatedFileSystem(), Client()
+    store = start(fs, eviction)
+    client.run(store, 100)
+    hits = client.hits(store)
+    if is_stopped:
+        store.close()
+    else:
+        kill(store)
+    fs.is_read_only = True
+    operations = fs.operations
+    store = start(fs, eviction)
+
+    assert client.hits(store) == hits
+    key = next(key for key in client.last if store.get(key) is not None)
+    for attempt in (
+        lambda: store.put(b"new", b"v"),
+        lambda: store.delete(key),
+        store.flush,
+        lambda: store.purge(b"key"),
+    ):
+        with pytest.raises(ReadOnlyError, match="the disk was read-only when"):
+            attempt()
+    assert store.usage().disk.state == "read-only"
+    assert store.take_hot_snapshot() == (b"", "")
+    store.write_hot_snapshot(lambda _: b"not written")
+    store.sync()
+    store.close()
+    assert fs.operations == operations
+    fs.is_read_only = False
+    store = start(fs, eviction)
+    assert client.hits(store) == hits
+    client.run(store, 100)
+    assert store.usage().disk.state == ""
+
+
+def test_an_empty_read_only_disk_is_refused() -> None:
+    """There is nothing to be served."""
+    fs = SimulatedFileSystem()
+    fs.make_directory(MOUNT_POINT)
+    fs.is_read_only = True
+
+    with pytest.raises(Exception, match=r"cannot be used: Read-only file system"):
+        start(fs)
+
+
+def test_a_disk_that_becomes_read_only_is_reported_until_it_is_writable() -> None:
+    """Without a restart; the state is that of the file system, or of the last write."""
+    fs = SimulatedFileSystem()
+    store = start(fs)
+    store.put(b"k", b"v")
+    fs.failing["pwritev"] = errno.EROFS
+    with pytest.raises(ReadOnlyError, match="it is read-only"):
+        store.put(b"k", b"w")
+    assert store.usage().disk.state == "read-only"
+    assert value_of(store.get(b"k")) == b"v"
+    fs.failing.clear()
+    fs.is_read_only = True
+    assert store.usage().disk.state == "read-only"
+    fs.is_read_only = False
+    store.put(b"k", b"x")
+
+    assert store.usage().disk.state == ""

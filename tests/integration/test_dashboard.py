@@ -1,0 +1,317 @@
+"""The page of a cluster in a browser: instances that answer, hang, are down, or lie."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from support.browser import Tab, a_browser
+from support.ports import pick_port
+from support.process import ServerProcess
+from support.stats_server import (
+    StatsServer,
+    add_errors,
+    add_reads,
+    empty_stats,
+)
+from support.waiting import wait_until
+from volcache.fleet.dashboard import Dashboard, DashboardServer, run
+from volcache.fleet.poller import Poller
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+INTERVAL = 0.3
+MARKUP = "<img src=x onerror=alert(1)><script>document.title='taken'</script>"
+ODD = ("NaN", "undefined", "null", "Infinity", "[object")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests of this module."""
+    with a_browser() as running:
+        yield running
+
+
+@contextmanager
+def dashboard_of(*sources: str, interval: float = INTERVAL) -> Iterator[str]:
+    """Serve the dashboard of these instances; yield its URL."""
+    poller = Poller(sources, interval=interval, timeout=1.0)
+    server = DashboardServer(Dashboard(poller), "127.0.0.1", 0)
+    is_over = threading.Event()
+    thread = threading.Thread(target=run, args=[poller, server, is_over.wait])
+    thread.start()
+    try:
+        yield server.url
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def overview_of(url: str) -> dict[str, Any]:
+    """Return what the dashboard knows."""
+    found: dict[str, Any] = requests.get(f"{url}api/cluster", timeout=20).json()
+    return found
+
+
+def states_of(url: str) -> dict[str, str]:
+    """Return the state of each instance, as the dashboard knows it."""
+    return {one["name"]: one["state"] for one in overview_of(url)["instances"]}
+
+
+def look(
+    browser: Browser,
+    url: str,
+    *,
+    width: int = 1280,
+    scheme: Literal["light", "dark"] = "light",
+) -> Tab:
+    """Open the page when each instance was asked."""
+    wait_until(lambda: "unknown" not in states_of(url).values(), "all instances")
+    tab = Tab(browser, width=width, scheme=scheme)
+    tab.page.goto(url)
+    tab.wait_for("link", "Live")
+    return tab
+
+
+def names_in(tab: Tab) -> list[str]:
+    """Return the names of the instances in the table, in their order."""
+    return tab.page.locator("tbody th a").all_inner_texts()
+
+
+def row_of(tab: Tab, address: str) -> str:
+    """Return the text of the row of an instance."""
+    return tab.page.locator("tbody tr", has_text=address).inner_text()
+
+
+def address_of(server: StatsServer | ServerProcess) -> str:
+    """Return host and port."""
+    return urlsplit(server.url).netloc
+
+
+def follow(tab: Tab, address: str) -> None:
+    """Open the page of an instance from the table."""
+    tab.page.click(f"tbody >> text={address}")
+    tab.page.wait_for_url("**/instances/**")
+    tab.wait_for("where", address)
+
+
+@pytest.fixture
+def fleet() -> Iterator[dict[str, str]]:
+    """The addresses of a cluster with half of its instances down, by what they are."""
+    with ExitStack() as stack:
+        found = {"refusing": f"127.0.0.1:{pick_port()}"}
+        hung = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
+        found["hung"] = f"127.0.0.1:{hung.getsockname()[1]}"
+        for name in ("wrong", "markup", "failing", "good"):
+            server = StatsServer(empty_stats())
+            stack.enter_context(server)
+            found[name] = address_of(server)
+            if name == "wrong":
+                server.answer = (200, b"<html>hello</html>")
+            if name == "failing":
+                add_errors(server.stats, "write", 7, seconds_ago=3)
+            if name == "markup":
+                server.stats |= {"version": MARKUP, "ready": False, "problem": MARKUP}
+                server.stats["store"] |= {"mount_point": MARKUP, "keys": 1e308}
+                server.stats["latency"]["GET"]["counts"] = ["x"] * 64
+                server.stats["requests"]["by"] = [17, {"method": []}]
+        yield found
+
+
+def test_half_of_the_instances_are_down(
+    browser: Browser, fleet: dict[str, str]
+) -> None:
+    """The worst are first, each with its reason; the browser asks the dashboard only."""
+    with dashboard_of(*fleet.values()) as url:
+        tab = look(browser, url)
+        assert tab.text("verdict").startswith(
+            "Problems: 3 of 6 instances are down, 2 are degraded. "
+        )
+        assert (tab.text("up-big"), tab.text("up-sub")) == (
+            "3 of 6",
+            "3 down, 2 degraded",
+        )
+        assert tab.page.title().startswith("! 3 of 6 up")
+        assert names_in(tab)[-1] == fleet["good"]
+        assert set(names_in(tab)[:3]) == {
+            *(fleet["refusing"], fleet["hung"], fleet["wrong"])
+        }
+        assert "Connection refused" in row_of(tab, fleet["refusing"])
+        assert "no answer within 1 s" in row_of(tab, fleet["hung"])
+        assert "the response is not from volcache" in row_of(tab, fleet["wrong"])
+        assert "7 write errors, the last" in row_of(tab, fleet["failing"])
+        shown = row_of(tab, fleet["markup"])
+        assert shown.count(MARKUP) == 3
+        assert tab.page.locator("tbody :is(script, img)").count() == 0
+        everything = tab.page.content().partition("<script>")[0]
+        assert not [word for word in ODD if word in everything]
+        assert tab.complaints == []
+
+
+def test_page_of_each_instance_is_served_by_the_dashboard(
+    browser: Browser, fleet: dict[str, str]
+) -> None:
+    """The browser asks the dashboard only; a hung instance is not waited for."""
+    with dashboard_of(*fleet.values()) as url:
+        tab = look(browser, url)
+        asked: list[str] = []
+        tab.page.on("request", lambda request: asked.append(request.url))
+        follow(tab, fleet["good"])
+        tab.wait_for("link", "Live")
+        assert tab.text("verdict").startswith("OK.")
+        tab.page.click("text=All instances")
+        tab.page.wait_for_url(url)
+        tab.wait_for("link", "Live")
+        follow(tab, fleet["hung"])
+        tab.wait_for("as-of", "status 502: no answer within 1 s")
+        assert asked
+        assert all(one.startswith(url) for one in asked)
+        assert [text for text in tab.complaints if "502" not in text] == []
+
+
+def test_figures_are_those_of_a_real_instance(browser: Browser, tmp_path: Path) -> None:
+    """Rates and charts follow the load; a killed instance is down, then up again."""
+    settings = {"volume_size": 8 << 20, "volume_num": 4}
+    with (
+        ServerProcess(tmp_path, settings=settings) as server,
+        StatsServer(empty_stats()) as other,
+    ):
+        address = address_of(server)
+        with dashboard_of(address, address_of(other)) as url:
+            tab = look(browser, url)
+            assert tab.text("verdict") == "OK: All 2 instances are healthy."
+            with requests.Session() as session:
+                session.put(f"{server.url}/key", data=b"value", timeout=5)
+                for number in range(60):
+                    key = "key" if number % 4 else "missing"
+                    session.get(f"{server.url}/{key}", timeout=5)
+            tab.wait_for("hits-big", "75.0 %")
+            assert "75.0 %" in row_of(tab, address)
+            labels = [
+                svg.get_attribute("aria-label") or ""
+                for svg in tab.page.locator("tbody tr", has_text=address)
+                .locator("svg[role=img]")
+                .all()
+            ]
+            assert labels[0].startswith("Requests per second over 1 min: ")
+            assert labels[1].startswith("Hit ratio over 1 min: ")
+            assert labels[2].startswith("p99 over 1 min: ")
+            server.kill()
+            tab.wait_for("verdict", "1 of 2 instances is down")
+            assert names_in(tab)[0] == address
+            server.restart()
+            tab.wait_for("verdict", "OK: All 2 instances are healthy.")
+            follow(tab, address)
+            tab.wait_for("link", "Live")
+            assert tab.complaints == []
+
+
+def test_list_of_instances_is_read_again_when_it_changes(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """A wrong list is reported, and the one before stays in use."""
+    file = tmp_path / "instances.conf"
+    with StatsServer(empty_stats()) as one, StatsServer(empty_stats()) as two:
+        file.write_text(f"server {address_of(one)} weight=3;\n")
+        with dashboard_of(str(file)) as url:
+            tab = look(browser, url)
+            assert names_in(tab) == [address_of(one)]
+            file.write_text(f"server {address_of(one)};\nserver {address_of(two)};\n")
+            wait_until(lambda: len(states_of(url)) == 2, "the new instance")
+            tab.wait_for("up-big", "2 of 2")
+            assert set(names_in(tab)) == {address_of(one), address_of(two)}
+            file.write_text("serve rubbish;\n")
+            wait_until(lambda: overview_of(url)["list_problem"], "the problem")
+            tab.wait_for("verdict", "list of instances is not up to date")
+            assert tab.text("verdict").startswith("Warnings: ")
+            assert len(names_in(tab)) == 2
+            file.write_text(f"server {address_of(two)};\n")
+            wait_until(lambda: len(states_of(url)) == 1, "the new list")
+            tab.wait_for("verdict", "OK: The instance is healthy.")
+            assert names_in(tab) == [address_of(two)]
+
+
+@pytest.fixture(scope="module")
+def many() -> Iterator[tuple[str, str]]:
+    """The URL of the dashboard of 400 instances, of which one answers, and its address."""
+    with StatsServer(empty_stats()) as server:
+        add_reads(server.stats, 30, 10)
+        port = pick_port()
+        down = [f"127.0.{i // 200}.{i % 200 + 2}:{port}" for i in range(399)]
+        with dashboard_of(address_of(server), *down, interval=5.0) as url:
+            wait_until(
+                lambda: list(states_of(url).values()).count("down") == 399, "399"
+            )
+            yield url, address_of(server)
+
+
+def test_one_of_400_instances_is_found(browser: Browser, many: tuple[str, str]) -> None:
+    """By searching, filtering and sorting; with the keyboard alone."""
+    url, address = many
+    tab = look(browser, url)
+    assert tab.text("found") == "400 instances"
+    assert len(names_in(tab)) == 100
+    tab.page.focus("#more-button")
+    tab.page.keyboard.press("Enter")
+    assert len(names_in(tab)) == 400
+    tab.page.focus("#search")
+    tab.page.keyboard.type(address)
+    tab.wait_for("found", "1 of 400 instances", is_hasty=False)
+    assert names_in(tab) == [address]
+    tab.page.keyboard.press("Control+A")
+    tab.page.keyboard.type("127.0.1. refused")
+    tab.wait_for("found", "199 of 400 instances", is_hasty=False)
+    tab.page.keyboard.press("Control+A")
+    tab.page.keyboard.press("Delete")
+    tab.page.keyboard.press("Tab")
+    tab.page.keyboard.press("End")  # The option "healthy".
+    tab.wait_for("found", "1 of 400 instances", is_hasty=False)
+    assert names_in(tab) == [address]
+    tab.page.keyboard.press("Home")
+    tab.page.focus("thead button >> text=State")
+    tab.page.keyboard.press("Enter")
+    assert names_in(tab)[0] == address
+    sorted_by = tab.page.locator("th[aria-sort=ascending]")
+    assert sorted_by.all_inner_texts() == ["State"]
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (800, "dark")])
+def test_narrow_window_has_no_horizontal_scrolling(
+    browser: Browser,
+    fleet: dict[str, str],
+    width: int,
+    scheme: Literal["light", "dark"],
+) -> None:
+    """Each instance is a block with all its figures; those that are down have none."""
+    with dashboard_of(*fleet.values()) as url:
+        tab = look(browser, url, width=width, scheme=scheme)
+        assert not tab.is_scrolled_sideways()
+        good = tab.page.locator("tbody tr", has_text=fleet["good"])
+        assert good.locator("td >> visible=true").count() == 7
+        down = tab.page.locator("tbody tr", has_text=fleet["hung"])
+        assert down.locator("td >> visible=true").count() == 1
+        for tile in tab.page.locator(".tiles > div").all():
+            assert tile.evaluate("tile => tile.scrollWidth <= tile.clientWidth")
+
+
+def test_dashboard_that_is_gone_is_reported(browser: Browser) -> None:
+    """The last figures stay."""
+    with StatsServer(empty_stats()) as server:
+        with dashboard_of(address_of(server)) as url:
+            tab = look(browser, url)
+        tab.wait_for("link", "Dashboard not reachable since")
+        assert tab.text("verdict").startswith("Problems: no numbers since")
+        assert names_in(tab) == [address_of(server)]

@@ -1,0 +1,83 @@
+"""What operators see of the memcached protocol, with a real process."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+from support.ports import pick_port
+from support.process import ServerProcess
+from volcache.cli.tail import parse_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+
+def converse(port: int, sent: bytes) -> bytes:
+    """Send commands that end with `quit`; return the replies."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(sent)
+        found = b""
+        while data := client.recv(65_536):
+            found += data
+    return found
+
+
+def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
+    """Beside the requests over HTTP, in the same access log."""
+    port, log = pick_port(), tmp_path / "access.log"
+    settings = {
+        "memcache_listen": f"127.0.0.1:{port}",
+        "log_access": log,
+        "log_slow": 1e-6,
+        "log_file": tmp_path / "volcache.log",
+        "volume_size": 2 << 20,
+        "volume_num": 3,
+    }
+    with ServerProcess(tmp_path / "data", settings=settings) as server:
+        reads = b"get hot\r\n" * 1000
+        commands = b"set hot 0 0 5\r\nvalue\r\n" + reads + b"get a b\r\nx\r\nquit\r\n"
+        assert converse(port, commands).startswith(b"STORED\r\nVALUE hot 0 5\r\n")
+        assert requests.get(f"{server.url}/hot", timeout=5).content == b"value"
+
+        stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
+        found = stats["memcache"]
+        assert (found["hits"], found["misses"], found["stored"]) == (1000, 2, 1)
+        assert found["total"] == 1005
+        assert sum(found["latency"]["get"]["counts"]) == 1002
+        assert found["bytes_in"] == len(commands)
+        assert found["bytes_out"] > 1000 * len(b"VALUE hot 0 5\r\nvalue\r\nEND\r\n")
+        assert found["connections"] == {"open": 0, "accepted": 1, "refused": 0}
+        assert stats["hottest"][0]["key"] == "hot"
+        text = requests.get(f"{server.url}/-/metrics", timeout=5).text
+        name = "volcache_memcache_commands_total"
+        assert f'\n{name}{{command="get",result="hit"}} 1000.0\n' in text
+    lines = [parse_line(line) for line in log.read_bytes().splitlines()]
+    assert None not in lines
+    known = [line for line in lines if line and not line.key.startswith(b"-/")]
+    kinds = [(line.method, line.key, line.status) for line in known]
+    assert kinds[:2] == [("set", b"hot", "201"), ("get", b"hot", "200")]
+    assert kinds.count(("get", b"hot", "200")) == 1000
+    assert kinds[1001:1006] == [
+        ("get", b"a", "404"),
+        ("get", b"b", "404"),
+        ("unknown", b"-", "400"),
+        ("quit", b"-", "200"),
+        ("GET", b"hot", "200"),
+    ]
+    slow = "command.slow remote=127.0.0.1 command=set key=hot result=stored "
+    assert slow in (tmp_path / "volcache.log").read_text()
+
+
+def test_without_the_protocol_there_are_no_numbers(tmp_path: Path) -> None:
+    """No series, and null in JSON."""
+    with ServerProcess(tmp_path) as server:
+        text = requests.get(f"{server.url}/-/metrics", timeout=5).text
+        assert "memcache_" not in text
+        stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
+        assert stats["memcache"] is None

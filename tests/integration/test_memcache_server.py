@@ -1,0 +1,409 @@
+"""The memcached protocol of a real process: with HTTP, alone, at its start and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import threading
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import requests
+
+from support.memcache import MemcacheServer, RawClient
+from support.ports import pick_port
+from support.process import run_to_its_end
+from support.service_manager import ServiceManager
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+SMALL: Final = {"volume_size": "8MiB", "volume_num": 8}
+VALUE: Final = b"v" * 1000
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemcacheServer]:
+    """Run one server for the tests that leave it as it was."""
+    folder = tmp_path_factory.mktemp("memcache")
+    settings = {**SMALL, "transfer_timeout": 1, "log_slow": 0}
+    with MemcacheServer(folder / "data", settings=settings) as server:
+        yield server
+
+
+def put(server: MemcacheServer, key: str, value: bytes) -> requests.Response:
+    """Store over HTTP."""
+    return requests.put(f"{server.url}/{key}", data=value, timeout=10)
+
+
+def get(server: MemcacheServer, key: str) -> requests.Response:
+    """Read over HTTP."""
+    return requests.get(f"{server.url}/{key}", timeout=10)
+
+
+# --- Both protocols --------------------------------------------------------------------
+
+
+def test_both_protocols_have_the_same_keys(shared: MemcacheServer) -> None:
+    """What one stores or deletes, the other sees."""
+    with shared.client() as client:
+        assert put(shared, "both/http", b"from HTTP").ok
+        assert client.get("both/http") == b"from HTTP"
+        assert client.ask(b"set both/memcache 7 0 3\r\nabc\r\n") == b"STORED"
+        answer = get(shared, "both/memcache")
+        assert (answer.content, answer.headers["X-Flags"]) == (b"abc", "7")
+        assert client.ask(b"delete both/http\r\n") == b"DELETED"
+        assert get(shared, "both/http").status_code == 404
+        requests.delete(f"{shared.url}/both/memcache", timeout=10)
+        assert client.get("both/memcache") is None
+
+
+def test_replies_have_the_order_of_the_commands(shared: MemcacheServer) -> None:
+    """Far more commands than one turn has, some of them without a reply."""
+    count = 2000
+    with shared.client() as client:
+        batch = b"".join(
+            b"set order 0 0 4 noreply\r\n%04d\r\nget order\r\n" % number
+            for number in range(count)
+        )
+        thread = threading.Thread(target=client.send, args=(batch,))
+        thread.start()
+        for number in range(count):
+            assert client.line() == b"VALUE order 0 4"
+            assert client.line() == b"%04d" % number
+            assert client.line() == b"END"
+        thread.join()
+
+
+def test_statistics_count(shared: MemcacheServer) -> None:
+    """As memcached names them; "reset" begins again."""
+    with shared.client() as client:
+        assert client.ask(b"stats reset\r\n") == b"RESET"
+        client.set("stats", b"abc")
+        client.get("stats")
+        client.get("absent")
+        found = client.stats()
+        assert found["pid"] == str(shared.pid)
+        counts = [found[name] for name in ("cmd_get", "get_hits", "get_misses")]
+        assert counts == ["2", "1", "1"]
+        assert (found["cmd_set"], found["total_items"]) == ("1", "1")
+        assert int(found["curr_items"]) >= 1
+        assert found["limit_maxbytes"] == str(8 * 8 << 20)
+        assert client.stats("settings")["item_size_max"] == str(1 << 20)
+        assert client.stats("items") == client.stats("slabs") == {}
+
+
+def test_flush_is_refused_by_default(shared: MemcacheServer) -> None:
+    """With the words of memcached with -F."""
+    with shared.client() as client:
+        client.set("kept", b"abc")
+        refusal = b"CLIENT_ERROR flush_all not allowed"
+        assert client.ask(b"flush_all\r\n") == refusal
+        assert client.ask(b"flush_all 1\r\n") == refusal
+        assert client.get("kept") == b"abc"
+
+
+# --- Clients that misbehave ------------------------------------------------------------
+
+
+def test_http_is_answered_during_abuse(shared: MemcacheServer) -> None:
+    """Clients that send garbage, send slowly, or do not read."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(shared.client()) for _ in range(7)]
+        huge, long_key, endless, slow, deaf, sets, gets = clients
+        deaf.set("large", b"x" * 1_000_000)
+        huge.send(b"set huge 0 0 2147483647\r\n" + b"x" * 100_000)
+        long_key.send(b"get " + b"k" * 1_000_000 + b"\r\n")
+        with suppress(ConnectionError):  # Closed as soon as it is too long.
+            endless.send(b"e" * 3_000_000)
+        slow.send(b"set slow 0 0 10\r\nabc")
+        deaf.send(b"get large\r\n" * 1000)
+        sets.send(b"set flood 0 0 1000 noreply\r\n%s\r\n" % VALUE * 3000)
+        gets.socket.settimeout(0)
+        with suppress(BlockingIOError):
+            gets.socket.send(b"get flood\r\n" * 100_000)
+        for number in range(20):
+            assert put(shared, f"abuse{number}", VALUE).ok
+            assert get(shared, f"abuse{number}").content == VALUE
+        with shared.client() as client:
+            assert client.ask(b"mn\r\n") == b"MN"
+        assert sets.ask(b"mn\r\n") == b"MN"  # All are applied before the reply.
+        assert sets.get("flood") == VALUE
+        # Without progress for `transfer_timeout`.
+        assert slow.rest() == b""
+        wait_until(
+            lambda: shared_memory(shared) < 300 << 20, "the memory of the server"
+        )
+
+
+def shared_memory(server: MemcacheServer) -> int:
+    """Return the resident bytes of a server."""
+    with open(f"/proc/{server.pid}/statm", "rb") as file:  # noqa: PTH123
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_client_that_does_not_read_gets_no_more_commands_executed(
+    shared: MemcacheServer,
+) -> None:
+    """What is held for it is the rest of one turn, whatever it has asked for."""
+    with shared.client() as deaf, shared.client() as client:
+        client.set("deaf", b"x" * 1_000_000)
+        client.ask(b"stats reset\r\n")
+        before = shared_memory(shared)
+        deaf.send(b"get deaf\r\n" * 200)
+        wait_until(
+            lambda: int(client.stats()["get_hits"]) > 0, "the first of the commands"
+        )
+        for _ in range(50):
+            client.get("absent")
+        assert int(client.stats()["get_hits"]) < 30
+        assert shared_memory(shared) < before + (50 << 20)
+        # It reads too little for `transfer_timeout`.
+        wait_until(
+            lambda: client.stats()["curr_connections"] == "1",
+            "the end of its connection",
+        )
+
+
+def test_idle_connections_are_kept_and_cost_little(shared: MemcacheServer) -> None:
+    """5,000 of them, longer than the time for an incomplete command."""
+    count = 5000 if raised_limit() > 6000 else 500
+    with ExitStack() as stack:
+        before = shared_memory(shared)
+        started = time.monotonic()
+        idle = [stack.enter_context(shared.client()) for _ in range(count)]
+        client = stack.enter_context(shared.client())
+        assert int(client.stats()["curr_connections"]) == count + 1
+        assert (shared_memory(shared) - before) / count < 10_000
+        wait_until(lambda: time.monotonic() > started + 2.5, "the time to pass")
+        assert idle[0].ask(b"mn\r\n") == idle[-1].ask(b"mn\r\n") == b"MN"
+        assert get(shared, "absent").status_code == 404
+
+
+def raised_limit() -> int:
+    """Let this process have as many connections as it may."""
+    import resource  # noqa: PLC0415
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def test_connections_are_limited(tmp_path: Path) -> None:
+    """With few descriptors: refused with the words of memcached; HTTP has its share."""
+    server = MemcacheServer(tmp_path / "data", settings=SMALL)
+    server.command = lambda: ["bash", "-c", f"ulimit -n 200; exec {words(server)}"]  # type: ignore[method-assign]
+    with server, ExitStack() as stack:
+        first = stack.enter_context(server.client())
+        limit = int(first.stats()["max_connections"])
+        assert limit < 100
+        for _ in range(limit - 1):
+            assert stack.enter_context(server.client()).ask(b"mn\r\n") == b"MN"
+        with server.client() as refused:
+            assert refused.rest() == b"ERROR Too many open connections\r\n"
+        assert first.stats()["rejected_connections"] == "1"
+        assert put(server, "key", VALUE).ok
+        first.send(b"quit\r\n")
+        assert first.rest() == b""
+        wait_until(lambda: is_served(server), "the place of the one that quit")
+
+
+def words(server: MemcacheServer) -> str:
+    """Return the command of a server as a shell takes it."""
+    return " ".join(map(str, MemcacheServer.command(server)))
+
+
+def is_served(server: MemcacheServer) -> bool:
+    """Return whether one more connection is accepted."""
+    with server.client() as client, suppress(AssertionError, ConnectionError):
+        return client.ask(b"mn\r\n") == b"MN"
+    return False
+
+
+# --- Start and end ---------------------------------------------------------------------
+
+
+def test_memcache_alone(tmp_path: Path) -> None:
+    """With `port = 0` there is no HTTP; reload, systemd and the end are the same."""
+    path = tmp_path / "socket"
+    config = tmp_path / "config.toml"
+    config.write_text('log_level = "info"\n')
+    with ServiceManager() as manager:
+        server = MemcacheServer(
+            tmp_path / "data",
+            settings={**SMALL, "memcache_listen": path},
+            environment=manager.environment(),
+            has_http=False,
+        )
+        server.command = lambda: [*MemcacheServer.command(server), config]  # type: ignore[method-assign]
+        with server:
+            manager.wait_for("READY=1")
+            assert stat.S_IMODE(path.stat().st_mode) == 0o700
+            with server.client() as client:
+                assert client.set("key", VALUE) == b"STORED"
+                config.write_text('write_token = "secret"\n')
+                server.send_signal(signal.SIGHUP)
+                wait_until(
+                    lambda: client.ask(b"delete absent\r\n") != b"NOT_FOUND",
+                    "the token to be required",
+                )
+                assert client.get("key") == VALUE
+            assert "serving.started" not in server.stderr
+            assert server.terminate() == 0
+            assert not path.exists()
+            assert "store.closed" in server.stderr
+
+
+def test_end_answers_what_has_arrived(tmp_path: Path) -> None:
+    """SIGTERM: idle connections are closed, no acknowledged value is lost."""
+    with MemcacheServer(tmp_path / "data", settings=SMALL) as server:
+        with ExitStack() as stack:
+            idle = [stack.enter_context(server.client()) for _ in range(20)]
+            assert idle[0].ask(b"mn\r\n") == b"MN"
+            busy = stack.enter_context(server.client())
+            count = 5000
+            batch = b"".join(
+                b"set end%d 0 0 1000\r\n%s\r\n" % (number, VALUE)
+                for number in range(count)
+            )
+            sender = threading.Thread(target=try_to_send, args=(busy, batch))
+            sender.start()
+            assert busy.line() == b"STORED"
+            started = time.monotonic()
+            server.send_signal(signal.SIGTERM)
+            stored = 1 + busy.rest().count(b"STORED\r\n")
+            sender.join()
+            assert server.wait() == 0
+            assert time.monotonic() - started < 15
+        server.start()
+        with server.client() as client:
+            assert all(client.get(f"end{number}") for number in range(stored))
+
+
+def try_to_send(client: RawClient, data: bytes) -> None:
+    """Send until the server closes the connection."""
+    with suppress(OSError):
+        client.send(data)
+
+
+@pytest.mark.parametrize("sync_mode", ["none", "always"])
+def test_acknowledged_values_survive_a_kill(tmp_path: Path, sync_mode: str) -> None:
+    """As those of a PUT."""
+    settings = {**SMALL, "sync_mode": sync_mode}
+    with MemcacheServer(tmp_path / "data", settings=settings) as server:
+        with server.client() as client:
+            for number in range(100):
+                client.send(b"set n%d 0 0 1 noreply\r\nx\r\n" % number)
+                assert client.set(f"key{number}", b"%d" % number) == b"STORED"
+            assert client.ask(b"incr key7 5\r\n") == b"12"
+            assert client.ask(b"touch key8 100\r\n") == b"TOUCHED"
+            assert client.ask(b"delete key9\r\n") == b"DELETED"
+            server.kill()
+        server.start()
+        with server.client() as client:
+            found = {number: client.get(f"key{number}") for number in range(100)}
+            assert client.get("n99") == b"x"
+        assert found == {n: b"%d" % n for n in range(100)} | {7: b"12", 9: None}
+
+
+def test_flush_with_delay(tmp_path: Path) -> None:
+    """What is stored before its time is gone then; the settings allow it."""
+    settings = {**SMALL, "memcache_flush": True}
+    with (
+        MemcacheServer(tmp_path / "data", settings=settings) as server,
+        server.client() as client,
+    ):
+        client.set("key", VALUE)
+        assert client.ask(b"flush_all\r\n") == b"OK"
+        assert client.get("key") is None
+        client.set("key", VALUE)
+        assert client.ask(b"flush_all 1\r\n") == b"OK"
+        assert client.get("key") == VALUE
+        wait_until(lambda: client.get("key") is None, "the delayed flush")
+        assert get(server, "key").status_code == 404
+
+
+def test_tokens(tmp_path: Path) -> None:
+    """The first `set` gives one, as with -Y; ten wrong ones in a minute are the limit."""
+    settings = {**SMALL, "write_token": "write-it", "read_token": "read-it"}
+    with MemcacheServer(tmp_path / "data", settings=settings) as server:
+        with server.client() as client:
+            assert client.ask(b"get key\r\n").startswith(b"CLIENT_ERROR")
+            assert client.set("auth", b"any read-it") == b"STORED"
+            assert client.get("key") is None
+            assert client.set("key", b"abc").startswith(b"CLIENT_ERROR")
+        with server.client() as client:
+            assert client.set("auth", b"any write-it") == b"STORED"
+            assert client.set("key", b"abc") == b"STORED"
+            assert client.get("key") == b"abc"
+        with ExitStack() as stack:
+            for number in range(12):
+                client = stack.enter_context(server.client())
+                password = "write-it" if number > 10 else "wrong"
+                reply = client.set("auth", f"any {password}".encode())
+                assert reply.startswith(b"CLIENT_ERROR")
+        assert "request.unauthorized" in server.stderr
+        assert "wrong password" not in server.stderr
+
+
+def test_address_in_use_is_refused(tmp_path: Path) -> None:
+    """One line, exit code 1; the mount point is untouched."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = refused_start(tmp_path, address)
+    assert ended == (
+        f"volcache: memcache_listen: cannot listen on {address}: Address already in use;"
+        " stop the process that uses it, or use another port\n"
+    )
+
+
+def refused_start(tmp_path: Path, address: str) -> str:
+    """Start with an address that cannot be used; return the error."""
+    data = tmp_path / "data"
+    settings = {"memcache_listen": address, "mount_point": data, "port": pick_port()}
+    ended = run_to_its_end(tmp_path, settings)
+    assert ended.returncode == 1
+    assert not data.exists()
+    return ended.stderr
+
+
+def test_files_of_others_are_not_replaced(tmp_path: Path) -> None:
+    """A socket in use, or another file; one that no process uses is replaced."""
+    path = tmp_path / "socket"
+    path.write_bytes(b"data")
+    assert "is not a socket" in refused_start(tmp_path, str(path))
+    assert path.read_bytes() == b"data"
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(str(path))
+        taken.listen()
+        assert "Address already in use" in refused_start(tmp_path, str(path))
+    assert path.exists()
+    settings = {**SMALL, "memcache_listen": path}
+    with MemcacheServer(tmp_path / "data", settings=settings) as server:
+        with server.client() as client:
+            assert client.ask(b"mn\r\n") == b"MN"
+        server.kill()
+        server.start()
+    assert not path.exists()
+    missing = refused_start(tmp_path / "..", "/nowhere/at/all")
+    assert "No such file or directory; create the directory" in missing
+
+
+@pytest.mark.parametrize(
+    "address", ["11211", "localhost", "127.0.0.1:65536", "relative/path", "::1:11211"]
+)
+def test_wrong_address_is_refused(tmp_path: Path, address: str) -> None:
+    """By name, with what is allowed."""
+    ended = run_to_its_end(tmp_path, {"memcache_listen": address})
+    assert ended.returncode == 2
+    assert 'memcache_listen = "' in ended.stderr
+    assert 'allowed is "host:port"' in ended.stderr

@@ -1,0 +1,174 @@
+"""A process and its service manager: readiness, status, reloads, and a disk that hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.gate import NEEDS_GATE
+from support.machine import Machine
+from support.process import ServerProcess
+from support.service_manager import ServiceManager
+from support.waiting import wait_until
+from support.wire import exchange, request_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.integration, NEEDS_GATE]
+
+MIB: Final = 1 << 20
+SETTINGS: Final = {"volume_size": 16 * MIB, "volume_num": 2, "max_value_size": 4 * MIB}
+WATCHDOG_SECONDS: Final = 1.0
+
+
+@pytest.fixture
+def manager() -> Iterator[ServiceManager]:
+    """Yield a service manager."""
+    with ServiceManager() as manager:
+        yield manager
+
+
+def start(
+    folder: Path, manager: ServiceManager, machine: Machine | None = None
+) -> ServerProcess:
+    """Return a server that is watched."""
+    environment = manager.environment(WATCHDOG_SECONDS)
+    return ServerProcess(
+        folder / "store",
+        settings=SETTINGS,
+        environment=environment | (machine.environment if machine else {}),
+    )
+
+
+def test_manager_is_told_the_life_of_a_process(
+    tmp_path: Path, manager: ServiceManager
+) -> None:
+    """Ready when it answers, with a status; reloads; and the stop."""
+    server = start(tmp_path, manager)
+    server.launch()
+    try:
+        manager.wait_for("READY=1")
+        assert server.answers()
+        assert manager.lines[0] == f"STATUS=opening the store {tmp_path}/store"
+        manager.wait_for("WATCHDOG=1", times=3)
+        assert exchange(server.port, "PUT", "/a", b"1").status == 200
+        assert exchange(server.port, "GET", "/a").status == 200
+        wait_until(
+            lambda: any(
+                line.startswith("STATUS=1 keys, ")
+                and line.endswith(" GET/s, 100.0 % hits")
+                for line in manager.lines
+            ),
+            "the figures of the GET",
+        )
+        server.send_signal(signal.SIGHUP)
+        manager.wait_for("READY=1", times=2)
+        lines = manager.lines
+        assert lines.index("RELOADING=1") > lines.index("READY=1")
+        assert server.terminate() == 0
+        lines = manager.lines
+        assert "STATUS=stopping" in lines
+        assert lines.index("STOPPING=1") > lines.index("RELOADING=1")
+    finally:
+        server.__exit__()
+
+
+def test_process_that_is_killed_says_nothing(
+    tmp_path: Path, manager: ServiceManager
+) -> None:
+    """And is ready again after the next start."""
+    with start(tmp_path, manager) as server:
+        manager.wait_for("READY=1")
+        server.kill()
+        count = len(manager.receive())
+        assert "STOPPING=1" not in manager.lines
+        assert len(manager.receive()) == count
+        server.restart()
+        manager.wait_for("READY=1", times=2)
+
+
+def test_stopped_process_does_not_feed_the_watchdog(
+    tmp_path: Path, manager: ServiceManager
+) -> None:
+    """It goes on when it runs again; no thread of its own sends the message."""
+    with start(tmp_path, manager) as server:
+        manager.wait_for("WATCHDOG=1")
+        threads = os.listdir(f"/proc/{server.pid}/task")  # noqa: PTH208
+        assert "beat" not in str(threads)
+        server.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_stopped(server.pid), "the stop")
+        count = len(manager.receive())
+        server.send_signal(signal.SIGCONT)
+        wait_until(lambda: len(manager.receive()) > count, "messages")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
+        return file.read().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """Return a machine whose disk can hang, and which does not tell what it completes."""
+    machine = Machine(tmp_path_factory.mktemp("machine"))
+    machine.fail_reads_of("/sys/devices/")
+    return machine
+
+
+@pytest.fixture
+def hung(
+    tmp_path: Path, manager: ServiceManager, machine: Machine
+) -> Iterator[ServerProcess]:
+    """Yield a server whose disk hangs, with `/cold`, `/large` and `/hot`."""
+    machine.slow_down("nothing", 0)
+    with start(tmp_path, manager, machine) as server:
+        values = (("cold", bytes(9000)), ("large", bytes(2 * MIB)), ("hot", b"hot"))
+        for key, value in values:
+            assert exchange(server.port, "PUT", f"/{key}", value).status == 200
+        exchange(server.port, "PUT", "/end", bytes(9000))
+        manager.wait_for("WATCHDOG=1")
+        machine.slow_down("store/data/", 3600)
+        yield server
+        server.kill()  # As the service manager does.
+
+
+def ask(server: ServerProcess, path: str) -> socket.socket:
+    """Send a GET, without reading its answer."""
+    connection = socket.create_connection(("127.0.0.1", server.port), 30)
+    connection.sendall(request_bytes("GET", path))
+    return connection
+
+
+def test_thread_that_hangs_at_the_disk_stops_the_watchdog(
+    hung: ServerProcess, manager: ServiceManager
+) -> None:
+    """Although the loop lives, and sends the status."""
+    with ask(hung, "/cold"):
+        wait_until(lambda: " watchdog.withheld " in hung.stderr, "the event")
+        manager.receive()
+        manager.messages.clear()
+        wait_until(lambda: len(manager.receive()) >= 3, "messages")
+        assert "WATCHDOG=1" not in manager.lines
+        assert hung.answers()
+
+
+def test_loop_that_hangs_at_the_disk_sends_nothing(
+    hung: ServerProcess, manager: ServiceManager
+) -> None:
+    """A value of this size is read by the loop."""
+
+    def is_silent() -> bool:
+        manager.receive()
+        manager.messages.clear()
+        # Each waits for a second: together for longer than the watchdog.
+        return not any(hung.answers() for _ in range(2)) and not manager.receive()
+
+    with ask(hung, "/large"):
+        wait_until(is_silent, "silence")

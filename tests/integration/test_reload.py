@@ -1,0 +1,267 @@
+"""Reloads of a running process: by SIGHUP and by POST /-/reload."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.load import Load
+from support.process import ServerProcess
+from support.waiting import wait_until
+from support.wire import Talk, exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+pytestmark = pytest.mark.integration
+
+MIB: Final = 1 << 20
+ADMIN: Final = "Authorization: Bearer operator"
+READER: Final = "Authorization: Bearer reader"
+
+
+class Reloadable(ServerProcess):
+    """A server with a settings file, which is replaced as a whole."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write a file with a token of the operator."""
+        settings = {"volume_size": 8 * MIB, "volume_num": 2}
+        super().__init__(folder / "store", settings=settings)
+        self.file = folder / "volcache.toml"
+        self.set("")
+
+    def command(self) -> Sequence[str | Path]:
+        """Return the command with the file."""
+        return [*super().command(), self.file]
+
+    def set(self, lines: str) -> None:
+        """Replace the settings, but the operator's token."""
+        new = self.file.with_suffix(".new")
+        new.write_text(f'admin_token = "operator"\n{lines}\n')
+        new.replace(self.file)
+
+    def reload(self) -> str:
+        """Reload by POST, and return the line."""
+        reply = exchange(self.port, "POST", "/-/reload", b"", ADMIN)
+        return f"{reply.status} {reply.body.decode().rstrip()}"
+
+    def count(self, event: str) -> int:
+        """Return how often an event was logged."""
+        return len(re.findall(rf" {event} ", self.stderr))
+
+    def hang_up(self, event: str = "config.reloaded") -> None:
+        """Reload by SIGHUP, and wait for the event."""
+        before = self.count(event)
+        self.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.count(event) > before, event)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Reloadable]:
+    """Yield a server with one value."""
+    with Reloadable(tmp_path) as server:
+        assert exchange(server.port, "PUT", "/a", b"1").status == 200
+        yield server
+
+
+def test_reload_names_what_changed_and_what_needs_a_restart(server: Reloadable) -> None:
+    """In the answer and in the log; the settings in effect are shown."""
+    assert server.reload() == "200 nothing has changed"
+    server.set('log_level = "debug"\nread_token = "reader"\nidle_timeout = 7.0')
+    assert server.reload() == (
+        "200 changed: log_level, read_token; a restart is needed for: idle_timeout"
+    )
+    line = "config.reloaded changed='log_level, read_token' restart='idle_timeout'"
+    assert line in server.stderr
+    stats = exchange(server.port, "GET", "/-/stats").body
+    assert b'"read_token": true' in stats
+    assert b'"idle_timeout": 120.0' in stats
+    server.set('log_level = "error"')
+    server.hang_up()
+    assert "changed='log_level, read_token' restart=''" in server.stderr
+    server.set('log_level = "info"')
+    server.hang_up()
+
+
+def test_tokens_take_effect_on_open_connections(server: Reloadable) -> None:
+    """The old one is refused at once; so is a GET that the gate has answered before."""
+    with Talk(server.port) as wire:
+        assert wire.exchange("GET", "/a").status == 200
+        server.set('read_token = "reader"\nwrite_token = "writer"')
+        server.hang_up()
+        assert wire.exchange("GET", "/a").status == 401
+        assert wire.exchange("GET", "/a", None, READER).status == 200
+        assert wire.exchange("PUT", "/a", b"2", READER).status == 401
+        server.set('read_token = "other"')
+        assert server.reload() == "200 changed: read_token, write_token"
+        assert wire.exchange("GET", "/a", None, READER).status == 401
+        assert wire.exchange("PUT", "/a", b"2").status == 200
+        server.set("")
+        server.reload()
+        assert wire.exchange("GET", "/a").body == b"2"
+
+
+def test_token_of_the_operator_changes(server: Reloadable) -> None:
+    """The one that was used for the reload is wrong afterwards."""
+    server.file.write_text('admin_token = "new"\nadmin_hosts = ["cache-1"]\n')
+    assert server.reload() == "200 changed: admin_token, admin_hosts"
+    assert server.reload().startswith("401 ")
+    assert exchange(server.port, "POST", "/-/flush", b"", ADMIN).status == 401
+    named = exchange(server.port, "GET", "http://cache-1/-/stats")
+    assert named.status == 200
+
+
+def test_headers_for_browsers_change(server: Reloadable) -> None:
+    """Also in answers of the gate, on connections that are open."""
+    name = "Access-Control-Allow-Origin"
+    origin = "Origin: https://a.example"
+    with Talk(server.port) as wire:
+        for origins, expected in (
+            ("[]", None),
+            ('["https://a.example"]', "https://a.example"),
+            ('"*"', "*"),
+            ('["https://b.example"]', None),
+            ("[]", None),
+        ):
+            server.set(f"cors_origins = {origins}")
+            server.reload()
+            for path in ("/a", "/none"):
+                assert (
+                    wire.exchange("GET", path, None, origin).headers.get(name)
+                    == expected
+                )
+            assert (
+                wire.exchange("PUT", "/b", b"1", origin).headers.get(name) == expected
+            )
+            vary = wire.exchange("GET", "/a").headers.get("Vary")
+            assert vary == ("Origin" if "example" in origins else None)
+
+
+def test_limit_of_slow_requests_changes(server: Reloadable) -> None:
+    """For reads and writes."""
+    server.set("log_slow = 0.000001")
+    server.hang_up()
+    exchange(server.port, "GET", "/a")
+    exchange(server.port, "PUT", "/a", b"1")
+    wait_until(lambda: server.count("request.slow") >= 2, "both requests in the log")
+    server.set("log_slow = 0")
+    server.hang_up()
+    before = server.count("request.slow")
+    exchange(server.port, "GET", "/a")
+    exchange(server.port, "GET", "/-/stats")  # Takes over what the gate has counted.
+    assert server.count("request.slow") == before
+
+
+def test_wrong_settings_change_nothing(server: Reloadable) -> None:
+    """The reason is logged, and the answer has it; the process keeps serving."""
+    server.set('read_token = "reader"')
+    server.reload()
+    good = server.file.read_bytes()
+    error = "config.rejected"
+
+    def assert_refused(reason: str) -> None:
+        server.hang_up(error)
+        reply = server.reload()
+        assert reply.startswith("409 nothing has changed: ")
+        assert reason in reply
+        assert reason in server.stderr
+        assert exchange(server.port, "GET", "/a").status == 401
+        assert exchange(server.port, "GET", "/a", None, READER).body == b"1"
+
+    for content, reason in (
+        (b"port = = 1", "not valid TOML"),
+        (b"prot = 1\nx = 1", "the closest known is port (and 1 more"),
+        (b'read_token = " x"', "read_token = (not shown) is not allowed"),
+        (b"\xff", "not UTF-8"),
+        (b"", "empty"),
+        (b"#" * (2 * MIB), "larger than"),
+    ):
+        server.file.write_bytes(content)
+        assert_refused(reason)
+    server.file.unlink()
+    assert_refused("No such file")
+    os.mkfifo(server.file)
+    assert_refused("not a regular file")
+    server.file.unlink()
+    server.file.mkdir()
+    assert_refused("not a regular file")
+    server.file.rmdir()
+    server.file.write_bytes(good)
+    assert server.reload() == "200 nothing has changed"
+
+
+def test_reload_needs_the_token_of_the_operator(server: Reloadable) -> None:
+    """As the other actions do."""
+    assert exchange(server.port, "POST", "/-/reload", b"").status == 401
+    assert exchange(server.port, "GET", "/-/reload").status == 405
+    server.file.write_text("# none\n")
+    server.hang_up()
+    assert exchange(server.port, "POST", "/-/reload", b"", ADMIN).status == 403
+
+
+def test_many_reloads_lose_no_request(server: Reloadable) -> None:
+    """While the headers change as well; a stop comes through."""
+    with Load(server.port, clients=2) as load:
+        load.wait_for(50)
+        for number in range(1000):
+            if number % 50 == 0:
+                server.set('cors_origins = "*"' if number % 100 else "")
+            server.send_signal(signal.SIGHUP)
+        load.wait_for(50)
+        # What was read last is in effect.
+        assert server.reload() in {
+            "200 nothing has changed",
+            "200 changed: cors_origins",
+        }
+        load.wait_for(50)
+    assert all(answer.status and answer.is_right for answer in load.answers)
+    server.send_signal(signal.SIGTERM)
+    while server.is_running:
+        server.send_signal(signal.SIGHUP)
+    assert server.exit_code == 0
+
+
+def test_hangup_during_the_start_does_not_end_it(tmp_path: Path) -> None:
+    """It is taken when the instance serves."""
+    server = Reloadable(tmp_path)
+    server.launch()
+    try:
+        status = Path(f"/proc/{server.pid}/status")
+        wait_until(
+            lambda: re.search(r"SigIgn:\s+\w*[13579bdf]\n", status.read_text()),
+            "SIGHUP to be ignored",
+        )
+        while not server.answers():
+            server.send_signal(signal.SIGHUP)
+            assert server.is_running
+        wait_until(lambda: server.count("config.reloaded"), "the reload")
+    finally:
+        server.__exit__()
+
+
+def test_files_are_only_for_their_owner(tmp_path: Path) -> None:
+    """Logs for the group as well; the umask only narrows it; what exists stays."""
+    (tmp_path / "store").mkdir(mode=0o755)
+    logs = {name: str(tmp_path / name) for name in ("log_file", "log_access")}
+    server = ServerProcess(
+        tmp_path / "store", settings=logs | {"volume_size": 8 * MIB, "volume_num": 2}
+    )
+    before = os.umask(0)
+    try:
+        with server:
+            exchange(server.port, "PUT", "/a", b"1")
+    finally:
+        os.umask(before)
+    for path in tmp_path.rglob("*"):
+        mode = path.stat().st_mode & 0o7777
+        if path.name in logs:
+            assert mode == 0o640
+        elif path.name == "store":
+            assert mode == 0o755
+        else:
+            assert mode == (0o700 if path.is_dir() else 0o600), path

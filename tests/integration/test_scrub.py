@@ -1,0 +1,55 @@
+"""The scrub of a real instance finds what somebody changed on its disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+from support.process import ServerProcess
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+
+def put(server: ServerProcess, number: int) -> str:
+    """Store a file of 900 kB; return its position."""
+    url = f"{server.url}/file-{number}"
+    return requests.put(url, data=bytes(900_000), timeout=5).headers["X-Position"]
+
+
+def test_damage_is_found_without_a_request(tmp_path: Path) -> None:
+    """It is in the log, in the metrics and in the report."""
+    settings = {
+        "volume_size": 2 << 20,
+        "volume_num": 4,
+        "max_value_size": 1 << 20,
+        "scrub_rate": 10**9,
+        "eviction": "fifo",
+    }
+    with ServerProcess(tmp_path / "data", settings=settings) as server:
+        places = [put(server, number) for number in range(5)]
+        assert places[-1].startswith("2,")
+        assert server.terminate() == 0
+        with (tmp_path / "data" / "data" / "0").open("r+b") as file:
+            file.seek(500_000)
+            file.write(b"damage")
+        server.start()
+
+        def findings() -> dict[str, int]:
+            stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
+            found: dict[str, int] = stats["scrub"]["findings"]
+            return found
+
+        wait_until(lambda: findings()["record"], "a finding")
+        metrics = requests.get(f"{server.url}/-/metrics", timeout=5).text
+        assert 'volcache_scrub_findings_total{kind="file"} 0.0' in metrics
+        assert requests.get(f"{server.url}/file-0", timeout=5).status_code == 404
+        assert requests.get(f"{server.url}/file-1", timeout=5).status_code == 200
+        wait_until(lambda: "file=data/0 offset=64 " in server.stderr, "the log")
+        assert "scrub.damaged" in server.stderr
+        assert "what='file-0, 9000" in server.stderr

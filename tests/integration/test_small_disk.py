@@ -1,0 +1,168 @@
+"""An instance on a small file system of its own: one in memory, and ext4 in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from support.process import ServerProcess, run_to_its_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+DISK_BYTES = 20_000_000
+SETTINGS = {"volume_size": 4 << 20, "volume_num": 10}
+
+
+def run(*command: str | Path) -> None:
+    """Run a command, or skip the test if it is not allowed or missing."""
+    if shutil.which(str(command[0])) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        pytest.skip(f"{command[0]}: {ended.stderr.strip()[:200]}")
+
+
+@contextlib.contextmanager
+def mounted(kind: str, folder: Path) -> Iterator[Path]:
+    """Mount a file system of 20 MB, if this user may."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a file system")
+    place = folder / "disk"
+    place.mkdir()
+    if kind == "tmpfs":
+        run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "volcache", place)
+    else:
+        image = folder / "image"
+        image.touch()
+        os.truncate(image, DISK_BYTES)
+        run("mkfs.ext4", "-q", "-F", image)
+        run("mount", "-o", "loop", image, place)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def store_of(server: ServerProcess) -> dict[str, Any]:
+    """Return the part of `/-/stats` about the store."""
+    stats: dict[str, Any] = requests.get(f"{server.url}/-/stats", timeout=10).json()
+    return dict(stats["store"])
+
+
+def put_many(server: ServerProcess, count: int, first: int = 0) -> set[int]:
+    """Store files of 100 kB; return the statuses."""
+    with requests.Session() as session:
+        return {
+            session.put(
+                f"{server.url}/{number % 250}",
+                data=b"%d." % number + bytes(100_000),
+                timeout=30,
+            ).status_code
+            for number in range(first, first + count)
+        }
+
+
+@pytest.mark.parametrize(
+    ("kind", "eviction"), [("tmpfs", "frequency"), ("ext4", "fifo")]
+)
+def test_a_disk_smaller_than_the_settings_refuses_nothing(
+    tmp_path: Path, kind: str, eviction: str
+) -> None:
+    """Not one 507; after a kill, what is there is what was stored last."""
+    settings = {**SETTINGS, "eviction": eviction}
+    with (
+        mounted(kind, tmp_path) as disk,
+        ServerProcess(disk / "cache", settings=settings) as server,
+    ):
+        assert "disk.too_small configured=41943040" in server.stderr
+        assert put_many(server, 300) == {200}
+        store = store_of(server)
+        space = os.statvfs(disk)
+        assert store["disk"]["limited"]
+        assert store["disk"]["volumes"] in {3, 4}
+        assert store["disk"]["total_bytes"] == space.f_blocks * space.f_frsize
+        assert store["free_bytes"] <= store["disk"]["free_bytes"]
+        assert (store["write_errors"], store["index_errors"]) == (0, 0)
+        server.kill()
+        server.start()
+        assert store_of(server)["disk"]["volumes"] == store["disk"]["volumes"]
+        hits = 0
+        session = requests.Session()
+        for number in range(50, 300):
+            found = session.get(f"{server.url}/{number % 250}", timeout=10)
+            if found.status_code == 200:
+                assert found.content.startswith(b"%d." % number)
+                hits += 1
+        assert hits >= 40
+        assert put_many(server, 60, 300) == {200}
+
+
+def test_a_disk_that_others_fill_and_a_read_only_one_are_served(tmp_path: Path) -> None:
+    """Writes go on in the volumes there are; read-only, they are refused in one line."""
+    with (
+        mounted("ext4", tmp_path) as disk,
+        ServerProcess(disk / "cache", settings=SETTINGS) as server,
+    ):
+        assert put_many(server, 120) == {200}
+        with (
+            (disk / "other").open("wb", buffering=0) as other,
+            contextlib.suppress(OSError),
+        ):
+            while True:
+                other.write(bytes(4096))
+        assert put_many(server, 120, 120) == {200}
+        server.kill()
+        server.start()
+        assert put_many(server, 120, 240) == {200}
+        server.terminate()
+        run("mount", "-o", "remount,ro", disk)
+        server.start()
+        answer = requests.put(f"{server.url}/k", data=b"v", timeout=10)
+        assert answer.status_code == 507
+        assert answer.text.startswith("the disk was read-only when the instance was")
+        assert answer.text.count("\n") == 1
+        last = requests.get(f"{server.url}/{359 % 250}", timeout=10)
+        assert last.content.startswith(b"359.")
+        assert store_of(server)["disk"]["state"] == "read-only"
+        metrics = requests.get(f"{server.url}/-/metrics", timeout=10).text
+        assert "volcache_disk_writable 0.0" in metrics
+        assert "disk.not_writable" in server.stderr
+        server.terminate()
+
+
+def test_a_disk_that_is_too_small_for_two_volumes_is_refused(tmp_path: Path) -> None:
+    """One line names the sizes and the remedy."""
+    with mounted("tmpfs", tmp_path) as disk:
+        ended = run_to_its_end(
+            tmp_path, {"mount_point": disk / "cache", "port": 0, "volume_size": "16MiB"}
+        )
+        assert ended.returncode == 1
+        *_, line = ended.stderr.splitlines()
+        assert "two volumes of volume_size = 16777216 take 33554432; set" in line
+
+
+def test_auto_leaves_space(tmp_path: Path) -> None:
+    """The number is in the log and in /-/stats, and the same when the disk is full."""
+    settings = {"volume_size": "1MiB", "max_value_size": "500kB", "volume_num": "auto"}
+    with (
+        mounted("tmpfs", tmp_path) as disk,
+        ServerProcess(disk / "cache", settings=settings) as server,
+    ):
+        number = store_of(server)["volume_num"]
+        assert f"volumes={number} volume_num={number} disk_free=" in server.stderr
+        assert 14 <= number <= 17
+        assert put_many(server, 250) == {200}
+        server.restart()
+        store = store_of(server)
+        assert (store["volume_num"], store["disk"]["limited"]) == (number, False)
+        assert store["disk"]["free_bytes"] > DISK_BYTES // 10

@@ -1,0 +1,187 @@
+"""
+Any bytes for the text protocol and the meta commands.
+
+`CRASH_EXTENT` says how much is tried; `make crash` tries everything.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.extent import SEED, examples
+from volcache.memcache.commands import (
+    Arithmetic,
+    Authenticate,
+    Command,
+    Delete,
+    FlushAll,
+    Get,
+    Put,
+    Result,
+    Simple,
+    Stats,
+    Status,
+    Touch,
+)
+from volcache.memcache.protocol import Connection, WireLimits
+from volcache.memcache.text import GET_LINE_BYTES_MAX
+from volcache.store import Record
+
+pytestmark = pytest.mark.property
+
+LIMITS = WireLimits(key_size=250, value_size=3000)
+RECORD = Record(b"value", b"", b"", b"", 7, 0, 3, 0, 0, 90, 5, 0)
+# What the executor may answer.
+RESULTS: dict[type, list[Result]] = {
+    Get: [Result(Status.HIT, RECORD, token=b"W"), Result(Status.MISS)],
+    Put: [Result(Status.STORED, RECORD), Result(Status.STORED), Result(Status.EXISTS)],
+    Arithmetic: [Result(Status.STORED, RECORD, 5), Result(Status.NON_NUMERIC)],
+    Delete: [Result(Status.DELETED), Result(Status.NOT_FOUND)],
+    Touch: [Result(Status.TOUCHED, RECORD), Result(Status.NOT_FOUND)],
+    FlushAll: [Result(Status.OK), Result(Status.FORBIDDEN, text="not allowed")],
+    Stats: [Result(Status.OK, pairs=(("a", "b"),)), Result(Status.NOT_FOUND)],
+    Authenticate: [Result(Status.DENIED)],
+    Simple: [Result(Status.OK)],
+}
+FAILED = Result(Status.FAILED, text="the disk refused")
+
+# Lines that are nearly commands: mutations reach what random bytes do not.
+SEEDS = [
+    b"get a b c\r\n", b"gets a\r\n", b"gat 10 a b\r\n", b"set a 1 2 5\r\nhello\r\n",
+    b"set a 0 0 5 noreply\r\nhello\r\n", b"cas a 0 0 5 99\r\nhello\r\n",
+    b"append a 0 0 0\r\n\r\n", b"incr a 18446744073709551615\r\n",
+    b"decr a 1 noreply\r\n",
+    b"touch a -1\r\n", b"delete a 0 noreply\r\n", b"flush_all 10 noreply\r\n",
+    b"stats settings\r\n", b"version\r\n", b"verbosity 1 noreply\r\n", b"quit\r\n",
+    b"set a 0 0 2147483647\r\n", b"set a 0 0 99999999999999999999\r\n",
+    b"set a 0 0 4294967301\r\nhello\r\n", b"set a 0 0 -5\r\nhello\r\n",
+    b"mg a v f t c k s Oid q N30 R10 T60 C9\r\n",
+    b"ms a 5 T60 F3 MA N5 C9 k b\r\nhello\r\n",
+    b"md a q C9 Oid k\r\n", b"ma a N60 J10 D5 MD T60 q t c v k\r\n",
+    b"me a b\r\n", b"mn\r\n",
+    b"mg YSBi b k\r\n", b"ms YSBi S5\r\n", b"POST / HTTP/1.1\r\n",
+    b"\r\n", b"\n", b"\0\r\n",
+]  # fmt: skip
+PIECES = st.one_of(
+    st.sampled_from(SEEDS),
+    st.sampled_from(SEEDS),
+    st.binary(max_size=40),
+    st.sampled_from(
+        [b"\r\n", b" ", b"\0", b"9" * 30, b"x" * 3000, b"noreply", b"b ", b"\xff"]
+    ),
+    st.builds(
+        lambda seed, at, junk, gone: seed[:at] + junk + seed[at + gone :],
+        st.sampled_from(SEEDS),
+        st.integers(0, 40),
+        st.one_of(
+            st.binary(max_size=4), st.sampled_from([b" ", b"\n", b"-", b"0" * 9])
+        ),
+        st.integers(0, 4),
+    ),
+)
+CREDENTIALS = st.sampled_from([{}, {"wants_credentials": True}])
+INPUTS = st.lists(PIECES, max_size=15).map(b"".join)
+
+
+def drive(pieces: list[bytes], choose: Any, **options: Any) -> list[Command]:
+    """Receive pieces and answer; return the commands. Checks what always holds."""
+    connection = Connection(LIMITS, **options)
+    commands: list[Command] = []
+    is_closed = False
+    for piece in pieces:
+        connection.receive(piece)
+        while (command := connection.next_command()) is not None:
+            assert not is_closed
+            commands.append(command)
+            result = choose(RESULTS[type(command)])
+            reply = connection.reply(command, result)
+            assert reply == b"" or reply.endswith(b"\r\n")
+            is_closed = isinstance(command, Simple) and command.closes
+            if isinstance(command, Put):
+                assert len(command.value) <= LIMITS.value_size
+            key = getattr(command, "key", b"k")
+            assert 1 <= len(key) <= 250
+        assert connection.buffered <= GET_LINE_BYTES_MAX
+        assert not is_closed or connection.buffered == 0
+    return commands
+
+
+@settings(deadline=None, max_examples=examples(900))
+@given(INPUTS, st.lists(st.integers(0, 5000), max_size=6), CREDENTIALS)
+def test_any_input_becomes_commands(
+    data: bytes, cuts: list[int], credentials: dict[str, bool]
+) -> None:
+    """It raises nothing, holds little, and does not depend on the pieces."""
+    if data[:1] == b"\x80":
+        data = b"x" + data
+    ends = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    pieces = [data[start:end] for start, end in pairwise(ends)]
+    one = drive([data], lambda results: results[0], **credentials)
+    assert drive(pieces, lambda results: results[-1], **credentials) == one
+    drive(pieces, lambda _: FAILED, **credentials)
+
+
+@settings(deadline=None, max_examples=examples(300))
+@given(INPUTS)
+def test_commands_are_understood_after_any_input(data: bytes) -> None:
+    """A value is skipped at most; else the connection is closed."""
+    if data[:1] == b"\x80":
+        data = b"x" + data
+    # More than any value of the seeds that is read, and lines that are only errors.
+    rest = b"\r\n" + b"?\r\n" * 2000 + b"get last\r\n"
+    commands = drive([data + rest], lambda results: results[0])
+    last = commands[-1]
+    is_closed = isinstance(last, Simple) and last.closes
+    is_found = isinstance(last, Get) and last.key == b"last"
+    is_skipping = any(isinstance(one, Put) and one.is_too_large for one in commands)
+    assert is_closed or is_found or is_skipping or _has_long_value(data)
+
+
+def _has_long_value(data: bytes) -> bool:
+    """Whether a line may have asked for more than what follows."""
+    return any(
+        word.strip(b"\0").isdigit() and int(word.strip(b"\0") or b"0") > 1000
+        for word in data.replace(b"+", b" ").replace(b"S", b" ").split()
+        if len(word) < 4000
+    )
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"",
+        b"get ",
+        b"gets ",
+        b"set ",
+        b"mg ",
+        b"set a 0 0 1000000000000\r\n",
+        b" " * 99,
+    ],
+)
+@pytest.mark.parametrize("junk", [b"x", b"x ", b"\0", b"  ", b"\r"])
+def test_endless_input_is_not_held(start: bytes, junk: bytes) -> None:
+    """Neither lines nor values without an end fill the memory."""
+    pieces = [start, *[junk * (50_000 // len(junk))] * 60]
+    commands = drive(pieces, lambda results: results[0])
+    assert len(commands) <= 1
+
+
+@pytest.mark.slow
+def test_random_input_for_long() -> None:
+    """Random choices of pieces, for as long as the extent says."""
+    source = random.Random(SEED)  # noqa: S311 - Not for secrets.
+    for _ in range(examples(6000)):
+        pieces = []
+        for _ in range(source.randrange(1, 20)):
+            piece = bytearray(source.choice(SEEDS))
+            for _ in range(source.randrange(3)):
+                piece[source.randrange(len(piece))] = source.randrange(256)
+            pieces.append(bytes(piece))
+        if pieces[0][:1] != b"\x80":
+            drive(pieces, source.choice)

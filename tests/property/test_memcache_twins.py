@@ -1,0 +1,62 @@
+"""
+Streams of commands: the replies are those of a real memcached 1.6.
+
+`CRASH_EXTENT=1000` tries 150,000 streams, for an hour or two; see `support.extent`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from support.extent import EXTENT
+from support.memcache_twins import LARGE_STREAMS, STREAMS, Step, Twins
+from support.memcached import MemcachedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.property, pytest.mark.integration]
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+    """
+    Both sides; memcached runs once for the module.
+
+    Its threads that sort items keep them in use for a while: a number in use is replaced,
+    not changed in place, and has other spaces behind it.
+    """
+    with (
+        MemcachedProcess("-o", "no_lru_maintainer,no_lru_crawler") as memcached,
+        Twins(tmp_path_factory.mktemp("twins"), memcached.port) as opened,
+    ):
+        yield opened
+
+
+@settings(
+    deadline=None,
+    max_examples=150 * EXTENT or 3000,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(STREAMS)
+def test_replies_are_those_of_memcached(
+    twins: Twins, stream: tuple[list[Step], list[int]]
+) -> None:
+    """All commands, on few keys, with odd arguments, in any pieces."""
+    twins.run(*stream)
+
+
+@settings(
+    deadline=None,
+    max_examples=10 * EXTENT or 100,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(LARGE_STREAMS)
+def test_values_above_the_limit_are_skipped_as_by_memcached(
+    twins: Twins, stream: tuple[list[Step], list[int]]
+) -> None:
+    """The old value is deleted, and the next command is understood."""
+    twins.run(*stream)

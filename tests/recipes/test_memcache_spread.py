@@ -1,0 +1,307 @@
+"""
+Keys on several instances: twemproxy, nginx and client libraries that choose the same one.
+
+Configuration files and the ring are those of the document.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack, closing, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+from pymemcache.client.base import Client  # noqa: TID251 - Under test.
+from pymemcache.client.hash import HashClient  # noqa: TID251
+from pymemcache.exceptions import MemcacheServerError  # noqa: TID251
+
+from support.memcache_ends import PYLIBMC, SECONDS, MemcacheInstance
+from support.nginx import Nginx
+from support.ports import listens, pick_port
+from support.program import Program
+from support.recipes import Front, snippet
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+KEYS = [f"key{number}" for number in range(100)]
+KEYS += [f"tiles/{number}/a-b.png" for number in range(100)]
+
+
+@pytest.fixture(scope="module")
+def running(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[list[MemcacheInstance]]:
+    """Run three instances."""
+    folder = tmp_path_factory.mktemp("spread")
+    with ExitStack() as stack:
+        servers = [MemcacheInstance(folder / name) for name in "abc"]
+        for server in servers:
+            server.launch()
+            stack.push(server.__exit__)
+        for server in servers:
+            server.wait_answering()
+        yield servers
+
+
+@pytest.fixture
+def instances(running: list[MemcacheInstance]) -> list[MemcacheInstance]:
+    """Return three instances that have none of the keys."""
+    for server in running:
+        if not server.is_running:
+            server.restart()
+    forget(running)
+    return running
+
+
+def placed(text: str, instances: list[MemcacheInstance]) -> str:
+    """Return a text of the document with the addresses of these instances."""
+    for number, server in enumerate(instances):
+        text = text.replace(f"127.0.0.1:{1234 + number}", f"127.0.0.1:{server.port}")
+        text = text.replace(f"127.0.0.1:{11211 + number}", server.memcache_address)
+    return text
+
+
+def holders(instances: list[MemcacheInstance]) -> list[int]:
+    """Return which instance has each key; fail if it is not one."""
+    found = []
+    for server in instances:
+        with closing(connect(server.memcache_port)) as client:
+            found.append(client.get_many(KEYS))
+    which = [[number for number in range(3) if key in found[number]] for key in KEYS]
+    assert all(len(one) == 1 for one in which)
+    return [one[0] for one in which]
+
+
+def connect(port: int) -> Client:
+    """Return a client that waits for all answers."""
+    return Client(("127.0.0.1", port), timeout=SECONDS, default_noreply=False)
+
+
+def forget(instances: list[MemcacheInstance]) -> None:
+    """Delete all keys from all instances."""
+    for server in instances:
+        with closing(connect(server.memcache_port)) as client:
+            client.delete_many(KEYS)
+
+
+class Twemproxy(Program):
+    """One nutcracker, with the configuration of the document."""
+
+    is_asked_to_end = False
+
+    def __init__(
+        self,
+        folder: Path,
+        instances: list[MemcacheInstance],
+        number: int = 0,
+        **changes: str,
+    ) -> None:
+        """Write the configuration of this number, with some values changed."""
+        super().__init__()
+        self._folder = folder / "twemproxy"
+        self._folder.mkdir()
+        self.port = pick_port()
+        self._stats = next(p for p in iter(pick_port, 0) if p != self.port)
+        text = placed(snippet("twemproxy", "yaml", number), instances)
+        text = text.replace("127.0.0.1:22121", f"127.0.0.1:{self.port}")
+        for name, value in changes.items():
+            lines = [
+                f"  {name}: {value}" if line.startswith(f"  {name}: ") else line
+                for line in text.splitlines()
+            ]
+            text = "\n".join(lines) + "\n"
+        (self._folder / "nutcracker.yml").write_text(text)
+
+    def command(self) -> Sequence[str | Path]:
+        """Return the command that starts it in the foreground."""
+        program = shutil.which("nutcracker", path="/usr/sbin:/usr/bin:/usr/local/sbin")
+        if program is None:
+            pytest.skip("nutcracker is not installed")
+        return [
+            *(program, "-c", self._folder / "nutcracker.yml", "-a", "127.0.0.1"),
+            *("-s", str(self._stats), "-p", self._folder / "pid"),
+            *("-o", self._folder / "log"),
+        ]
+
+    def answers(self) -> bool:
+        """Whether it reaches the instances."""
+        if not listens(self.port):
+            return False
+        with closing(connect(self.port)) as client, suppress(MemcacheServerError):
+            client.get("any")
+            return True
+        return False
+
+
+def has_all(client: Client, values: dict[str, bytes]) -> bool:
+    """Return whether all values are there, without an error."""
+    with suppress(MemcacheServerError):
+        return bool(client.get_many(KEYS) == values)
+    return False
+
+
+def put_all(url: str) -> None:
+    """PUT each key as its value."""
+    with requests.Session() as session:
+        for key in KEYS:
+            assert session.put(f"{url}/{key}", data=key, timeout=SECONDS).ok
+
+
+def test_twemproxy_spreads_keys_and_waits_for_an_instance(
+    tmp_path: Path, instances: list[MemcacheInstance]
+) -> None:
+    """Keys of one that is down are errors, and have their values when it is back."""
+    with (
+        Twemproxy(tmp_path, instances) as proxy,
+        closing(connect(proxy.port)) as client,
+    ):
+        values = {key: key.encode() * 3 for key in KEYS}
+        assert client.set_many(values) == []
+        assert client.get_many(KEYS) == values
+        which = holders(instances)
+        assert min(which.count(number) for number in range(3)) >= 40
+        large = bytes(range(256)) * 4095
+        client.set("large", large)
+        assert client.get("large") == large
+        _, unique = client.gets("large")
+        assert client.cas("large", b"1", unique) is True
+        assert client.cas("large", b"2", unique) is False
+        assert client.incr("large", 1) == 2
+        assert client.touch("large", 100)
+        assert client.delete("large")
+        assert client.get("large") is None
+        assert not client.add(KEYS[0], b"x")
+
+        instances[0].kill()
+        for key, number in zip(KEYS, which, strict=True):
+            if number:
+                assert client.get(key) == values[key]
+            else:
+                with pytest.raises(MemcacheServerError):
+                    client.get(key)
+        with pytest.raises(MemcacheServerError):
+            client.get_many(KEYS)
+        instances[0].restart()
+        wait_until(lambda: has_all(client, values), "the instance to be used again")
+
+
+def test_libmemcached_chooses_the_same_instance_as_twemproxy(
+    tmp_path: Path, instances: list[MemcacheInstance]
+) -> None:
+    """With weighted ketama; so what it stores directly is found through twemproxy."""
+    if PYLIBMC is None:
+        pytest.skip("pylibmc is not installed")
+    direct = PYLIBMC.Client(
+        [server.memcache_address for server in instances],
+        behaviors={"ketama_weighted": True},
+    )
+    for key in KEYS:
+        direct.set(key, key.encode())
+    with (
+        Twemproxy(tmp_path, instances) as proxy,
+        closing(connect(proxy.port)) as client,
+    ):
+        assert client.get_many(KEYS) == {key: key.encode() for key in KEYS}
+        forget(instances)
+        client.set_many(dict.fromkeys(KEYS, b"x"))
+        assert direct.get_multi(KEYS) == dict.fromkeys(KEYS, b"x")
+
+
+def test_crc32_with_ketama_uses_one_instance_only(
+    tmp_path: Path, instances: list[MemcacheInstance]
+) -> None:
+    """So the document warns of it; names make the ring the same in each run."""
+    with Twemproxy(tmp_path, instances, 1, distribution="ketama") as proxy:
+        with closing(connect(proxy.port)) as client:
+            client.set_many(dict.fromkeys(KEYS, b"x"))
+        assert len(set(holders(instances))) == 1
+
+
+def test_nginx_and_twemproxy_agree_if_both_count_modulo(
+    tmp_path: Path, instances: list[MemcacheInstance]
+) -> None:
+    """In the order of nginx's list, which need not be that of the addresses."""
+    instances = sorted(instances, key=lambda server: -server.memcache_port)
+    text = placed(snippet("twemproxy", "nginx"), instances)
+    with (
+        Front(tmp_path / "nginx", text) as front,
+        Twemproxy(tmp_path, instances, 1) as proxy,
+        closing(connect(proxy.port)) as client,
+    ):
+        put_all(f"http://{front.host}")
+        assert client.get_many(KEYS) == {key: key.encode() for key in KEYS}
+        which = holders(instances)
+        assert min(which.count(number) for number in range(3)) >= 40
+        client.set_many(dict.fromkeys(KEYS, b"over twemproxy"))
+        for key in KEYS[::20]:
+            answer = requests.get(f"http://{front.host}/{key}", timeout=SECONDS)
+            assert answer.content == b"over twemproxy"
+
+
+def test_pymemcache_follows_the_ring_of_nginx(
+    tmp_path: Path, instances: list[MemcacheInstance]
+) -> None:
+    """Also while an instance is down, whose keys are misses until it is back."""
+    code: dict[str, Any] = {}
+    text = placed(snippet("pymemcache", "python"), instances)
+    exec(compile(text, "RECIPES.md", "exec"), code)  # noqa: S102 - Ours.
+    cache = code["cache"]
+    names = [f"127.0.0.1:{server.port}" for server in instances]
+    with ExitStack() as stack:
+        stack.callback(cache.close)
+        nginx = stack.enter_context(Nginx(tmp_path / "nginx", names))
+        put_all(nginx.url)
+        assert cache.get_many(KEYS) == {key: key.encode() for key in KEYS}
+        which = holders(instances)
+        assert min(which.count(number) for number in range(3)) >= 40
+        assert cache.set_many(dict.fromkeys(KEYS, b"over memcached")) == []
+        for key in KEYS[::20]:
+            answer = requests.get(f"{nginx.url}/{key}", timeout=SECONDS)
+            assert answer.content == b"over memcached"
+
+        instances[0].kill()
+        for _ in range(3):
+            left = [key for key, number in zip(KEYS, which, strict=True) if number]
+            assert cache.get_many(KEYS) == dict.fromkeys(left, b"over memcached")
+            missing = KEYS[which.index(0)]
+            assert cache.get(missing) is None
+            assert cache.set(missing, b"not stored") is False
+        instances[0].restart()
+        everything = dict.fromkeys(KEYS, b"over memcached")
+        wait_until(
+            lambda: cache.get_many(KEYS) == everything, "the instance to be used again"
+        )
+
+
+def test_a_hash_client_without_the_ring_goes_on_while_an_instance_is_down(
+    instances: list[MemcacheInstance],
+) -> None:
+    """It has misses for the keys of that instance, and finds them again."""
+    cache = HashClient(
+        [("127.0.0.1", server.memcache_port) for server in instances],
+        timeout=SECONDS,
+        connect_timeout=SECONDS,
+        ignore_exc=True,
+        retry_attempts=1000,
+        retry_timeout=0,
+        default_noreply=False,
+    )
+    values = {key: key.encode() for key in KEYS}
+    with closing(cache):
+        assert cache.set_many(values) == []
+        assert cache.get_many(KEYS) == values
+        which = holders(instances)
+        left = {key: values[key] for key, at in zip(KEYS, which, strict=True) if at}
+        assert 40 <= len(left) <= 160
+        instances[0].kill()
+        assert cache.get_many(KEYS) == left
+        assert {key for key in KEYS if cache.get(key) is not None} == set(left)
+        assert not cache.set(KEYS[which.index(0)], b"not stored")
+        instances[0].restart()
+        assert cache.get_many(KEYS) == values

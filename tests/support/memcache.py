@@ -1,0 +1,143 @@
+"""A server that speaks the memcached protocol, and a client for raw bytes."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self
+
+from support.ports import pick_port
+from support.process import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SECONDS: Final = 20.0  # For each operation of a client.
+
+
+class RawClient:
+    """One connection; what is received and was not asked for is kept."""
+
+    def __init__(self, address: tuple[str, int] | str) -> None:
+        """Connect to a host and port, or to the path of a unix socket."""
+        if isinstance(address, str):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(SECONDS)
+            try:
+                self.socket.connect(address)
+            except OSError:
+                self.socket.close()
+                raise
+        else:
+            self.socket = socket.create_connection(address, SECONDS)
+        self._received = b""
+
+    def send(self, data: bytes) -> None:
+        """Send bytes."""
+        self.socket.sendall(data)
+
+    def line(self) -> bytes:
+        """Return the next line without its end; fail if the connection is closed."""
+        while b"\r\n" not in self._received:
+            data = self.socket.recv(1 << 16)
+            assert data, f"closed after {self._received!r}"
+            self._received += data
+        line, _, self._received = self._received.partition(b"\r\n")
+        return line
+
+    def ask(self, data: bytes) -> bytes:
+        """Send a command and return the first line of its reply."""
+        self.send(data)
+        return self.line()
+
+    def get(self, key: str) -> bytes | None:
+        """Return a value."""
+        head = self.ask(b"get %s\r\n" % key.encode())
+        if head == b"END":
+            return None
+        size = int(head.split()[3])
+        while len(self._received) < size + len(b"\r\nEND\r\n"):
+            data = self.socket.recv(1 << 16)
+            assert data, "closed within a value"
+            self._received += data
+        value = self._received[:size]
+        assert self._received[size:] == b"\r\nEND\r\n"
+        self._received = b""
+        return value
+
+    def set(self, key: str, value: bytes) -> bytes:
+        """Store a value; return the reply."""
+        return self.ask(b"set %s 0 0 %d\r\n%s\r\n" % (key.encode(), len(value), value))
+
+    def stats(self, argument: str = "") -> dict[str, str]:
+        """Return statistics."""
+        self.send(f"stats {argument}".strip().encode() + b"\r\n")
+        found = {}
+        while (line := self.line().decode()) != "END":
+            _, name, value = line.split(" ", 2)
+            found[name] = value
+        return found
+
+    def rest(self) -> bytes:
+        """Return all that is received until the connection is closed."""
+        with suppress(ConnectionError):
+            while data := self.socket.recv(1 << 16):
+                self._received += data
+        return self._received
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+        self.close()
+
+
+class MemcacheServer(ServerProcess):
+    """`python src/` with `memcache_listen`, by default on a free port of 127.0.0.1."""
+
+    def __init__(
+        self,
+        mount_point: Path | str,
+        *,
+        settings: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] | None = None,
+        has_http: bool = True,
+    ) -> None:
+        """Start nothing yet; without HTTP, `port` is 0."""
+        given = dict(settings or {})
+        given.setdefault("memcache_listen", f"127.0.0.1:{pick_port()}")
+        environment = dict(environment or {})
+        if not has_http:
+            environment["VOLCACHE_PORT"] = "0"
+        super().__init__(mount_point, settings=given, environment=environment)
+        self._has_http = has_http
+
+    @property
+    def memcache(self) -> tuple[str, int] | str:
+        """Where the protocol is spoken."""
+        address = str(self.settings["memcache_listen"])
+        if address.startswith("/"):
+            return address
+        host, _, port = address.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def client(self) -> RawClient:
+        """Connect."""
+        return RawClient(self.memcache)
+
+    def answers(self) -> bool:
+        """Whether it answers in all protocols that it speaks."""
+        if self._has_http and not super().answers():
+            return False
+        try:
+            with self.client() as client:
+                return client.ask(b"version\r\n").startswith(b"VERSION ")
+        except (OSError, AssertionError):
+            return False

@@ -1,0 +1,142 @@
+"""`volcache config check`: everything that is wrong, warnings, and what is in effect."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from volcache.cli import main as cli
+from volcache.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a settings file whose mount point exists, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    return tmp_path / "volcache.toml"
+
+
+def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Return exit code, output and errors."""
+    code = cli.main(["config", "check", *arguments])
+    return code, *capsys.readouterr()
+
+
+def test_right_settings_are_ok(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also without a file."""
+    path.write_text("port = 8000\n")
+    assert check(capsys, path.name) == (0, "ok\n", "")
+    assert check(capsys) == (0, "ok\n", "")
+
+
+def test_all_wrong_settings_are_listed_with_their_lines(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the file, the environment and the options; tokens are not shown."""
+    path.write_text(
+        'port = 70000\n# port = 1\nlog_file = """\nprot = 1\n"""\nprot = 2\n'
+        'read_tokn = "geheim"\n[table]\nx = 1\n'
+    )
+    monkeypatch.setenv("VOLCACHE_VOLUME_NUM", "1")
+    code, out, errors = check(
+        capsys, path.name, "--set", "sync_mode=some", "--set", "geheim", "--set", "port"
+    )
+    assert (code, out) == (2, "")
+    beginnings = [
+        "volcache.toml:1: port = 70000 is not allowed; allowed is an integer from 0 to",
+        "volcache.toml:3: log_file = ",
+        "volcache.toml:6: unknown setting prot = 2; the closest known is port",
+        "volcache.toml:7: unknown setting read_tokn = (not shown); the closest known is",
+        "volcache.toml:8: unknown setting table = {'x': 1}; settings are not in a",
+        'environment variable VOLCACHE_VOLUME_NUM: volume_num = "1" is not allowed',
+        'option --set: sync_mode = "some" is not allowed; allowed is one of "none"',
+        "option --set: not of the form NAME=VALUE",
+        "option --set: port has no value; write port=VALUE",
+    ]
+    lines = errors.splitlines()
+    assert len(lines) == len(beginnings)
+    for line, beginning in zip(lines, beginnings, strict=True):
+        assert line.startswith(f"volcache: {beginning}")
+    assert "geheim" not in errors
+
+
+def test_syntax_error_has_its_line(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rest of the file cannot be checked; the environment is."""
+    path.write_text("port = 1\nip = = 1\n")
+    code, _, errors = check(capsys, path.name, "--set", "port=x")
+    assert code == 2
+    first, second = errors.splitlines()
+    assert first.startswith("volcache: volcache.toml:2: not valid TOML: ")
+    assert second.startswith('volcache: option --set: port = "x" is not allowed')
+
+
+def test_show_lists_all_settings_with_their_sources(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As TOML, but tokens."""
+    path.write_text('port = "%i"\nmount_point = "data"\nwrite_token = "geheim"\n')
+    monkeypatch.setenv("VOLCACHE_LOG_LEVEL", "debug")
+    arguments = ("--show", "--instance", "8001", "--set", "idle_timeout=5")
+    code, out, errors = check(capsys, path.name, *arguments)
+    assert (code, errors) == (0, "")
+    lines = [line.split("  # ") for line in out.splitlines()]
+    shown = {left.strip(): right for left, right in lines}
+    assert len(shown) == len(SETTINGS)
+    assert shown["port = 8001"] == "volcache.toml"
+    assert shown['log_level = "debug"'] == "environment variable VOLCACHE_LOG_LEVEL"
+    assert shown["idle_timeout = 5.0"] == "option --set"
+    assert shown["volume_num = 64"] == "default"
+    assert shown['write_token = "(set, not shown)"'] == "volcache.toml"
+    assert "geheim" not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (
+            'ip = "0.0.0.0"',
+            "without tokens: everyone who can reach the port can read and",
+        ),
+        ('ip = "::"\nread_token = "x"', "without write_token: everyone who can reach"),
+        ('read_token = "x"', "read_token without write_token: everyone who can reach"),
+        ("volume_num = 8", "volume_num = 8 is low: "),
+        ("default_ttl = 9\nmax_ttl = 8", "default_ttl = 9 has no effect: max_ttl = 8"),
+        ('memc_servers = ["m:1"]', "memc_servers has no effect: memc_on is false"),
+        (
+            'memc_on = true\nmemc_max_value_size = "2MiB"',
+            "memc_max_value_size = 2.0 MiB needs a memcached whose option -I",
+        ),
+        ('mount_point = "none"', '"none" does not exist; the start creates it: is the'),
+        ('mount_point = "volcache.toml"', '"volcache.toml" is not a directory'),
+    ],
+)
+def test_warnings_do_not_change_the_exit_code(
+    path: Path, capsys: pytest.CaptureFixture[str], text: str, warning: str
+) -> None:
+    """They are about settings that are allowed."""
+    path.write_text(text)
+    code, out, errors = check(capsys, path.name)
+    assert (code, out) == (0, "ok\n")
+    assert warning in errors
+    assert errors.startswith("volcache: warning: ")
+    assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_mount_point_that_cannot_be_written_is_a_warning(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the user of the check, who may be another than the server's."""
+    (path.parent / "data").chmod(0o500)
+    path.write_text("")
+    code, _, errors = check(capsys, path.name)
+    assert code == 0
+    assert 'mount_point = "data" is not writable by the user ' in errors

@@ -1,0 +1,269 @@
+"""`volcache tail`: filters, last lines, and files that are rotated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.process import SOURCE
+from support.unheard import VOLCACHE
+from volcache.cli import main as cli
+from volcache.cli.tail import Filter, Request, parse_line, tail
+from volcache.http.access_log import AccessLog
+from volcache.memcache.command_log import CommandLog
+from volcache.memcache.commands import FlushAll, Get, Result, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def line(
+    path: str,
+    method: str = "GET",
+    status: int = 200,
+    ms: float = 1,
+    *,
+    as_json: bool = False,
+) -> str:
+    """Return a line as an instance writes it."""
+    ticks = iter([0, int(ms * 1e6)])
+    lines: list[str] = []
+
+    def app(_: object, start: Callable[..., object]) -> list[bytes]:
+        start(f"{status} X", [])
+        return []
+
+    log = AccessLog(
+        app,
+        lines.append,
+        as_json=as_json,
+        clock=lambda: 1_795_251_600_123_456_789,
+        timer=lambda: next(ticks),
+    )
+    environ = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": path,
+        "QUERY_STRING": "q=/x",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": "127.0.0.1",
+        "HTTP_USER_AGENT": 'a" 404 "GET /forged HTTP/1.1" seconds=9',
+    }
+    log(environ, lambda *_: lambda _: None)
+    return lines[0]
+
+
+@given(st.text(st.characters(max_codepoint=0xFF), max_size=50), st.booleans())
+def test_line_of_either_format_is_read(path: str, as_json: bool) -> None:  # noqa: FBT001
+    """The key has the bytes of the path, whatever they are."""
+    text = line(f"/{path}", "PUT", 404, 12.5, as_json=as_json).removesuffix("\n")
+    assert parse_line(text.encode()) == Request(
+        "PUT", path.encode("latin-1"), "404", 0.0125
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"{}", b"[]", b'{"uri": 1}', b"2026-11-21T09:00:00Z INFO x", b"\xff"],
+)
+def test_other_lines_are_none(text: bytes) -> None:
+    """They match no filter, and are shown without one."""
+    assert parse_line(text) is None
+    assert Filter().allows(text)
+    assert not Filter(slower=0.001).allows(text)
+
+
+REQUESTS = [
+    line("/tiles/1"),
+    line("/tiles/2", "PUT", 507),
+    line("/tiles/\xff", status=404, as_json=True),
+    line("/x", "DELETE", 404),
+    line("/x", status=500, ms=200, as_json=True),
+    "not of an access log\n",
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ([], [0, 1, 2, 3, 4, 5]),
+        (["--prefix", "tiles/"], [0, 1, 2]),
+        (["--prefix", "tiles/\udcff"], [2]),
+        (["--status", "5xx"], [1, 4]),
+        (["--status", "404,5xx"], [1, 2, 3, 4]),
+        (["--method", "put,delete"], [1, 3]),
+        (["--slower", "0.2"], [4]),
+        (["--status", "404", "--method", "GET"], [2]),
+        (["-n", "2"], [4, 5]),
+        (["-n2", "--status", "404,5xx"], [3, 4]),
+        (["-n", "0"], []),
+        (["-n", "all"], [0, 1, 2, 3, 4, 5]),
+        (["--prefix", "none"], []),
+    ],
+)
+def test_lines_that_match_are_printed_as_they_are(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    numbers: list[int],
+) -> None:
+    """All filters must match; -n counts the lines that do."""
+    file = tmp_path / "access.log"
+    file.write_text("".join(REQUESTS))
+    assert cli.main(["tail", "--once", str(file), *options]) == 0
+    assert capsys.readouterr() == ("".join(REQUESTS[n] for n in numbers), "")
+
+
+def test_commands_of_memcached_clients_are_found_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their case does not matter; GET is that of both protocols."""
+    lines: list[str] = []
+    log = CommandLog(0, lambda _: (0, 0), add=lines.append)
+    for command in (Get("get", b"a"), Get("gets", b"a"), FlushAll("flush_all")):
+        log.done("127.0.0.1", command, Result(Status.OK), 0, 1000, 0)
+    file = tmp_path / "access.log"
+    file.write_text("".join([*lines, line("/a")]))
+    assert cli.main(["tail", "--once", str(file), "--method", "gets,flush_all"]) == 0
+    assert capsys.readouterr().out == "".join(lines[1:])
+    assert cli.main(["tail", "--once", str(file), "--method", "GET"]) == 0
+    assert capsys.readouterr().out == lines[0] + line("/a")
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 4000, 100_000])
+def test_last_lines_are_found_from_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    """Over many blocks; what has no line end yet is not a line."""
+    file = tmp_path / "access.log"
+    lines = [f"{n} {'x' * (n % 300)}" for n in range(5000)]
+    file.write_text("\n".join([*lines, "unfinished"]))
+    assert tail([str(file)], Filter(), count=count, follows=False)
+    found = capsys.readouterr().out.splitlines()
+    assert found == (lines[-count:] if count else [])
+
+
+def follow(
+    path: Path, capsys: pytest.CaptureFixture[str], steps: list[Callable[[], object]]
+) -> list[str]:
+    """Follow a file over some steps; return what is printed after each."""
+    printed: list[str] = []
+    left = iter(steps)
+
+    def pause() -> None:
+        printed.append(capsys.readouterr().out)
+        step = next(left, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    with pytest.raises(KeyboardInterrupt):
+        tail([str(path)], Filter(), count=1, follows=True, pause=pause)
+    return printed
+
+
+def append(path: Path, text: str) -> Callable[[], object]:
+    """Return a step that appends text."""
+
+    def step() -> None:
+        with path.open("a") as file:
+            file.write(text)
+
+    return step
+
+
+def test_rotated_file_loses_no_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also lines written to the old file after it was moved, and after the new one is."""
+    path, moved = tmp_path / "log", tmp_path / "log.1"
+    path.write_text("0\n1\n2")
+    assert follow(
+        path,
+        capsys,
+        [
+            append(path, "\n3\n"),
+            lambda: path.rename(moved),
+            append(moved, "4\n"),
+            append(path, "5\n"),
+            append(moved, "6\n"),
+            append(path, "7\n"),
+        ],
+    ) == ["1\n", "2\n3\n", "", "4\n", "5\n", "6\n", "7\n"]
+
+
+def test_truncated_and_missing_files_are_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From their beginning."""
+    path = tmp_path / "log"
+    assert follow(
+        path,
+        capsys,
+        [
+            lambda: path.write_text("1\n22\n"),
+            lambda: path.write_text("3\n"),
+            append(path, "4"),
+            append(path, "5\n"),
+        ],
+    ) == ["", "1\n22\n", "3\n", "", "45\n"]
+
+
+def test_files_are_told_apart_and_control_characters_are_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As by tail; what an instance did not write must not reach the terminal."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"1 \x1b[2J\xff\n")
+    names = [str(tmp_path / name) for name in ("a", "missing", "b")]
+    assert cli.main(["tail", "--once", *names]) == 1
+    out, err = capsys.readouterr()
+    assert out == (
+        f"==> {names[0]} <==\n1 \\x1b[2J\\xff\n\n==> {names[2]} <==\n1 \\x1b[2J\\xff\n"
+    )
+    assert err == f"volcache: {names[1]}: cannot be read: No such file or directory\n"
+
+
+def test_what_is_no_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe would not be read to its end."""
+    os.mkfifo(tmp_path / "pipe")
+    for name in (str(tmp_path), str(tmp_path / "pipe")):
+        assert cli.main(["tail", name]) == 1
+        assert "not a regular file; allowed are" in capsys.readouterr().err
+    for options in (
+        ["--status", "4"],
+        ["--status", "x"],
+        ["-n", "-1"],
+        ["--method", ","],
+    ):
+        assert cli.main(["tail", "f", *options]) == 2
+
+
+def test_standard_input_is_filtered_and_a_closed_pipe_ends_it(tmp_path: Path) -> None:
+    """For `journalctl | volcache tail - --status 5xx | head`."""
+    command = [sys.executable, "-c", VOLCACHE, "tail", "-", "--status", "5xx"]
+    data = "".join(REQUESTS).encode() * 3000
+    found = b""
+    for end, expected in (("", 6000), (" | head -n 3", 3)):
+        done = subprocess.run(
+            ["bash", "-c", f'set -o pipefail; "$@"{end}', "bash", *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            input=data,
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        found = done.stdout
+        assert found.count(b"\n") == expected
+    assert json.loads(found.splitlines()[1])["status"] == 500

@@ -1,0 +1,181 @@
+"""What matters most about an instance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.stats_server import empty_stats, hot_tier, memcache
+from volcache.errors import InstanceError
+from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING, judge
+
+NOW = 1_800_000_000.0
+
+
+def stats_of(**store: Any) -> dict[str, Any]:
+    """Return the numbers of an instance, an hour after its start."""
+    stats = empty_stats()
+    stats |= {"now": NOW, "started": NOW - 3600, "uptime_seconds": 3600.0}
+    stats["store"] |= store
+    return stats
+
+
+def answered(**statuses: int) -> dict[str, Any]:
+    """Return the numbers of an instance that has answered, by status."""
+    stats = stats_of()
+    stats["requests"]["by"] = [
+        {"method": "GET", "status": int(status[1:]), "count": count}
+        for status, count in statuses.items()
+    ]
+    return stats
+
+
+def test_an_instance_without_problems_is_ok() -> None:
+    """It has nothing to say."""
+    assert judge(stats_of()) == (HEALTHY, "ok", "")
+
+
+@pytest.mark.parametrize("stats", [{}, {"store": None, "requests": []}, {"store": []}])
+def test_what_an_older_version_does_not_tell_is_not_judged(
+    stats: dict[str, Any],
+) -> None:
+    """Nor is nonsense."""
+    assert judge(stats) == (HEALTHY, "ok", "")
+
+
+def test_an_instance_that_does_not_answer_is_down() -> None:
+    """The reason is the problem."""
+    found = judge(InstanceError("http://h:1", "no\x1b answer"))
+    assert found == (DOWN, "down", "no? answer")
+
+
+def test_an_instance_that_is_not_ready_is_worse_than_one_with_errors() -> None:
+    """It is said first."""
+    stats = stats_of(read_errors=3, last_errors={"read": NOW})
+    stats["ready"] = False
+    found = judge(stats)
+    assert found[:2] == (DEGRADED, "not ready")
+    assert found.problem == "it is stopping, or its disk cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("age", "severity"),
+    [(5, DEGRADED), (299, DEGRADED), (301, WARNING), (86_000, WARNING), (90_000, 0)],
+)
+def test_an_error_matters_less_with_time(age: float, severity: int) -> None:
+    """As on the page of an instance."""
+    found = judge(stats_of(write_errors=2, last_errors={"write": NOW - age}))
+    assert found.severity == severity
+    assert not severity or found.problem.startswith("2 write errors, the last ")
+
+
+def test_the_text_of_an_error_is_shown() -> None:
+    """If the instance tells it, without control characters."""
+    found = judge(
+        stats_of(
+            write_errors=1,
+            last_errors={"write": NOW - 4},
+            last_error_texts={"write": "no\tspace\x1b"},
+        )
+    )
+    assert found.problem == "1 write error, the last 4 s ago: no space?"
+
+
+def test_without_the_time_of_an_error_its_count_is_compared() -> None:
+    """One that has grown since the poll before is recent."""
+    before, now = stats_of(read_errors=1), stats_of(read_errors=3)
+    assert judge(now, before)[:2] == (DEGRADED, "degraded")
+    assert judge(now, before).problem == "2 read errors just now"
+    assert judge(now)[:2] == (WARNING, "warning")
+    assert judge(now).problem == "3 read errors since its start 1 h 0 min ago"
+    before["started"] -= 1
+    assert judge(now, before).severity == WARNING
+
+
+@pytest.mark.parametrize(
+    ("store", "problem"),
+    [
+        ({"damaged_records": 1}, "1 damaged record since"),
+        ({"recovery": {"meta_lost": True}}, "META.txt was lost"),
+        ({"recovery": {"damaged": 2}}, "2 damaged places at its start"),
+    ],
+)
+def test_damage_is_a_warning(store: dict[str, Any], problem: str) -> None:
+    """Values were lost, and others are served."""
+    found = judge(stats_of(**store))
+    assert found[:2] == (WARNING, "warning")
+    assert found.problem.startswith(problem)
+
+
+@pytest.mark.parametrize("state", ["full", "read-only"])
+def test_a_disk_that_refuses_to_write_is_degraded(state: str) -> None:
+    """Before the errors that are the consequence."""
+    stats = stats_of(write_errors=1, last_errors={"write": NOW})
+    stats["store"]["disk"] = {"state": state, "limited": True, "volumes": 0}
+    found = judge(stats)
+    assert found[:2] == (DEGRADED, "degraded")
+    assert found.problem == f"the disk refuses to write: it is {state}"
+
+
+def test_a_disk_that_is_too_small_is_a_warning() -> None:
+    """With both numbers."""
+    disk = {"state": None, "limited": True, "volumes": 3}
+    found = judge(stats_of(volume_num=64, disk=disk))
+    assert found == (WARNING, "warning", "the disk has space for 3 of 64 volumes")
+    assert judge(stats_of(disk={**disk, "limited": False})).severity == HEALTHY
+
+
+def test_a_memcached_that_is_down_is_a_warning() -> None:
+    """It is named."""
+    stats = stats_of()
+    stats["hot"] = hot_tier(is_up=False)
+    assert judge(stats).problem == "memcached is down: 127.0.0.1:11211"
+    stats["hot"]["servers"].append({"address": "b:1", "up": True})
+    assert judge(stats).problem == "1 of 2 memcached servers is down: 127.0.0.1:11211"
+    stats["hot"] = hot_tier(is_up=True)
+    assert judge(stats).severity == HEALTHY
+
+
+def test_many_answers_5xx_are_a_warning() -> None:
+    """More than one in a hundred; since the poll before, if there was one."""
+    assert judge(answered(s200=990, s503=10)).severity == HEALTHY
+    found = judge(answered(s200=900, s404=50, s503=40, s507=10))
+    assert found[:2] == (WARNING, "warning")
+    assert found.problem == "5.0% of requests since its start are answered 503, 507"
+    then, now = answered(s200=900, s503=100), answered(s200=990, s503=110)
+    assert judge(now, then).problem == "10.0% of requests are answered 503"
+    assert judge(now, now).severity == HEALTHY
+
+
+def test_many_failed_commands_are_a_warning() -> None:
+    """More than one in a hundred; since the poll before, if there was one."""
+
+    def executed(hits: int, failed: int) -> dict[str, Any]:
+        stats = stats_of()
+        stats["memcache"] = memcache(hits=hits)
+        row = {"command": "set", "result": "failed", "count": failed}
+        stats["memcache"]["by"].append(row)
+        return stats
+
+    assert judge(executed(990, 10)).severity == HEALTHY
+    found = judge(executed(900, 100))
+    assert found[:2] == (WARNING, "warning")
+    assert found.problem == "10.0% of memcached commands since its start failed"
+    then, now = executed(900, 100), executed(995, 105)
+    assert judge(now, then).problem == "5.0% of memcached commands failed"
+    assert judge(now, now).severity == HEALTHY
+
+
+def test_few_descriptors_left_are_a_warning() -> None:
+    """More than 80 % of the limit are in use."""
+    stats = stats_of()
+    stats["process"] |= {"open_fds": 900, "max_fds": 1024}
+    assert judge(stats).problem == "900 of 1,024 file descriptors are in use"
+
+
+def test_numbers_that_are_not_finite_are_not_judged() -> None:
+    """JSON of Python has them."""
+    big = 10**400
+    stats = stats_of(read_errors=float("inf"), write_errors=big, sync_errors=True)
+    assert judge(stats).severity == HEALTHY

@@ -1,0 +1,191 @@
+"""The inventory: what it stands for, and what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from volcache.errors import ConfigError
+from volcache.fleet.inventory import Instance, Inventory, load_inventory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE = '[machines]\nm = "10.0.0.1"\n'
+
+
+def load(tmp_path: Path, content: str | bytes) -> Inventory:
+    """Return the inventory of a file."""
+    path = tmp_path / "inventory.toml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return load_inventory(path)
+
+
+def only(tmp_path: Path, text: str) -> Instance:
+    """Return the one instance of an inventory."""
+    (found,) = load(tmp_path, text).instances
+    return found
+
+
+def test_a_machine_is_one_line(tmp_path: Path) -> None:
+    """An address; everything else has a default."""
+    found = only(tmp_path, ONE)
+    assert (found.name, found.address, found.disk) == ("m:1234", "10.0.0.1:1234", "1")
+    assert (found.mount_point, found.weight) == ("/srv/volcache/1234", 10)
+    assert (found.machine.listen, found.settings) == ("10.0.0.1", {})
+
+
+def test_four_hundred_instances_are_one_line_for_each_machine(tmp_path: Path) -> None:
+    """Each has an address and a port of its own."""
+    lines = [f'cache-{n} = "10.0.0.{n}"' for n in range(1, 35)]
+    text = "[defaults]\ndisks = 12\n[machines]\n" + "\n".join(lines)
+    found = load(tmp_path, text)
+    assert len(found.machines) == 34
+    assert len({instance.address for instance in found.instances}) == 408
+    last = found.of(found.machines[-1])
+    assert [instance.port for instance in last] == list(range(1234, 1246))
+
+
+def test_a_machine_and_a_disk_replace_the_defaults(tmp_path: Path) -> None:
+    """Settings are merged."""
+    found = load(
+        tmp_path,
+        """
+        [defaults]
+        port = 2000
+        weight = 5
+        settings = { volume_num = 100, sync_mode = "none" }
+        [machines]
+        a = { address = "10.0.0.1", weight = 7, settings = { volume_num = 200 } }
+        [machines.b]
+        address = "10.0.0.2"
+        disks = [
+            "x",
+            { name = "y", weight = 9, port = 3000, mount_point = "/mnt/{machine}/{disk}" },
+        ]
+        [machines.c]
+        address = "10.0.0.3"
+        settings.memc_on = true
+        settings.volume_size = "1GiB"
+        settings.admin_hosts = ["b", "c"]
+        """,
+    ).instances
+    assert [(i.name, i.weight, i.mount_point) for i in found] == [
+        ("a:2000", 7, "/srv/volcache/2000"),
+        ("b:2000", 5, "/srv/volcache/2000"),
+        ("b:3000", 9, "/mnt/b/y"),
+        ("c:2000", 5, "/srv/volcache/2000"),
+    ]
+    assert [i.settings for i in found] == [
+        {"volume_num": "200", "sync_mode": "none"},
+        {"volume_num": "100", "sync_mode": "none"},
+        {"volume_num": "100", "sync_mode": "none"},
+        {
+            "volume_num": "100",
+            "sync_mode": "none",
+            "memc_on": "true",
+            "volume_size": "1GiB",
+            "admin_hosts": "b,c",
+        },
+    ]
+
+
+def test_several_processes_share_a_disk(tmp_path: Path) -> None:
+    """With folders of their own."""
+    text = '[machines]\nm = {disks = ["/srv/a", "/srv/b/"], processes = 2, port = 5}\n'
+    found = load(tmp_path, text + '[defaults]\nlisten = "0.0.0.0"\n').instances
+    assert [(i.disk, i.mount_point) for i in found] == [
+        ("/srv/a", "/srv/a/5"),
+        ("/srv/a", "/srv/a/6"),
+        ("/srv/b", "/srv/b/7"),
+        ("/srv/b", "/srv/b/8"),
+    ]
+    assert found[0].address == "m:5"
+
+
+def test_disks_by_number_keep_their_ports(tmp_path: Path) -> None:
+    """When one of them is removed, so that the keys of the others do not move."""
+    text = '[machines]\nm = {address = "10.0.0.1", disks = [1, 2, 4]}\n'
+    found = load(tmp_path, text).instances
+    assert [(i.disk, i.port) for i in found] == [("1", 1234), ("2", 1235), ("4", 1237)]
+
+
+def test_an_address_may_be_of_ipv6(tmp_path: Path) -> None:
+    """It is in brackets in front of a port."""
+    assert only(tmp_path, '[machines]\nm = "fd00::1"\n').address == "[fd00::1]:1234"
+
+
+def test_a_file_may_be_written_elsewhere(tmp_path: Path) -> None:
+    """With a byte order mark and other ends of lines."""
+    text = b"\xef\xbb\xbf" + ONE.replace("\n", "\r\n").encode()
+    assert only(tmp_path, text.decode()).name == "m:1234"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", r"machines: no machine; at least one"),
+        ("machines = 3", r"machines = 3 is not allowed; allowed is a table"),
+        ("x = 1\n" + ONE, r'unknown key "x"; known are defaults, machines, nginx'),
+        ("[defaults]\nprot = 1\n" + ONE, r'defaults: unknown key "prot"; .* port'),
+        ("[defaults]\nport = 0\n" + ONE, r"defaults.port = 0 is .* from 1 to 65535"),
+        ('[defaults]\nport = "1"\n' + ONE, r'defaults.port = "1" is not allowed'),
+        ("[defaults]\nweight = true\n" + ONE, r"defaults.weight = true is not allowed"),
+        ("[defaults]\nweight = 1.5\n" + ONE, r"defaults.weight = 1.5 is not allowed"),
+        (
+            "[defaults]\ndisks = 0\n" + ONE,
+            r"defaults.disks = 0 is .*; allowed is a num",
+        ),
+        ("[defaults]\ndisks = []\n" + ONE, r"defaults.disks = \[\] is not allowed"),
+        ('[defaults]\ndisks = ["a", "a"]\n' + ONE, r"disks\[2\]: disk a is .* twice"),
+        ('[defaults]\ndisks = ["ä"]\n' + ONE, r'disks\[1\] = "ä" is not allowed'),
+        ("[defaults]\ndisks = [{}]\n" + ONE, r"disks\[1\] = None is not allowed"),
+        (
+            "[defaults]\ndisks = 9\nport = 65530\n" + ONE,
+            r"would be 65536; at most 65535",
+        ),
+        ('[defaults]\nmount_point = "/x"\ndisks = 2\n' + ONE, r"both have /x; each"),
+        ('[defaults]\nmount_point = "x"\n' + ONE, r'would be "x"; allowed is a path'),
+        ('[defaults]\nmount_point = "/../{port}"\n' + ONE, r"without \.\."),
+        ('[defaults]\nmount_point = "/a b/{port}"\n' + ONE, r"would be .*; allowed"),
+        ('[defaults]\nmount_point = "/{x}"\n' + ONE, r"\{machine\}, \{disk\} and"),
+        ('[defaults]\nmount_point = "/{port:>9}"\n' + ONE, r"is not allowed"),
+        ('[defaults]\nmount_point = "/{"\n' + ONE, r"is not allowed"),
+        ("[defaults]\nsettings = 1\n" + ONE, r"defaults.settings = 1 is .* a table"),
+        ("[defaults.settings]\nvolum_num = 1\n" + ONE, r"closest known is volume_num"),
+        ("[defaults.settings]\nvolume_num = 1\n" + ONE, r"volume_num = 1 is .* from 2"),
+        ("[defaults.settings]\nport = 1\n" + ONE, r"port: not allowed; use port of"),
+        ("[defaults.settings]\nip = 1\n" + ONE, r"ip: not allowed; use listen of"),
+        ("[nginx]\nfailover = 1\n" + ONE, r"nginx.failover = 1 is .* true or false"),
+        ('[machines]\n"m ä" = "h"', r'machines."m ä": not the name of a machine'),
+        ('[machines]\n".." = "h"', r"not the name of a machine"),
+        ('[machines]\nm.x = "10.0.0.1"', r'unknown key "x"; .* a dot needs quotes'),
+        ("[machines]\nm = 1", r"machines.m = 1 is not allowed; allowed is a table"),
+        ('[machines]\nm = "a b"', r'machines.m.address = "a b" is not allowed'),
+        ('[machines]\nm = "cache"', r"is a host name; then listen is needed"),
+        ('[machines]\nm = {listen = "x"}', r'machines.m.listen = "x" is not allowed'),
+        (
+            ONE + 'n = "10.0.0.1"',
+            r"machines.n, disk 1 and machines.m, disk 1 both have",
+        ),
+        (ONE + 'm = "10.0.0.2"', r"not valid TOML: Cannot overwrite a value"),
+        ("[machines", r"not valid TOML"),
+        (b"\xff", r"not UTF-8 text"),
+        ("x = " + "[" * 9999, r"not valid TOML"),
+        ("x = " + "9" * 5000, r"not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str | bytes, error: str) -> None:
+    """With the file, the key, its value and what is allowed, on one line."""
+    with pytest.raises(ConfigError, match=error) as raised:
+        load(tmp_path, text)
+    assert str(raised.value).startswith(f"{tmp_path}/inventory.toml: ")
+    assert str(raised.value).isprintable()
+
+
+def test_a_token_is_refused_and_not_shown(tmp_path: Path) -> None:
+    """The files that are rendered from an inventory are no place for it."""
+    with pytest.raises(ConfigError, match=r"read_token: a token is not") as raised:
+        load(tmp_path, "[defaults.settings]\nread_token = 'secret'\n" + ONE)
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,352 @@
+"""The files that an inventory stands for, and the folder they are in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from volcache.errors import FolderError
+from volcache.fleet.folder import MANIFEST, plan, write
+from volcache.fleet.inventory import load_inventory
+from volcache.fleet.render import BEFORE, HEADER, INSTANCES, PROMETHEUS
+
+TWO = '[machines]\na = "127.0.0.1"\nb = { address = "10.0.0.2", disks = 2 }\n'
+DISKS = (
+    '[machines]\na = { address = "fd00::1", disks = ["/srv/x"], processes = 2,'
+    " settings = { log_file = '/a \"b\" $c\\' } }\n"
+)
+
+
+class Rendered:
+    """A folder, and the inventory it is rendered from."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        """Render nothing yet."""
+        self.folder = tmp_path / "rendered"
+        self._inventory = tmp_path / "inventory.toml"
+
+    def changes(self, text: str) -> dict[str, str]:
+        """Return what rendering an inventory would do, by path."""
+        self._inventory.write_text(text)
+        found = plan(self.folder, load_inventory(self._inventory))
+        return {change.path: change.verb for change in found.changes}
+
+    def write(self, text: str) -> dict[str, str]:
+        """Render an inventory; return what was done, by path."""
+        self._inventory.write_text(text)
+        found = plan(self.folder, load_inventory(self._inventory))
+        write(self.folder, found)
+        return {change.path: change.verb for change in found.changes}
+
+    def text(self, path: str) -> str:
+        """Return the text of a file."""
+        return (self.folder / path).read_text()
+
+    def files(self) -> dict[str, tuple[str, int]]:
+        """Return text and inode of every file: a file that is replaced has another."""
+        return {
+            str(path.relative_to(self.folder)): (path.read_text(), path.stat().st_ino)
+            for path in self.folder.rglob("*")
+            if path.is_file()
+        }
+
+
+@pytest.fixture
+def rendered(tmp_path: Path) -> Rendered:
+    """Return a folder that does not exist yet."""
+    return Rendered(tmp_path)
+
+
+def servers(text: str) -> list[str]:
+    """Return the lines of nginx's list without comments."""
+    return re.findall(r"^[^#\n].*$", text, re.MULTILINE)
+
+
+def test_a_machine_has_the_files_it_needs(rendered: Rendered) -> None:
+    """Nothing but the script, if it is as the units expect it."""
+    rendered.write(TWO)
+    assert set(rendered.files()) == {
+        *(MANIFEST, INSTANCES, BEFORE, PROMETHEUS),
+        *("machines/a/apply.sh", "machines/b/apply.sh"),
+        "machines/b/etc/systemd/system/volcache@.socket.d/listen.conf",
+    }
+    for path, (text, _) in rendered.files().items():
+        assert path == PROMETHEUS or HEADER in text
+    listen = rendered.text(
+        "machines/b/etc/systemd/system/volcache@.socket.d/listen.conf"
+    )
+    assert listen.endswith("\n[Socket]\nListenStream=\nListenStream=10.0.0.2:%i\n")
+
+
+def test_nginx_and_prometheus_have_all_instances(rendered: Rendered) -> None:
+    """By address and port, with their machine and disk."""
+    rendered.write(TWO)
+    assert servers(rendered.text(INSTANCES)) == [
+        "server 127.0.0.1:1234 weight=10 max_fails=0;",
+        "server 10.0.0.2:1234 weight=10 max_fails=0;",
+        "server 10.0.0.2:1235 weight=10 max_fails=0;",
+    ]
+    assert json.loads(rendered.text(PROMETHEUS))[2] == {
+        "targets": ["10.0.0.2:1235"],
+        "labels": {"machine": "b", "disk": "2", "instance": "10.0.0.2:1235"},
+    }
+    rendered.write(TWO + "[nginx]\nfailover = true\n")
+    first = servers(rendered.text(INSTANCES))[0]
+    assert first == "server 127.0.0.1:1234 weight=10 max_fails=1 fail_timeout=10s;"
+
+
+def test_what_differs_is_in_the_files_of_an_instance(rendered: Rendered) -> None:
+    """Its mount point for systemd, and its settings, quoted."""
+    rendered.write(DISKS)
+    assert rendered.text("machines/a/etc/volcache/1235.env") == (
+        f"{HEADER}# What differs from /etc/volcache/volcache.toml for the instance at port"
+        ' 1235.\nVOLCACHE_LOG_FILE="/a \\"b\\" \\$c\\\\"\n'
+        'VOLCACHE_MOUNT_POINT="/srv/x/1235"\n'
+    )
+    drop_in = rendered.text(
+        "machines/a/etc/systemd/system/volcache@1235.service.d/disk.conf"
+    )
+    assert "\nRequiresMountsFor=/srv/x/1235\n" in drop_in
+    assert "\nReadWritePaths=\nReadWritePaths=/srv/x/1235\n" in drop_in
+    listen = rendered.text(
+        "machines/a/etc/systemd/system/volcache@.socket.d/listen.conf"
+    )
+    assert "\nListenStream=[fd00::1]:%i\n" in listen
+
+
+def test_a_file_that_is_right_is_not_touched(rendered: Rendered) -> None:
+    """Not even replaced by the same text."""
+    rendered.write(TWO)
+    before = rendered.files()
+    assert rendered.write(TWO) == {}
+    assert rendered.files() == before
+
+
+def test_adding_a_machine_changes_the_lists_and_adds_its_files(
+    rendered: Rendered,
+) -> None:
+    """The files of the others stay."""
+    rendered.write(TWO)
+    new = 'c = "127.0.0.3"\n'
+    found = rendered.write(TWO + new)
+    assert found == {
+        "machines/c/apply.sh": "added",
+        "machines/c/etc/systemd/system/volcache@.socket.d/listen.conf": "added",
+        BEFORE: "changed",
+        INSTANCES: "changed",
+        PROMETHEUS: "changed",
+    }
+
+
+def test_the_files_of_a_machine_that_left_are_removed(rendered: Rendered) -> None:
+    """With their folders; a file that was not rendered stays, with its folder."""
+    rendered.write(TWO)
+    (rendered.folder / "machines/b/etc/notes").write_text("mine")
+    only_a = '[machines]\na = "127.0.0.1"\n'
+    assert rendered.changes(only_a)["machines/b/apply.sh"] == "removed"
+    rendered.write(only_a)
+    left = [path for path in rendered.files() if path.startswith("machines/b")]
+    assert left == ["machines/b/etc/notes"]
+    (rendered.folder / "machines/b/etc/notes").unlink()
+    rendered.write(TWO)
+    rendered.write(only_a)
+    assert not (rendered.folder / "machines/b").exists()
+
+
+def test_the_list_before_is_that_of_the_last_change(rendered: Rendered) -> None:
+    """It stays when something else changes; at first it is the list itself."""
+    rendered.write(TWO)
+    assert servers(rendered.text(BEFORE)) == ["include volcache/instances.conf;"]
+    first = servers(rendered.text(INSTANCES))
+    three = TWO + 'c = "127.0.0.3"\n'
+    rendered.write(three)
+    assert servers(rendered.text(BEFORE)) == first
+    rendered.write(three)
+    rendered.write(three + "[defaults.settings]\nvolume_num = 9\n")
+    assert servers(rendered.text(BEFORE)) == first
+    second = servers(rendered.text(INSTANCES))
+    rendered.write(TWO)
+    assert servers(rendered.text(BEFORE)) == second
+
+
+def test_a_file_of_someone_else_is_not_replaced(rendered: Rendered) -> None:
+    """Unless it is what would be written."""
+    (rendered.folder / "prometheus").mkdir(parents=True)
+    (rendered.folder / PROMETHEUS).write_text("[]")
+    with pytest.raises(
+        FolderError, match=r"volcache.json: exists, and was not written"
+    ):
+        rendered.write(TWO)
+    assert list(rendered.files()) == [PROMETHEUS]
+
+
+def test_a_rendered_file_that_was_changed_is_replaced(rendered: Rendered) -> None:
+    """Whatever is in it now; a lost one is written again."""
+    rendered.write(TWO)
+    before = {path: text for path, (text, _) in rendered.files().items()}
+    (rendered.folder / INSTANCES).write_bytes(b"\xff\r\n")
+    (rendered.folder / PROMETHEUS).unlink()
+    assert rendered.write(TWO)[INSTANCES] == "changed"
+    now = {path: text for path, (text, _) in rendered.files().items()}
+    assert {**now, BEFORE: ""} == {**before, BEFORE: ""}
+
+
+def test_an_interrupted_render_can_be_repeated(
+    rendered: Rendered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far it has come: the manifest lists at least what is there."""
+    replace = Path.replace
+    left = 0
+
+    def replace_some(path: Path, target: Path) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace_some)
+    for left in range(9):  # noqa: B007 - Read by the function above.
+        try:
+            rendered.write(TWO)
+        except FolderError as error:
+            assert "cannot be written: No space left on device" in str(error)  # noqa: PT017
+    left = 99
+    assert rendered.write(TWO) == {}
+    assert len(rendered.text(MANIFEST).splitlines()) == 2 + 6
+
+
+@pytest.mark.parametrize("line", ["../x", "/etc/passwd", "a/../../x", "a\0b"])
+def test_a_manifest_leads_to_no_other_folder(rendered: Rendered, line: str) -> None:
+    """It is read by a program that removes files."""
+    rendered.write(TWO)
+    (rendered.folder / MANIFEST).write_text(f"{HEADER}{line}\n")
+    with pytest.raises(FolderError, match="is not the path of a file in this folder"):
+        rendered.changes(TWO)
+
+
+def test_a_manifest_of_someone_else_is_left_alone(rendered: Rendered) -> None:
+    """The folder is that of another program."""
+    rendered.folder.mkdir()
+    (rendered.folder / MANIFEST).write_text("mine\n")
+    with pytest.raises(FolderError, match="not that of a rendered folder"):
+        rendered.changes(TWO)
+
+
+def test_a_diff_has_files_that_are_added_changed_and_removed(
+    rendered: Rendered, tmp_path: Path
+) -> None:
+    """As `diff -u` writes them; nothing is changed."""
+    rendered.write(TWO)
+    before = rendered.files()
+    inventory = tmp_path / "other.toml"
+    inventory.write_text('[machines]\na = "127.0.0.1"\nc = "127.0.0.3"\n')
+    found = plan(rendered.folder, load_inventory(inventory))
+    diff = [line for change in found.changes for line in change.diff()]
+    assert rendered.files() == before
+    start = diff.index(f"--- a/{INSTANCES}")
+    assert diff[start + 1] == f"+++ b/{INSTANCES}"
+    assert "-server 10.0.0.2:1235 weight=10 max_fails=0;" in diff[start:]
+    assert "+server 127.0.0.3:1234 weight=10 max_fails=0;" in diff[start:]
+    added = diff.index("+++ b/machines/c/apply.sh")
+    assert diff[added - 1] == "--- /dev/null"
+    removed = diff.index("--- a/machines/b/apply.sh")
+    assert diff[removed + 1] == "+++ /dev/null"
+
+
+class Installed:
+    """A machine on which the script is run: a folder, and stubs of programs."""
+
+    def __init__(self, folder: Path, tmp_path: Path) -> None:
+        """Make the stubs; every unit is active."""
+        self.root = tmp_path / "root"
+        self._folder = folder
+        self._log = tmp_path / "systemctl.log"
+        self._programs = tmp_path / "programs"
+        self._programs.mkdir()
+        stub = (
+            f'#!/bin/sh\necho "$@" >> {self._log}\n'
+            '[ "$1" = list-units ] && echo "volcache@999.service loaded active"\nexit 0\n'
+        )
+        self._program("systemctl", stub)
+        # There is no user volcache here.
+        self._program(
+            "install",
+            '#!/bin/sh\n[ "$1" = -d ] && exec mkdir -p "$8"\nexec /usr/bin/install "$@"\n',
+        )
+
+    def _program(self, name: str, text: str) -> None:
+        (self._programs / name).write_text(text)
+        (self._programs / name).chmod(0o755)
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        """Run the script."""
+        self._log.write_text("")
+        path = f"{self._programs}:{os.environ['PATH']}"
+        return subprocess.run(
+            [self._folder / "apply.sh"],
+            env={"PATH": path, "DESTDIR": str(self.root)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def commands(self) -> list[str]:
+        """Return the arguments of each call of systemctl."""
+        return self._log.read_text().splitlines()
+
+
+def test_the_script_installs_and_enables(rendered: Rendered, tmp_path: Path) -> None:
+    """After the disk is mounted; a second time it changes nothing."""
+    rendered.write(DISKS)
+    machine = Installed(rendered.folder / "machines/a", tmp_path)
+    done = machine.run()
+    assert (done.returncode, done.stderr) == (
+        1,
+        "/srv/x does not exist: mount the disk there, and run this again\n",
+    )
+    assert machine.commands() == []
+    (machine.root / "srv/x").mkdir(parents=True)
+    done = machine.run()
+    assert (done.returncode, done.stderr) == (0, "")
+    for path in ("srv/x/1234", "srv/x/1235", "etc/volcache/1235.env"):
+        assert (machine.root / path).exists()
+    assert "daemon-reload" in machine.commands()
+    assert (
+        "enable --now volcache@1234.socket volcache@1234.service volcache@1235.socket"
+        " volcache@1235.service"
+    ) in machine.commands()
+    assert "volcache@999.service is not in the inventory; to remove it:" in done.stdout
+    assert "systemctl restart volcache@1235.socket volcache@1235.service" in done.stdout
+    again = machine.run()
+    assert "restart" not in again.stdout
+
+
+def test_the_script_removes_what_is_no_longer_rendered(
+    rendered: Rendered, tmp_path: Path
+) -> None:
+    """And names what needs a restart; a file of the operator stays."""
+    rendered.write(DISKS)
+    machine = Installed(rendered.folder / "machines/a", tmp_path)
+    (machine.root / "srv/x").mkdir(parents=True)
+    assert machine.run().returncode == 0
+    mine = machine.root / "etc/volcache/1234.env"
+    mine.write_text("VOLCACHE_VOLUME_NUM=9\n")
+    rendered.write('[machines]\na = { address = "fd00::1", disks = 2 }\n')
+    for port in (1234, 1235):
+        (machine.root / f"srv/volcache/{port}").mkdir(parents=True)
+    done = machine.run()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert mine.read_text() == "VOLCACHE_VOLUME_NUM=9\n"
+    assert not (machine.root / "etc/volcache/1235.env").exists()
+    assert not list((machine.root / "etc/systemd").rglob("disk.conf"))
+    assert done.stdout.endswith(
+        "settings have changed; restart one after the other:\n"
+        "systemctl restart volcache@1234.service\n"
+        "systemctl restart volcache@1235.service\n"
+    )

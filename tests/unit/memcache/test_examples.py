@@ -1,0 +1,42 @@
+"""The examples of docs/MEMCACHE.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.memcache_twins import Ours
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "MEMCACHE.md"
+_COMMAND = re.compile(r"m[gsdaen] ")
+
+
+def _exchanges(block: str) -> Iterator[tuple[bytes, bytes]]:
+    """Return what is sent and what is answered: "ms" is followed by its value."""
+    sent, answered = "", ""
+    lines = iter(block.strip().splitlines())
+    for line in lines:
+        if not _COMMAND.match(line):
+            answered += line.replace("<empty>", "") + "\r\n"
+            continue
+        if sent:
+            yield sent.encode(), answered.encode()
+        sent, answered = line + "\r\n", ""
+        if line.startswith("ms "):
+            sent += next(lines) + "\r\n"
+    yield sent.encode(), answered.encode()
+
+
+def test_examples_of_the_meta_commands_are_real(tmp_path: Path) -> None:
+    """In their order, after the example of the text protocol."""
+    blocks = PAGE.read_text().split("```\n")
+    (block,) = [block for block in blocks if block.startswith("mg ")]
+    ours = Ours(tmp_path)
+    assert ours.exchange([b"set a/b 5 0 5\r\nhello\r\n"]) == b"STORED\r\n"
+    for sent, answered in _exchanges(block):
+        assert ours.exchange([sent]) == answered
+    ours.close()

@@ -1,0 +1,295 @@
+"""listener.py: turns, limits and the end of connections, with a scripted service."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.memcache import RawClient
+from support.waiting import wait_until
+from volcache.errors import ListenError
+from volcache.memcache.command_log import CommandLog
+from volcache.memcache.commands import Command, Get, Result, Status
+from volcache.memcache.listener import Limits, Listener
+from volcache.memcache.protocol import Connection, WireLimits
+from volcache.memcache.service import Access, Session
+from volcache.memcache.sockets import ListeningSocket
+from volcache.monitoring.commands import CommandStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+class Service:
+    """Misses every key; calls a function for each command."""
+
+    def __init__(self) -> None:
+        """Serve everyone."""
+        self.access = Access()
+        self.commands: list[Command] = []
+        self.hook: Callable[[Session, Command], object] = lambda _session, _command: (
+            None
+        )
+
+    def session(self, remote: str) -> Session:
+        """Return a session that may do everything."""
+        return Session(remote, self.access)
+
+    def execute(self, session: Session, command: Command) -> Result:
+        """Answer."""
+        self.commands.append(command)
+        self.hook(session, command)
+        is_get = isinstance(command, Get)
+        return Result(Status.MISS if is_get else Status.OK)
+
+    def seconds_to_flush(self) -> float | None:
+        """Return that there is nothing to flush."""
+        return None
+
+    def flush_if_due(self) -> None:
+        """Do nothing."""
+
+
+class Case:
+    """A running listener."""
+
+    def __init__(
+        self, service: Service, listener: Listener, stats: CommandStats
+    ) -> None:
+        """Hold the parts."""
+        self.service, self.listener, self.stats = service, listener, stats
+        self.address: tuple[str, int] = ("", 0)
+
+    def client(self) -> RawClient:
+        """Connect."""
+        return RawClient(self.address)
+
+
+@contextmanager
+def running(**limits: Any) -> Iterator[Case]:
+    """Run a listener with these limits."""
+    listening = ListeningSocket("127.0.0.1:0")
+    service, stats = Service(), CommandStats()
+    listener = Listener(
+        listening,
+        service,  # type: ignore[arg-type]
+        lambda wants: Connection(WireLimits(250, 1000), wants),
+        limits=Limits(**{"connections": 100, **limits}),
+        stats=stats,
+        log=CommandLog(0, lambda _: (0, 0)),
+    )
+    case = Case(service, listener, stats)
+    case.address = listening.socket.getsockname()
+    listener.start()
+    try:
+        yield case
+    finally:
+        listener.drain(0)
+        listener.close()
+
+
+def test_clients_take_turns() -> None:
+    """One that has sent many commands does not delay another until they are done."""
+    with running() as case, case.client() as greedy, case.client() as other:
+        gate = threading.Event()
+        case.service.hook = lambda _session, _command: gate.wait(20)
+        greedy.send(b"get greedy\r\n" * 500)
+        wait_until(lambda: case.service.commands, "the first command")
+        other.send(b"get other\r\n")
+        gate.set()
+        assert other.line() == b"END"
+        names = [c.key for c in case.service.commands if isinstance(c, Get)]
+        assert names.index(b"other") < 200
+        for _ in range(500):
+            assert greedy.line() == b"END"
+
+
+def test_bug_closes_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+    """Whether the service notes it, or raises."""
+    with running() as case, case.client() as other:
+
+        def fail(session: Session, command: Command) -> None:
+            key = getattr(command, "key", b"")
+            session.is_broken = key == b"broken"
+            if key == b"raise":
+                raise ZeroDivisionError
+
+        case.service.hook = fail
+        with case.client() as client:
+            client.send(b"get broken\r\nget next\r\n")
+            assert client.rest() == b"END\r\n"
+        with case.client() as client:
+            client.send(b"get raise\r\n")
+            assert client.rest() == b""
+        assert other.ask(b"get key\r\n") == b"END"
+        assert [r.message for r in caplog.records if r.levelno == logging.ERROR] == [
+            "memcache.failed command=-"
+        ]
+        wait_until(lambda: case.stats.connections == 1, "the others to be closed")
+
+
+def test_incomplete_command_is_ended_and_an_idle_connection_is_not() -> None:
+    """After the time without progress."""
+    with running(transfer_seconds=0.2) as case:
+        with case.client() as idle, case.client() as partial:
+            partial.send(b"set key 0 0 10\r\nabc")
+            assert partial.rest() == b""
+            assert idle.ask(b"get key\r\n") == b"END"
+        assert case.service.commands == [
+            Get("get", b"key", reply=case.service.commands[0].reply)
+        ]
+
+
+def test_slow_sender_is_ended() -> None:
+    """Although it makes progress all the time."""
+    with running(transfer_seconds=0.5) as case, case.client() as slow:
+        slow.send(b"set key 0 0 1000\r\n")
+        slow.socket.settimeout(0.05)
+        sent = 0
+        is_over = False
+        while not is_over:
+            with suppress(TimeoutError):
+                is_over = not slow.socket.recv(10)
+            if not is_over:
+                slow.send(b"x")
+                sent += 1
+        assert sent < 900
+
+
+def test_memory_of_all_incomplete_commands_is_limited() -> None:
+    """The one without progress for the longest time is closed."""
+    with running(held_bytes=3000) as case:
+        clients = []
+        for _ in range(5):
+            client = case.client()
+            client.send(b"set key 0 0 1000\r\n" + b"x" * 900)
+            clients.append(client)
+            wait_until(lambda: case.stats.bytes_in >= 916 * len(clients), "its bytes")
+        assert clients[0].rest() == clients[1].rest() == b""
+        for client in clients[-2:]:
+            client.send(b"x" * 100 + b"\r\n")
+            assert client.line() != b""
+        for client in clients:
+            client.close()
+
+
+def test_connections_above_the_limit_are_refused() -> None:
+    """With the words of memcached; a closed one makes room."""
+    with running(connections=2) as case:
+        with case.client() as one, case.client() as two:
+            assert one.ask(b"mn\r\n") == two.ask(b"mn\r\n") == b"MN"
+            with case.client() as three:
+                assert three.rest() == b"ERROR Too many open connections\r\n"
+            assert case.stats.connections_refused == 1
+        wait_until(lambda: case.stats.connections == 0, "both to be closed")
+        with case.client() as client:
+            assert client.ask(b"mn\r\n") == b"MN"
+        assert case.stats.connections_total == 3
+
+
+def test_accepting_pauses_without_descriptors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop does not spin, and goes on when there are some."""
+    with running() as case, case.client() as first:
+        assert first.ask(b"mn\r\n") == b"MN"
+        calls = []
+
+        def refuse(_socket: socket.socket) -> None:
+            calls.append(1)
+            if len(calls) < 3:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            monkeypatch.undo()
+            raise BlockingIOError
+
+        monkeypatch.setattr(socket.socket, "accept", refuse)
+        with case.client() as client:
+            assert client.ask(b"mn\r\n") == b"MN"
+        assert len(calls) == 3
+        assert "memcache.accept_failed" in caplog.text
+
+
+def test_calls_are_made_in_the_thread() -> None:
+    """Soon, although no client sends anything; those at an interval, too."""
+    with running() as case:
+        names: list[str] = []
+        case.listener.call_soon(lambda: names.append(threading.current_thread().name))
+        wait_until(lambda: names == ["memcache"], "the call")
+    assert case.listener.stalled_seconds() == 0
+
+
+def test_drain_finishes_what_has_arrived() -> None:
+    """And waits for an incomplete command until the deadline only."""
+    with running() as case, case.client() as partial, case.client() as busy:
+        idle = case.client()
+        partial.send(b"get key")
+        wait_until(lambda: case.stats.bytes_in == 7, "the bytes")
+        busy.send(b"get key\r\n" * 300)
+        assert busy.line() == b"END"
+        case.listener.drain(20)
+        assert idle.rest() == b""
+        assert busy.rest() == b"END\r\n" * 299
+        with pytest.raises(OSError, match="refused"):
+            case.client()
+        partial.send(b"\r\n")
+        assert partial.rest() == b"END\r\n"
+        case.listener.close()
+        idle.close()
+
+
+def test_changed_tokens_reach_the_protocol() -> None:
+    """Of a connection that is open: its next `set` has the token."""
+    with running() as case, case.client() as client:
+        assert client.ask(b"get key\r\n") == b"END"
+        case.service.access = Access(write="secret")
+        client.send(b"set auth 0 0 6\r\na b cd\r\n")
+        wait_until(lambda: len(case.service.commands) == 2, "the command")
+        assert type(case.service.commands[1]).__name__ == "Authenticate"
+
+
+# --- sockets.py ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
+def test_address_is_shown_with_its_port(address: str) -> None:
+    """As in the setting."""
+    listening = ListeningSocket(address)
+    host, _, port = listening.name.rpartition(":")
+    assert host in {"127.0.0.1", "[::1]"}
+    assert int(port) > 0
+    listening.close()
+
+
+def test_file_of_another_process_is_not_removed(tmp_path: Path) -> None:
+    """If it has taken the place of this one."""
+    path = tmp_path / "socket"
+    listening = ListeningSocket(str(path))
+    path.unlink()
+    path.write_bytes(b"")
+    listening.close()
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("192.0.2.1:11211", "Cannot assign requested address; use an address of this"),
+        ("/nowhere/socket", "No such file or directory; create the directory"),
+        ("/" + "x" * 200, "path too long"),
+        ("host.invalid:11211", "check the address"),
+    ],
+)
+def test_refused_address_names_the_setting(address: str, reason: str) -> None:
+    """And the remedy."""
+    with pytest.raises(
+        ListenError, match=f"memcache_listen: cannot listen on .*{reason}"
+    ):
+        ListeningSocket(address)

@@ -1,0 +1,252 @@
+"""notify.py: messages to the service manager, the watchdog, and what extends a start."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.service_manager import ServiceManager
+from support.waiting import wait_until
+from volcache.server.notify import (
+    Heartbeat,
+    Notifier,
+    alarm_calls,
+    completed_requests,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServiceManager]:
+    """Yield one at a path, and one at an abstract address."""
+    with ServiceManager(tmp_path if request.param == "path" else None) as manager:
+        yield manager
+
+
+def test_messages_arrive(manager: ServiceManager) -> None:
+    """Each value is one line; the variables are removed."""
+    environ = {**manager.environment(watchdog_seconds=3), "A": "1"}
+    notifier = Notifier(environ)
+    assert environ == {"A": "1"}
+    assert (notifier.is_on, notifier.watchdog_seconds) == (True, 3)
+    notifier.send("STATUS=a\nREADY=1", "WATCHDOG=1")
+    before = time.monotonic_ns() // 1000
+    notifier.reloading()
+    notifier.ready()
+    notifier.stopping()
+    status, reloading, *rest = manager.receive()
+    assert status == ["STATUS=a READY=1", "WATCHDOG=1"]
+    assert reloading[0] == "RELOADING=1"
+    assert before <= int(reloading[1].removeprefix("MONOTONIC_USEC=")) < before + 10**7
+    assert rest == [["READY=1"], ["STOPPING=1", "STATUS=stopping"]]
+    notifier.close()
+
+
+def test_nothing_is_sent_without_a_manager() -> None:
+    """There is no watchdog either."""
+    notifier = Notifier({"WATCHDOG_USEC": "1000000"})
+    assert (notifier.is_on, notifier.watchdog_seconds) == (False, 0)
+    threads = threading.active_count()
+    with notifier.extending("starting", check_seconds=0.001):
+        assert threading.active_count() == threads
+    notifier.ready()
+    notifier.close()
+
+
+@pytest.mark.parametrize(
+    ("usec", "pid"), [("1000000", "1"), ("x", ""), ("-5", ""), ("", "")]
+)
+def test_watchdog_of_another_process_is_not_fed(
+    manager: ServiceManager, usec: str, pid: str
+) -> None:
+    """Nor one without a time."""
+    environ = manager.environment() | {"WATCHDOG_USEC": usec, "WATCHDOG_PID": pid}
+    notifier = Notifier(environ)
+    assert notifier.watchdog_seconds == 0
+    notifier.close()
+
+
+@pytest.mark.parametrize(
+    "address", ["/none/at/all", "@", "relative", "vsock:2:1", "/" * 200]
+)
+def test_manager_that_cannot_be_reached_is_logged_once(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process serves all the same."""
+    notifier = Notifier({"NOTIFY_SOCKET": address})
+    for _ in range(3):
+        notifier.ready()
+    assert [m.split()[0] for m in caplog.messages] == ["notify.failed"]
+    notifier.close()
+
+
+def test_full_socket_does_not_wait_and_loses_only_what_is_repeated(
+    manager: ServiceManager,
+) -> None:
+    """`READY=1` is sent with the next message for which there is room."""
+    notifier = Notifier(manager.environment())
+    for _ in range(10_000):
+        notifier.send("STATUS=x")
+    notifier.ready()
+    notifier.send("STATUS=y")
+    assert set(manager.lines) == {"STATUS=x"}
+    notifier.send("STATUS=z")
+    assert manager.receive()[-2:] == [["READY=1"], ["STATUS=z"]]
+    notifier.close()
+
+
+Connect = Callable[[float], Notifier]
+
+
+@pytest.fixture
+def connect(manager: ServiceManager) -> Iterator[Connect]:
+    """Return a function that returns a notifier with a watchdog, or without one."""
+    opened: list[Notifier] = []
+
+    def connect(watchdog_seconds: float) -> Notifier:
+        opened.append(Notifier(manager.environment(watchdog_seconds)))
+        return opened[-1]
+
+    yield connect
+    for notifier in opened:
+        notifier.close()
+
+
+class Disk:
+    """What a heartbeat asks."""
+
+    def __init__(self) -> None:
+        """Be idle, on a device that is known."""
+        self.stalled = 0.0
+        self.completed: int | None = 7
+
+
+def heart_of(connect: Connect, disk: Disk) -> Heartbeat:
+    """Return a heartbeat with a watchdog of 4 seconds."""
+    return Heartbeat(
+        connect(4),
+        stalled=lambda: disk.stalled,
+        completed=lambda: disk.completed,
+        status=lambda: "fine",
+    )
+
+
+def test_first_beat_says_ready(manager: ServiceManager, connect: Connect) -> None:
+    """Once; the interval is half of the watchdog's time, at most ten seconds."""
+    heart = heart_of(connect, Disk())
+    assert heart.interval == 2
+    heart.beat()
+    heart.beat()
+    beat = ["STATUS=fine", "WATCHDOG=1"]
+    assert manager.receive() == [["READY=1"], beat, beat]
+    for seconds in (60, 0):
+        heart = Heartbeat(connect(seconds), stalled=lambda: 0, completed=lambda: None)
+        assert heart.interval == 10
+        heart.beat()
+    serving = [["STATUS=serving"], ["READY=1"]]
+    assert manager.receive()[3:] == [*serving, ["WATCHDOG=1"], *serving]
+
+
+def test_watchdog_is_not_fed_while_the_disk_completes_nothing(
+    manager: ServiceManager, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor if it is unknown what it completes. It is logged once for each time."""
+    caplog.set_level(logging.INFO)
+    disk = Disk()
+    heart = heart_of(connect, disk)
+
+    def is_fed() -> bool:
+        manager.receive()
+        manager.messages.clear()
+        heart.beat()
+        return "WATCHDOG=1" in manager.lines
+
+    assert is_fed()
+    disk.stalled = 1.9
+    assert is_fed()
+    disk.stalled = 2.1  # What the disk completed before is not known yet.
+    assert [is_fed() for _ in range(3)] == [True, False, False]
+    disk.completed = 8  # It is slow.
+    assert is_fed()
+    assert not is_fed()
+    disk.stalled = 0
+    assert is_fed()
+    disk.stalled, disk.completed = 9, None
+    assert not is_fed()
+    events = [message.split()[0] for message in caplog.messages]
+    assert events == ["watchdog.withheld"] * 2
+
+
+def test_start_is_extended_while_the_process_works(manager: ServiceManager) -> None:
+    """Not while it waits."""
+    notifier = Notifier(manager.environment())
+    line = "EXTEND_TIMEOUT_USEC=60000000"
+    for first, then, extends in (
+        ((1.0, 5), (2.0, 5), True),
+        ((1.0, 5), (1.0, 6), True),
+        ((1.0, 5), (1.001, 5), False),
+    ):
+        checks: list[int] = []
+
+        def work_done(
+            first: tuple[float, int] = first,
+            then: tuple[float, int] = then,
+            checks: list[int] = checks,
+        ) -> tuple[float, int]:
+            checks.append(1)
+            return then if len(checks) > 1 else first
+
+        with notifier.extending("opening", check_seconds=0.005, work_done=work_done):
+            wait_until(lambda checks=checks: len(checks) > 3, "checks")  # type: ignore[misc]
+        assert manager.lines[0] == "STATUS=opening"
+        assert manager.lines.count(line) == extends
+        manager.messages.clear()
+    notifier.close()
+
+
+def test_work_of_this_process_is_noticed(manager: ServiceManager) -> None:
+    """Its CPU time, here."""
+    notifier = Notifier(manager.environment())
+    with notifier.extending("opening", check_seconds=0.05):
+
+        def works() -> bool:
+            end = time.process_time() + 0.02
+            while time.process_time() < end:
+                pass
+            return "EXTEND_TIMEOUT_USEC=60000000" in manager.lines
+
+        wait_until(works, "a message")
+    notifier.close()
+
+
+def test_requests_of_a_disk_are_unknown_without_a_device() -> None:
+    """As of /proc; of others it is a number."""
+    assert completed_requests("/proc")() is None
+    device = os.stat("/").st_dev  # noqa: PTH116
+    is_known = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").exists()
+    assert (completed_requests("/")() is not None) == is_known
+
+
+def test_alarm_calls_until_its_end() -> None:
+    """Errors are ignored; the handler is as before."""
+    before = signal.getsignal(signal.SIGALRM)
+    calls: list[int] = []
+
+    def call() -> None:
+        calls.append(1)
+        raise OSError
+
+    with alarm_calls(0.01, call):
+        wait_until(lambda: len(calls) >= 3, "three calls")
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)

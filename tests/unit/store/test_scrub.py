@@ -1,0 +1,306 @@
+"""The scrub: damage is found while the store runs, and nothing else is."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.stores import UnsyncedFileSystem, open_fifo, open_store
+from support.waiting import wait_until
+from volcache.store.files import UncachedReader
+from volcache.store.scrub import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from volcache.store import Store
+    from volcache.store.stats import ScrubStats
+
+FAST = 1 << 40
+
+
+class Scrubbed:
+    """A store with values in all volumes, and the one pass of a scrub over it."""
+
+    def __init__(self, directory: Path, disk: UnsyncedFileSystem | None = None) -> None:
+        """Fill three volumes; the fourth is being written."""
+        self.directory = directory
+        self.store: Store = open_fifo(
+            directory, volume_size=1 << 20, volume_num=4, fs=disk
+        )
+        self.placed = {}
+        for number in range(110):
+            key = b"key %d" % number
+            self.placed[key] = self.store.put(key, os.urandom(30_000))
+        self.store.delete(b"key 3")
+
+    @property
+    def stats(self) -> ScrubStats:
+        """What the scrub has done."""
+        return self.store.stats.scrub
+
+    def flip(self, key: bytes, at: int = 1000) -> None:
+        """Change a byte of a record on the disk."""
+        record = self.placed[key]
+        self.flip_in(f"data/{record.volume}", record.offset + at)
+
+    def flip_in(self, name: str, offset: int) -> None:
+        """Change a byte of a file."""
+        with (self.directory / name).open("r+b") as file:
+            file.seek(offset)
+            byte = file.read(1)
+            file.seek(offset)
+            file.write(bytes([byte[0] ^ 0x40]))
+
+    def run(self, passes: int = 1) -> dict[str, int]:
+        """Scrub until as many passes are complete; return the findings of one."""
+        self.stats.found_by_kind = {"record": 0, "file": 0}
+        self.stats.passes = 0
+        scrub = self.store.scrub(FAST, period=0)
+        wait_until(lambda: self.stats.passes >= passes, "a pass")
+        scrub.stop()
+        done = self.stats.passes + (self.stats.left_bytes == 0)
+        return {k: n for k, n in self.stats.found_by_kind.items() if n and done}
+
+
+@pytest.fixture
+def scrubbed(tmp_path: Path) -> Iterator[Scrubbed]:
+    """An intact store."""
+    made = Scrubbed(tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_an_intact_store_has_no_findings(
+    scrubbed: Scrubbed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All volumes but the active one are read."""
+    caplog.set_level(logging.INFO)
+    assert scrubbed.run() == {}
+    sealed = sum(r.size for r in scrubbed.placed.values() if r.volume != 3)
+    assert scrubbed.stats.bytes >= sealed
+    assert scrubbed.stats.ended_ms > 0
+    assert scrubbed.stats.found_ms == 0
+    assert "scrub.completed volumes=3" in caplog.text
+
+
+def test_a_damaged_record_is_named(
+    scrubbed: Scrubbed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its file, offset and key; it is a miss, as before."""
+    scrubbed.flip(b"key 5")
+    record = scrubbed.placed[b"key 5"]
+    assert set(scrubbed.run()) == {"record"}
+    expected = (
+        f"scrub.damaged file=data/{record.volume} offset={record.offset}"
+        f" what='key%205, {record.size} bytes: "
+    )
+    assert expected in caplog.text
+    assert scrubbed.stats.found_ms > 0
+    assert scrubbed.store.stats.damaged_records == 0
+    assert scrubbed.store.get(b"key 5") is None
+    assert scrubbed.store.stats.damaged_records == 1
+
+
+def test_damage_is_found_again_by_each_pass(scrubbed: Scrubbed) -> None:
+    """Until the volume is reclaimed."""
+    scrubbed.flip(b"key 5")
+    assert scrubbed.run(passes=3)["record"] >= 3
+
+
+def test_a_damaged_index_file_is_found(
+    scrubbed: Scrubbed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its records are then found by a scan, and are no findings."""
+    scrubbed.flip_in("index/1", 200)
+    assert set(scrubbed.run()) == {"file"}
+    assert "scrub.damaged file=index/1 " in caplog.text
+
+
+def test_a_missing_index_file_is_found(scrubbed: Scrubbed) -> None:
+    """The store needs it at the next start."""
+    (scrubbed.directory / "index" / "1").unlink()
+    assert set(scrubbed.run()) == {"file"}
+
+
+def test_an_index_file_that_cannot_be_read_is_found(scrubbed: Scrubbed) -> None:
+    """And the pass goes on."""
+    (scrubbed.directory / "index" / "1").unlink()
+    (scrubbed.directory / "index" / "1").mkdir()
+    assert set(scrubbed.run()) == {"file"}
+
+
+def test_the_volume_being_written_is_not_read(scrubbed: Scrubbed) -> None:
+    """Its last record may be incomplete at any moment."""
+    active = next(k for k, r in scrubbed.placed.items() if r.volume == 3)
+    scrubbed.flip(active)
+    assert scrubbed.run() == {}
+
+
+class FailingDisk(UnsyncedFileSystem):
+    """A disk with a bad sector, or on which something happens during a read."""
+
+    bad: range = range(0)
+    bad_id = 0
+    happens = staticmethod(lambda: None)
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """Read."""
+        path = str(Path(f"/proc/self/fd/{fd}").readlink())
+        if threading.current_thread().name == "scrub" and "/data/" in path:
+            self.happens()
+            if path.endswith(f"/{self.bad_id}") and (
+                offset < self.bad.stop and self.bad.start < offset + length
+            ):
+                raise OSError(errno.EIO, "bad sector")
+        return os.pread(fd, length, offset)
+
+
+def test_a_bad_sector_is_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its offset. A read of the record decides whether it is lost."""
+    disk = FailingDisk()
+    made = Scrubbed(tmp_path, disk)
+    record = made.placed[b"key 50"]
+    start = (record.offset + 9000) // 4096 * 4096
+    disk.bad, disk.bad_id = range(start, start + 4096), record.volume
+    assert set(made.run()) == {"file"}
+    assert f"offset={start} what='1 sector cannot be read'" in caplog.text
+    assert made.store.is_ready()
+    made.store.close()
+
+
+def test_a_volume_that_is_reclaimed_while_it_is_read_is_no_finding(
+    tmp_path: Path,
+) -> None:
+    """Its file then has the records of another use."""
+    disk = FailingDisk()
+    made = Scrubbed(tmp_path, disk)
+    flushed = threading.Event()
+
+    def flush_and_fill() -> None:
+        if not flushed.is_set():
+            flushed.set()
+            for number in range(200):
+                made.store.put(b"new %d" % number, os.urandom(30_000))
+
+    disk.happens = flush_and_fill
+    assert made.run(passes=2) == {}
+    assert flushed.is_set()
+    made.store.close()
+
+
+def test_an_empty_store_has_nothing_to_verify(tmp_path: Path) -> None:
+    """The thread waits, and stops at once."""
+    store = open_store(tmp_path)
+    store.scrub(FAST).stop()
+    assert store.stats.scrub.passes == 0
+    store.close()
+
+
+def test_the_next_pass_begins_a_period_after_the_last(scrubbed: Scrubbed) -> None:
+    """And the wait for it ends with the scrub."""
+    scrub = scrubbed.store.scrub(FAST, period=3600)
+    wait_until(lambda: scrubbed.stats.passes, "a pass")
+    scrub.stop()
+    assert scrubbed.stats.passes == 1
+
+
+def test_a_slow_scrub_stops_at_once(scrubbed: Scrubbed) -> None:
+    """At one byte per second a piece would take days."""
+    scrub = scrubbed.store.scrub(1)
+    wait_until(lambda: scrubbed.stats.bytes, "the first piece")
+    scrub.stop()
+    assert scrubbed.stats.passes == 0
+
+
+def test_values_are_put_and_read_meanwhile(scrubbed: Scrubbed) -> None:
+    """With rotations; all that was put last is there."""
+    scrub = scrubbed.store.scrub(FAST, period=0)
+    for number in range(300):
+        key, value = b"key %d" % (number % 40), os.urandom(30_000)
+        scrubbed.store.put(key, value)
+        record = scrubbed.store.get(key)
+        assert record is not None
+        assert record.value == value
+    wait_until(lambda: scrubbed.stats.passes, "a pass")
+    scrub.stop()
+    assert scrubbed.stats.found == 0
+
+
+class Waits:
+    """A clock that a wait advances."""
+
+    def __init__(self) -> None:
+        """Begin at 100 seconds."""
+        self.now = 100.0
+
+    def wait(self, seconds: float) -> bool:
+        """Pass the time."""
+        self.now += seconds
+        return False
+
+    def clock(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def test_the_pace_is_the_rate() -> None:
+    """Over many pieces, whatever a read takes."""
+    time = Waits()
+    pace = Pace(1000, time.wait, time.clock)
+    for _ in range(10):
+        time.now += 0.05  # The read.
+        pace.wait(100)
+    assert time.now == pytest.approx(100 + 10 * 0.1, abs=0.11)
+
+
+def test_lost_time_is_not_caught_up() -> None:
+    """After a disk was slow, it is not read faster."""
+    time = Waits()
+    pace = Pace(1000, time.wait, time.clock)
+    time.now += 60
+    pace.wait(100)
+    before = time.now
+    for _ in range(5):
+        pace.wait(100)
+    assert time.now - before == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("length", "offset"),
+    [
+        (0, 0),
+        (1, 0),
+        (10_000, 0),
+        (4096, 4096),
+        (5000, 4095),
+        (9000, 9000),
+        (5, 20_000),
+    ],
+)
+def test_an_uncached_read_returns_what_a_read_returns(
+    tmp_path: Path, length: int, offset: int
+) -> None:
+    """At any offset, and at the end of the file."""
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(12_345))
+    fd = os.open(path, os.O_RDWR)
+    reader = UncachedReader(10_000)
+    assert reader.pread(fd, length, offset) == os.pread(fd, length, offset)
+    os.close(fd)
+
+
+def test_an_uncached_read_works_without_direct_reads() -> None:
+    """As on tmpfs of older kernels, and of files in memory."""
+    fd = os.memfd_create("file")
+    os.write(fd, b"content")
+    assert UncachedReader(10).pread(fd, 4, 3) == b"tent"
+    os.close(fd)

@@ -1,0 +1,164 @@
+"""store.py: what another thread changes while a record is read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.stores import UnsyncedFileSystem, fill_volume, open_fifo, open_store
+from volcache.histogram import Histogram
+from volcache.monitoring.requests import RequestStats
+from volcache.store.native import IS_NATIVE
+from volcache.store.volume import Volume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from volcache.store import Store
+    from volcache.store.format import VolumeIdentity
+    from volcache.store.index import Position
+
+NEW = b"the new value"
+
+
+class InterruptedDisk(UnsyncedFileSystem):
+    """A disk whose next reads are each interrupted by a call."""
+
+    def __init__(self) -> None:
+        """Interrupt nothing yet."""
+        self.calls: list[Callable[[], object]] = []
+        self.garbled = 0
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """Read, after the call for this read."""
+        if self.calls:
+            self.calls.pop(0)()
+        if self.garbled:
+            self.garbled -= 1
+            return bytes(length)
+        return os.pread(fd, length, offset)
+
+    def garble(self) -> None:
+        """Let this read fail its checks: the native core then leaves it to Python."""
+        self.garbled = 1
+
+
+def overwrite(store: Store) -> None:
+    """Write over the record of the key, and store it again."""
+    for number in range(5):
+        fill_volume(store, b"fill/%d" % number)
+    assert store._index.find(b"k") is None or not IS_NATIVE
+    store.put(b"k", NEW)
+
+
+@pytest.mark.parametrize("method", ["get", "stat"])
+@pytest.mark.parametrize("is_left_to_python", [False, True])
+def test_record_that_is_overwritten_while_it_is_read_is_looked_up_again(
+    tmp_path: Path,
+    method: str,
+    is_left_to_python: bool,  # noqa: FBT001
+) -> None:
+    """It is not damaged, and the key has a value."""
+    disk = InterruptedDisk()
+    store = open_fifo(tmp_path, fs=disk)
+    store.put(b"k", b"old" * 100)
+    disk.calls.append(lambda: overwrite(store))
+    if is_left_to_python and method == "get" and IS_NATIVE:
+        disk.calls.insert(0, disk.garble)
+
+    found = getattr(store, method)(b"k")
+
+    assert found is not None
+    assert found.length == len(NEW)
+    assert not disk.calls
+    assert store.stats.damaged_records == 0
+    store.close()
+
+
+def test_record_whose_volume_is_dropped_after_the_look_up_is_looked_up_again(
+    tmp_path: Path,
+) -> None:
+    """Its position is of a volume that there is no longer."""
+    store = open_fifo(tmp_path)
+    store.put(b"k", b"old")
+    find = store._find
+
+    def find_then_overwrite(key: bytes) -> Position | None:
+        found, store._find = find(key), find
+        overwrite(store)
+        return found
+
+    store._find = find_then_overwrite
+    found = store.stat(b"k")
+    assert found is not None
+    assert found.length == len(NEW)
+    assert store.stats.evicted_reads == 0
+    store.close()
+
+
+def test_rotation_while_a_copy_is_validated_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of volumes changes while it is looked through."""
+    store = open_store(tmp_path)
+    store.put(b"k", b"value")
+    copy = store.read_raw(b"k")
+    assert copy is not None
+    assert store.is_current(b"k", copy)
+    for number in range(5):
+        fill_volume(store, b"fill/%d" % number)
+    assert not store.is_current(b"k", copy)
+    assert not store.is_current(b"k", b"no record")
+    identity_at = Volume.identity_at
+
+    def rotate_first(volume: Volume, offset: int) -> VolumeIdentity:
+        monkeypatch.undo()
+        fill_volume(store, b"more")
+        return identity_at(volume, offset)
+
+    monkeypatch.setattr(Volume, "identity_at", rotate_first)
+    found = store.validate(b"k", copy)
+    assert found is not None
+    assert found.value == b"value"
+    store.close()
+
+
+class Started(int):
+    """A start that adds one to the histogram when it is compared."""
+
+    histogram: Histogram
+
+    def __ge__(self, other: object) -> bool:
+        """Add a duration."""
+        self.histogram.long.append((self, 2))
+        return True
+
+
+def test_duration_added_while_others_are_summed_is_no_error() -> None:
+    """It may or may not be part of the sum."""
+    histogram = Histogram()
+    started = Started(1)
+    started.histogram = histogram
+    histogram.long.extend([(started, 5), (started, 7)])
+    assert histogram.since(0) == 12
+
+
+def test_answer_of_a_new_kind_while_others_are_counted_is_no_error() -> None:
+    """It may or may not be counted."""
+    stats = RequestStats()
+
+    class Growing(Histogram):
+        @property
+        def count(self) -> int:
+            stats.answers["GET", f"{len(stats.answers)} New", ""] = Histogram()
+            return 1
+
+    for status in ("200 OK", "404 Not Found"):
+        stats.answers["GET", status, "DISK"] = Growing()
+    assert stats.requests()["GET", 200] == 1
+    assert stats.hits() == {"MEMC": 0, "DISK": 2}
+    assert stats.misses == 0
+    assert stats.gets == 2

@@ -1,0 +1,241 @@
+"""`Store.touch`: another expiry of the same version of a key."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.refusing_disk import RefusingDisk
+from support.stores import (
+    FakeClock,
+    fill_volume,
+    kill,
+    open_fifo,
+    open_store,
+    reopen,
+)
+from volcache.cli import main as cli
+from volcache.errors import StoreError, ValueTooLargeError
+from volcache.store.format import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from volcache.store import Record, Store
+
+LATER_MS = FakeClock().now_ms + 60_000
+FAR_MS = 4_000_000_000_000
+FIELDS: dict[str, Any] = {
+    "content_type": b"a/b",
+    "content_encoding": b"gzip",
+    "cache_control": b"private",
+    "flags": 4_000_000_000,
+}
+
+
+def touch(store: Store, key: bytes, expires_ms: int) -> Record:
+    """Touch what is stored."""
+    with store.lock:
+        record = store.get(key)
+        assert record is not None
+        return store.touch(key, record, expires_ms)
+
+
+@pytest.mark.parametrize("length", [0, 300, 20_000, 1_100_000])
+def test_touched_record_differs_in_its_expiry_only(tmp_path: Path, length: int) -> None:
+    """And is found by get and stat; the next put is a newer version."""
+    store = open_store(tmp_path, volume_size=4 << 20, clock=FakeClock())
+    put = store.put(b"k", b"v" * length, **FIELDS)
+    touched = touch(store, b"k", LATER_MS)
+    place: dict[str, Any] = {"volume": touched.volume}
+    place["offset"] = put.offset + put.size
+    assert touched == put._replace(expires_ms=LATER_MS, **place)
+    assert store.get(b"k") == touched
+    assert store.stat(b"k") == touched._replace(value=b"")
+    assert store.count == 1
+    assert store.put(b"k", b"v").stored_us > put.stored_us
+    store.close()
+
+
+@pytest.mark.parametrize("expires_ms", [0, FakeClock().now_ms + 2000])
+def test_touched_record_expires_at_the_new_time(
+    tmp_path: Path, expires_ms: int
+) -> None:
+    """It may be earlier, later or never."""
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    store.put(b"sooner", b"v", expires_ms=clock.now_ms + 9000)
+    store.put(b"later", b"v", expires_ms=clock.now_ms + 1000)
+    for key in (b"sooner", b"later"):
+        touch(store, key, expires_ms)
+    clock.advance(1.5)
+    assert store.get(b"sooner") is not None
+    assert store.get(b"later") is not None
+    clock.advance(1)
+    store = reopen(store, tmp_path, clock=clock)
+    for key in (b"sooner", b"later"):
+        assert (store.get(key) is None) == bool(expires_ms)
+    store.close()
+
+
+def test_record_without_its_value_is_refused(tmp_path: Path) -> None:
+    """Such as that of `stat`; nothing has changed."""
+    store = open_store(tmp_path)
+    put = store.put(b"k", b"value")
+    with pytest.raises(ValueError, match="5 bytes, not 0"):
+        store.touch(b"k", put._replace(value=b""), LATER_MS)
+    assert store.get(b"k") == put
+    store.close()
+
+
+def test_refused_touch_keeps_the_old_expiry(tmp_path: Path) -> None:
+    """Also if the record does not fit the volumes of now."""
+    disk = RefusingDisk()
+    store = open_store(tmp_path, fs=disk, clock=FakeClock())
+    put = store.put(b"k", bytes(9000), expires_ms=LATER_MS)
+    disk.refuses_writes = True
+    with pytest.raises(StoreError):
+        touch(store, b"k", 0)
+    assert store.get(b"k") == put
+    disk.refuses_writes = False
+    store.close()
+    store = open_store(tmp_path, volume_size=8192, clock=FakeClock())
+    with pytest.raises(ValueTooLargeError):
+        touch(store, b"k", 0)
+    assert store.get(b"k") == put
+    store.close()
+
+
+def test_touch_syncs_as_a_put_does(tmp_path: Path) -> None:
+    """In the mode "always", before it returns."""
+    synced: list[int] = []
+
+    class Disk(RefusingDisk):
+        def sync(self, fd: int) -> None:
+            synced.append(fd)
+
+    store = open_store(tmp_path, fs=Disk(), sync_mode="always")
+    store.put(b"k", b"v")
+    synced.clear()
+    touch(store, b"k", 0)
+    assert len(synced) == 1
+    store.close()
+
+
+def test_purge_covers_what_was_touched_before_it(tmp_path: Path) -> None:
+    """A touch after it finds nothing; a start neither."""
+    store = open_store(tmp_path)
+    store.put(b"a/1", b"v")
+    touch(store, b"a/1", 0)
+    store.purge(b"a/")
+    assert store.get(b"a/1") is None
+    store = reopen(store, tmp_path)
+    assert store.get(b"a/1") is None
+    store.close()
+
+
+def probation_store(directory: Path, **options: Any) -> Store:
+    """Return a store with a key in ring probation."""
+    store = open_store(directory, **options)
+    assert store.get(b"k") is None  # It is asked for before it is put.
+    store.put(b"k", bytes(300), **FIELDS)
+    assert store._index.ring_for(b"k") is Ring.PROBATION
+    return store
+
+
+def test_touched_record_stays_in_its_ring(tmp_path: Path) -> None:
+    """So no older record of the key becomes current after a start."""
+    store = probation_store(tmp_path)
+    fill_volume(store)
+    touched = touch(store, b"k", FAR_MS)
+    assert store._index.ring_for(b"k") is Ring.PROBATION
+    store = reopen(store, tmp_path)
+    assert store.get(b"k") == touched
+    store.close()
+
+
+def lose_index(store: Store, directory: Path) -> Store:
+    """Kill the process, remove all index files, and start again."""
+    kill(store)
+    shutil.rmtree(directory / "index")
+    return open_store(directory)
+
+
+def repair(store: Store, directory: Path) -> Store:
+    """Stop, damage an index file, repair, and start again."""
+    store.close()
+    path = directory / "index" / "0"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert cli.main(["repair", str(directory)]) == 0
+    return open_store(directory)
+
+
+def stop_and_start(store: Store, directory: Path) -> Store:
+    """Stop and start."""
+    store.close()
+    return open_store(directory)
+
+
+@pytest.mark.parametrize("is_touched", [False, True])
+@pytest.mark.parametrize("change", [reopen, stop_and_start, lose_index, repair])
+def test_version_and_flags_survive(
+    tmp_path: Path,
+    change: Callable[..., Store],
+    is_touched: bool,  # noqa: FBT001
+) -> None:
+    """The time stored is memcached's cas unique; type and directives stay, too."""
+    store = probation_store(tmp_path)
+    expected = store.get(b"k")
+    if is_touched:
+        expected = touch(store, b"k", FAR_MS)
+    assert expected is not None
+    for _ in range(2):
+        store = change(store, tmp_path)
+        found = store.get(b"k")
+        assert found is not None
+        moved = expected._replace(volume=found.volume, offset=found.offset)
+        assert found == moved
+    store.close()
+
+
+@pytest.mark.parametrize("is_touched", [False, True])
+def test_version_and_flags_survive_a_reclaim(
+    tmp_path: Path,
+    is_touched: bool,  # noqa: FBT001
+) -> None:
+    """A record that is read often is copied, several times."""
+    store = open_store(tmp_path)
+    expected = store.put(b"k", bytes(300), **FIELDS)
+    if is_touched:
+        expected = touch(store, b"k", FAR_MS)
+    places = set()
+    for number in range(600):
+        store.put(b"fill/%d" % number, bytes(1000))
+        found = store.get(b"k")
+        assert found is not None
+        places.add((found.volume, found.offset))
+        moved = expected._replace(volume=found.volume, offset=found.offset)
+        assert found == moved
+    assert len(places) > 2
+    store.close()
+
+
+def test_damaged_touched_record_is_not_replaced_by_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """The value before is the same, but it expires at another time."""
+    store = open_fifo(tmp_path, clock=FakeClock())
+    store.put(b"k", b"v" * 300)
+    touched = touch(store, b"k", LATER_MS)
+    kill(store)
+    path = tmp_path / "data" / str(touched.volume)
+    data = bytearray(path.read_bytes())
+    data[touched.offset + touched.size - 1] ^= 1
+    path.write_bytes(data)
+    store = open_fifo(tmp_path, clock=FakeClock())
+    assert store.get(b"k") is None
+    assert store.recovery.damaged == 1
+    store.close()

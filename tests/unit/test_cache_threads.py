@@ -1,0 +1,332 @@
+"""cache.py: what another thread does at the worst moment."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+
+from support.native_app import FakeServer
+from support.stores import fill_volume, open_store, value_of
+from volcache.cache import Cache
+from volcache.hot.memcached import MemcachedTier
+from volcache.hot.promotion import MissCounters
+from volcache.hot.versions import KeyVersions
+from volcache.http.app import App, Limits
+from volcache.http.native_app import with_fast_path
+from volcache.store.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from volcache.store import Record, Store
+
+NOW_MS = 1_790_000_000_000
+LATER_MS = NOW_MS + 60_000
+KEY = b"a/key"
+
+
+class Server(FakeServer):
+    """A memcached that calls what a test wants, before it stores an item."""
+
+    before_set: Callable[[], object] | None = None
+
+    def set(self, name: bytes, item: bytes, _expire: int) -> bool:
+        """Store an item."""
+        if self.before_set is not None:
+            before, self.before_set = self.before_set, None
+            before()
+        return super().set(name, item, _expire)
+
+
+class Both:
+    """A cache whose keys are hot at the first read, and its parts."""
+
+    def __init__(self, store: Store) -> None:
+        """Have no copies."""
+        self.store = store
+        self.server = Server()
+        self.versions = KeyVersions()
+        with mock.patch("volcache.hot.servers.Server", return_value=self.server):
+            self.hot = MemcachedTier(
+                ["m"], self.versions, timeout=0.05, item_size_max=100_000
+            )
+        counters = MissCounters(count=1, duration_ms=1, clock=lambda: 0)
+        self.cache = Cache(store, self.hot, counters)
+
+    def overwrite_by_age(self) -> None:
+        """Let the log reclaim everything that is stored; copies stay."""
+        for number in range(6):
+            fill_volume(self.store, b"fill %d" % number)
+        assert self.store.get(KEY) is None
+
+    def app(self) -> Any:
+        """Return the application with its fast path."""
+        return with_fast_path(App(self.cache, Limits(key_size=100, value_size=100_000)))
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Both]:
+    """Open a store and a hot tier, with a clock that stands still."""
+    clock = Clock(lambda: NOW_MS * 1000, lambda: 0)
+    store = open_store(tmp_path, clock=clock)
+    found = Both(store)
+    yield found
+    found.hot.close()
+    store.close()
+
+
+def in_a_thread(function: Callable[[], object]) -> None:
+    """Call a function in another thread, and wait for it."""
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 - Raised below.
+            failed.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "the thread waits for this one"
+    if failed:
+        raise failed[0]
+
+
+def put(both: Both) -> None:
+    """Store another value."""
+    both.cache.put(KEY, b"new")
+
+
+def put_over_http(both: Both) -> None:
+    """Store another value, by the fast path."""
+    status = ask(both, "PUT", b"new")
+    assert status == "200 OK"
+
+
+def ask(both: Both, method: str, body: bytes = b"", **more: str) -> str:
+    """Send a request for the key; return the status."""
+
+    class Stream:
+        def getvalue(self) -> bytes:
+            return body
+
+        def read(self, _size: int = -1) -> bytes:
+            return body
+
+    statuses: list[str] = []
+    environ = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": "/" + KEY.decode(),
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": Stream(),
+        **more,
+    }
+    both.app()(environ, lambda status, _headers: statuses.append(status))
+    return statuses[0]
+
+
+def delete(both: Both) -> None:
+    """Delete the key."""
+    assert both.cache.delete(KEY)
+
+
+def flush(both: Both) -> None:
+    """Delete every key."""
+    both.cache.flush()
+
+
+def purge(both: Both) -> None:
+    """Purge the folder of the key."""
+    both.cache.purge(b"a/")
+
+
+def touch(both: Both) -> None:
+    """Let the record expire later."""
+    with both.cache.exclusive():
+        record = both.cache.get(KEY)
+        assert record is not None
+        both.cache.touch(KEY, record, LATER_MS)
+
+
+CHANGES = [put, put_over_http, delete, flush, purge, touch]
+
+
+@contextmanager
+def another_thread_at(
+    both: Both, moment: str, function: Callable[[], None]
+) -> Iterator[None]:
+    """
+    Call a function once at a moment of the next promotion, in another thread.
+
+    The moment is "sending", or the name of a method that has just been called.
+    """
+    done: list[bool] = []
+
+    def once(*_: object) -> None:
+        if not done:
+            done.append(True)
+            in_a_thread(function)
+
+    def after(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            found = method(*arguments)
+            once()
+            return found
+
+        return call
+
+    if moment == "sending":
+        both.server.before_set = once
+        yield
+    else:
+        owner: Any = both.versions if moment == "record_promotion" else both.store
+        with mock.patch.object(owner, moment, after(getattr(owner, moment))):
+            yield
+    assert done
+
+
+def is_right(record: Record | None, change: Callable[[Both], None]) -> bool:
+    """Return whether a get after a change may return a record."""
+    if record is None:
+        return True
+    if change is touch:
+        return (record.value, record.expires_ms) == (b"old", LATER_MS)
+    return record.value == b"new" and change in {put, put_over_http}
+
+
+@pytest.mark.parametrize(
+    "moment", ["read_raw", "record_promotion", "is_current", "sending"]
+)
+@pytest.mark.parametrize("change", CHANGES)
+def test_copy_of_what_another_thread_replaces_is_never_used(
+    both: Both, change: Callable[[Both], None], moment: str
+) -> None:
+    """Neither at once nor when the log has overwritten what replaced it."""
+    both.cache.put(KEY, b"old", expires_ms=NOW_MS + 9000)
+    with another_thread_at(both, moment, lambda: change(both)):
+        assert value_of(both.cache.get(KEY)) == b"old"
+
+    both.overwrite_by_age()
+    for _ in range(2):
+        assert is_right(both.cache.get(KEY), change)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (put, "store.put"),
+        (put_over_http, "store.clock.next_us"),
+        (delete, "store.delete"),
+        (flush, "store.flush"),
+        (purge, "store.purge"),
+        (touch, "store.touch"),
+    ],
+)
+def test_copy_made_just_before_a_change_is_never_used(
+    both: Both, change: Callable[[Both], None], name: str
+) -> None:
+    """The change has begun when another thread promotes the key."""
+    *parts, method_name = name.split(".")
+    owner: Any = both
+    for part in parts:
+        owner = getattr(owner, part)
+    both.cache.put(KEY, b"old", expires_ms=NOW_MS + 9000)
+    method = getattr(owner, method_name)
+
+    def promote_first(*arguments: Any, **options: Any) -> Any:
+        in_a_thread(lambda: both.cache.get(KEY))
+        assert both.server.items
+        return method(*arguments, **options)
+
+    with mock.patch.object(owner, method_name, promote_first):
+        change(both)
+    both.overwrite_by_age()
+    for _ in range(2):
+        assert is_right(both.cache.get(KEY), change)
+
+
+def test_copy_of_a_key_that_is_too_old_for_the_disk_can_be_touched(both: Both) -> None:
+    """It is on the disk then, as the same version, and no copy expires earlier."""
+    stored = both.cache.put(KEY, b"old", expires_ms=NOW_MS + 9000, flags=7)
+    both.cache.get(KEY)
+    both.overwrite_by_age()
+    touch(both)
+    found = both.store.get(KEY)
+    assert found is not None
+    assert (found.value, found.expires_ms, found.flags) == (b"old", LATER_MS, 7)
+    assert found.stored_us == stored.stored_us
+    copies = both.cache.get(KEY), both.cache.get(KEY)
+    assert [copy and (copy.source, copy.expires_ms) for copy in copies] == [
+        ("DISK", LATER_MS),
+        ("MEMC", LATER_MS),
+    ]
+
+
+def test_whoever_excludes_others_reads_from_the_disk(both: Both) -> None:
+    """Others would wait for memcached; and nothing is promoted."""
+    both.cache.put(KEY, b"old")
+    with both.cache.exclusive():
+        assert [both.cache.get(KEY).source for _ in range(3)] == ["DISK"] * 3  # type: ignore[union-attr]
+        assert not both.server.items
+    sources = [both.cache.get(KEY).source for _ in range(2)]  # type: ignore[union-attr]
+    assert sources == ["DISK", "MEMC"]
+    with both.cache.exclusive(), both.cache.exclusive():
+        assert both.cache.get(KEY).source == "DISK"  # type: ignore[union-attr]
+    both.overwrite_by_age()
+    with both.cache.exclusive():
+        assert both.cache.get(KEY).source == "MEMC"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("method", "condition", "status"),
+    [
+        ("PUT", "HTTP_IF_NONE_MATCH", "200 OK"),
+        ("PUT", "HTTP_IF_MATCH", "412 Precondition Failed"),
+        ("DELETE", "HTTP_IF_MATCH", "404 Not Found"),
+    ],
+)
+def test_condition_is_decided_and_obeyed_at_once(
+    both: Both, method: str, condition: str, status: str
+) -> None:
+    """A put of another thread between both waits until the request is done."""
+    stat, threads = both.store.stat, list[threading.Thread]()
+
+    def stat_and_wait(key: bytes) -> Record | None:
+        found = stat(key)
+        thread = threading.Thread(target=lambda: both.cache.put(KEY, b"other"))
+        thread.start()
+        threads.append(thread)
+        thread.join(0.05)
+        assert thread.is_alive()
+        return found
+
+    with mock.patch.object(both.store, "stat", stat_and_wait):
+        assert ask(both, method, b"new", **{condition: "*"}) == status
+    [thread] = threads
+    thread.join(30)
+    assert value_of(both.store.get(KEY)) == b"other"
+
+
+def test_two_deletes_of_a_copy_find_it_once(both: Both) -> None:
+    """Of a key that is only in the hot tier."""
+    both.cache.put(KEY, b"old")
+    both.cache.get(KEY)
+    both.overwrite_by_age()
+    found: list[bool] = []
+    delete_in_store = both.store.delete
+
+    def delete_twice(key: bytes) -> bool:
+        if not found:
+            found.append(False)
+            found.append(both.cache.delete(KEY))
+        return delete_in_store(key)
+
+    with mock.patch.object(both.store, "delete", delete_twice):
+        found.append(both.cache.delete(KEY))
+    assert found[1:] == [True, False]
