@@ -20,7 +20,7 @@ from support.nginx import Nginx
 from support.ports import pick_port
 from support.process import ServerProcess
 from support.prometheus import CONF, Exporter, Prometheus, status_text
-from support.waiting import wait_until
+from support.waiting import comes_true, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,15 +127,27 @@ def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
 
 def check_that_every_panel_has_data(prometheus: Prometheus) -> None:
     """With all instances, and with a machine and an instance selected."""
-    empty = set()
-    for panel in panels():
-        for target in panel.get("targets", []):
-            query = target["expr"].replace("$__rate_interval", "30s")
-            for value in (".*", ".+"):
-                expression = query.replace("$machine", ".*").replace("$instance", value)
-                if not prometheus.query(expression):
-                    empty.add(query)
-    assert [one for one in empty if not any(part in one for part in EMPTY)] == []
+    queries = [
+        target["expr"].replace("$__rate_interval", "30s")
+        for panel in panels()
+        for target in panel.get("targets", [])
+    ]
+    expected = [one for one in queries if not any(part in one for part in EMPTY)]
+    empty: list[str] = []
+
+    def have_data() -> bool:
+        """A rate has none before the second sample of its counter."""
+        empty[:] = [
+            query
+            for query in expected
+            for value in (".*", ".+")
+            if not prometheus.query(
+                query.replace("$machine", ".*").replace("$instance", value)
+            )
+        ]
+        return not empty
+
+    assert comes_true(have_data), empty
 
 
 def check_that_machines_are_rows(prometheus: Prometheus) -> None:
