@@ -85,6 +85,8 @@ def settings_for(*servers: str, **more: object) -> dict[str, object]:
         "max_value_size": 900_000,
         "memc_on": "true",
         "memc_servers": ",".join(servers),
+        # A busy machine must not look like a memcached that is down.
+        "memc_timeout": 1,
         "admin_token": TOKEN,
         **more,
     }
@@ -100,15 +102,16 @@ def memcached() -> Iterator[MemcachedProcess]:
 @pytest.fixture
 def site(tmp_path: Path, memcached: MemcachedProcess) -> Iterator[Site]:
     """One instance in front of it."""
-    # A busy machine must not look like a memcached that is down.
-    with open_site(tmp_path, settings_for(memcached.address, memc_timeout=1)) as found:
+    with open_site(tmp_path, settings_for(memcached.address)) as found:
         yield found
 
 
 @pytest.fixture
 def impatient_site(tmp_path: Path, memcached: MemcachedProcess) -> Iterator[Site]:
     """One instance with the default time-out in front of it."""
-    with open_site(tmp_path, settings_for(memcached.address)) as found:
+    with open_site(
+        tmp_path, settings_for(memcached.address, memc_timeout=0.05)
+    ) as found:
         yield found
 
 
@@ -245,7 +248,7 @@ def test_clone_of_an_instance_uses_none_of_its_copies(
     tmp_path: Path, memcached: MemcachedProcess
 ) -> None:
     """The original goes on with them; neither gets a value of the other."""
-    settings = settings_for(memcached.address, memc_timeout=1)
+    settings = settings_for(memcached.address)
     with open_site(tmp_path / "a", settings) as original:
         original.put("k", b"value")
         original.make_hot("k")
@@ -294,7 +297,7 @@ def test_unreadable_record_is_answered_from_memcached(
     disk = Machine(tmp_path / "shim")
     server = ServerProcess(
         tmp_path / "data",
-        settings=settings_for(memcached.address, memc_timeout=1),
+        settings=settings_for(memcached.address),
         environment=disk.environment,
     )
     with server, requests.Session() as session:
@@ -465,7 +468,7 @@ def test_item_that_was_not_requested_is_a_miss(tmp_path: Path, name: bytes) -> N
 
     with (
         FakeMemcached(answer) as server,
-        open_site(tmp_path, settings_for(server.address, memc_timeout=1)) as site,
+        open_site(tmp_path, settings_for(server.address)) as site,
     ):
         site.put("k", b"value")
         assert [site.source("k") for _ in range(10)] == ["DISK"] * 10

@@ -141,7 +141,7 @@ def test_server_that_starts_later_is_found() -> None:
     """Down at the start, up as soon as a probe succeeds."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
-    with open_tier(f"127.0.0.1:{port}") as tier:
+    with open_tier(f"127.0.0.1:{port}", timeout=5) as tier:
         assert not is_up(tier)
         assert tier.stats.failures["refused"] == 1
         with FakeMemcached(Scripted(), port=port):
@@ -154,7 +154,7 @@ def test_server_that_starts_later_is_found() -> None:
 def test_refused_item_is_not_a_failure_of_the_server(refusal: bytes) -> None:
     """It is counted; a full server stays up."""
     script = Scripted()
-    with FakeMemcached(script) as server, open_tier(server.address) as tier:
+    with FakeMemcached(script) as server, open_tier(server.address, timeout=5) as tier:
         script.set_answer = refusal
         assert not tier.promote(b"k", b"item", 0)
         script.set_answer = b"STORED\r\n"
