@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run cluster check test pure sanitize aarch64 crash fuzz mutations recipes \
-	soak screenshot bench reference lint format setup clean unit $(LINT)
+	soak screenshot bench reference image lint format setup clean unit $(LINT)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -118,6 +118,9 @@ reference: ## write docs/REFERENCE.md, docs/volcache.1 and conf/volcache.toml fr
 	@$(PYTHON) tools/sample_config.py
 	@$(PYTHON) tools/reference.py
 	@$(PYTHON) tools/man_page.py
+
+image: ## build the container image; without an engine, execute its steps in a chroot
+	@tools/image.sh
 
 bench: ## measure volcache and its alternatives: 7 minutes (QUICK=1 ONLY=NAMES BASE=REVISION)
 	@tools/setup.sh bench

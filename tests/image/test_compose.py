@@ -1,0 +1,298 @@
+"""The composition is consistent; its nginx spreads keys by the names of the services."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import zlib
+from bisect import bisect_left
+from collections import Counter
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from support.cluster import instances_of
+from support.nginx import SOURCE, Nginx
+from volcache import __version__
+from volcache.config import load_config
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT: Final = Path(__file__).parents[2]
+COMPOSE: Final = ROOT / "conf" / "compose"
+GRAFANA: Final = ROOT / "conf" / "grafana"
+# As compose puts a variable in that is not set.
+TEXT: Final = re.sub(
+    r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / "compose.yaml").read_text()
+).replace("$$", "$")
+PROJECT: Final[dict[str, Any]] = yaml.safe_load(TEXT)
+SERVICES: Final[dict[str, dict[str, Any]]] = PROJECT["services"]
+INSTANCES: Final = ["disk1", "disk2", "disk3"]
+NAMES: Final = [f"{name}:1234" for name in INSTANCES]
+POINTS: Final = 160  # on the ring, for each unit of weight
+
+
+def mounts(service: str) -> dict[str, str]:
+    """Return the volumes of a service: source by target."""
+    return {
+        volume.split(":")[1]: volume.split(":")[0]
+        for volume in SERVICES[service].get("volumes", [])
+    }
+
+
+def test_services_are_as_described() -> None:
+    """Three instances, each with a volume of its own."""
+    assert set(SERVICES) == {
+        *INSTANCES,
+        *("memcached", "nginx", "nginx-exporter", "prometheus", "grafana"),
+    }
+    assert [mounts(name) for name in INSTANCES] == [{"/data": n} for n in INSTANCES]
+    named = {s for n in SERVICES for s in mounts(n).values() if not s.startswith(".")}
+    assert named == set(PROJECT["volumes"])
+
+
+def test_files_of_the_composition_exist() -> None:
+    """They are read-only, and nginx's replace files that exist."""
+    found = 0
+    for service in SERVICES.values():
+        for volume in service.get("volumes", []):
+            source, target, *mode = volume.split(":")
+            if source.startswith("./"):
+                found += 1
+                assert (ROOT / source).exists(), source
+                assert mode == ["ro"]
+                if target.startswith("/etc/volcache/"):
+                    assert (SOURCE / target.removeprefix("/etc/volcache/")).exists()
+    assert found == 10
+
+
+def test_images_are_pinned() -> None:
+    """By a version; that of the instances is the one of this tree."""
+    for name, service in SERVICES.items():
+        tag = service["image"].rpartition(":")[2]
+        assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag), service["image"]
+        if name in INSTANCES:
+            assert service["image"] == f"volcache:{__version__}"
+            assert service["build"]["args"] == {"VERSION": __version__}
+
+
+def test_settings_of_the_instances_are_valid() -> None:
+    """With the tokens that .env may have; without, everyone may write."""
+    for name in INSTANCES:
+        config = load_config(None, SERVICES[name]["environment"])
+        assert config.memc_on
+        assert config.memc_ip in SERVICES
+        assert SERVICES[name]["init"] is True
+        assert config.admin_hosts == tuple(INSTANCES)
+        assert (config.read_token, config.write_token) == ("", "")
+        assert "VOLCACHE_PORT" not in SERVICES[name]["environment"]
+
+
+def test_lists_of_the_instances_are_the_same() -> None:
+    """That of nginx, that of Prometheus, and the addresses."""
+    text = (COMPOSE / "nginx" / "instances.conf").read_text()
+    assert (
+        re.findall(r"^server (\S+) weight=10 max_fails=0;$", text, re.MULTILINE)
+        == NAMES
+    )
+    groups = json.loads((COMPOSE / "volcache.json").read_text())
+    assert [target for group in groups for target in group["targets"]] == NAMES
+    assert [group["labels"]["disk"] for group in groups] == INSTANCES
+    hosts = dict(line.split(":") for line in PROJECT["x-hosts"])
+    assert hosts == {
+        name: SERVICES[name]["networks"]["inside"]["ipv4_address"] for name in INSTANCES
+    }
+    for name in ("nginx", "prometheus"):
+        assert SERVICES[name]["extra_hosts"] == PROJECT["x-hosts"]
+    (network,) = PROJECT["networks"]["inside"]["ipam"]["config"]
+    subnet, others = (IPv4Network(network[name]) for name in ("subnet", "ip_range"))
+    addresses = [IPv4Address(address) for address in hosts.values()]
+    assert all(address in subnet and address not in others for address in addresses)
+    assert others.subnet_of(subnet)
+
+
+def test_nothing_but_nginx_can_be_published_to_a_network() -> None:
+    """Instances and memcached are on no network but the internal one."""
+    assert PROJECT["networks"]["inside"]["internal"] is True
+    ports = {n: s["ports"] for n, s in SERVICES.items() if "ports" in s}
+    assert ports == {
+        "nginx": ["127.0.0.1:8080:8080"],
+        "prometheus": ["127.0.0.1:9090:9090"],
+        "grafana": ["127.0.0.1:3000:3000"],
+    }
+    raw = (ROOT / "compose.yaml").read_text()
+    assert re.findall(r"\$\{LISTEN:.*", raw) == ['${LISTEN:-127.0.0.1:8080}:8080"]']
+    for name in (*INSTANCES, "memcached"):
+        assert list(SERVICES[name]["networks"]) == ["inside"]
+
+
+def test_every_service_is_bounded_and_restarted() -> None:
+    """Memory, processes, logs and privileges."""
+    for name, service in SERVICES.items():
+        assert service["mem_limit"], name
+        assert service["pids_limit"], name
+        assert service["restart"] == "unless-stopped"
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["logging"]["options"]["max-size"]
+        if name != "grafana":  # It unpacks plug-ins.
+            assert service["read_only"] is True
+
+
+def test_every_service_has_a_health_check() -> None:
+    """In its own programs; that of an instance is in the image."""
+    without = [
+        name for name, service in SERVICES.items() if "healthcheck" not in service
+    ]
+    assert sorted(without) == [*INSTANCES, "nginx-exporter"]
+    assert "HEALTHCHECK" in (ROOT / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("name", ["nginx", "memcached"])
+def test_health_check_needs_an_answer(name: str) -> None:
+    """Where nothing listens, or something else does, it fails."""
+    *_, script = SERVICES[name]["healthcheck"]["test"]
+    port = {"nginx": "8080", "memcached": "11211"}[name]
+    assert f"/dev/tcp/127.0.0.1/{port} " in script
+    # Answers that are read from a file in place of the connection.
+    right = {"nginx": "HTTP/1.1 200 OK\r\n", "memcached": "VERSION 1.6.38\r\n"}[name]
+    for text, code in ((right, 0), ("HTTP/1.1 503 draining\r\n", 1), ("", 1)):
+        local = re.sub(r"exec 3<>\S+", 'exec 3< <(printf "$0") 4>/dev/null', script)
+        local = local.replace(">&3", ">&4")
+        done = subprocess.run(["bash", "-c", local, text], check=False, timeout=30)
+        assert done.returncode == code, text
+    refused = script.replace(f"/{port} ", "/1 ")
+    done = subprocess.run(
+        ["bash", "-c", refused], capture_output=True, check=False, timeout=30
+    )
+    assert done.returncode == 1
+
+
+def test_ports_of_nginx_agree() -> None:
+    """That which is published, and that of the metrics."""
+    listen = (COMPOSE / "nginx" / "listen.conf").read_text()
+    assert re.findall(r"^listen (\d+) ", listen, re.MULTILINE) == ["8080"]
+    status = (COMPOSE / "nginx" / "status.conf").read_text()
+    assert "    listen 8089;\n" in status
+    assert "    location = /-/nginx/status {\n        stub_status;\n" in status
+    (command,) = SERVICES["nginx-exporter"]["command"]
+    assert command == "--nginx.scrape-uri=http://nginx:8089/-/nginx/status"
+    # scrape.yml has 127.0.0.1:9113.
+    assert SERVICES["nginx-exporter"]["network_mode"] == "service:prometheus"
+
+
+def test_prometheus_finds_its_files() -> None:
+    """Beside the file that its command names."""
+    scrape = yaml.safe_load((ROOT / "conf/prometheus/scrape.yml").read_text())
+    (job, _) = scrape["scrape_configs"]
+    needed = {*scrape["rule_files"], *job["file_sd_configs"][0]["files"], "scrape.yml"}
+    assert {f"/etc/prometheus/{name}" for name in needed} <= set(mounts("prometheus"))
+    assert (
+        "--config.file=/etc/prometheus/scrape.yml" in SERVICES["prometheus"]["command"]
+    )
+
+
+def test_grafana_is_provisioned_with_the_dashboard() -> None:
+    """Its source of data is the Prometheus of the composition."""
+    folder = GRAFANA / "provisioning"
+    sources = yaml.safe_load((folder / "datasources" / "volcache.yml").read_text())
+    assert sources["apiVersion"] == 1
+    (source,) = sources["datasources"]
+    assert (source["type"], source["access"]) == ("prometheus", "proxy")
+    assert source["url"] == "http://prometheus:9090"
+    assert source["isDefault"] is True
+    dashboards = yaml.safe_load((folder / "dashboards" / "volcache.yml").read_text())
+    assert dashboards["apiVersion"] == 1
+    (provider,) = dashboards["providers"]
+    assert provider["type"] == "file"
+    path = f"{provider['options']['path']}/volcache.json"
+    assert mounts("grafana")[path] == "./conf/grafana/volcache.json"
+    assert (
+        mounts("grafana")["/etc/grafana/provisioning"] == "./conf/grafana/provisioning"
+    )
+    environment = SERVICES["grafana"]["environment"]
+    assert environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == path
+
+
+@pytest.mark.parametrize("path", sorted(COMPOSE.rglob("*.conf")), ids=lambda p: p.name)
+def test_file_begins_with_a_comment(path: Path) -> None:
+    """It states what the file is for, and what it replaces."""
+    assert path.read_text().startswith("# ")
+    assert (SOURCE / "volcache" / path.name).exists()
+
+
+class ComposedNginx(Nginx):
+    """nginx with the files of the composition, and names as in its hosts file."""
+
+    def __init__(self, folder: Path, addresses: Sequence[str]) -> None:
+        """Write the configuration; nothing is started yet."""
+        super().__init__(folder, [])
+        for name in ("instances.conf", "status.conf"):
+            text = (COMPOSE / "nginx" / name).read_text()
+            self.write(
+                f"volcache/{name}", text.replace("listen 8089", f"listen {folder}/s")
+            )
+        status = (self.folder / "volcache/status.conf").read_text()
+        status = status.replace(f"listen {folder}/s", f"listen unix:{folder}/status")
+        self.write("volcache/status.conf", status)
+        lines = [f"{a} {n}\n" for a, n in zip(addresses, INSTANCES, strict=True)]
+        self.write("hosts", "".join(lines))
+
+    def command(self) -> list[str]:
+        """Return a command that replaces /etc/hosts for nginx alone."""
+        hosts = str(self.folder / "hosts")
+        return [*alone('mount --bind "$0" /etc/hosts', hosts), *super().command()]
+
+
+def alone(script: str, argument: str) -> list[str]:
+    """Return what runs a script, and then a command, in a mount namespace of its own."""
+    if not os.geteuid():
+        return ["unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', argument]
+    # As root to mount, and then as no root: nginx would look for other users.
+    user = 'exec unshare --map-user=1000 --map-group=1000 "$@"'
+    front = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    return [*front, f"{script} && {user}", argument]
+
+
+def may_mount() -> bool:
+    """Whether a mount namespace can be made here."""
+    command = [*alone('mount --bind "$0" /etc/hosts', "/etc/hosts"), "true"]
+    return not subprocess.run(command, capture_output=True, check=False).returncode
+
+
+def ketama(names: Sequence[str], key: str, weight: int = 10) -> str:
+    """Return the name to which `hash ... consistent` of nginx maps a key."""
+    points: dict[int, str] = {}
+    for name in names:
+        base = zlib.crc32(name.replace(":", "\0").encode())
+        value = 0
+        for _ in range(POINTS * weight):
+            value = zlib.crc32(value.to_bytes(4, "little"), base)
+            points.setdefault(value, name)
+    ring = sorted(points)
+    return points[ring[bisect_left(ring, zlib.crc32(key.encode())) % len(ring)]]
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not may_mount(), reason="no mount namespaces are allowed here")
+def test_keys_belong_to_names_and_not_to_addresses(tmp_path: Path) -> None:
+    """When containers get other addresses, each key stays on its volume."""
+    paths = [f"/spread/{n}" for n in range(300)]
+    wanted = [ketama(NAMES, path) for path in paths]
+    assert min(Counter(wanted).values()) > 60
+    for number, front in enumerate(("127.0.7.", "127.0.8.")):
+        # Ports that nothing listens at: nginx still says where it sent a request.
+        addresses = [f"{front}{n}" for n in (3, 1, 2)]
+        names = {f"{a}:1234": n for a, n in zip(addresses, NAMES, strict=True)}
+        nginx = ComposedNginx(tmp_path / f"nginx{number}", addresses)
+        done = nginx.test()
+        assert (done.returncode, "[" in done.stderr) == (0, False), done.stderr
+        with nginx:
+            found = instances_of(nginx.port, paths)
+        assert [names[address] for address in found] == wanted
