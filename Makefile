@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run cluster check test pure sanitize aarch64 crash fuzz mutations recipes \
-	soak screenshot bench reference image lint format setup clean unit $(LINT)
+	soak screenshot bench image package reference lint format setup clean unit $(LINT)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -126,6 +126,10 @@ bench: ## measure volcache and its alternatives: 7 minutes (QUICK=1 ONLY=NAMES B
 	@tools/setup.sh bench
 	@$(PYTHON) -m bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
 		$(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
+
+package: ## build the packages, install and test them: 2 minutes each Python (DRAFT=1)
+	@tools/setup.sh run
+	@$(PYTHON) tools/release.py $(if $(DRAFT),--draft)
 
 lint: ## format check, lint, import rules and types: 2 seconds, 20 without caches
 	@tools/setup.sh lint

@@ -1,14 +1,22 @@
-"""The extension of the package; everything else is declared in pyproject.toml."""
+"""
+The extension, the shipped files and the long description of the package.
+
+Everything else is declared in pyproject.toml.
+"""
 
 from __future__ import annotations
 
 import os
+import runpy
 import shlex
+import shutil
+import tomllib
 from pathlib import Path
 from typing import Final
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 NAME: Final = "volcache.store._core._native"
 CORE: Final = Path("src/volcache/store/_core")
@@ -34,9 +42,43 @@ extension = Extension(
     ],
     extra_link_args=ADDED,
 )
+
+
+class BuildWithFiles(build_py):  # type: ignore[misc] # setuptools has no types.
+    """Copies the shipped files into the package; an editable one reads them here."""
+
+    def run(self) -> None:
+        """Copy them to where `volcache.shipped` looks for them first."""
+        super().run()
+        if self.editable_mode:
+            return
+        shipped = runpy.run_path("src/volcache/shipped.py")
+        target = Path(self.build_lib) / "volcache" / "files"
+        shutil.rmtree(
+            target, ignore_errors=True
+        )  # An earlier build may have had others.
+        for path in shipped["shipped_files"](Path()):
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target / path)
+
+
+def long_description() -> str:
+    """Return README.md as a page index shows it, which has no other file of the tree."""
+    with Path("pyproject.toml").open("rb") as file:
+        urls = tomllib.load(file)["project"].get("urls", {})
+    readme = runpy.run_path("tools/long_description.py")
+    text = Path("README.md").read_text(encoding="utf-8")
+    return str(readme["render"](text, urls.get("Documentation")))
+
+
 # The generated C file is kept out of the sources.
 (built,) = cythonize([extension], build_dir="build/cython", quiet=True)
 # Without a C compiler the package is installed all the same, and uses Python. Set here, as
 # cythonize does not pass it on.
 built.optional = True
-setup(ext_modules=[built])
+setup(
+    ext_modules=[built],
+    cmdclass={"build_py": BuildWithFiles},
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
+)

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "bench" / "README.md"]
+DOCUMENTS += [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 CODE_BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 

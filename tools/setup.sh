@@ -275,23 +275,12 @@ build_extension() {
         signature "${NATIVE_FILES[@]}" >.venv/native.stamp
 }
 
-# Builds bjoern from its source package, which stays as it is: the linker redirects some of its
-# calls to link.c. pip's cache is not used: it would keep this build for other programs, and
-# offer one without the gate here.
+# Builds bjoern with the gate; before this package and others are installed.
 build_gate() {
-    local out=$PWD/.cache/gate wraps=() call
     say "building bjoern with the gate"
     rm -f .venv/gate.stamp
-    mkdir -p "$out"
-    gcc -std=gnu11 -O2 -g1 -fPIC -fvisibility=hidden -Wall -Wextra -I/usr/include/libev \
-        -I/usr/local/include -c "$GATE/link.c" -o "$out/link.o" || return 1
-    for call in "${WRAPPED[@]}"; do wraps+=("-Wl,--wrap=$call"); done
-    LDFLAGS="${LDFLAGS:-} ${wraps[*]} '$out/link.o' -lpthread" "$VENV_PYTHON" -m pip install \
-        --quiet --disable-pip-version-check --no-input --no-cache-dir --no-deps --use-pep517 \
-        --no-build-isolation --force-reinstall \
-        "$(grep '^bjoern==' requirements.txt)" || return 1
-    "$VENV_PYTHON" -c 'import ctypes, _bjoern
-ctypes.c_char.in_dll(ctypes.CDLL(_bjoern.__file__), "volcache_link")' || return 1
+    PYTHONPATH=src "$VENV_PYTHON" -m volcache gate --no-build-isolation \
+        --bjoern "$(sed -n 's/^bjoern==//p' requirements.txt)" >/dev/null || return 1
     signature "${GATE_FILES[@]}" >.venv/gate.stamp
 }
 
@@ -318,13 +307,11 @@ make_venv() {
 
 CORE=src/volcache/store/_core
 GATE=src/volcache/server/_gate
-# The calls of bjoern that link.c replaces.
-WRAPPED=(accept read write close ev_io_start ev_run)
 RUN_FILES=(requirements.txt pyproject.toml)
 shopt -s nullglob
 NATIVE_FILES=(setup.py "$CORE"/*.{c,h,pxd,pxi,pyx} "$GATE"/*.{c,h})
 shopt -u nullglob
-GATE_FILES=("$GATE"/link.{c,h} requirements.txt)
+GATE_FILES=("$GATE"/link.{c,h} src/volcache/server/gate_build.py requirements.txt)
 CLUSTER_FILES=(conf/cluster/requirements.txt)
 TEST_FILES=(tests/requirements.txt)
 

@@ -27,6 +27,7 @@ from volcache.cli.command import (
     complain,
 )
 from volcache.errors import (
+    BuildError,
     ClientError,
     ConfigError,
     FolderError,
@@ -45,7 +46,7 @@ MODULES: Final = (
     *("serve", "config", "stats", "cluster", "dashboard"),
     *("get", "put", "rm", "purge", "tail"),
     *("check", "repair", "dump", "export", "import_"),
-    "completion",
+    *("files", "gate", "completion"),
 )
 
 # The closest class in the method resolution order of an error decides.
@@ -55,6 +56,7 @@ EXIT_CODES: Final[dict[type[VolcacheError], int]] = {
     StoreError: EXIT_FAILED,
     ListenError: EXIT_FAILED,
     FolderError: EXIT_FAILED,
+    BuildError: EXIT_FAILED,
     InstanceError: EXIT_FAILED,
     FileError: EXIT_FAILED,
     OutputError: EXIT_FAILED,

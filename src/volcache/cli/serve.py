@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import os
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from volcache.cli.command import Command, add_settings
 from volcache.config import ENVIRONMENT_PREFIX, load_config, load_config_again
-from volcache.errors import VolcacheError
+from volcache.errors import ConfigError, VolcacheError
 from volcache.logs import setup_logging
 from volcache.server.drain import block_hangups
 from volcache.settings import SETTINGS
 
 if TYPE_CHECKING:
     import argparse
+
+    from volcache.settings import Config
 
 _logger: Final = logging.getLogger("volcache")
 
@@ -32,6 +35,7 @@ def _run(arguments: argparse.Namespace) -> None:
     options, instance = arguments.set, arguments.instance
     config = load_config(arguments.config, environ, options=options, instance=instance)
     setup_logging(config.log_level, config.log_file, config.log_format)
+    _require_packages(config)
     # Imported late: --help and a wrong setting need none of the server's packages.
     from volcache import wiring  # noqa: PLC0415
 
@@ -51,6 +55,26 @@ def _run(arguments: argparse.Namespace) -> None:
         if config.log_file:
             _logger.error("serving.failed error=%r", str(error))
         raise
+
+
+def _require_packages(config: Config) -> None:
+    """
+    Raise an error if a package of the server is missing, before anything is opened.
+
+    Raises:
+        ConfigError: One is not installed in this environment.
+    """
+    needed = [
+        "bjoern",
+        "prometheus_client",
+        *(["pymemcache"] if config.memc_on else []),
+    ]
+    missing = [name.replace("_", "-") for name in needed if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"not installed: {', '.join(missing)}, which a server needs; run: pip install"
+            " 'volcache[server]'"
+        )
 
 
 def _epilog() -> str:

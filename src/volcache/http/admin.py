@@ -33,7 +33,6 @@ from volcache.http.compression import BYTES_MIN, accepts_gzip, compress
 from volcache.http.purge import PURGE_PATH, purge
 from volcache.http.responses import OK, empty_response, text_response
 from volcache.keys import RESERVED_PREFIX
-from volcache.monitoring.prometheus import Metrics
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Readiness
 from volcache.monitoring.stats_json import encode_stats
@@ -109,6 +108,9 @@ class Admin:
             "/-/ready": lambda _environ: self._ready(),
         }
         if status:
+            # Imported here: the dashboard uses this module, and has no metrics.
+            from volcache.monitoring.prometheus import Metrics  # noqa: PLC0415
+
             metrics = Metrics(partial(status.snapshot, volumes=metrics_volumes))
             self._readers["/-/stats"] = partial(_stats, status)
             self._readers["/-/metrics"] = lambda environ: _data_response(

@@ -289,8 +289,8 @@ EVENTS: Final[dict[str, Event]] = {
         "bjoern was built without the gate, or there is no native core: malformed requests"
         " can end the process, slow and idle connections are not closed, and each read of"
         " the disk makes all clients wait.",
-        "Install libev's headers and a C compiler, then run `tools/setup.sh run`; put nginx"
-        " in front until then.",
+        "Install libev's headers and a C compiler, then run `volcache gate`, in a checkout"
+        " `tools/setup.sh run`; put nginx in front until then.",
     ),
     "gate.failed": Event("A bug in volcache; a traceback follows.", _BUG),
     "connections.full": Event(

@@ -3,7 +3,7 @@ The gate: C code between the clients and bjoern, if bjoern was built with it.
 
 It checks requests before bjoern's parser sees them, passes them one at a time, ends slow
 and idle connections, and answers plain GETs without Python. `_gate/gate.h` describes it;
-`tools/setup.sh` builds bjoern with it. docs/OPERATIONS.md says what is missing without it.
+`gate_build.py` builds bjoern with it. docs/OPERATIONS.md says what is missing without it.
 """
 
 from __future__ import annotations

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
-import zipfile
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
@@ -253,26 +249,3 @@ def test_page_has_no_external_resource_and_no_inline_code(client: Client) -> Non
     _, _, body = client.ask("GET", "/-/")
     text = body.decode().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://|\sstyle=|\son\w+=\"|@import|innerHTML", text)
-
-
-@pytest.mark.slow
-def test_wheel_contains_the_page(tmp_path: Path) -> None:
-    """An installed package serves the pages, and has the extension of the store."""
-    source = tmp_path / "source"
-    ignore = shutil.ignore_patterns("*.egg-info", "*.so", "__pycache__")
-    shutil.copytree(ROOT / "src", source / "src", ignore=ignore)
-    for name in ("pyproject.toml", "requirements.txt", "setup.py", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", *options, "-w", tmp_path, source],
-        check=True,
-        timeout=240,
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert "volcache/http/page.html" in names
-    assert "volcache/fleet/dashboard.html" in names
-    assert any(
-        re.fullmatch(r"volcache/store/_core/_native\..*\.so", name) for name in names
-    )

@@ -1,0 +1,137 @@
+"""`volcache files`: writes the files of nginx, systemd, Prometheus and Grafana."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from volcache.cli.command import FOLDERS, Command, completing, output, print_line
+from volcache.errors import ConfigError, FolderError
+from volcache.shipped import shipped_files, shipped_root
+from volcache.text import counted
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+_NAMED_MAX: Final = 5  # Files that an error names.
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    completing(
+        parser.add_argument(
+            "folder",
+            nargs="?",
+            metavar="DIR",
+            help="where to write; it is created if it does not exist",
+        ),
+        FOLDERS,
+    )
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="print the names of the files, write nothing",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="replace files in DIR that differ"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if arguments.list == bool(arguments.folder):
+        raise ConfigError("give either DIR, where to write the files, or --list")
+    root = shipped_root()
+    if root is None:
+        raise FolderError(
+            "the files are not in this installation; install volcache again, with pip"
+        )
+    paths = list(shipped_files(root))
+    if arguments.list:
+        for path in paths:
+            print_line(path)
+        return
+    folder = Path(arguments.folder)
+    changed = [path for path in paths if _differs(root / path, folder / path)]
+    if not arguments.force:
+        _require_new(folder, changed)
+    with output() as report:
+        for path in changed:
+            _write(root / path, folder / path)
+            report(str(folder / path))
+        same = len(paths) - len(changed)
+        report(f"{counted(len(changed), 'file')} written, {same} unchanged")
+
+
+def _differs(source: Path, target: Path) -> bool:
+    """Whether a file is missing or has other bytes."""
+    try:
+        return target.read_bytes() != source.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError as error:
+        raise FolderError(f"{target}: cannot be read: {error.strerror}") from error
+
+
+def _require_new(folder: Path, changed: Sequence[str]) -> None:
+    """Raise an error if a file would be replaced."""
+    present = [path for path in changed if os.path.lexists(folder / path)]
+    if not present:
+        return
+    named = ", ".join(present[:_NAMED_MAX])
+    more = len(present) - _NAMED_MAX
+    if more > 0:
+        named += f" and {more} more"
+    raise FolderError(
+        f"{folder}: nothing was written, as this would replace"
+        f" {counted(len(present), 'file')} with other contents: {named}; write into another"
+        " folder and compare, or replace with --force"
+    )
+
+
+def _write(source: Path, target: Path) -> None:
+    """Write a file as a whole or not at all."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=".volcache", dir=target.parent
+        ) as place:
+            copy = Path(place) / target.name
+            shutil.copyfile(source, copy)
+            # Readable by all, as nginx and Prometheus have users of their own; the umask
+            # narrows it.
+            copy.chmod((0o777 if os.access(source, os.X_OK) else 0o666) & ~_umask())
+            copy.replace(target)
+    except OSError as error:
+        raise FolderError(
+            f"{target}: cannot be written: {error.strerror or error}"
+        ) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+_EPILOG: Final = """\
+DIR then has the folders nginx, systemd, conf/prometheus and conf/grafana, the sample
+conf/volcache.toml with every setting at its default, and docs with the manual of
+operations and the manual page: the paths that the documentation names. A file in DIR with
+the same contents is left as it is; if one has others, nothing is written without --force.
+
+exit code: 0 done; 1 a file cannot be written, or would be replaced; 2 a wrong argument
+examples:
+  volcache files --list
+  volcache files /opt/volcache
+"""
+
+COMMAND: Final = Command(
+    name="files",
+    text="Write the files of nginx, systemd, Prometheus and Grafana to a folder.",
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,69 @@
+"""`volcache gate`: builds bjoern with the gate, after an installation by pip."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from volcache.cli.command import EXIT_FAILED, EXIT_OK, Command, print_line
+from volcache.errors import BuildError
+from volcache.server.gate_build import build, has_gate, installed_bjoern
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="build nothing; exit code 0 if bjoern has the gate, 1 if not",
+    )
+    parser.add_argument(
+        "--bjoern",
+        metavar="VERSION",
+        help="the version of bjoern (default: the one that is installed)",
+    )
+    parser.add_argument(
+        "--no-build-isolation",
+        action="store_true",
+        help="build with the setuptools of this environment; pip then fetches none",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    version = installed_bjoern()
+    if arguments.check:
+        is_there = has_gate()
+        has = "has the gate" if is_there else "has no gate"
+        print_line(f"bjoern {version} {has}" if version else "bjoern is not installed")
+        return EXIT_OK if is_there else EXIT_FAILED
+    version = arguments.bjoern or version
+    if version is None:
+        raise BuildError(
+            "bjoern is not installed here; run: pip install 'volcache[server]'"
+        )
+    build(version, is_isolated=not arguments.no_build_isolation)
+    print_line(f"bjoern {version} was built with the gate; restart the instances")
+    return EXIT_OK
+
+
+_EPILOG: Final = """\
+The gate checks requests before bjoern parses them, closes slow and idle connections, and
+answers plain GETs without Python. "pip install" builds bjoern without it: run this command
+once after each installation of bjoern. It downloads bjoern's source with pip and installs
+it into the environment of this command. Needs a C compiler and the headers of libev and
+Python; on Debian: apt-get install gcc libc6-dev libev-dev python3-dev
+
+exit code: 0 done; 1 failed, or with --check: there is no gate; 2 a wrong argument
+examples:
+  volcache gate
+  volcache gate --check
+"""
+
+COMMAND: Final = Command(
+    name="gate",
+    text="Build bjoern with the gate into this environment.",
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)

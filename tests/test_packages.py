@@ -1,0 +1,333 @@
+"""The packages have what they need, install without what they do not, and say so."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email import message_from_bytes
+from importlib import metadata
+from pathlib import Path
+from shutil import copy2
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import release
+import volcache
+from volcache.shipped import shipped_files
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = [
+    Requirement(line)
+    for lines in PROJECT["optional-dependencies"].values()
+    for line in lines
+]
+NEEDED = [Requirement(line) for line in PROJECT["dependencies"]] + EXTRAS
+REQUIREMENTS = ("requirements.txt", "tests/requirements.txt")
+# Of the native core and the gate; not in a wheel.
+SOURCES = {".c", ".h", ".pxd", ".pxi", ".pyx"}
+# Where most dependencies are needed.
+LOWEST = {"extra": "", "python_version": "3.11", "python_full_version": "3.11.0"}
+# In the place of the server's packages, as if they were not installed.
+WITHOUT = """
+import sys
+for name in ("bjoern", "_bjoern", "prometheus_client", "pymemcache"):
+    sys.modules[name] = None
+"""
+
+
+def pins(name: str) -> dict[str, Requirement]:
+    """Return what a file of requirements pins, by name."""
+    lines = (ROOT / name).read_text().splitlines()
+    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(pin.name): pin for pin in found}
+
+
+def version_of(pin: Requirement) -> str:
+    """Return the version that a pin allows."""
+    [specifier] = pin.specifier
+    assert specifier.operator == "=="
+    return specifier.version
+
+
+# --- Requirements ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("needed", NEEDED, ids=str)
+def test_pin_is_within_the_range_of_the_package(needed: Requirement) -> None:
+    """What the tests run with is what pip may install; each range has a lower end."""
+    pin = pins("requirements.txt")[canonicalize_name(needed.name)]
+    assert version_of(pin) in needed.specifier
+    operators = {specifier.operator for specifier in needed.specifier}
+    assert ">=" in operators <= {">=", "<"}
+
+
+def test_no_package_is_pinned_twice() -> None:
+    """Two pins would have to be changed together."""
+    service, tests = map(pins, REQUIREMENTS)
+    assert service.keys() & tests.keys() == set()
+
+
+def test_requirements_have_all_dependencies_of_the_service() -> None:
+    """And nothing else; so pip has nothing to choose."""
+    service = pins("requirements.txt")
+    reached: set[str] = set()
+    open_ = [canonicalize_name(needed.name) for needed in NEEDED]
+    while open_:
+        name = open_.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        for line in metadata.requires(name) or []:
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate(LOWEST):
+                open_.append(canonicalize_name(needed.name))
+    assert reached == service.keys()
+
+
+def test_every_place_has_the_same_version() -> None:
+    """The changelog has it when it is released."""
+    found = dict(release.versions(ROOT))
+    assert found.pop("docs/CHANGELOG.md") in {None, volcache.__version__}
+    assert set(found.values()) == {volcache.__version__}
+
+
+def test_classifiers_begin_with_the_required_version() -> None:
+    """And no other statement of versions differs."""
+    versions = [
+        found[1]
+        for line in PROJECT["classifiers"]
+        if (found := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line))
+    ]
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+    numbers = [int(version.partition(".")[2]) for version in versions]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+# --- Without the packages of the server ------------------------------------------------
+
+
+def python(program: str, *words: str, path: Path = ROOT / "src") -> str:
+    """Run a program; return what it printed, on both outputs."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("VOLCACHE")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env=environ | {"PYTHONPATH": str(path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return f"{done.stdout}exit code {done.returncode}"
+
+
+def run_without(*words: str) -> str:
+    """Run `volcache` where no package of the server is installed."""
+    program = f"{WITHOUT}from volcache.cli.main import main; sys.exit(main())"
+    return python(program, *words)
+
+
+def test_only_the_server_needs_its_packages() -> None:
+    """Every other module can be imported without them: the store and all commands."""
+    program = f"""{WITHOUT}
+import pkgutil, volcache
+def imports(name):
+    try:
+        __import__(name)
+    except ModuleNotFoundError:
+        return False
+    return True
+for module in pkgutil.walk_packages(volcache.__path__, "volcache."):
+    if "__main__" not in module.name and not imports(module.name):
+        print(module.name)
+"""
+    assert python(program).splitlines() == [
+        "volcache.hot.memcached",
+        "volcache.hot.servers",
+        "volcache.monitoring.prometheus",
+        "volcache.server.bjoern",
+        "volcache.wiring",
+        "exit code 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "more"), [([], ""), (["memc_on=true"], ", pymemcache")]
+)
+def test_serve_without_its_packages_names_the_extra(
+    tmp_path: Path, settings: list[str], more: str
+) -> None:
+    """One line, as for a wrong setting; nothing is opened."""
+    settings = [f"mount_point={tmp_path / 'new'}", *settings]
+    options = [word for setting in settings for word in ("--set", setting)]
+    expected = (
+        f"volcache: not installed: bjoern, prometheus-client{more}, which a server needs;"
+        " run: pip install 'volcache[server]'\nexit code 2"
+    )
+    assert run_without("serve", *options) == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tools_work_without_the_packages_of_the_server(tmp_path: Path) -> None:
+    """On the files of a store, and of an instance that does not answer."""
+    store = tmp_path / "store"
+    program = f"""{WITHOUT}
+from volcache.store import Store
+store = Store.open(sys.argv[1], volume_size=1 << 21, volume_num=4)
+store.put(b"key", b"value")
+print(store.get(b"key").value)
+store.close()
+"""
+    assert python(program, str(store)) == "b'value'\nexit code 0"
+    for words, expected in (
+        (["check", str(store)], "damaged: 0"),
+        (["dump", str(store)], "key"),
+        (["config", "check"], ""),
+        (["files", "--list"], "nginx/volcache.conf"),
+        (["completion", "bash"], "complete"),
+    ):
+        shown = run_without(*words)
+        assert expected in shown
+        assert shown.endswith("exit code 0")
+    for words in (["stats"], ["cluster", "status", "-i"], ["get", "key"]):
+        shown = run_without(*words, "127.0.0.1:1")
+        assert "Connection refused" in shown or "127.0.0.1:1" in shown
+        assert shown.endswith("exit code 1")
+
+
+def test_package_runs_as_a_module() -> None:
+    """`python -m volcache` is `volcache`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "volcache", "--version"],
+        env={"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == f"volcache {volcache.__version__}\n"
+
+
+# --- Source package and wheel ----------------------------------------------------------
+
+
+def tracked() -> list[str]:
+    """Return all files that git has; with those that will be added."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout")
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [path for path in done.stdout.split("\0") if (ROOT / path).is_file()]
+
+
+def copy_of_the_tree(folder: Path) -> Path:
+    """Copy what git has, so that builds find no file of another."""
+    for path in tracked():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        copy2(ROOT / path, folder / path)
+    return folder
+
+
+def build_wheel(source: Path, out: Path, **environ: str) -> zipfile.ZipFile:
+    """Build a wheel with what is installed."""
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "-w", out, source],
+        env=os.environ | environ,
+        check=True,
+        timeout=240,
+    )
+    (wheel,) = out.glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
+@pytest.mark.slow
+def test_wheel_has_all_modules_the_core_and_the_shipped_files(tmp_path: Path) -> None:
+    """No C source but what `volcache gate` compiles; the commands find the files."""
+    source = copy_of_the_tree(tmp_path / "source")
+    # Not what is measured here: a quarter of the time.
+    wheel = build_wheel(source, tmp_path / "out", VOLCACHE_CFLAGS="-O0 -g0")
+    names = {n for n in wheel.namelist() if ".dist-info/" not in n}
+    [core] = [name for name in names if name.endswith(".so")]
+    assert re.fullmatch(r"volcache/store/_core/_native\..*\.so", core)
+    modules = {
+        path.removeprefix("src/")
+        for path in tracked()
+        if path.startswith("src/volcache") and Path(path).suffix not in SOURCES
+    }
+    link = {f"volcache/server/_gate/link.{suffix}" for suffix in "ch"}
+    files = {f"volcache/files/{path}" for path in shipped_files(ROOT)}
+    assert names == {core, *modules, *link, *files}
+
+    installed = tmp_path / "installed"
+    wheel.extractall(installed)  # noqa: S202 - Made here.
+    program = "import sys; from volcache.cli.main import main; sys.exit(main())"
+    shown = python(program, "files", str(tmp_path / "written"), path=installed)
+    assert shown.endswith(f"{len(files)} files written, 0 unchanged\nexit code 0")
+    for path in shipped_files(ROOT):
+        assert (tmp_path / "written" / path).read_bytes() == (ROOT / path).read_bytes()
+    program = (
+        "from volcache.store import native as n; print(n.IS_NATIVE, n._native.__file__)"
+    )
+    shown = python(program, path=installed)
+    assert shown == f"True {installed / core}\nexit code 0"
+
+
+@pytest.mark.slow
+def test_source_package_builds_without_a_compiler(tmp_path: Path) -> None:
+    """It has all that git has; the store is then in Python, and the extra an extra."""
+    tree = copy_of_the_tree(tmp_path / "tree")
+    build = "import sys, setuptools.build_meta as b; b.build_sdist(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)],
+        cwd=tree,
+        check=True,
+        capture_output=True,
+        timeout=240,
+    )
+    (package,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(package) as file:
+        names = [name.partition("/")[2] for name in file.getnames()]
+        file.extractall(tmp_path)  # noqa: S202 - Made here.
+    hidden = {path for path in tracked() if path.startswith(".")}
+    assert {*tracked()} - {*names} == hidden
+    assert not any(name.endswith((".so", ".pyc")) for name in names)
+
+    source = tmp_path / f"volcache-{volcache.__version__}"
+    wheel = build_wheel(source, tmp_path / "out", CC="false", CXX="false")
+    assert not any(name.endswith(".so") for name in wheel.namelist())
+    [name] = [n for n in wheel.namelist() if n.endswith(".dist-info/METADATA")]
+    found = message_from_bytes(wheel.read(name))
+    assert len(found.get_all("Requires-Dist", [])) == len(NEEDED)
+    required = [Requirement(line) for line in found.get_all("Requires-Dist", [])]
+    plain = {needed.name for needed in required if not needed.marker}
+    assert plain == {Requirement(line).name for line in PROJECT["dependencies"]}
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert str(found.get_payload()).startswith("# volcache\n")
+
+    installed = tmp_path / "installed"
+    wheel.extractall(installed)  # noqa: S202 - Made here.
+    program = """
+import sys
+from volcache.store import Store
+from volcache.store.native import IS_NATIVE
+store = Store.open(sys.argv[1], volume_size=1 << 21, volume_num=4)
+store.put(b"key", b"value")
+print(IS_NATIVE, store.get(b"key").value)
+store.close()
+"""
+    shown = python(program, str(tmp_path / "store"), path=installed)
+    assert shown == "False b'value'\nexit code 0"
