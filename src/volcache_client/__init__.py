@@ -1,0 +1,71 @@
+"""Clients of volcache: `Client` for threads, `AsyncClient` for asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from volcache_client.errors import (
+    AccessDeniedError,
+    AnswerError,
+    CacheError,
+    ClientUsageError,
+    DiscoveryError,
+    InvalidArgumentError,
+    InvalidKeyError,
+    NodeConnectionError,
+    NodeDownError,
+    NodeError,
+    NodeTimeoutError,
+    NotStoredError,
+    PoolTimeoutError,
+    RefusedRequestError,
+    SerializationError,
+    UnavailableError,
+    UnexpectedAnswerError,
+    ValueTooLargeError,
+)
+from volcache_client.messages import Head, Item
+from volcache_client.nodes import NodeEvent
+
+if TYPE_CHECKING:
+    from volcache_client.aio import AsyncClient
+    from volcache_client.client import Client
+
+__all__ = [
+    "AccessDeniedError",
+    "AnswerError",
+    "AsyncClient",
+    "CacheError",
+    "Client",
+    "ClientUsageError",
+    "DiscoveryError",
+    "Head",
+    "InvalidArgumentError",
+    "InvalidKeyError",
+    "Item",
+    "NodeConnectionError",
+    "NodeDownError",
+    "NodeError",
+    "NodeEvent",
+    "NodeTimeoutError",
+    "NotStoredError",
+    "PoolTimeoutError",
+    "RefusedRequestError",
+    "SerializationError",
+    "UnavailableError",
+    "UnexpectedAnswerError",
+    "ValueTooLargeError",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a client, and its library, when it is first used."""
+    if name == "Client":
+        from volcache_client.client import Client  # noqa: PLC0415
+
+        return Client
+    if name == "AsyncClient":
+        from volcache_client.aio import AsyncClient  # noqa: PLC0415
+
+        return AsyncClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

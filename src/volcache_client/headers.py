@@ -1,0 +1,120 @@
+"""What the headers of an answer say, and what may be put into those of a request."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from volcache_client.errors import (
+    InvalidArgumentError,
+    UnexpectedAnswerError,
+    error_of,
+)
+from volcache_client.messages import Head
+
+if TYPE_CHECKING:
+    from volcache_client.messages import Answer, Opened
+
+_ETAG: Final = re.compile(r'\*|"[!#-~]*"')
+_OK: Final = 200
+_PRECONDITION_FAILED: Final = 412
+
+
+def has_end(answer: Answer | Opened) -> bool:
+    """Whether a body that was cut short is noticed."""
+    headers = answer.headers
+    is_framed = "Content-Length" in headers or "Transfer-Encoding" in headers
+    return is_framed or answer.status != _OK
+
+
+def head_of(answer: Answer | Opened, size: int) -> Head:
+    """Return what the headers of an answer say of a value."""
+    headers = answer.headers
+    return Head(
+        size=size,
+        etag=headers.get("ETag", ""),
+        content_type=headers.get("Content-Type", ""),
+        max_age=_max_age(headers.get("Cache-Control", "")),
+        tier=headers.get("X-Cache", ""),
+        position=headers.get("X-Position", ""),
+    )
+
+
+def size_of(node: str, answer: Answer | Opened) -> int:
+    """
+    Return the size of a value by the head of its answer.
+
+    Raises:
+        UnexpectedAnswerError: It has none.
+    """
+    text = answer.headers.get("Content-Length", "")
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise UnexpectedAnswerError(node, answer.status, b"no Content-Length")
+
+
+def etag_of(node: str, answer: Answer) -> str | None:
+    """
+    Return the ETag of the answer to a PUT; None if its condition does not hold.
+
+    Raises:
+        AnswerError: It was not stored.
+    """
+    if answer.status == _OK:
+        return answer.headers.get("ETag", "")
+    if answer.status == _PRECONDITION_FAILED:
+        return None
+    raise error_of(node, answer.status, answer.body)
+
+
+def whole_seconds(ttl: Any) -> int:  # noqa: ANN401 - It is checked.
+    """
+    Return a time to live as the service takes it, rounded up.
+
+    Raises:
+        InvalidArgumentError: It is not a number above 0.
+    """
+    is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
+    if not is_number or not ttl > 0 or math.isinf(ttl):
+        raise InvalidArgumentError(
+            f"ttl={ttl!r}; allowed are seconds above 0, and None"
+        )
+    seconds: int = math.ceil(ttl)
+    return seconds
+
+
+def checked_etag(etag: Any) -> str:  # noqa: ANN401 - It is checked.
+    """
+    Return an ETag.
+
+    Raises:
+        InvalidArgumentError: It is not one, quotes included; "*" is any.
+    """
+    if isinstance(etag, str) and _ETAG.fullmatch(etag):
+        return etag
+    raise InvalidArgumentError(
+        f'etag={etag!r}; allowed is what `put`, `head` and `get_item` return, and "*"'
+    )
+
+
+def checked_type(content_type: str) -> str:
+    """
+    Return a content type.
+
+    Raises:
+        InvalidArgumentError: It has other characters than those of ASCII.
+    """
+    if content_type.isascii() and content_type.isprintable() and content_type.strip():
+        return content_type
+    raise InvalidArgumentError(
+        f"content_type={content_type!r}; allowed is printable ASCII"
+    )
+
+
+def _max_age(cache_control: str) -> int | None:
+    for directive in cache_control.split(","):
+        name, _, seconds = directive.strip().partition("=")
+        if name.lower() == "max-age" and seconds.isdigit():
+            return int(seconds)
+    return None

@@ -1,0 +1,140 @@
+"""What is sent to a node and what it answers, independent of the library that does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from volcache_client.nodes import Node
+    from volcache_client.uploads import Upload
+
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+class Request(NamedTuple):
+    """
+    A request of HTTP.
+
+    Attributes:
+        method: Such as "GET".
+        path: Percent-encoded, with its query.
+        headers: Without `Host` and `Content-Length`.
+        body: None for a request without one; an `Upload` is read while it is sent.
+        is_repeatable: Whether it may be sent again when the connection, which was open
+            from before, broke before anything was answered.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | Upload | None = None
+    is_repeatable: bool = True
+
+
+class Answer(NamedTuple):
+    """
+    An answer of HTTP.
+
+    Attributes:
+        status: Such as 200.
+        headers: Case-insensitive.
+        body: All of it.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Opened(NamedTuple):
+    """
+    An answer 200 of HTTP whose body is not read yet.
+
+    Attributes:
+        status: 200.
+        headers: Case-insensitive.
+        body: What the client that took the step reads it from, and must close.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+class Head(NamedTuple):
+    """
+    What is known of a stored value without reading it.
+
+    Attributes:
+        size: Bytes.
+        etag: For `replace`, and for `delete` of this value only.
+        content_type: As it was put, or guessed by the service.
+        max_age: Seconds until it expires; None = it does not, or its PUT named no time.
+        tier: "DISK" or "MEMC" (memcached): where it was read; empty = not known.
+        position: Volume, offset and size of its record, "1,4096,1100"; empty = not known.
+    """
+
+    size: int
+    etag: str
+    content_type: str
+    max_age: int | None
+    tier: str
+    position: str
+
+
+class Item(NamedTuple, Generic[V]):
+    """A stored value and what is known of it."""
+
+    value: V
+    head: Head
+
+
+# --- Steps ------------------------------------------------------------------------------
+
+# An operation is a generator: it yields steps, is sent their results, and returns its own.
+# So what an operation does is written once, and a client only takes its steps.
+
+
+class Send(NamedTuple):
+    """Send a request to a node; its result is an `Answer`; may raise a `NodeError`."""
+
+    node: Node
+    request: Request
+    # Seconds for the whole exchange; of an `Upload`, for each part, and for the answer.
+    timeout: float
+
+
+class Open(NamedTuple):
+    """
+    Send a request; its result is an `Opened` if the status is 200, else an `Answer`.
+
+    May raise a `NodeError`.
+    """
+
+    node: Node
+    request: Request
+    timeout: float  # Seconds until the head of the answer; then between two parts.
+
+
+class Sleep(NamedTuple):
+    """Wait; no result."""
+
+    seconds: float
+
+
+class Call(NamedTuple):
+    """
+    Call a function of the application; its result, awaited if it is awaitable.
+
+    What it raises is raised in the operation.
+    """
+
+    function: Callable[[], Any]
+
+
+Step = Send | Open | Sleep | Call
+if TYPE_CHECKING:
+    Operation = Generator[Step, Any, T]

@@ -1,0 +1,192 @@
+"""Counters of a client, as plain numbers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Outcome = Literal["hit", "miss", "done", "refused", "dropped", "error"]
+
+# Upper limits of the classes of durations, seconds; the last class has no limit.
+BUCKETS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+)  # fmt: skip
+
+
+class Durations(NamedTuple):
+    """
+    Durations of one operation.
+
+    Attributes:
+        counts: One for each class of `BUCKETS`, and one for longer ones; not cumulative.
+        seconds: Their sum.
+    """
+
+    counts: tuple[int, ...]
+    seconds: float
+
+
+class NodeNumbers(NamedTuple):
+    """
+    Numbers of one node.
+
+    Attributes:
+        is_up: Whether it is asked.
+        requests: Sent, or begun to be, probes included.
+        failures: Without an answer, and probes that were answered "not ready".
+        in_flight: Requests that are not answered yet.
+        connections: Opened and not closed; in use or kept.
+    """
+
+    is_up: bool
+    requests: int
+    failures: int
+    in_flight: int
+    connections: int
+
+
+class Metrics(NamedTuple):
+    """
+    Numbers of a client since its start.
+
+    Attributes:
+        operations: By operation ("get") and outcome. "hit" and "miss" are of reads; "done",
+            "refused" (a condition does not hold), and "dropped" (a node was down, and an
+            error is not raised) of writes; "error" is raised.
+        errors: By the name of the class, also those that are not raised.
+        durations: By operation.
+        made: Values that were made by `get_or_set`.
+        waits: Calls of `get_or_set` that waited for another one that makes the value, of
+            this client or another.
+        nodes: By name.
+    """
+
+    operations: Mapping[tuple[str, Outcome], int]
+    errors: Mapping[str, int]
+    durations: Mapping[str, Durations]
+    made: int
+    waits: int
+    nodes: Mapping[str, NodeNumbers]
+
+
+class _Operation:
+    """Durations of one operation, and how often it ended with each outcome."""
+
+    __slots__ = ("counts", "outcomes", "seconds")
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Outcome, int] = {}
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.seconds = 0.0
+
+
+class _Requests:
+    """Requests to one node."""
+
+    __slots__ = ("began", "ended", "failures")
+
+    def __init__(self) -> None:
+        self.began = self.ended = self.failures = 0
+
+
+class Counters:
+    """
+    Counts operations; used by all threads.
+
+    Each method but `read` takes the lock once, for a third of a microsecond.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._operations: defaultdict[str, _Operation] = defaultdict(_Operation)
+        self._errors: defaultdict[str, int] = defaultdict(int)
+        self._requests: defaultdict[str, _Requests] = defaultdict(_Requests)
+        self._made = 0
+        self._waits = 0
+
+    def after_fork(self) -> None:
+        """Replace the lock, in a child process; what was in flight is not there."""
+        self._lock = Lock()
+        for requests in self._requests.values():
+            requests.ended = requests.began
+
+    def operation_ended(self, name: str, outcome: Outcome, seconds: float) -> None:
+        """Count an operation."""
+        at = bisect_left(BUCKETS, seconds)
+        with self._lock:
+            operation = self._operations[name]
+            operation.counts[at] += 1
+            operation.seconds += seconds
+            outcomes = operation.outcomes
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
+
+    def error(self, error: Exception) -> None:
+        """Count an error."""
+        with self._lock:
+            self._errors[type(error).__name__] += 1
+
+    def made(self) -> None:
+        """Count a value that was made."""
+        with self._lock:
+            self._made += 1
+
+    def waited(self) -> None:
+        """Count a call that waited for the value."""
+        with self._lock:
+            self._waits += 1
+
+    def request_began(self, node: str) -> None:
+        """Count a request; `request_ended` must follow."""
+        with self._lock:
+            self._requests[node].began += 1
+
+    def request_ended(self, node: str, *, is_failure: bool) -> None:
+        """Count the end of a request."""
+        with self._lock:
+            requests = self._requests[node]
+            requests.ended += 1
+            if is_failure:
+                requests.failures += 1
+
+    def read(self, nodes: Mapping[str, tuple[bool, int]]) -> Metrics:
+        """
+        Return all numbers, of one moment.
+
+        Args:
+            nodes: By name, whether each is up, and its open connections.
+        """
+        none = _Requests()
+        with self._lock:
+            operations = self._operations.items()
+            return Metrics(
+                operations={
+                    (name, outcome): count
+                    for name, operation in operations
+                    for outcome, count in operation.outcomes.items()
+                },
+                errors=dict(self._errors),
+                durations={
+                    name: Durations(tuple(operation.counts), operation.seconds)
+                    for name, operation in operations
+                },
+                made=self._made,
+                waits=self._waits,
+                nodes={
+                    name: _numbers(is_up, self._requests.get(name, none), connections)
+                    for name, (is_up, connections) in nodes.items()
+                },
+            )
+
+
+def _numbers(
+    is_up: bool,  # noqa: FBT001 - One of the fields.
+    requests: _Requests,
+    connections: int,
+) -> NodeNumbers:
+    in_flight = requests.began - requests.ended
+    return NodeNumbers(is_up, requests.began, requests.failures, in_flight, connections)

@@ -1,0 +1,212 @@
+"""Options of both clients, with their defaults and limits."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypedDict
+
+from volcache_client.errors import InvalidArgumentError, InvalidKeyError
+from volcache_client.keys import checked_key, key_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache_client.nodes import NodeEvent
+
+OnError = Literal["raise", "miss"]
+WritesWhenDown = Literal["raise", "drop"]
+
+
+class OptionArguments(TypedDict, total=False):
+    """The same as `Options`, for the signatures of the clients."""
+
+    token: str
+    admin_token: str
+    ssl_context: ssl.SSLContext | None
+    connect_timeout: float
+    timeout: float
+    connections_max: int
+    prefix: str
+    default_ttl: float | None
+    on_error: OnError
+    writes_when_down: WritesWhenDown | None
+    failures: int
+    backoff: tuple[float, float]
+    probe_timeout: float
+    refresh_seconds: float
+    lease_seconds: float
+    on_event: Callable[[NodeEvent], object] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """
+    Options of a client.
+
+    Attributes:
+        token: Sent as `Authorization: Bearer`; empty = none.
+        admin_token: For `purge`.
+        ssl_context: For https; None = the default of Python: certificates of the system.
+        connect_timeout: For a connection, seconds.
+        timeout: For an operation with one request, connection included, seconds; of a
+            stream, between two parts.
+        connections_max: Connections to one node; they are opened when they are needed, and
+            kept. Further operations wait for one, at most `timeout`.
+        prefix: Put before each key.
+        default_ttl: Seconds until a value expires, if its `put` does not say; None = as the
+            service decides.
+        on_error: "miss": an outage is a miss, or a write that returns None; see
+            `errors.py`. "raise": it is raised.
+        writes_when_down: While a node is down, reads are misses, and a write is an error
+            ("raise") or returns None ("drop"). None: as `on_error`.
+        failures: Failures in a row after which a node is down.
+        backoff: The first and the longest time for which a node is down, seconds; it
+            doubles with each failure.
+        probe_timeout: For the answer to `/-/ready` of a node that was down, seconds.
+        refresh_seconds: How long a list of nodes from a file or a function is used.
+        lease_seconds: How long others wait for the one that makes a value in `get_or_set`,
+            whole seconds; afterwards another one makes it.
+        on_event: Called with changes of the nodes, one at a time and in their order, in a
+            thread or task that notices one; what it raises is logged and ignored.
+    """
+
+    # Not in its repr, which may be logged.
+    token: str = field(default="", repr=False)
+    admin_token: str = field(default="", repr=False)
+    ssl_context: ssl.SSLContext | None = None
+    connect_timeout: float = 0.5
+    timeout: float = 2.0
+    connections_max: int = 32
+    prefix: str = ""
+    default_ttl: float | None = None
+    on_error: OnError = "raise"
+    writes_when_down: WritesWhenDown | None = None
+    failures: int = 3
+    backoff: tuple[float, float] = (0.5, 30.0)
+    probe_timeout: float = 0.5
+    refresh_seconds: float = 10.0
+    lease_seconds: float = 10.0
+    on_event: Callable[[NodeEvent], object] | None = None
+
+    def __post_init__(self) -> None:
+        """
+        Check the values.
+
+        Raises:
+            InvalidArgumentError: One is wrong; the text names it and what is allowed.
+        """
+        _check_token("token", self.token)
+        _check_token("admin_token", self.admin_token)
+        _check_prefix(self.prefix)
+        for name in _TIMES:
+            _check_time(name, getattr(self, name))
+        if self.default_ttl is not None:
+            _check_time("default_ttl", self.default_ttl, more=", and None")
+        for name in ("connections_max", "failures"):
+            _check_count(name, getattr(self, name))
+        for name, allowed in _CHOICES.items():
+            _check_choice(name, getattr(self, name), allowed)
+        if self.lease_seconds < 1:
+            _refuse("lease_seconds", self.lease_seconds, "numbers from 1")
+        _check_backoff(self.backoff)
+        _check_objects(self.ssl_context, self.on_event)
+
+    @property
+    def drops_writes(self) -> bool:
+        """Whether a write to a node that is down returns None."""
+        if self.writes_when_down is None:
+            return self.on_error == "miss"
+        return self.writes_when_down == "drop"
+
+
+_TIMES: Final = (
+    "connect_timeout", "timeout", "probe_timeout", "refresh_seconds", "lease_seconds",
+)  # fmt: skip
+_CHOICES: Final[dict[str, tuple[str | None, ...]]] = {
+    "on_error": ("raise", "miss"),
+    "writes_when_down": (None, "raise", "drop"),
+}
+_SECONDS_MAX: Final = 1e9
+_TIME: Final = "seconds above 0 and up to 1e9"
+
+
+def make_options(arguments: OptionArguments) -> Options:
+    """
+    Return the options given by keyword.
+
+    Raises:
+        InvalidArgumentError: One is unknown or wrong.
+    """
+    known = [option.name for option in fields(Options)]
+    for name in arguments:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise InvalidArgumentError(
+                f"unknown option {name}{hint}; the options are {', '.join(known)}"
+            )
+    return Options(**arguments)
+
+
+def _check_token(name: str, value: Any) -> None:  # noqa: ANN401 - It is checked.
+    is_text = isinstance(value, str)
+    # The value is not in the error: it is secret.
+    if not is_text or not value.isascii() or not value.isprintable() or " " in value:
+        what = "a text that is not shown" if is_text else f"a {type(value).__name__}"
+        raise InvalidArgumentError(
+            f"{name}: {what}; allowed is text of printable ASCII without spaces"
+        )
+
+
+def _check_prefix(value: Any) -> None:  # noqa: ANN401 - It is checked.
+    if not isinstance(value, str):
+        _refuse("prefix", value, "text")
+    try:
+        checked_key(key_bytes(value) + b"x")
+    except InvalidKeyError as error:
+        raise InvalidArgumentError(
+            f"prefix={value!r}: it makes a bad key: {error}"
+        ) from None
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
+    if value not in allowed:
+        _refuse(name, value, ", ".join(map(repr, allowed)))
+
+
+def _check_objects(ssl_context: object, on_event: object) -> None:
+    if not isinstance(ssl_context, ssl.SSLContext | None):
+        _refuse("ssl_context", ssl_context, "an ssl.SSLContext, and None")
+    if on_event is not None and not callable(on_event):
+        _refuse("on_event", on_event, "a function, and None")
+
+
+def _check_count(name: str, value: Any) -> None:  # noqa: ANN401 - It is checked.
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        _refuse(name, value, "integers from 1")
+
+
+def _check_backoff(value: Any) -> None:  # noqa: ANN401 - It is checked.
+    allowed = (
+        "a tuple of two times, such as (0.5, 30.0), the first not above the second"
+    )
+    if not isinstance(value, tuple) or len(value) != 2:  # noqa: PLR2004
+        _refuse("backoff", value, allowed)
+    if not all(map(_is_time, value)) or value[0] > value[1]:
+        _refuse("backoff", value, f"{allowed}; each {_TIME}")
+
+
+def _check_time(name: str, value: Any, more: str = "") -> None:  # noqa: ANN401
+    if not _is_time(value):
+        _refuse(name, value, _TIME + more)
+
+
+def _is_time(value: Any) -> bool:  # noqa: ANN401 - It is checked.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and bool(0 < value <= _SECONDS_MAX)
+
+
+def _refuse(name: str, value: object, allowed: str) -> NoReturn:
+    raise InvalidArgumentError(f"{name}={value!r}; allowed: {allowed}")

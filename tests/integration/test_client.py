@@ -1,0 +1,369 @@
+"""The client for threads against a running instance."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from support.background import in_background
+from support.nginx import Nginx
+from support.process import SOURCE, ServerProcess
+from support.waiting import wait_until
+from volcache_client import (
+    AccessDeniedError,
+    Client,
+    NodeError,
+    ValueTooLargeError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+TOKEN: Final = "open-sesame"  # noqa: S105 - Of a temporary server.
+SETTINGS: Final = {
+    "volume_size": 16 << 20,
+    "volume_num": 4,
+    "max_value_size": 4 << 20,
+    "admin_token": TOKEN,
+    "sync_mode": "none",
+}
+PATIENT: Final = 30.0
+# One process of several: its threads ask for one key; prints what it made.
+_ASK: Final = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+from volcache_client import Client
+
+url, key, seconds, lease = sys.argv[1:]
+
+def make():
+    print("made", flush=True)
+    time.sleep(float(seconds))
+    return b"value"
+
+with (
+    Client(url, timeout=30, lease_seconds=int(lease)) as client,
+    ThreadPoolExecutor(16) as threads,
+):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    found = list(threads.map(lambda _: client.get_or_set(key, make), range(16)))
+    assert found == [b"value"] * 16, found
+"""
+# The child must not use the connections of its parent.
+_FORK: Final = """
+import os, sys, threading
+from volcache_client import Client
+
+client = Client(sys.argv[1], timeout=30)
+client.put("parent", b"parent")
+may_end, has_begun = threading.Event(), threading.Event()
+
+def make():
+    has_begun.set()
+    may_end.wait(30)
+    return b"made"
+
+maker = threading.Thread(target=lambda: client.get_or_set("k", make))
+maker.start()
+has_begun.wait(30)
+client._core.counters._lock.acquire()  # As another thread may have, at this moment.
+child = os.fork()
+if not child:
+    ok = [client.get("parent") == b"parent" for _ in range(50)]
+    ok.append(len(client.get_many(["parent", "x"])) == 1)
+    ok.append(client.get_or_set("other", lambda: b"child") == b"child")
+    os._exit(0 if all(ok) else 1)
+client._core.counters._lock.release()
+ok = [client.get("parent") == b"parent" for _ in range(50)]
+_, status = os.waitpid(child, 0)
+may_end.set()
+maker.join()
+client.close()
+sys.exit(0 if all(ok) and status == 0 else 1)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One instance; each test has keys of its own."""
+    folder = tmp_path_factory.mktemp("client")
+    with ServerProcess(folder / "store", settings=SETTINGS) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client[bytes]]:
+    """Return a client with patience."""
+    with Client(server.url, timeout=PATIENT, admin_token=TOKEN) as client:
+        yield client
+
+
+def fill(descriptor: int, value: bytes, _: threading.Event) -> None:
+    """Write a value to a pipe, and close it."""
+    with os.fdopen(descriptor, "wb") as end:
+        end.write(value)
+
+
+def script(text: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a program that uses the client."""
+    return subprocess.Popen(
+        [sys.executable, "-c", text, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "a", "/a", "//a", "a//b/", "/a:b", "//[x", "a b+c", "a%20b", "a?b#c", "ä/ü",
+        "http://x/y", b"\xff\xfe\\", "x@y:z", "~lease/x", "<>{}|^`'\"", "a/-/b", "a..b",
+    ],
+)  # fmt: skip
+def test_odd_keys_are_keys_of_their_own(
+    client: Client[bytes], key: str | bytes
+) -> None:
+    """By each method."""
+    value = repr(key).encode()
+    etag = client.put(key, value, 60)
+    assert etag is not None
+    assert client.get(key) == value
+    item = client.get_item(key)
+    assert item is not None
+    assert (item.value, item.head.etag) == (value, etag)
+    assert item.head.max_age in range(30, 61)
+    head = client.head(key)
+    assert head is not None
+    assert (head.etag, head.size) == (etag, len(value))
+    assert client.add(key, b"other") is None
+    assert client.replace(key, b"other", '"other"') is None
+    assert client.delete(key, '"other"') is False
+    changed = client.replace(key, b"changed", etag)
+    assert changed is not None
+    assert client.delete(key, changed) is True
+    assert client.delete(key) is False
+    assert client.get(key) is None
+    assert client.head(key) is None
+    assert client.add(key, value) is not None
+    assert client.get_many([key, "missing"]) == {key: value}
+
+
+def test_values_of_any_size_are_returned_as_they_were_stored(
+    client: Client[bytes], tmp_path: Path
+) -> None:
+    """As a whole, in parts, from files and pipes."""
+    for size in (0, 1, 65_535, 65_536, 1 << 20, 4 << 20):
+        value = random.Random(size).randbytes(size)  # noqa: S311 - Any bytes.
+        file = tmp_path / "value"
+        file.write_bytes(value)
+        client.put("whole", value)
+        client.put_file("path", file, content_type="image/png")
+        client.put_file("file", io.BytesIO(value))
+        near, far = os.pipe()
+        with os.fdopen(near, "rb") as pipe, in_background(partial(fill, far, value)):
+            client.put_file("pipe", pipe)
+        keys = ["whole", "path", "file", "pipe"]
+        assert client.get_many(keys) == dict.fromkeys(keys, value)
+        for key in keys:
+            with client.stream(key) as reader:
+                assert reader is not None
+                assert reader.head.size == size
+                assert reader.read(10) == value[:10]
+                assert b"".join(reader) == value[10:]
+    head = client.head("path")
+    assert head is not None
+    assert head.content_type == "image/png"
+
+
+def test_a_value_above_the_limit_is_an_error(client: Client[bytes]) -> None:
+    """Whichever way it is sent."""
+    large = bytes((4 << 20) + 1)
+    with pytest.raises(ValueTooLargeError):
+        client.put("large", large)
+    with pytest.raises(ValueTooLargeError):
+        client.put_file("large", io.BytesIO(large))
+    assert client.get_or_set("large", lambda: large) == large
+    assert client.get("large") is None
+
+
+def test_purge_is_done_by_instances_and_not_through_nginx(
+    client: Client[bytes], server: ServerProcess, tmp_path: Path
+) -> None:
+    """Nginx does not pass on the paths of the operator."""
+    stored = client.put_many({f"{p}/{n}": b"v" for p in "ab" for n in range(20)})
+    assert len(stored) == 40
+    client.purge("a/")
+    assert sorted(client.get_many(stored)) == sorted(f"b/{n}" for n in range(20))
+    with (
+        Nginx(tmp_path / "nginx", [f"127.0.0.1:{server.port}"]) as nginx,
+        Client(f"http://127.0.0.1:{nginx.port}", admin_token="x") as front,  # noqa: S106
+    ):
+        assert front.get("b/0") == b"v"
+        assert front.get_or_set("c", lambda: b"made") == b"made"
+        assert client.get("c") == b"made"
+        with pytest.raises(AccessDeniedError, match="addresses of the instances"):
+            front.purge("b/")
+    with (
+        Client(server.url, admin_token="wrong", on_error="miss") as wrong,  # noqa: S106
+        pytest.raises(AccessDeniedError),
+    ):
+        wrong.purge("b/")
+
+
+def test_a_memoized_function_is_called_once(client: Client[bytes]) -> None:
+    """Until its result is forgotten."""
+    calls: list[str] = []
+
+    def page(name: str, *, size: int = 1) -> bytes:
+        calls.append(name)
+        return name.encode() * size
+
+    cached = client.memoize(60, prefix="page/1")(page)
+    assert [cached("a", size=2), cached("a", size=2), cached("b")] == [
+        b"aa",
+        b"aa",
+        b"b",
+    ]
+    assert calls == ["a", "b"]
+    assert client.get(cached.key("b")) == b"b"
+    assert cached.forget("b") is True
+    assert cached.forget("b") is False
+    assert cached("b") == b"b"
+    assert calls == ["a", "b", "b"]
+    assert cached.__wrapped__ is page
+
+
+def test_many_threads_make_a_value_once(server: ServerProcess) -> None:
+    """And each has its own copy."""
+    made: list[int] = []
+    together = threading.Barrier(64)
+    with (
+        Client(server.url, timeout=PATIENT, serializer="json") as client,
+        ThreadPoolExecutor(64) as threads,
+    ):
+
+        def make() -> Any:
+            made.append(1)
+            return {"a": [1]}
+
+        def ask(_: int) -> Any:
+            together.wait(PATIENT)
+            return client.get_or_set("threads", make)
+
+        values = list(threads.map(ask, range(64)))
+        assert values == [{"a": [1]}] * 64
+        assert len({id(value) for value in values}) == 64
+        assert len(made) == 1
+        assert client.metrics().made == 1
+
+
+def test_many_processes_make_a_value_once(server: ServerProcess) -> None:
+    """One holds the lease; the others wait for the value."""
+    processes = [script(_ASK, server.url, "processes", 0.5, 10) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert "".join(outputs) == "made\n"
+
+
+def test_a_value_is_made_by_another_when_its_maker_was_killed(
+    server: ServerProcess,
+) -> None:
+    """After its lease has expired."""
+    maker = script(_ASK, server.url, "killed", 1000, 1)
+    assert maker.stdin is not None
+    assert maker.stdout is not None
+    maker.stdin.write("\n")
+    maker.stdin.flush()
+    assert [maker.stdout.readline() for _ in range(2)] == ["ready\n", "made\n"]
+    maker.kill()
+    maker.communicate()
+    with Client(server.url, timeout=PATIENT) as client:
+        assert client.get_or_set("killed", lambda: b"ours") == b"ours"
+        assert client.metrics().waits == 1
+
+
+def test_a_forked_child_has_connections_and_locks_of_its_own(
+    server: ServerProcess,
+) -> None:
+    """Answers are never mixed up, and nothing waits for a thread that is not there."""
+    process = script(_FORK, server.url)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_no_answer_is_wrong_while_an_instance_is_killed_and_started(
+    tmp_path: Path,
+) -> None:
+    """Each is the value, a miss or an error of the node; afterwards all is as before."""
+    traffic = Traffic()
+    with (
+        ServerProcess(tmp_path / "store", settings=SETTINGS) as server,
+        Client(server.url, timeout=PATIENT, backoff=(0.05, 0.1)) as client,
+    ):
+        jobs = [partial(traffic.run, client, number) for number in range(8)]
+        with in_background(*jobs):
+            traffic.wait_for("stored", "read")
+            server.kill()
+            traffic.wait_for("error")
+            server.restart()
+            traffic.wait_for("stored", "read")
+        assert not traffic.wrong
+        assert client.put("last", b"value")
+        assert client.get("last") == b"value"
+        assert client.metrics().nodes[f"127.0.0.1:{server.port}"].is_up
+
+
+class Traffic:
+    """Reads and writes of several threads; each key has one value."""
+
+    def __init__(self) -> None:
+        self.wrong: list[object] = []
+        self._outcomes: set[str] = set()
+
+    def run(self, client: Client[bytes], seed: int, is_ended: threading.Event) -> None:
+        """Read and write until the end."""
+        draw = random.Random(seed)  # noqa: S311 - Any numbers.
+        while not is_ended.is_set():
+            try:
+                self._outcomes.add(self._ask(client, draw))
+            except NodeError:
+                self._outcomes.add("error")
+            except Exception as error:  # noqa: BLE001 - Whatever it is.
+                self.wrong.append(error)
+
+    def _ask(self, client: Client[bytes], draw: random.Random) -> str:
+        key = f"key{draw.randrange(50)}"
+        value = key.encode() * 100
+        if draw.random() < 0.3:
+            return "stored" if client.put(key, value) else "dropped"
+        found = client.get(key)
+        if found not in {None, value}:
+            self.wrong.append((key, found))
+        return "missed" if found is None else "read"
+
+    def wait_for(self, *outcomes: str) -> None:
+        """Wait until there are such outcomes from now on."""
+        self._outcomes.clear()
+        wait_until(lambda: self._outcomes.issuperset(outcomes), " and ".join(outcomes))

@@ -1,0 +1,450 @@
+"""What operations do, with a node that a test plays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import pytest
+
+from volcache_client import (
+    AccessDeniedError,
+    CacheError,
+    InvalidArgumentError,
+    InvalidKeyError,
+    Item,
+    NodeConnectionError,
+    NodeDownError,
+    NodeTimeoutError,
+    PoolTimeoutError,
+    SerializationError,
+    UnavailableError,
+    UnexpectedAnswerError,
+    ValueTooLargeError,
+)
+from volcache_client.core import LEASE_PREFIX, Core
+from volcache_client.messages import Answer, Call, Send, Sleep
+from volcache_client.options import make_options
+from volcache_client.serializers import Bytes, Json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache_client.messages import Operation, Request
+    from volcache_client.options import OptionArguments
+
+T = TypeVar("T")
+NODE: Final = "h:1"
+OUTAGES: Final = [
+    NodeConnectionError(NODE, "broken"),
+    NodeTimeoutError(NODE, "late"),
+    503,
+    507,
+    302,
+]
+
+
+class FakeNode:
+    """A store that answers as an instance does; time passes in the pauses."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.stored: dict[str, tuple[bytes, str, float]] = {}
+        self.requests: list[Request] = []
+        # An error or a status for requests of a method, in place of the answer.
+        self.failures: dict[str, Exception | int] = {}
+        self.on_sleep: Callable[[], object] = lambda: None
+        self._count = 0
+
+    def take(self, step: object) -> object:
+        """Return the result of a step."""
+        if isinstance(step, Sleep):
+            self.now += step.seconds
+            self.on_sleep()
+            return None
+        if isinstance(step, Call):
+            return step.function()
+        assert isinstance(step, Send)
+        self.requests.append(step.request)
+        failure = self.failures.get(step.request.method)
+        if isinstance(failure, Exception):
+            raise failure
+        if failure is not None:
+            return Answer(failure, {"Content-Length": "2"}, b"no")
+        return self._answer(step.request)
+
+    def _answer(self, request: Request) -> Answer:
+        body, etag, until = self.stored.get(request.path, (b"", "", -1.0))
+        is_stored = until > self.now
+        matches = request.headers.get("If-Match", etag) == etag
+        if request.method == "PUT":
+            if "If-None-Match" in request.headers and is_stored:
+                return Answer(412, {}, b"")
+            if not matches:
+                return Answer(412, {}, b"")
+            self._count += 1
+            etag = f'"{self._count}"'
+            age = request.headers.get("Cache-Control", "max-age=1000").partition("=")[2]
+            self.stored[request.path] = (request.body, etag, self.now + int(age))  # type: ignore[assignment]
+            return Answer(200, {"ETag": etag}, b"")
+        if not is_stored:
+            return Answer(404, {}, b"")
+        if request.method == "DELETE":
+            if matches:
+                del self.stored[request.path]
+            return Answer(200 if matches else 412, {}, b"")
+        length = str(len(body))
+        return Answer(200, {"Content-Length": length, "ETag": etag}, body)
+
+    def run(self, operation: Operation[T]) -> T:
+        """Take all steps of an operation."""
+        try:
+            step = next(operation)
+            while True:
+                try:
+                    result = self.take(step)
+                except BaseException as error:  # noqa: BLE001 - As a driver does.
+                    step = operation.throw(error)
+                else:
+                    step = operation.send(result)
+        except StopIteration as stop:
+            return cast("T", stop.value)
+
+    @property
+    def methods(self) -> list[str]:
+        """What was asked, leases in lower case."""
+        return [
+            one.method.lower() if LEASE_PREFIX in one.path else one.method
+            for one in self.requests
+        ]
+
+
+@pytest.fixture
+def node() -> FakeNode:
+    """Return an empty one."""
+    return FakeNode()
+
+
+def core_of(node: FakeNode, serializer: Any = None, **options: Any) -> Core[Any]:
+    """Return a core at the time of the node."""
+    made = make_options(cast("OptionArguments", options))
+    return Core(NODE, serializer or Bytes(), made, lambda: node.now)
+
+
+def make_nothing() -> bytes:
+    """Fail: the value is there."""
+    raise AssertionError("made")
+
+
+# --- What is raised ---------------------------------------------------------------------
+
+
+def operations(core: Core[Any]) -> dict[str, Callable[[], Operation[Any]]]:
+    """Return each operation that `on_error` is for, by its name."""
+    return {
+        "get": lambda: core.get("k"),
+        "get_item": lambda: core.get_item("k"),
+        "head": lambda: core.head("k"),
+        "put": lambda: core.put("k", b"v"),
+        "add": lambda: core.add("k", b"v"),
+        "replace": lambda: core.replace("k", b"v", '"1"'),
+        "delete": lambda: core.delete("k"),
+    }
+
+
+METHODS: Final = ("GET", "HEAD", "PUT", "DELETE", "POST")
+
+
+@pytest.mark.parametrize("name", operations(core_of(FakeNode())))
+@pytest.mark.parametrize("failure", OUTAGES, ids=str)
+def test_an_outage_is_raised_or_a_miss(
+    node: FakeNode, name: str, failure: Exception | int
+) -> None:
+    """As `on_error` says; it is counted in both cases."""
+    node.failures = dict.fromkeys(METHODS, failure)
+    core = core_of(node)
+    with pytest.raises(CacheError) as caught:
+        node.run(operations(core)[name]())
+    assert caught.value.is_outage
+    silent = core_of(node, on_error="miss")
+    assert node.run(operations(silent)[name]()) is None
+    errors = [sum(one.metrics({}).errors.values()) for one in (core, silent)]
+    assert errors == [1, 1]
+
+
+@pytest.mark.parametrize("name", operations(core_of(FakeNode())))
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_mistake_of_the_caller_is_always_raised(
+    node: FakeNode, name: str, status: int
+) -> None:
+    """It would never be seen."""
+    node.failures = dict.fromkeys(METHODS, status)
+    core = core_of(node, on_error="miss")
+    with pytest.raises(CacheError, match=str(status)):
+        node.run(operations(core)[name]())
+
+
+def test_wrong_arguments_are_raised_before_anything_is_sent(node: FakeNode) -> None:
+    """Also with `on_error="miss"`."""
+    core = core_of(node, on_error="miss")
+    wrong: list[tuple[Callable[[], Operation[Any]], type[CacheError]]] = [
+        (lambda: core.get("-/stats"), InvalidKeyError),
+        (lambda: core.put("", b"v"), InvalidKeyError),
+        (lambda: core.put("k", "text"), SerializationError),
+        (lambda: core.put("k", b"v", ttl=0), InvalidArgumentError),
+        (lambda: core.put("k", b"v", content_type="a\r\nb"), InvalidArgumentError),
+        (lambda: core.replace("k", b"v", "1"), InvalidArgumentError),
+        (lambda: core.delete("k", etag=""), InvalidArgumentError),
+        (lambda: core.get_or_set("k", make_nothing, ttl=-1), InvalidArgumentError),
+        (lambda: core.purge(""), InvalidArgumentError),
+        (lambda: core.purge("p"), InvalidArgumentError),
+    ]
+    for operation, error in wrong:
+        with pytest.raises(error):
+            node.run(operation())
+    assert not node.requests
+
+
+def test_a_node_that_is_down_is_a_miss_for_reads_and_an_error_for_writes(
+    node: FakeNode,
+) -> None:
+    """Unless writes are dropped."""
+    node.failures = dict.fromkeys(METHODS, NodeConnectionError(NODE, "broken"))
+    for options, is_dropped in [({}, False), ({"writes_when_down": "drop"}, True)]:
+        core = core_of(node, failures=1, **options)
+        with pytest.raises(NodeConnectionError):
+            node.run(core.get("k"))
+        sent = len(node.requests)
+        assert node.run(core.get("k")) is None
+        if is_dropped:
+            assert node.run(core.put("k", b"v")) is None
+        else:
+            with pytest.raises(NodeDownError):
+                node.run(core.put("k", b"v"))
+        assert len(node.requests) == sent
+
+
+def test_a_pool_that_is_exhausted_is_no_failure_of_the_node(node: FakeNode) -> None:
+    """The node was not asked."""
+    node.failures = dict.fromkeys(METHODS, PoolTimeoutError(NODE, "all in use"))
+    core = core_of(node, failures=1)
+    for _ in range(3):
+        with pytest.raises(PoolTimeoutError):
+            node.run(core.get("k"))
+    assert core.metrics({}).nodes[NODE].failures == 0
+
+
+def test_an_answer_of_unknown_length_is_not_a_value(node: FakeNode) -> None:
+    """Its end may be missing; `head` needs its size."""
+    node.take = lambda _: Answer(200, {}, b"half")  # type: ignore[assignment,method-assign]
+    core = core_of(node)
+    with pytest.raises(NodeConnectionError, match="unknown length"):
+        node.run(core.get("k"))
+    with pytest.raises(UnexpectedAnswerError, match="Content-Length"):
+        node.run(core.head("k"))
+
+
+def test_purge_is_never_silent(node: FakeNode) -> None:
+    """What is not purged would be read; nginx answers 403."""
+    core = core_of(node, on_error="miss", admin_token="a")  # noqa: S106
+    node.failures["POST"] = 503
+    with pytest.raises(UnavailableError):
+        node.run(core.purge("p"))
+    node.failures["POST"] = 403
+    with pytest.raises(AccessDeniedError, match="addresses of the instances"):
+        node.run(core.purge("p"))
+
+
+# --- get_or_set -------------------------------------------------------------------------
+
+
+def test_a_hit_is_one_request(node: FakeNode) -> None:
+    """Without a lease."""
+    core = core_of(node)
+    node.run(core.put("k", b"v"))
+    node.requests.clear()
+    assert node.run(core.get_or_set("k", make_nothing)) == b"v"
+    assert node.methods == ["GET"]
+
+
+def test_a_missing_value_is_made_with_a_lease(node: FakeNode) -> None:
+    """And looked for again once the lease is there."""
+    core = core_of(node)
+    assert node.run(core.get_or_set("k", lambda: b"v", 60)) == b"v"
+    assert node.methods == ["GET", "put", "GET", "PUT", "delete"]
+    assert node.requests[1].headers["Cache-Control"] == "max-age=10"
+    assert node.requests[3].headers["Cache-Control"] == "max-age=60"
+    assert core.metrics({}).made == 1
+    assert len(node.stored) == 1
+
+
+def test_a_stored_none_is_found(node: FakeNode) -> None:
+    """JSON has it; `get` alone cannot tell it from a miss."""
+    core = core_of(node, Json())
+    assert node.run(core.get_or_set("k", lambda: None)) is None
+    assert node.run(core.get_or_set("k", make_nothing)) is None
+    assert node.run(core.get("k")) is None
+    item = node.run(core.get_item("k"))
+    assert isinstance(item, Item)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt()])
+def test_what_make_raises_is_raised_and_the_lease_given_back(
+    node: FakeNode, error: BaseException
+) -> None:
+    """The next one makes it at once."""
+    core = core_of(node)
+
+    def fail() -> bytes:
+        raise error
+
+    with pytest.raises(type(error)):
+        node.run(core.get_or_set("k", fail))
+    assert not node.stored
+    assert node.run(core.get_or_set("k", lambda: b"v")) == b"v"
+    assert node.now == 0
+
+
+def test_an_abandoned_operation_sends_nothing_more(node: FakeNode) -> None:
+    """Its lease expires."""
+    operation = core_of(node).get_or_set("k", lambda: b"v")
+    step = next(operation)
+    while not isinstance(step, Call):
+        step = operation.send(node.take(step))
+    operation.close()
+    assert node.methods == ["GET", "put", "GET"]
+
+
+def finish(node: FakeNode, operation: Operation[Any], error: BaseException) -> None:
+    """Let a step fail, and take those that follow."""
+    step = operation.throw(error)
+    while True:
+        step = operation.send(node.take(step))
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_an_interrupt_at_any_step_leaves_no_lease(node: FakeNode, at: int) -> None:
+    """Also if it comes while the lease is stored."""
+    core = core_of(node)
+    operation = core.get_or_set("k", lambda: b"v")
+    step = next(operation)
+    for _ in range(at):
+        step = operation.send(node.take(step))
+    node.take(step)  # It is done; the caller does not learn the result.
+    with pytest.raises(KeyboardInterrupt):
+        finish(node, operation, KeyboardInterrupt())
+    assert not [path for path in node.stored if LEASE_PREFIX in path]
+
+
+def test_an_outage_after_the_lease_gives_it_back(node: FakeNode) -> None:
+    """With `on_error="raise"`, where it is raised."""
+    core = core_of(node)
+    operation = core.get_or_set("k", lambda: b"v")
+    step = next(operation)
+    for _ in range(2):
+        step = operation.send(node.take(step))
+    with pytest.raises(NodeTimeoutError):
+        finish(node, operation, NodeTimeoutError(NODE, "late"))
+    assert not node.stored
+
+
+def hold_lease(node: FakeNode, core: Core[Any]) -> None:
+    """Take the lease of the key `k`, as a process that dies then."""
+    node.run(core._take_lease("k"))
+    node.requests.clear()
+
+
+def test_the_value_of_another_process_is_waited_for(node: FakeNode) -> None:
+    """Until it is there."""
+    core = core_of(node)
+    hold_lease(node, core)
+    node.on_sleep = lambda: node.now > 3 and node.run(core.put("k", b"theirs"))
+    assert node.run(core.get_or_set("k", make_nothing)) == b"theirs"
+    assert core.metrics({}).waits == 1
+
+
+def test_a_lease_that_has_expired_is_taken(node: FakeNode) -> None:
+    """The process that had it was killed."""
+    core = core_of(node, lease_seconds=5)
+    hold_lease(node, core)
+    assert node.run(core.get_or_set("k", lambda: b"ours")) == b"ours"
+    assert 5 <= node.now < 6
+
+
+def test_a_value_is_made_after_two_leases_of_others(node: FakeNode) -> None:
+    """Of processes that each fail: the time a caller waits has a limit."""
+    core = core_of(node, lease_seconds=5)
+    hold_lease(node, core)
+
+    def others_again() -> None:
+        before = len(node.requests)
+        node.run(core._take_lease("k"))
+        del node.requests[before:]
+
+    node.on_sleep = others_again
+    assert node.run(core.get_or_set("k", lambda: b"ours")) == b"ours"
+    assert 10 <= node.now < 11
+
+
+@pytest.mark.parametrize("failure", OUTAGES, ids=str)
+def test_a_value_is_made_without_waiting_if_the_cache_is_out(
+    node: FakeNode, failure: Exception | int
+) -> None:
+    """With `on_error="miss"`; there is no lease to ask for."""
+    node.failures = dict.fromkeys(METHODS, failure)
+    core = core_of(node, on_error="miss")
+    assert node.run(core.get_or_set("k", lambda: b"v")) == b"v"
+    assert (node.methods, node.now) == (["GET", "PUT"], 0)
+
+
+def test_a_value_is_made_at_once_if_its_node_is_down(node: FakeNode) -> None:
+    """With any `on_error`: nothing is sent."""
+    core = core_of(node, failures=1)
+    node.failures = dict.fromkeys(METHODS, NodeConnectionError(NODE, "broken"))
+    with pytest.raises(NodeConnectionError):
+        node.run(core.get("k"))
+    node.requests.clear()
+    assert node.run(core.get_or_set("k", lambda: b"v")) == b"v"
+    assert not node.requests
+
+
+@pytest.mark.parametrize("on_error", ["raise", "miss"])
+@pytest.mark.parametrize("failure", [*OUTAGES, 413], ids=str)
+def test_a_value_that_was_made_is_returned_if_it_cannot_be_stored(
+    node: FakeNode, on_error: str, failure: Exception | int
+) -> None:
+    """It was expensive; the error is counted."""
+    core = core_of(node, on_error=on_error)
+
+    def make() -> bytes:
+        node.failures["PUT"] = failure
+        return b"v"
+
+    assert node.run(core.get_or_set("k", make)) == b"v"
+    metrics = core.metrics({})
+    assert sum(metrics.errors.values()) == 1
+    assert metrics.operations["put", "refused"] == 1
+
+
+def test_a_value_that_cannot_be_serialized_is_an_error(node: FakeNode) -> None:
+    """It is a mistake in the program; the lease is given back."""
+    core = core_of(node, Json(), on_error="miss")
+    with pytest.raises(SerializationError):
+        node.run(core.get_or_set("k", object))
+    assert not node.stored
+
+
+def test_waiting_ends_when_the_node_goes_down(node: FakeNode) -> None:
+    """Then the value is made without the cache."""
+    core = core_of(node, failures=1, on_error="miss")
+    hold_lease(node, core)
+    error = NodeConnectionError(NODE, "broken")
+    node.on_sleep = lambda: node.failures.update(dict.fromkeys(METHODS, error))
+    assert node.run(core.get_or_set("k", lambda: b"v")) == b"v"
+    assert node.now < 1
+
+
+def test_a_value_above_the_limit_is_an_error_of_put(node: FakeNode) -> None:
+    """Which says so."""
+    node.failures["PUT"] = 413
+    with pytest.raises(ValueTooLargeError):
+        node.run(core_of(node).put("k", b"v"))

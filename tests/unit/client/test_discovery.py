@@ -1,0 +1,524 @@
+"""discovery.py: the list of nodes, read once or again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.nginx import SOURCE
+from volcache_client import AsyncClient, Client
+from volcache_client.discovery import Nodes, read_file
+from volcache_client.errors import DiscoveryError, InvalidArgumentError
+from volcache_client.messages import Call
+from volcache_client.nodes import HealthOptions, NodeEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from volcache_client.messages import Operation
+
+SECONDS = 10.0
+
+
+class Setup:
+    """Nodes with a clock that a test advances, and the events that they send."""
+
+    def __init__(self, source: Any) -> None:
+        self.now = 1000.0
+        self.events: list[NodeEvent] = []
+        self.hook: Callable[[], object] = int
+        self.nodes = Nodes(
+            source,
+            health=HealthOptions(1, 100.0, 100.0),
+            refresh_seconds=SECONDS,
+            clock=lambda: self.now,
+            on_event=self._note,
+        )
+
+    def _note(self, event: NodeEvent) -> None:
+        self.events.append(event)
+        self.hook()
+
+    def refresh(self, *, after: float = SECONDS) -> dict[str, int]:
+        """Let an operation begin, later; return the nodes and weights it uses."""
+        self.now += after
+        run(self.nodes.refresh())
+        return self.listed()
+
+    def listed(self) -> dict[str, int]:
+        """Return names and weights."""
+        return {node.name: node.weight for node in self.nodes.all()}
+
+    def told(self) -> list[tuple[str, str]]:
+        """Return kind and node of the events so far, and forget them."""
+        told: list[tuple[str, str]] = [
+            (event.kind, event.node) for event in self.events
+        ]
+        self.events.clear()
+        return told
+
+
+def run(operation: Operation[None]) -> None:
+    """Call what an operation calls."""
+    try:
+        step = next(operation)
+        while True:
+            assert isinstance(step, Call)
+            try:
+                result = step.function()
+            except Exception as error:  # noqa: BLE001 - The operation decides.
+                step = operation.throw(error)
+            else:
+                step = operation.send(result)
+    except StopIteration:
+        return
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A list of two nodes."""
+    path = tmp_path / "instances.conf"
+    path.write_text("server a:1 weight=10 max_fails=0;\nserver b:1;\n")
+    return path
+
+
+# --- Lists ------------------------------------------------------------------------------
+
+
+def test_address_alone_has_all_keys() -> None:
+    """It is one node; the list is never read again."""
+    setup = Setup("http://cache:8080")
+    assert setup.refresh() == {"cache:8080": 1}
+    assert {setup.nodes.of(b"%d" % n).name for n in range(100)} == {"cache:8080"}
+
+
+def test_list_has_names_and_weights() -> None:
+    """The keys are on the ring of these."""
+    setup = Setup(["a:1", ("b:1", 3), ["c:1", 2]])
+    assert setup.listed() == {"a:1": 1, "b:1": 3, "c:1": 2}
+    assert {setup.nodes.of(b"%d" % n).name for n in range(100)} == {"a:1", "b:1", "c:1"}
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ([], "the list of nodes is empty"),
+        (["a:1", "b"], "'b' is not the address of a node"),
+        (["a:1", "http://a:1"], "a:1: the node is in the list twice"),
+        ([("a:1", 0)], "a:1: weight 0"),
+        ([("a:1", 1, 1)], "is not a node"),
+        ([None], "None is not a node"),
+        (None, "a NoneType is not a list of nodes"),
+        (7, "a int is not a list of nodes"),
+        (b"a:1", "a bytes is not a list of nodes"),
+        ({"a:1": 1}, "a dict is not a list of nodes"),
+        ("", "'' is not the name of a node"),
+    ],
+)
+def test_wrong_list_is_refused(source: Any, reason: str) -> None:
+    """When it is given, and when a function returns it first."""
+    with pytest.raises(InvalidArgumentError, match=reason):
+        Setup(source)
+    if source != "":
+        with pytest.raises(InvalidArgumentError, match=reason):
+            Setup(lambda: source).refresh()
+
+
+# --- Files ------------------------------------------------------------------------------
+
+
+def test_list_of_nginx_is_read_as_it_is() -> None:
+    """The file that the project installs."""
+    assert read_file(SOURCE / "volcache" / "instances.conf") == [
+        (f"127.0.0.1:{port}", 10) for port in (1234, 1235, 1236)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("server a:1;", [("a:1", 1)]),
+        ("  server\ta:1   weight=10\t max_fails=0 ;  \r\n", [("a:1", 10)]),
+        ("server a:1; server b:2 weight=3;", [("a:1", 1), ("b:2", 3)]),
+        ("# server x:1;\n\n;\nserver a:1; # weight=2\n", [("a:1", 1)]),
+        (
+            "server a:1 weight=2 fail_timeout=1s max_conns=9 slow_start=1s;",
+            [("a:1", 2)],
+        ),
+        ("server a:1 weight=2 weight=3;", [("a:1", 3)]),
+        ("server unix:/run/a#b;#c", [("unix:/run/a#b", 1)]),
+        ("server [::1]:1;server [::1];", [("[::1]:1", 1), ("http://[::1]", 1)]),
+        ("server cache;", [("http://cache", 1)]),
+        ("server server:1;", [("server:1", 1)]),
+        ("a:1\nb:2 weight=10\n", [("a:1", 1), ("b:2", 10)]),
+        ("a:1 # first\r\nhttps://b:2;", [("a:1", 1), ("https://b:2", 1)]),
+        ("a:1\n# end", [("a:1", 1)]),
+    ],
+)
+def test_lines_of_a_file_are_read(
+    text: str, nodes: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    """With comments, spaces, tabs, and line ends of either kind."""
+    path = tmp_path / "nodes"
+    path.write_bytes(text.encode())
+    assert read_file(path) == nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", ": no nodes in it"),
+        ("# server a:1;\n", ": no nodes in it"),
+        ("server a:1;\nserver b:1 weight=1", ":2: not complete: the ; at its end"),
+        ("server a:1;\nserver b:1\n", ":2: not complete: the ; at its end"),
+        ("server a:1;\nser", ":2: not complete: the newline at its end"),
+        ("a:1\nb:1", ":2: not complete: the newline at its end"),
+        ("server a:1;\nsever b:1;\n", ":2: 'sever' is not the address of a node"),
+        ("server a:1;\nkeepalive 96;\n", ":2: 'keepalive' is not the address"),
+        ("server a:1;\ncache;\n", ":2: 'cache' is not the address of a node"),
+        ("server;\n", ":1: the name of a server is missing"),
+        ("server a:1 weight=0;\n", ":1: a:1: weight 0; allowed are integers from 1"),
+        ("server a:1 weight=1001;\n", ":1: a:1: weight 1001"),
+        ("server a:1 weight=x;\n", ":1: 'weight=x' is not known here; allowed are"),
+        ("server a:1 wieght=10;\n", ":1: 'wieght=10' is not known here"),
+        ("server a:1 down;\n", ":1: 'down' is not known here"),
+        ("server a:1 backup;\n", ":1: 'backup' is not known here"),
+        ("server a:99999;\n", ":1: 'a:99999' is not the address of a node"),
+        ("\n\nserver a:1/x;\n", ":3: 'a:1/x' is not the address of a node"),
+        ("\xff\n", ": not UTF-8"),
+        ("server a:1; server a:1;", "a:1: the node is in the list twice"),
+    ],
+)
+def test_wrong_line_is_named(text: str, reason: str, tmp_path: Path) -> None:
+    """With the file, its number, and what is wrong; also when the client is made."""
+    path = tmp_path / "nodes"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidArgumentError) as raised:
+        Setup(path)
+    assert reason in str(raised.value)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    """When the client is made; also a folder."""
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(DiscoveryError, match=f"the list of nodes: .*{path}"):
+            Client(path)
+
+
+# --- Reading again ----------------------------------------------------------------------
+
+
+def test_changed_file_is_used_when_its_time_has_come(file: Path) -> None:
+    """Not before; the events name what changed."""
+    setup = Setup(file)
+    file.write_text("server a:1 weight=10;\nserver c:1 weight=2;\n")
+    assert setup.refresh(after=0.99 * SECONDS) == {"a:1": 10, "b:1": 1}
+    assert setup.told() == []
+    assert setup.refresh(after=0.02 * SECONDS) == {"a:1": 10, "c:1": 2}
+    assert setup.told() == [("added", "c:1"), ("removed", "b:1")]
+    assert {setup.nodes.of(b"%d" % n).name for n in range(200)} == {"a:1", "c:1"}
+
+
+def test_node_that_stays_keeps_its_health_and_pools(file: Path) -> None:
+    """It is the same object, also when its weight changes."""
+    setup = Setup(file)
+    before = {node.name: node for node in setup.nodes.all()}
+    before["a:1"].failed("reason")
+    file.write_text("server c:1;\nserver a:1 weight=5;\n")
+    assert setup.refresh() == {"c:1": 1, "a:1": 5}
+    after = {node.name: node for node in setup.nodes.all()}
+    assert after["a:1"] is before["a:1"]
+    assert not after["a:1"].is_up
+
+
+def test_weight_that_changes_moves_keys(file: Path) -> None:
+    """The ring is that of the new list."""
+    setup = Setup(file)
+    keys = [b"%d" % n for n in range(1000)]
+    before = sum(setup.nodes.of(key).name == "b:1" for key in keys)
+    file.write_text("server a:1 weight=10;\nserver b:1 weight=20;\n")
+    setup.refresh()
+    assert setup.told() == []
+    assert sum(setup.nodes.of(key).name == "b:1" for key in keys) > 3 * before
+
+
+def test_ring_is_computed_only_for_another_list(file: Path) -> None:
+    """It takes a quarter of a second for a hundred nodes."""
+    setup = Setup(file)
+    ring = setup.nodes._view.ring
+    setup.refresh()
+    assert setup.nodes._view.ring is ring
+    file.write_text("server b:1;\nserver a:1 weight=10;\n")
+    setup.refresh()
+    assert setup.nodes._view.ring is not ring
+
+
+def test_node_with_another_scheme_is_another_node() -> None:
+    """Its connections and failures are not those of the one before."""
+    lists = [["http://a:1"], ["https://a:1"]]
+    setup = Setup(lambda: lists.pop(0))
+    setup.refresh()
+    (before,) = setup.nodes.all()
+    before.failed("no TLS")
+    setup.refresh()
+    (after,) = setup.nodes.all()
+    assert (after.address.scheme, after.is_up) == ("https", True)
+
+
+@pytest.mark.parametrize(
+    "broken", ["", "server a:1;\nserver b:1 wei", "server a:1;\nnonsense;\n", None]
+)
+def test_previous_list_stays_while_the_file_is_wrong(
+    broken: str | None, file: Path
+) -> None:
+    """One event for one reason, and one when it is right again."""
+    setup = Setup(file)
+    right = file.read_text()
+    file.unlink()
+    if broken is not None:
+        file.write_text(broken)
+    for _ in range(3):
+        assert setup.refresh() == {"a:1": 10, "b:1": 1}
+    (event,) = setup.events
+    assert (event.kind, event.node) == ("discovery failed", "")
+    assert str(file) in event.reason
+    setup.events.clear()
+    file.write_text(f"{right}server c:1;\n")
+    assert setup.refresh() == {"a:1": 10, "b:1": 1, "c:1": 1}
+    assert setup.told() == [("discovery recovered", ""), ("added", "c:1")]
+
+
+def test_another_reason_is_another_event(file: Path) -> None:
+    """So that the log has both."""
+    setup = Setup(file)
+    file.write_text("")
+    setup.refresh()
+    file.unlink()
+    setup.refresh()
+    assert setup.told() == [("discovery failed", "")] * 2
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        (None, "a NoneType is not a list of nodes"),
+        ("a:1", "a str is not a list of nodes"),
+        ({"a:1": 10}, "a dict is not a list of nodes"),
+        ([], "the list of nodes is empty"),
+        (OSError("no route"), "OSError: no route"),
+    ],
+)
+def test_previous_list_stays_while_the_function_fails(
+    returned: Any, reason: str
+) -> None:
+    """Whatever it raises or returns."""
+    results: list[Any] = [["a:1"], returned, ["a:1", "b:1"]]
+
+    def listed() -> Any:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    setup = Setup(listed)
+    assert setup.refresh() == {"a:1": 1}
+    assert setup.refresh() == {"a:1": 1}
+    (event,) = setup.events
+    assert event.kind == "discovery failed"
+    assert event.reason.startswith(reason)
+    assert setup.refresh(after=0.5 * SECONDS) == {"a:1": 1}
+    assert setup.refresh(after=0.5 * SECONDS) == {"a:1": 1, "b:1": 1}
+
+
+def test_function_that_fails_at_first_is_called_by_the_next_operation() -> None:
+    """At once: there is no list that could be used."""
+    results: list[Any] = [["a:1"]]
+    setup = Setup(lambda: 1 / 0 if len(calls) < 2 else results[0])
+    calls: list[int] = []
+    for _ in range(2):
+        with pytest.raises(DiscoveryError, match="ZeroDivisionError: division by zero"):
+            setup.refresh(after=0)
+        with pytest.raises(DiscoveryError, match="was not read yet"):
+            setup.nodes.of(b"key")
+        calls.append(1)
+    assert setup.refresh(after=0) == {"a:1": 1}
+    assert setup.told() == []
+
+
+def test_generator_of_names_is_a_list() -> None:
+    """A function may yield."""
+    setup = Setup(lambda: (f"a:{port}" for port in (1, 2)))
+    assert setup.refresh() == {"a:1": 1, "a:2": 1}
+
+
+# --- Several callers --------------------------------------------------------------------
+
+
+def test_one_caller_reads_while_the_others_use_the_previous_list() -> None:
+    """They neither wait nor read."""
+    setup = Setup(lambda: ["a:1"])
+    setup.refresh()
+    setup.now += SECONDS
+    reader = setup.nodes.refresh()
+    step = next(reader)
+    assert isinstance(step, Call)
+    for _ in range(3):
+        assert list(setup.nodes.refresh()) == []  # No step.
+    with pytest.raises(StopIteration):
+        reader.send(["b:1"])
+    assert setup.listed() == {"b:1": 1}
+    assert list(setup.nodes.refresh()) == []
+
+
+@pytest.mark.parametrize("end", ["close", "throw"])
+def test_caller_that_is_cancelled_lets_another_one_read(end: str) -> None:
+    """Its task was cancelled while the function ran."""
+    setup = Setup(lambda: ["a:1"])
+    setup.refresh()
+    setup.now += SECONDS
+    reader = setup.nodes.refresh()
+    next(reader)
+    if end == "close":
+        reader.close()
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            reader.throw(asyncio.CancelledError())
+    assert setup.events == []
+    assert setup.refresh() == {"a:1": 1}
+    assert len(list(_steps_when_due(setup))) == 1
+
+
+def _steps_when_due(setup: Setup) -> Operation[None]:
+    setup.now += SECONDS
+    return setup.nodes.refresh()
+
+
+def test_first_list_is_read_by_each_caller() -> None:
+    """There is none that they could use meanwhile; health of the first is kept."""
+    setup = Setup(lambda: ["a:1"])
+    readers = [setup.nodes.refresh() for _ in range(2)]
+    for reader in readers:
+        next(reader)
+    with pytest.raises(StopIteration):
+        readers[0].send(["a:1"])
+    (node,) = setup.nodes.all()
+    node.failed("reason")
+    with pytest.raises(StopIteration):
+        readers[1].send(["a:1", "b:1"])
+    assert [n.is_up for n in setup.nodes.all()] == [False, True]
+
+
+def test_hook_may_use_the_nodes() -> None:
+    """It is called without a lock."""
+    lists = [["a:1"], ["b:1"]]
+    setup = Setup(lambda: lists.pop(0))
+    setup.hook = lambda: seen.append(setup.refresh(after=0))
+    seen: list[dict[str, int]] = []
+    setup.refresh()
+    setup.refresh()
+    assert seen == [{"b:1": 1}] * 2
+
+
+def test_child_process_reads_though_its_parent_reads() -> None:
+    """And takes no lock that another thread of the parent had."""
+    setup = Setup(lambda: ["a:1"])
+    setup.refresh()
+    setup.now += SECONDS
+    reader = setup.nodes.refresh()
+    next(reader)
+    setup.nodes._lock.acquire()
+    setup.nodes.after_fork()
+    assert setup.refresh(after=0) == {"a:1": 1}
+
+
+def test_threads_read_a_list_once_and_never_see_half_of_it() -> None:
+    """Each key is on a node of one of the lists, at any time."""
+    calls: list[int] = []
+    one_at_a_time = threading.Lock()
+    lists = [["a:1", "b:1", "c:1"], ["d:1", "e:1"]]
+
+    def listed() -> list[str]:
+        if calls:
+            assert one_at_a_time.acquire(blocking=False)
+            time.sleep(0)  # Let another thread run.
+            one_at_a_time.release()
+        calls.append(1)
+        return lists[len(calls) % 2]
+
+    setup = Setup(listed)
+    setup.refresh()
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        for number in range(100):
+            if barrier.wait(30) == 0:
+                setup.now += SECONDS
+            barrier.wait(30)
+            run(setup.nodes.refresh())
+            nodes = tuple(node.name for node in setup.nodes.all())
+            assert list(nodes) in lists
+            assert setup.nodes.of(b"%d" % number).name in {*lists[0], *lists[1]}
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work) for _ in range(8)]:
+            done.result()
+    assert len(calls) == 101
+    assert {event.kind for event in setup.events} == {"added", "removed"}
+    assert len(setup.events) == 100 * 5
+
+
+# --- Both clients -----------------------------------------------------------------------
+
+
+def test_asynchronous_function_is_awaited_by_the_asynchronous_client() -> None:
+    """The nodes are those that it returns."""
+
+    async def listed() -> list[str]:
+        await asyncio.sleep(0)
+        return ["127.0.0.1:1", "127.0.0.1:2"]
+
+    async def use() -> set[str]:
+        async with AsyncClient(listed, on_error="miss") as client:
+            assert await client.get("key") is None
+            return {node.name for node in client._core.nodes.all()}
+
+    assert asyncio.run(use()) == {"127.0.0.1:1", "127.0.0.1:2"}
+
+
+def test_asynchronous_function_is_refused_by_the_client_of_threads() -> None:
+    """It could not be awaited."""
+
+    async def listed() -> list[str]:
+        return ["127.0.0.1:1"]
+
+    with (
+        Client(listed) as client,
+        pytest.raises(InvalidArgumentError, match="only AsyncClient takes one"),
+    ):
+        client.get("key")
+
+
+def _unreachable() -> Callable[[], list[str]]:
+    def listed() -> list[str]:
+        raise OSError("no route")
+
+    return listed
+
+
+def test_list_that_cannot_be_read_is_an_outage() -> None:
+    """An error, or a miss by choice; the value is made all the same."""
+    with (
+        Client(_unreachable()) as client,
+        pytest.raises(DiscoveryError, match="OSError: no route"),
+    ):
+        client.get("key")
+    with Client(_unreachable(), on_error="miss") as client:
+        assert client.get("key") is None
+        assert client.put("key", b"value") is None
+        assert client.get_or_set("key", lambda: b"made") == b"made"

@@ -1,0 +1,115 @@
+"""keys.py: from a key to the path of a request, as the service reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from volcache.errors import BadKeyError
+from volcache.keys import parse_key
+from volcache_client.errors import InvalidKeyError
+from volcache_client.keys import checked_key, key_bytes, path_of
+
+# Another load of the machine is no reason to fail.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Bytes and words of which keys that matter are made.
+PARTS = st.sampled_from(
+    [b"/", b".", b"..", b"-", b"-/", b"%", b"%2F", b"%2e", b"#", b"?", b"a", b"\x00",
+     b"\x1f", b"\x7f", b"\x80", b"\xff", b" ", b"\\", b"+", "é".encode()]
+)  # fmt: skip
+KEYS = st.one_of(st.binary(max_size=50), st.lists(PARTS, max_size=8).map(b"".join))
+
+
+def parsed(key: bytes) -> bytes | str:
+    """Return the key that the service makes of the path, or why it refuses it."""
+    path = unquote_to_bytes(path_of(key)).decode("latin-1")
+    try:
+        return parse_key(path, 1 << 20)
+    except BadKeyError as error:
+        return str(error)
+
+
+@UNHURRIED
+@given(key=KEYS)
+def test_a_key_is_accepted_if_the_service_stores_under_it(key: bytes) -> None:
+    """And refused if the service refuses it, or would take it for another one."""
+    reason = _refusal(key)
+    assert (parsed(key) == key) == (reason is None)
+    if reason is not None:
+        assert _holds(reason, key)
+
+
+def _refusal(key: bytes) -> str | None:
+    try:
+        assert checked_key(key) == key
+    except InvalidKeyError as error:
+        return str(error)
+    return None
+
+
+def _holds(text: str, key: bytes) -> bool:
+    """Whether the reason in an error holds for a key."""
+    segments = set(key.split(b"/"))
+    return (
+        ("it is empty" in text and not key)
+        or ('prefix "-/" is reserved' in text and key.startswith(b"-/"))
+        or ("control byte;" in text and any(c < 32 or c == 127 for c in key))
+        or ('a segment "." or ".."' in text and bool(segments & {b".", b".."}))
+    )
+
+
+@UNHURRIED
+@given(key=KEYS)
+def test_a_path_has_no_characters_that_end_it(key: bytes) -> None:
+    """ASCII, without a space, a query, a fragment or an escape that is not one."""
+    path = path_of(key)
+    assert path[0] == "/"
+    assert unquote_to_bytes(path[1:]) == key
+    assert path.isascii()
+    assert path.isprintable()
+    assert not set(path) & set(' ?#"<>\\^`{|}')
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"-/healthy", 'the prefix "-/" is reserved'),
+        (b"a\x00b", "it has a control byte"),
+        (b"a\n", "it has a control byte"),
+        (b"a\x7f", "it has a control byte"),
+        (b".", 'it has a segment "." or ".."'),
+        (b"../a", 'it has a segment "." or ".."'),
+        (b"a/./b", 'it has a segment "." or ".."'),
+        (b"a/..", 'it has a segment "." or ".."'),
+    ],
+)
+def test_refused_key_is_named_with_the_reason(key: bytes, reason: str) -> None:
+    """And with what a key may be."""
+    with pytest.raises(InvalidKeyError) as raised:
+        checked_key(key)
+    assert str(raised.value).startswith(f"bad key {key!r}: {reason}")
+    assert "; a key has at least one byte" in str(raised.value)
+
+
+@pytest.mark.parametrize("key", [b"-", b"-x", b"a/-/b", b"/-/x", b"...", b"a/.b", b" "])
+def test_similar_keys_are_accepted(key: bytes) -> None:
+    """Only whole segments and the very beginning count."""
+    assert checked_key(key) == key == parsed(key)
+
+
+@pytest.mark.parametrize("key", [None, 7, bytearray(b"a"), ["a"]])
+def test_keys_are_text_or_bytes(key: Any) -> None:
+    """Anything else is refused."""
+    with pytest.raises(InvalidKeyError, match="a key is str or bytes"):
+        key_bytes(key)
+
+
+def test_text_that_is_not_unicode_is_refused() -> None:
+    """A lone surrogate has no UTF-8."""
+    with pytest.raises(InvalidKeyError, match="surrogates not allowed"):
+        key_bytes("a\ud800")

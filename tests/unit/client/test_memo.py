@@ -1,0 +1,146 @@
+"""The keys of memoized calls."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from volcache_client import Client, InvalidArgumentError
+from volcache_client.memo import CallKeys
+
+
+def area(width: int, height: Any = 1, *more: Any, unit: Any = "m") -> None:
+    """Take arguments of each kind."""
+
+
+KEYS = CallKeys(area, None, None)
+
+
+def test_all_ways_to_write_a_call_have_one_key() -> None:
+    """With the name of the function, readable, so that it can be purged."""
+    same = {
+        KEYS.of(2),
+        KEYS.of(2, 1),
+        KEYS.of(width=2),
+        KEYS.of(height=1, width=2),
+        KEYS.of(2, unit="m"),
+    }
+    assert len(same) == 1
+    (key,) = same
+    assert str(key).startswith(f"memo/{area.__module__}.area/")
+
+
+def test_other_arguments_have_other_keys() -> None:
+    """By value and by type."""
+    values: list[Any] = [
+        None, True, 1, 1.5, "1", "", "a", [], [1], [[1]], {}, {"a": 1}, {"b": 1},
+        float(2**70), 2**70, "\ud800", {"a": {"b": []}},
+    ]  # fmt: skip
+    keys = {KEYS.of(2, value) for value in values}
+    keys |= {KEYS.of(2, 1, value) for value in values}
+    keys |= {KEYS.of(2, unit=value) for value in values}
+    assert len(keys) == 3 * len(values)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (b"a", "a bytes"),
+        ((1,), "a tuple"),
+        ({1: 2}, "the key 1"),
+        ([{"a": {None: 1}}], "the key None"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        ({1}, "a set"),
+        (object(), "a object"),
+    ],
+)
+def test_an_argument_that_json_lacks_is_named(value: object, what: str) -> None:
+    """Two of them may have one text in JSON."""
+    with pytest.raises(InvalidArgumentError, match=f"argument height has {what}"):
+        KEYS.of(2, value)
+
+
+def test_an_argument_without_an_end_is_an_error() -> None:
+    """It contains itself."""
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(InvalidArgumentError, match="too many levels"):
+        KEYS.of(2, value)
+
+
+def test_wrong_arguments_are_the_error_of_the_call() -> None:
+    """As without the cache."""
+    with pytest.raises(TypeError, match="width"):
+        KEYS.of()
+
+
+def test_functions_whose_name_may_be_that_of_another_need_a_prefix() -> None:
+    """Their values would be mixed up."""
+
+    def local() -> None:
+        pass
+
+    for function in (local, lambda: None):
+        with pytest.raises(InvalidArgumentError, match="prefix"):
+            CallKeys(function, None, None)
+    assert str(CallKeys(local, None, "v2").of()).startswith("memo/v2/")
+    main = FunctionType(area.__code__, {}, "area")
+    main.__module__ = "__main__"
+    with pytest.raises(InvalidArgumentError, match="__main__"):
+        CallKeys(main, None, None)
+
+
+def test_a_key_of_the_caller_is_used_as_it_is() -> None:
+    """And not together with a prefix."""
+    assert CallKeys(area, lambda width, **_: f"area/{width}", None).of(2) == "area/2"
+    with pytest.raises(InvalidArgumentError, match="not both"):
+        CallKeys(area, lambda: "", "prefix")
+
+
+class Shop:
+    """Has methods."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def price(self, item: str) -> bytes:
+        """Return a price."""
+        return f"{self.name} {item}".encode()
+
+
+def test_a_method_needs_a_key_as_json_has_no_instances() -> None:
+    """The key is made of the instance and the arguments."""
+    with Client("127.0.0.1:1", on_error="miss", failures=1) as client:
+
+        class CachedShop(Shop):
+            """The same, with a cache."""
+
+            price = client.memoize(key=lambda shop, item: f"{shop.name}/{item}")(  # type: ignore[assignment]
+                Shop.price
+            )
+            bare = client.memoize()(Shop.price)
+
+        shop: Any = CachedShop("corner")
+        assert shop.price("tea") == b"corner tea"
+        assert shop.price.key("tea") == "corner/tea"
+        assert shop.price.forget("tea") is False
+        with pytest.raises(
+            InvalidArgumentError, match="argument self has a CachedShop"
+        ):
+            shop.bare("tea")
+
+
+def test_a_coroutine_is_refused_by_the_client_for_threads() -> None:
+    """Its result would be a coroutine that can be awaited once."""
+
+    async def fetch() -> bytes:
+        return b""
+
+    with (
+        Client("127.0.0.1:1") as client,
+        pytest.raises(InvalidArgumentError, match="AsyncClient"),
+    ):
+        client.memoize(prefix="f")(fetch)  # type: ignore[arg-type]

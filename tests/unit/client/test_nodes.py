@@ -1,0 +1,421 @@
+"""nodes.py: addresses, and when a node is down."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from volcache_client.errors import InvalidArgumentError
+from volcache_client.nodes import (
+    Address,
+    Events,
+    HealthOptions,
+    Node,
+    NodeEvent,
+    parse_address,
+)
+
+FAILURES, FIRST, LAST = 3, 0.5, 4.0
+OPTIONS = HealthOptions(FAILURES, FIRST, LAST)
+# A back-off is longer or shorter by up to a fifth.
+SHORT, LONG = 0.79, 1.21
+
+
+class Seconds:
+    """A clock that a test advances."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def make_node(clock: Seconds, options: HealthOptions = OPTIONS) -> Node:
+    """Return a node that is up."""
+    return Node(parse_address("10.0.0.1:1234"), 1, options, clock, Events(print))
+
+
+def fail(node: Node, times: int) -> list[bool]:
+    """Let requests fail; return whether each took the node down."""
+    return [node.failed(f"reason {number}") for number in range(times)]
+
+
+def probe(node: Node, *, works: bool) -> bool:
+    """Probe a node whose back-off is over; return whether it is up then."""
+    assert node.ask() == "probe"
+    if works:
+        node.succeeded()
+    else:
+        node.failed("not ready: 503")
+    node.probe_ended()
+    return node.is_up
+
+
+# --- Addresses --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("10.0.0.1:1234", Address("10.0.0.1:1234", "http", "10.0.0.1", 1234)),
+        ("http://10.0.0.1:1", Address("10.0.0.1:1", "http", "10.0.0.1", 1)),
+        ("http://10.0.0.1:1/", Address("10.0.0.1:1", "http", "10.0.0.1", 1)),
+        ("http://cache", Address("cache", "http", "cache", 80)),
+        ("https://cache.x", Address("cache.x", "https", "cache.x", 443)),
+        ("https://Cache:65535", Address("Cache:65535", "https", "cache", 65535)),
+        ("[::1]:9", Address("[::1]:9", "http", "::1", 9)),
+        ("https://[::1]", Address("[::1]", "https", "::1", 443)),
+        (
+            "unix:/run/a:b",
+            Address("unix:/run/a:b", "http", "localhost", 80, "/run/a:b"),
+        ),
+    ],
+)
+def test_address_is_read(text: str, address: Address) -> None:
+    """The name is what nginx hashes: as it is written, without the scheme."""
+    assert parse_address(text) == address
+    header = "localhost" if address.socket_path else address.name
+    assert address.host_header == header
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "cache", "10.0.0.1", "a:", "a:b", "a:0", "a:65536", "a:-1", "a:1/path", ":1",
+        "a:1?x", "a:1#x", "http://", "http://a:1/path", "http://a:1?x", "ftp://a:1",
+        "a b:1", "a:1 ", "a\n:1", "::1:9", "[::1", "[x]:1", "http://a:0", "unix:",
+        "unix:relative", "unix:/a\0b",
+        "unix:/" + 107 * "a", "HTTP://a:1", "a,b:1", "é:1", "a:\u0661",
+        "a:1:2",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_refused(text: str) -> None:
+    """The error has the text and what is allowed."""
+    with pytest.raises(InvalidArgumentError) as raised:
+        parse_address(text)
+    assert repr(text) in str(raised.value)
+    assert 'allowed are "host:port", "http://host:port"' in str(raised.value)
+
+
+@pytest.mark.parametrize("value", [None, 1, b"a:1", ("a", 1)])
+def test_address_is_text(value: Any) -> None:
+    """Anything else is refused."""
+    with pytest.raises(InvalidArgumentError, match="is not the address of a node"):
+        parse_address(value)
+
+
+def test_password_in_an_address_is_not_shown() -> None:
+    """It is refused, too: it would not be sent."""
+    with pytest.raises(InvalidArgumentError) as raised:
+        parse_address("http://user:secret@cache:1")
+    assert "secret" not in str(raised.value)
+    assert "the token is an option" in str(raised.value)
+
+
+# --- Health -----------------------------------------------------------------------------
+
+
+def test_node_is_down_after_failures_in_a_row() -> None:
+    """The last one takes it down, once."""
+    node = make_node(Seconds())
+    assert fail(node, FAILURES + 2) == [False, False, True, False, False]
+    assert not node.is_up
+    assert node.ask() == "no"
+    assert node.reason == "reason 4"
+
+
+def test_an_answer_ends_the_row() -> None:
+    """A node that answers some requests stays up."""
+    node = make_node(Seconds())
+    for _ in range(5):
+        assert True not in fail(node, FAILURES - 1)
+        assert node.ask() == "yes"
+        assert not node.succeeded()
+        assert node.reason == ""
+    assert node.is_up
+
+
+def test_failures_at_the_same_time_count_each() -> None:
+    """Requests that time out together take the node down."""
+    clock = Seconds()
+    node = make_node(clock)
+    assert [node.ask() for _ in range(8)] == ["yes"] * 8
+    clock.now += 2
+    assert fail(node, 8).count(True) == 1
+    assert node.ask() == "no"
+
+
+def test_after_the_backoff_one_caller_probes() -> None:
+    """The others go without, until the probe has ended."""
+    clock = Seconds()
+    node = make_node(clock)
+    fail(node, FAILURES)
+    clock.now += SHORT * FIRST
+    assert node.ask() == "no"
+    clock.now += (LONG - SHORT) * FIRST
+    assert [node.ask() for _ in range(3)] == ["probe", "no", "no"]
+    clock.now += 1000
+    assert node.ask() == "no"
+    assert node.succeeded()
+    node.probe_ended()
+    assert [node.ask() for _ in range(3)] == ["yes"] * 3
+    assert node.reason == ""
+
+
+def test_backoff_doubles_up_to_its_limit_and_begins_again() -> None:
+    """With each probe that fails; an answer resets it."""
+    clock = Seconds()
+    node = make_node(clock)
+    for _ in range(2):
+        fail(node, FAILURES)
+        for seconds in (0.5, 1.0, 2.0, 4.0, 4.0, 4.0):
+            clock.now += SHORT * seconds
+            assert node.ask() == "no"
+            clock.now += (LONG - SHORT) * seconds
+            assert not probe(node, works=False)
+        clock.now += LONG * LAST
+        assert probe(node, works=True)
+
+
+def test_probe_without_a_result_may_be_repeated_at_once() -> None:
+    """The caller was cancelled: nothing is known of the node."""
+    clock = Seconds()
+    node = make_node(clock)
+    fail(node, FAILURES)
+    clock.now += LONG * FIRST
+    for _ in range(3):
+        assert node.ask() == "probe"
+        node.probe_ended()
+    assert not probe(node, works=False)
+    clock.now += SHORT * 2 * FIRST
+    assert node.ask() == "no"
+
+
+def test_late_answer_takes_a_node_up() -> None:
+    """A request from before was answered: the node works."""
+    node = make_node(Seconds())
+    fail(node, FAILURES)
+    assert node.succeeded()
+    assert node.ask() == "yes"
+    assert not node.succeeded()
+    assert fail(node, FAILURES) == [False, False, True]
+
+
+def test_late_failure_does_not_let_a_second_caller_probe() -> None:
+    """Of a request that was sent before the node was down."""
+    clock = Seconds()
+    node = make_node(clock)
+    fail(node, FAILURES)
+    clock.now += LONG * FIRST
+    assert node.ask() == "probe"
+    assert not node.failed("late")
+    clock.now += 1000
+    assert node.ask() == "no"
+    assert node.succeeded()
+    node.probe_ended()
+    assert node.is_up
+
+
+def test_late_failures_do_not_lengthen_the_backoff() -> None:
+    """Only probes do."""
+    clock = Seconds()
+    node = make_node(clock)
+    fail(node, FAILURES + 20)
+    clock.now += LONG * FIRST
+    assert node.ask() == "probe"
+
+
+def test_end_of_a_probe_that_did_not_begin_changes_nothing() -> None:
+    """Of a node that is up, or down."""
+    node = make_node(Seconds())
+    node.probe_ended()
+    assert node.ask() == "yes"
+    fail(node, FAILURES)
+    node.probe_ended()
+    assert node.ask() == "no"
+
+
+def test_probe_that_ends_after_a_late_answer_leaves_the_node_up() -> None:
+    """Its failure is the first in a row."""
+    clock = Seconds()
+    node = make_node(clock)
+    fail(node, FAILURES)
+    clock.now += LONG * FIRST
+    assert node.ask() == "probe"
+    assert node.succeeded()
+    assert not node.failed("not ready: 503")
+    node.probe_ended()
+    assert node.ask() == "yes"
+
+
+def test_child_process_may_probe_a_node_that_its_parent_probes() -> None:
+    """And takes no lock that another thread of the parent had."""
+    clock = Seconds()
+    node = make_node(clock)
+    fail(node, FAILURES)
+    clock.now += LONG * FIRST
+    assert node.ask() == "probe"
+    node._lock.acquire()
+    node.after_fork()
+    assert probe(node, works=True)
+
+
+def test_one_of_many_threads_probes() -> None:
+    """In each round exactly one, whatever the others do."""
+    clock = Seconds()
+    node = make_node(clock, HealthOptions(1, FIRST, FIRST))
+    barrier = threading.Barrier(8)
+    permissions: list[str] = []
+
+    def work() -> None:
+        for _ in range(50):
+            if barrier.wait(30) == 0:
+                node.failed("down")
+                clock.now += 10 * FIRST
+            barrier.wait(30)
+            permission = node.ask()
+            permissions.append(permission)
+            barrier.wait(30)
+            if permission == "probe":
+                node.failed("down")
+                node.probe_ended()
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work) for _ in range(8)]:
+            done.result()
+    assert permissions.count("probe") == 50
+    assert permissions.count("no") == 7 * 50
+
+
+# --- Events -----------------------------------------------------------------------------
+
+
+def test_events_are_told_in_the_order_of_the_changes() -> None:
+    """Although many threads cause them: down and up take turns."""
+    told: list[str] = []
+    at_once = threading.Lock()
+
+    def hook(event: NodeEvent) -> None:
+        assert at_once.acquire(blocking=False)
+        time.sleep(0)  # Let another thread run.
+        told.append(event.kind)
+        at_once.release()
+
+    options = HealthOptions(1, FIRST, FIRST)
+    node = Node(parse_address("a:1"), 1, options, Seconds(), Events(hook))
+    barrier = threading.Barrier(8)
+
+    def work(number: int) -> int:
+        barrier.wait(30)
+        changes = 0
+        for turn in range(300):
+            is_failure = (number + turn) % 2
+            changes += node.failed("reason") if is_failure else node.succeeded()
+        return changes
+
+    with ThreadPoolExecutor(8) as pool:
+        changes = sum(pool.map(work, range(8)))
+    assert told == (["down", "up"] * changes)[:changes]
+
+
+def test_hook_may_cause_further_events() -> None:
+    """They are told after it has returned."""
+    told: list[str] = []
+
+    def hook(event: NodeEvent) -> None:
+        if event.kind == "down":
+            node.succeeded()
+        told.append(event.kind)
+
+    options = HealthOptions(1, FIRST, FIRST)
+    node = Node(parse_address("a:1"), 1, options, Seconds(), Events(hook))
+    node.failed("reason")
+    assert told == ["down", "up"]
+
+
+class HealthModel(RuleBasedStateMachine):
+    """A node against a model of it in which all callers and requests are visible."""
+
+    def __init__(self) -> None:
+        """Begin with a node that is up."""
+        super().__init__()
+        self.clock = Seconds()
+        self.node = make_node(self.clock)
+        self.row = 0
+        self.is_down = False
+        self.is_probed = False
+        self.has_failed = False
+        self.backoff = FIRST
+        self.since = 0.0
+
+    @rule(seconds=st.sampled_from([0.1, 0.3, 0.5, 1.0, 3.0, 5.0]))
+    def time_passes(self, seconds: float) -> None:
+        """Nothing else happens."""
+        self.clock.now += seconds
+
+    @rule()
+    def caller_asks(self) -> None:
+        """Get a permission."""
+        permission = self.node.ask()
+        waited = self.clock.now - self.since
+        if not self.is_down:
+            assert permission == "yes"
+        elif self.is_probed or waited < SHORT * self.backoff:
+            assert permission == "no"
+        elif waited > LONG * self.backoff:
+            assert permission == "probe"
+        else:
+            assert permission in {"no", "probe"}
+        if permission == "probe":
+            self.is_probed = True
+            self.has_failed = False
+
+    @rule()
+    def request_is_answered(self) -> None:
+        """Of a probe or another one, in time or late."""
+        assert self.node.succeeded() == self.is_down
+        self.row = 0
+        self.is_down = False
+        self.backoff = FIRST
+
+    @rule()
+    def request_fails(self) -> None:
+        """Of a probe or another one."""
+        self.row += 1
+        self.has_failed = True
+        goes_down = not self.is_down and self.row >= FAILURES
+        assert self.node.failed("reason") == goes_down
+        if goes_down:
+            self.is_down = True
+            self.since = self.clock.now
+
+    @precondition(lambda self: self.is_probed)
+    @rule()
+    def probe_ends(self) -> None:
+        """With or without a result."""
+        self.node.probe_ended()
+        self.is_probed = False
+        if self.is_down and self.has_failed:
+            self.backoff = min(2 * self.backoff, LAST)
+            self.since = self.clock.now
+
+    @invariant()
+    def state_is_that_of_the_model(self) -> None:
+        """At any time."""
+        assert self.node.is_up != self.is_down
+        assert bool(self.node.reason) == bool(self.row)
+
+
+TestHealthModel = HealthModel.TestCase
+TestHealthModel.settings = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

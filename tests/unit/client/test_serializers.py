@@ -1,0 +1,149 @@
+"""serializers.py: values that are read as they were stored, or refused."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from volcache_client.errors import SerializationError
+from volcache_client.serializers import Bytes, Json
+
+# Another load of the machine is no reason to fail.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text('aé\0"\\'), inner),
+    max_leaves=10,
+)
+# Also what comes back as another value.
+ANYTHING = st.recursive(
+    VALUES | st.floats() | st.binary(max_size=3),
+    lambda inner: (
+        st.tuples(inner)
+        | st.lists(inner, max_size=3)
+        | st.dictionaries(st.integers() | st.none() | st.text(max_size=2), inner)
+    ),
+    max_leaves=8,
+)
+Pair = namedtuple("Pair", "a b")  # noqa: PYI024 - As applications have them.
+
+
+class Colour(enum.IntEnum):
+    """An int by another name."""
+
+    RED = 1
+
+
+@UNHURRIED
+@given(value=VALUES)
+def test_values_of_json_are_read_as_they_were_stored(value: object) -> None:
+    """Equal, of the same types, and JSON that others can read."""
+    stored = Json().dumps(value)
+    assert repr(Json().loads(stored)) == repr(value)
+    assert json.loads(stored) == value
+
+
+@UNHURRIED
+@given(value=ANYTHING)
+def test_any_value_is_read_as_it_was_stored_or_refused(value: object) -> None:
+    """Never as another one."""
+    try:
+        stored = Json().dumps(value)
+    except SerializationError:
+        return
+    assert Json().loads(stored) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (float("nan"), "Out of range float values"),
+        ([float("inf")], "Out of range float values"),
+        ((1, 2), "it has a tuple, or a dict with keys that are not str"),
+        ([{"a": ()}], "it has a tuple"),
+        (Pair(1, 2), "it has a tuple"),
+        ({1: "a"}, "keys that are not str"),
+        ({None: 1}, "keys that are not str"),
+        ({True: 1}, "keys that are not str"),
+        ({"a": {1.5: 1}}, "keys that are not str"),
+        ({1: "a", "1": "b"}, "keys that are not str"),
+        ({(1,): 1}, "keys must be str"),
+        (b"bytes", "bytes is not JSON serializable"),
+        ({1, 2}, "set is not JSON serializable"),
+        (object(), "object is not JSON serializable"),
+        ("\ud800", "surrogates not allowed"),
+    ],
+)
+def test_value_that_json_does_not_have_is_refused(value: object, reason: str) -> None:
+    """The error says what it is."""
+    with pytest.raises(SerializationError, match=reason):
+        Json().dumps(value)
+
+
+def test_endless_and_deep_values_are_refused() -> None:
+    """Neither ends the process."""
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (endless, deep):
+        with pytest.raises(SerializationError):
+            Json().dumps(value)
+    with pytest.raises(SerializationError):
+        Json().loads(b"[" * 100_000 + b"]" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (Colour.RED, 1),
+        (OrderedDict(a=1), {"a": 1}),
+        ({Colour.RED.name: Colour.RED}, {"RED": 1}),
+    ],
+)
+def test_subclasses_are_read_as_types_of_json(value: object, read: object) -> None:
+    """They are equal to them."""
+    assert Json().loads(Json().dumps(value)) == read == value
+
+
+def test_stored_json_is_short_and_in_utf8() -> None:
+    """Without spaces and escapes that need not be."""
+    assert Json().dumps({"é": [1, None, True]}) == '{"é":[1,null,true]}'.encode()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [b"", b"{", b"{'a':1}", b"NaN", b"[Infinity]", b"-Infinity", b"1 2", b"\xff", b"\x00",
+     '"é"'.encode("latin-1"), "[1]".encode("utf-16")],
+)  # fmt: skip
+def test_what_is_not_json_is_an_error(stored: bytes) -> None:
+    """Something else was stored under the key."""
+    with pytest.raises(SerializationError, match="what is stored is not JSON"):
+        Json().loads(stored)
+
+
+@pytest.mark.parametrize("value", [b"\0a", bytearray(b"\0a"), memoryview(b"\0a")])
+def test_bytes_are_stored_as_they_are(value: object) -> None:
+    """Also a copy of what may change."""
+    stored = Bytes().dumps(value)
+    assert type(stored) is bytes
+    assert Bytes().loads(stored) == b"\0a"
+
+
+@pytest.mark.parametrize("value", ["text", None, 1, [b"a"]])
+def test_without_a_serializer_a_value_is_bytes(value: object) -> None:
+    """The error names the type."""
+    kind = type(value).__name__
+    with pytest.raises(SerializationError, match=f"a value is {kind}; without a"):
+        Bytes().dumps(value)
