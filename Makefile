@@ -11,8 +11,8 @@ TIMEOUT ?= 300
 
 LINT := lint-types lint-imports lint-code lint-format lint-native
 # What differs without the extension.
-PURE := tests/unit/store tests/golden tests/crash tests/property/test_store_model.py \
-	tests/property/test_fuzz.py
+PURE := tests/unit/store tests/unit/embedded tests/golden tests/crash \
+	tests/property/test_store_model.py tests/property/test_fuzz.py
 # Each worker gets one test at a time: some take a thousand times as long as others.
 WORKERS := -n $(JOBS) --dist load --maxschedchunk 1
 AT_ONCE := --no-print-directory -j$(CORES) --output-sync=target

@@ -1,7 +1,46 @@
-"""volcache: very many small files on plain disks, served over HTTP."""
+"""
+volcache: very many small files on plain disks, served over HTTP or used from Python.
+
+`open` opens a directory as a cache in this process; see docs/EMBEDDED.md. Importing this
+package loads nothing else: what the names below stand for is loaded when they are used.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from volcache.embedded.cache import EmbeddedCache, Entry
+    from volcache.embedded.opening import open_cache as open  # noqa: A004 - As in dbm.
+    from volcache.embedded.serializers import Serializer
+    from volcache.errors import VolcacheError
+
+__all__ = ["EmbeddedCache", "Entry", "Serializer", "VolcacheError", "open"]
 
 __version__: Final = "0.1.0"
+
+_PLACES: Final = {
+    "EmbeddedCache": ("volcache.embedded.cache", "EmbeddedCache"),
+    "Entry": ("volcache.embedded.cache", "Entry"),
+    "Serializer": ("volcache.embedded.serializers", "Serializer"),
+    "VolcacheError": ("volcache.errors", "VolcacheError"),
+    "open": ("volcache.embedded.opening", "open_cache"),
+}
+
+
+if not TYPE_CHECKING:  # For a type checker, there are no other names than those above.
+
+    def __getattr__(name: str) -> object:
+        """Load what a name stands for, once."""
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, attribute = _PLACES[name]
+        found: object = getattr(import_module(module), attribute)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    """Return all names, loaded or not."""
+    return sorted({*globals(), *__all__})

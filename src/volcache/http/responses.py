@@ -66,6 +66,8 @@ ERROR_STATUS: Final[Mapping[type[BaseException], HTTPStatus]] = {
     errors.UnreadableVolumeError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.DiskTooSmallError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.StoreLockedError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.StoreClosedError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.ForkedProcessError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
 _TEXT_TYPE: Final = ("Content-Type", "text/plain; charset=utf-8")

@@ -70,7 +70,7 @@ class StoreDirectory:
         """Use `StoreDirectory.open` or `StoreDirectory.inspect`."""
         self.fs = fs
         self.root = root
-        self._root_fd = root_fd
+        self._root_fd: int | None = root_fd
         self.data = os.path.join(root, DATA)
         self.index = os.path.join(root, INDEX)
         self._meta = os.path.join(root, META)
@@ -146,8 +146,10 @@ class StoreDirectory:
         return self
 
     def close(self) -> None:
-        """Release the locks."""
-        for fd in (self._lock_fd, self._root_fd):
+        """Release the locks; again, do nothing."""
+        held = (self._lock_fd, self._root_fd)
+        self._lock_fd = self._root_fd = None
+        for fd in held:
             if fd is not None:
                 self.fs.close(fd)
 

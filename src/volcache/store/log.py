@@ -1395,6 +1395,14 @@ class CircularLog:
         for fd in self._descriptors.values():
             self._fs.close(fd)
 
+    def drop(self) -> None:
+        """Close all files as they are, without a write; may be called again."""
+        self._index.close()
+        for volume in {*self.volumes.values(), *self._unsynced}:
+            volume.close_index_file()
+        while self._descriptors:
+            self._fs.close(self._descriptors.popitem()[1])
+
     def _close_files(self) -> None:
         for active in self._actives():
             self.write_index(active)

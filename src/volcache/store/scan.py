@@ -82,9 +82,25 @@ class VolumeReader:
     Unreadable bytes read as zeros; `unreadable` has the ranges found so far.
     """
 
-    def __init__(self, fs: FileSystem, volume: Volume, end: int = WHOLE_VOLUME) -> None:
-        """Read the data file of `volume`, up to `end` or the end of the file."""
+    def __init__(
+        self,
+        fs: FileSystem,
+        volume: Volume,
+        end: int = WHOLE_VOLUME,
+        *,
+        piece: int = _CHUNK_BYTES,
+    ) -> None:
+        """
+        Read the data file of a volume.
+
+        Args:
+            fs: The file system.
+            volume: Has the file.
+            end: Nothing is read from here on, nor behind the end of the file.
+            piece: Bytes that are read at a time.
+        """
         self._fs = fs
+        self._piece = piece
         self._fd = volume.fd
         self.identity_at = volume.identity_at
         starts = [0, *(segment.start for segment in volume.segments), WHOLE_VOLUME]
@@ -101,7 +117,7 @@ class VolumeReader:
         begin = offset - self._start
         end = begin + length
         if begin < 0 or end > len(self._buffer):
-            self._buffer = self._read_through(offset, max(length, _CHUNK_BYTES))
+            self._buffer = self._read_through(offset, max(length, self._piece))
             self._start, begin, end = offset, 0, length
         return self._buffer[begin:end]
 
@@ -195,7 +211,7 @@ class VolumeReader:
         while offset < limit:
             # The buffer is searched in place: there can be hundreds of damaged records.
             if not self._start <= offset < self._start + len(self._buffer) - overlap:
-                self.read(offset, min(_CHUNK_BYTES, self.length - offset))
+                self.read(offset, min(self._piece, self.length - offset))
             chunk, start = self._buffer, self._start
             at = chunk.find(prefix, offset - start)
             while 0 <= at < limit - start:

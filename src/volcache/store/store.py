@@ -36,6 +36,7 @@ from volcache.errors import (
     DamagedRecordError,
     ForeignDirectoryError,
     MountPointError,
+    StoreIOError,
     UnreadableRecordError,
 )
 from volcache.store.directory import StoreDirectory, unusable
@@ -61,6 +62,7 @@ from volcache.store.format import (
     record_size,
 )
 from volcache.store.index_format import encode_key
+from volcache.store.key_scan import KeyScan
 from volcache.store.log import CircularLog, LogOptions, SyncMode
 from volcache.store.native import make_clock
 from volcache.store.recovery import NothingStoredError, recover
@@ -68,7 +70,7 @@ from volcache.store.scrub import Scrub
 from volcache.store.stats import READ_ERRORS_IN_ROW_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from volcache.store.clock import Clock
     from volcache.store.eviction import Eviction
@@ -229,6 +231,27 @@ class Store:
         self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
         self.stats.read_errors_in_row = 0
         return self._current(key, new_record(Record, fields))
+
+    def peek(self, key: bytes) -> Record | None:
+        """Return what `get` returns; the eviction policy does not count it as a read."""
+        while True:
+            found = self._try_get(key, is_hit=False)
+            if not isinstance(found, _Outdated):
+                return found
+
+    def scan_keys(self) -> Iterator[list[bytes]]:
+        """
+        Return an iterator over all keys, some at a time, by the age of their volumes.
+
+        See `key_scan.py` for what a change during the scan does.
+        """
+        return KeyScan(
+            self._log,
+            self._index,
+            self._lock,
+            fs=self._directory.fs,
+            clock=self.clock,
+        ).batches()
 
     def _get_in_python(self, key: bytes) -> Record | None:
         """Do what `get` does for a key that the index cannot read, and find out why."""
@@ -671,6 +694,18 @@ class Store:
             f" directory {device}:{inode} boot {boot:08x}"
         )
 
+    def held_bytes(self) -> int:
+        """
+        Return how many bytes of the disk the volumes and index files take.
+
+        Raises:
+            StoreIOError: The disk does not answer.
+        """
+        try:
+            return holding_of(self._directory).held
+        except OSError as error:
+            raise StoreIOError(f"the disk cannot be read: {error.strerror}") from error
+
     def is_ready(self) -> bool:
         """
         Return whether this store should get requests: false after several read errors.
@@ -1001,6 +1036,28 @@ class Store:
             return
         self._is_closed = True
         self._log.close()
+        self._directory.close()
+
+    def drop(self) -> None:
+        """
+        Close all files as they are, as the death of the process would; nothing is written.
+
+        For a store that an exception of a signal handler has left in the middle of a
+        change: what is in memory may not be what is on the disk. The next opening recovers.
+        No thread may be in a method. May be called again.
+        """
+        self._is_closed = True
+        self._log.drop()
+        self._directory.close()
+
+    def abandon(self) -> None:
+        """
+        Give up the locks that a forked child has inherited; nothing is written.
+
+        In the parent, the store stays open and locked. In the child, no other method may
+        be called from now on: a lock of a thread that the child does not have may be held.
+        """
+        self._is_closed = True
         self._directory.close()
 
 

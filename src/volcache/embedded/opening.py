@@ -1,0 +1,253 @@
+"""
+`volcache.open`: options to a store, and how large its volumes are.
+
+A cache has 64 volumes if nothing else is said: with fewer, more is evicted at a time, and
+each takes a descriptor. In a directory that has volumes, their size is kept as long as it
+fits the capacity.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
+
+from volcache.embedded.cache import EmbeddedCache
+from volcache.embedded.keys import checked_ttl
+from volcache.embedded.serializers import make_codec
+from volcache.embedded.session import is_open, open_session
+from volcache.errors import ConfigError, StoreLockedError
+from volcache.settings import (
+    MIB,
+    TIB,
+    VOLUME_SIZE_MIN,
+    Choice,
+    Number,
+    Size,
+    format_size,
+)
+from volcache.store import Store
+from volcache.store.directory import DATA
+from volcache.store.eviction import FREQUENCY_VOLUMES_MIN
+
+if TYPE_CHECKING:
+    from volcache.embedded.serializers import Codec, Serializer
+    from volcache.settings import Kind
+    from volcache.store import SyncMode
+    from volcache.store.eviction import Eviction
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+_VOLUMES: Final = 64
+# With smaller volumes, a value of 1 MiB would not fit.
+_SIZE_ADVISED: Final = 2 * MIB
+_VOLUMES_ADVISED: Final = 32
+_VOLUMES_MIN: Final = FREQUENCY_VOLUMES_MIN
+# Of volumes that are there; with more, each would take a descriptor for nothing.
+_VOLUMES_KEPT_MAX: Final = 512
+_VOLUMES_MAX: Final = 65535
+
+_CAPACITY: Final = Size(_VOLUMES_MIN * VOLUME_SIZE_MIN, 64 * TIB)
+_VOLUME_SIZE: Final = Size(VOLUME_SIZE_MIN, TIB)
+_SYNC_MODE: Final = Choice(("periodic", "always", "none"))
+_SYNC_INTERVAL: Final = Number(0.01, 3600, "seconds")
+_EVICTION: Final = Choice(("frequency", "fifo"))
+
+# A library is silent unless the program configures logging.
+logging.getLogger("volcache").addHandler(logging.NullHandler())
+
+
+@overload
+def open_cache(
+    directory: str | os.PathLike[str],
+    *,
+    capacity: int | str,
+    volume_size: int | str | None = None,
+    sync_mode: SyncMode = "periodic",
+    sync_interval: float = 1.0,
+    eviction: Eviction = "frequency",
+    default_ttl: float = math.inf,
+    serializer: None = None,
+) -> EmbeddedCache[bytes]: ...
+@overload
+def open_cache(
+    directory: str | os.PathLike[str],
+    *,
+    capacity: int | str,
+    volume_size: int | str | None = None,
+    sync_mode: SyncMode = "periodic",
+    sync_interval: float = 1.0,
+    eviction: Eviction = "frequency",
+    default_ttl: float = math.inf,
+    serializer: Literal["json"],
+) -> EmbeddedCache[Any]: ...
+@overload
+def open_cache(
+    directory: str | os.PathLike[str],
+    *,
+    capacity: int | str,
+    volume_size: int | str | None = None,
+    sync_mode: SyncMode = "periodic",
+    sync_interval: float = 1.0,
+    eviction: Eviction = "frequency",
+    default_ttl: float = math.inf,
+    serializer: Serializer[V],
+) -> EmbeddedCache[V]: ...
+def open_cache(  # noqa: PLR0913 - By keyword.
+    directory: str | os.PathLike[str],
+    *,
+    capacity: int | str,
+    volume_size: int | str | None = None,
+    sync_mode: SyncMode = "periodic",
+    sync_interval: float = 1.0,
+    eviction: Eviction = "frequency",
+    default_ttl: float = math.inf,
+    serializer: object = None,
+) -> EmbeddedCache[Any]:
+    """
+    Open a directory as a cache; create it where there is none.
+
+    One process at a time can have a directory open, and once.
+
+    Args:
+        directory: Path; empty, new, or written by a cache or a server before.
+        capacity: Bytes of disk space for all volumes, as a number or as text with a unit,
+            such as "10GiB". If it is less than last time, the oldest values are dropped.
+        volume_size: Bytes of a volume, likewise; no value can be larger. None: the size
+            of the volumes that are there; if there are none, or too many would be needed,
+            a 64th of the capacity.
+        sync_mode: When writes reach the disk: "periodic": each `sync_interval`, by a
+            thread; "always": before a write returns; "none": when the system decides.
+            `close` always syncs.
+        sync_interval: Seconds, for "periodic".
+        eviction: "frequency" keeps what is read again, "fifo" drops the oldest.
+        default_ttl: Seconds until a value expires that is stored without a `ttl`.
+        serializer: None: values are bytes. "json": what JSON can express. Otherwise an
+            object with `dumps` and `loads`.
+
+    Raises:
+        ConfigError: An option is not allowed.
+        StoreLockedError: The directory is open, in this process or another one.
+        ForeignDirectoryError: It contains something else.
+        FormatVersionError: It was written by another version of volcache.
+        MismatchedFilesError: Its files do not belong together.
+        UnreadableVolumeError: The disk cannot be read where records may be.
+        DiskTooSmallError: The disk does not hold two volumes.
+        MountPointError: It cannot be read or written.
+    """
+    path = _path_of(directory)
+    total = _checked("capacity", capacity, _CAPACITY)
+    mode = _checked("sync_mode", sync_mode, _SYNC_MODE)
+    interval = _checked("sync_interval", sync_interval, _SYNC_INTERVAL)
+    policy = _checked("eviction", eviction, _EVICTION)
+    ttl = _checked_default_ttl(default_ttl)
+    codec = make_codec(serializer)
+    size = _volume_size(path, total, volume_size)
+    place = os.path.realpath(path)
+    if is_open(place):
+        raise StoreLockedError(
+            f"directory {path!r} is open in this process already: share that object"
+            " between the threads, or close it first"
+        )
+
+    def open_store() -> Store:
+        return Store.open(
+            place,
+            volume_size=size,
+            volume_num=total // size,
+            sync_mode=cast("SyncMode", mode),
+            eviction=cast("Eviction", policy),
+        )
+
+    return EmbeddedCache(
+        open_session(open_store, path, place, interval if mode == "periodic" else None),
+        cast("Codec[Any]", codec),
+        capacity=total,
+        volume_size=size,
+        default_ttl=ttl,
+    )
+
+
+def _path_of(directory: object) -> str:
+    if isinstance(directory, str | os.PathLike):
+        path = os.fspath(directory)
+        if isinstance(path, str) and path and "\0" not in path:
+            return path
+    raise ConfigError(
+        f"directory = {directory!r} is not allowed; allowed is a path: str or"
+        " os.PathLike[str], not empty"
+    )
+
+
+def _checked(name: str, value: object, kind: Kind[T]) -> T:
+    try:
+        return kind.from_toml(value)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{name} = {value!r} is not allowed; allowed is {kind.allowed}"
+        ) from None
+
+
+def _checked_default_ttl(ttl: float) -> float:
+    try:
+        return checked_ttl(ttl)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"default_{error}") from None
+
+
+def _volume_size(path: str, capacity: int, wanted: int | str | None) -> int:
+    """
+    Return the size of the volumes.
+
+    Raises:
+        ConfigError: It does not fit the capacity.
+    """
+    if wanted is not None:
+        size = _checked("volume_size", wanted, _VOLUME_SIZE)
+        number = capacity // size
+        if not _VOLUMES_MIN <= number <= _VOLUMES_MAX:
+            high = format_size(capacity // _VOLUMES_MIN)
+            low = format_size(max(VOLUME_SIZE_MIN, -(-capacity // _VOLUMES_MAX)))
+            raise ConfigError(
+                f"volume_size = {wanted!r} is not allowed; with capacity ="
+                f" {format_size(capacity)}, allowed is a size from {low} to {high}, so that"
+                f" there are {_VOLUMES_MIN} to {_VOLUMES_MAX} volumes"
+            )
+        return size
+    size = _size_found(path)
+    if size and capacity // size <= _VOLUMES_KEPT_MAX:
+        if capacity // size < _VOLUMES_MIN:
+            raise ConfigError(
+                f"capacity = {format_size(capacity)} is not allowed; {path!r} has volumes"
+                f" of {format_size(size)}, so allowed is at least"
+                f" {format_size(_VOLUMES_MIN * size)}; or give a lower volume_size (larger"
+                " volumes keep their space until they are overwritten), or another"
+                " directory"
+            )
+        return size
+    return volume_size_for(capacity)
+
+
+def volume_size_for(capacity: int) -> int:
+    """Return the size of the volumes of a new cache; a multiple of 1 MiB."""
+    size = max(capacity // _VOLUMES, min(_SIZE_ADVISED, capacity // _VOLUMES_ADVISED))
+    return max(VOLUME_SIZE_MIN, size // MIB * MIB)
+
+
+def _size_found(path: str) -> int:
+    """Return the size of most volumes of a directory; 0: there are none."""
+    sizes = Counter[int]()
+    try:
+        with os.scandir(Path(path, DATA)) as found:
+            for file in found:
+                size = file.stat().st_size
+                # The file of an id that was never used is empty.
+                if file.name.isdecimal() and size >= VOLUME_SIZE_MIN:
+                    sizes[size] += 1
+    except OSError:
+        return 0  # If it cannot be used, opening it says why.
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)

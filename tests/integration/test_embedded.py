@@ -1,0 +1,43 @@
+"""A directory that is used by the server and from Python, one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+import volcache
+from support.embedded import open_small
+from support.process import ServerProcess
+from volcache.errors import StoreLockedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+
+def test_server_and_python_read_what_the_other_has_stored(tmp_path: Path) -> None:
+    """Each while the other is stopped."""
+    settings = {"volume_size": 2 << 20, "volume_num": 16}
+    with ServerProcess(tmp_path, settings=settings) as server:
+        for key, body in (("a/b c.txt", b"1"), ("%C3%A9", b"2"), ("gone", b"3")):
+            assert requests.put(f"{server.url}/{key}", body, timeout=30).ok
+        with pytest.raises(StoreLockedError, match="in use by another process"):
+            open_small(tmp_path)
+        assert server.terminate() == 0
+        with volcache.open(tmp_path, capacity="32MiB", serializer="json") as cache:
+            assert cache.volume_size == 2 << 20
+            assert cache["a/b c.txt"] == 1
+            assert cache["é"] == 2
+            assert set(cache.keys()) == {b"a/b c.txt", "é".encode(), b"gone"}
+            cache.set("list", [1, 2], ttl=1000)
+            del cache["gone"]
+        server.restart()
+        answer = requests.get(f"{server.url}/list", timeout=30)
+        assert answer.content == b"[1,2]"
+        assert answer.headers["Content-Type"] == "application/json"
+        assert "max-age" in answer.headers["Cache-Control"]
+        assert requests.get(f"{server.url}/gone", timeout=30).status_code == 404
+        assert requests.get(f"{server.url}/a/b%20c.txt", timeout=30).content == b"1"

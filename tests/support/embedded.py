@@ -1,0 +1,85 @@
+"""Small embedded caches, and a program that uses every method as a user would."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import ItemsView, KeysView, ValuesView
+from typing import TYPE_CHECKING, Any, assert_type
+
+import volcache
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CAPACITY = "8MiB"  # The least is 4 MiB.
+
+
+def open_small(directory: Path | str, **options: Any) -> volcache.EmbeddedCache[bytes]:
+    """Open a small cache that does not sync; options as for `volcache.open`."""
+    options = {"capacity": CAPACITY, "sync_mode": "none", **options}
+    cache: volcache.EmbeddedCache[bytes] = volcache.open(directory, **options)
+    return cache
+
+
+class Fraction:
+    """A serializer with a type of its own."""
+
+    @staticmethod
+    def dumps(obj: float, /) -> str:
+        """Return a number as text."""
+        return repr(obj)
+
+    @staticmethod
+    def loads(s: bytes, /) -> float:
+        """Return the number."""
+        return float(s)
+
+
+def use_as_a_typed_program(directory: Path) -> None:
+    """Use the interface; the type checker knows the type of each result."""
+    with volcache.open(directory / "bytes", capacity=CAPACITY) as cache:
+        assert_type(cache, volcache.EmbeddedCache[bytes])
+        cache["a"] = b"1"
+        assert_type(cache["a"], bytes)
+        assert_type(cache.get("b"), bytes | None)
+        assert_type(cache.get("b", b""), bytes)
+        assert_type(cache.get("b", 0), bytes | int)
+        assert_type(cache.pop("b", None), bytes | None)
+        assert_type(cache.set("a", b"2", ttl=60), int)
+        assert_type(cache.stat("a"), volcache.Entry | None)
+        assert_type(cache.read("a"), tuple[bytes, volcache.Entry] | None)
+        assert_type(cache.get_or_set("c", lambda: b"3"), bytes)
+        assert_type(cache.get_many(["a", b"c"]), dict[str | bytes, bytes])
+        assert_type(cache.keys(), KeysView[bytes])
+        assert_type(cache.values(), ValuesView[bytes])
+        assert_type(cache.items(), ItemsView[bytes, bytes])
+        for key in cache:
+            assert_type(key, bytes)
+
+        @cache.memoize(ttl=60)
+        def read(name: str, *, times: int = 1) -> bytes:
+            return name.encode() * times
+
+        assert_type(read("x", times=2), bytes)
+        assert_type(read.key_of("x"), str | bytes)
+    with volcache.open(
+        directory / "json", capacity=CAPACITY, serializer="json"
+    ) as any_:
+        any_["list"] = [1, 2]
+    with volcache.open(
+        directory / "typed", capacity=CAPACITY, serializer=Fraction()
+    ) as floats:
+        assert_type(floats, volcache.EmbeddedCache[float])
+        floats["half"] = 0.5
+        assert_type(floats["half"], float)
+        floats["half"] = "text"  # type: ignore[assignment]
+        raise_if_text(floats)
+
+
+def raise_if_text(floats: volcache.EmbeddedCache[float]) -> None:
+    """Show that types are of the checker: the wrong value was stored as it was."""
+    try:
+        sys.stdout.write(f"{floats['half']}\n")
+    except ValueError:
+        return
+    raise AssertionError("text was read as a number")

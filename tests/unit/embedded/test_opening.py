@@ -1,0 +1,184 @@
+"""embedded/opening.py: options, and the size of the volumes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import volcache
+from support.embedded import CAPACITY, open_small
+from support.process import SOURCE
+from volcache.embedded.opening import volume_size_for
+from volcache.errors import ConfigError, ForeignDirectoryError, StoreLockedError
+from volcache.settings import GIB, MIB, TIB
+from volcache.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"capacity": "1MiB"}, "capacity = '1MiB' .* a size from 4MiB to 64TiB"),
+        ({"capacity": 0}, "capacity = 0 "),
+        ({"capacity": -(10**9)}, "capacity = -1000000000 "),
+        ({"capacity": "10 Gb"}, "units kB, MB, GB, TB, KiB, MiB, GiB, TiB"),
+        ({"capacity": "10"}, "text such as"),
+        ({"capacity": 10.5}, "capacity = 10.5 "),
+        ({"capacity": True}, "capacity = True "),
+        ({"capacity": None}, "capacity = None "),
+        ({"volume_size": "4MiB"}, "with capacity = 8MiB, .* from 1MiB to 2MiB"),
+        ({"volume_size": 1000}, "volume_size = 1000 "),
+        ({"sync_mode": "often"}, '"periodic", "always", "none"'),
+        ({"sync_interval": 0}, "a number from 0.01 to 3600"),
+        ({"eviction": "lru"}, '"frequency", "fifo"'),
+        ({"default_ttl": 0}, "default_ttl = 0 "),
+        ({"default_ttl": "1h"}, "default_ttl = '1h' "),
+        ({"serializer": "pickle"}, '"json", or an object'),
+        ({"serializer": object()}, "the methods dumps and loads"),
+    ],
+)
+def test_wrong_option_is_refused_and_nothing_is_created(
+    tmp_path: Path, options: dict[str, Any], text: str
+) -> None:
+    """The error names option, value and what is allowed."""
+    with pytest.raises(ConfigError, match=f"(?s){text}"):
+        open_small(tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("directory", ["", "a\0b", b"bytes", 5, None])
+def test_wrong_path_is_refused(directory: Any) -> None:
+    """An empty one is not the working directory."""
+    with pytest.raises(ConfigError, match="allowed is a path"):
+        volcache.open(directory, capacity=CAPACITY)
+
+
+def test_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """The error names a file."""
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(ForeignDirectoryError, match=r"letter\.txt"):
+        open_small(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_directory_that_is_open_is_refused_until_it_is_closed(tmp_path: Path) -> None:
+    """In this process, also by another path."""
+    (tmp_path / "link").symlink_to(tmp_path / "cache")
+    cache = open_small(tmp_path / "cache")
+    for path in (tmp_path / "cache", str(tmp_path / "link")):
+        with pytest.raises(StoreLockedError, match="open in this process already"):
+            open_small(path)
+    cache.close()
+    open_small(tmp_path / "link").close()
+
+
+def test_directory_that_another_process_has_open_is_refused(tmp_path: Path) -> None:
+    """The error names the process."""
+    text = (
+        "import sys, volcache\n"
+        "with volcache.open(sys.argv[1], capacity='8MiB'):\n"
+        "    print('open', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", text, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": str(SOURCE)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        with pytest.raises(StoreLockedError, match=f"process id {process.pid}"):
+            open_small(tmp_path)
+        process.communicate()
+    assert process.returncode == 0
+    open_small(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("capacity", "size"),
+    [
+        (4 * MIB, MIB),
+        (32 * MIB, MIB),
+        (64 * MIB, 2 * MIB),
+        (GIB, 16 * MIB),
+        (10 * GIB, 160 * MIB),
+        (64 * TIB, TIB),
+    ],
+)
+def test_new_cache_has_at_least_4_volumes_and_at_most_64(
+    capacity: int, size: int
+) -> None:
+    """From 64 MiB on, a value of 1 MiB fits."""
+    assert volume_size_for(capacity) == size
+    assert 4 <= capacity // size <= 64
+
+
+def test_size_of_volumes_that_are_there_is_kept(tmp_path: Path) -> None:
+    """Unless another one is given, or it does not fit the capacity."""
+    with open_small(tmp_path, volume_size="2MiB") as cache:
+        cache["a"] = b"1"
+    with open_small(tmp_path) as cache:
+        assert cache.volume_size == 2 * MIB
+        assert cache["a"] == b"1"
+    with pytest.raises(
+        ConfigError, match="has volumes of 2MiB, so allowed is at least"
+    ):
+        open_small(tmp_path, capacity="4MiB")
+    with open_small(tmp_path, capacity="4MiB", volume_size="1MiB") as cache:
+        assert cache["a"] == b"1"
+    with open_small(tmp_path, capacity="8GiB") as cache:
+        assert cache.volume_size == 128 * MIB
+        assert cache["a"] == b"1"
+
+
+def test_lower_capacity_drops_the_oldest_values(tmp_path: Path) -> None:
+    """Those that are there are right."""
+    with open_small(tmp_path, capacity="16MiB", eviction="fifo") as cache:
+        for number in range(12):
+            cache[f"{number}"] = b"%d" % number + bytes(900_000)
+        assert len(cache) == 12
+    with open_small(tmp_path, capacity="4MiB", eviction="fifo") as cache:
+        assert b"11" in list(cache)
+        assert b"0" not in list(cache)
+        assert all(value.startswith(key) for key, value in cache.items())
+
+
+def test_directory_of_a_server_can_be_opened(tmp_path: Path) -> None:
+    """With the keys and the volume size that it has."""
+    store = Store.open(str(tmp_path), volume_size=2 * MIB, volume_num=8)
+    store.put(b"a/b c", b"1", content_type=b"text/plain")
+    store.close()
+    with open_small(tmp_path, capacity="16MiB") as cache:
+        assert cache.volume_size == 2 * MIB
+        assert dict(cache.items()) == {b"a/b c": b"1"}
+        cache["d"] = b"2"
+    store = Store.open(str(tmp_path), volume_size=2 * MIB, volume_num=8)
+    assert store.count == 2
+    store.close()
+
+
+def test_importing_and_opening_loads_no_server() -> None:
+    """And `import volcache` next to nothing."""
+    text = (
+        "import json, sys\n"
+        "import volcache\n"
+        "first = sorted(name for name in sys.modules if 'volcache' in name)\n"
+        "volcache.open\n"
+        "names = ['bjoern', 'pymemcache', 'prometheus_client', 'tqdm', 'shtab',\n"
+        "    'asyncio', 'http.client', 'volcache.http', 'volcache.hot', 'pickle']\n"
+        "print(json.dumps([first, [name for name in names if name in sys.modules]]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        check=True,
+        env={"PYTHONPATH": str(SOURCE)},
+    )
+    assert json.loads(done.stdout) == [["volcache"], []]

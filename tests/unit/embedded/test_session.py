@@ -1,0 +1,440 @@
+"""embedded/session.py: threads, forks, signals and the end."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.embedded import open_small
+from support.process import SOURCE
+from support.waiting import wait_until
+from volcache.errors import ForkedProcessError, StoreClosedError, StoreIOError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import volcache
+
+THREADS: Final = 8
+INTERRUPTIONS: Final = 30
+# Python 3.12 and later warn of a fork with threads, which is what is tested.
+forking: Final = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+def value_of(key: bytes, number: int) -> bytes:
+    """Return a value that shows which key and operation it is of, and if it is whole."""
+    return b"%s=%d;" % (key, number) + bytes([number % 251]) * (number % 3000)
+
+
+def is_value(key: bytes, value: bytes) -> bool:
+    """Return whether a value was stored under a key."""
+    name, _, rest = value.partition(b"=")
+    return name == key and value == value_of(key, int(rest.partition(b";")[0]))
+
+
+class Worker:
+    """Does random operations on keys of its own and on shared ones."""
+
+    def __init__(
+        self, cache: volcache.EmbeddedCache[bytes], number: int, seed: int
+    ) -> None:
+        """Begin with nothing stored."""
+        self.cache = cache
+        self.number = number
+        self.chance = Random(seed)  # noqa: S311 - Repeatable.
+        self.own: dict[bytes, bytes] = {}
+
+    def run(self, operations: int) -> None:
+        """Compare each answer with what it must be."""
+        for done in range(operations):
+            key = b"%d/%d" % (self.number, self.chance.randrange(20))
+            self.operate(key, done)
+            self.share(b"shared/%d" % self.chance.randrange(20), done)
+            if done % 200 == 0:
+                self.iterate()
+
+    def operate(self, key: bytes, count: int) -> None:
+        """Use a key that no other thread changes."""
+        cache, own, value = self.cache, self.own, value_of(key, count)
+        match self.chance.randrange(6):
+            case 0 | 1:
+                cache[key] = own[key] = value
+            case 2:
+                assert cache.delete(key) == (own.pop(key, None) is not None)
+            case 3:
+                assert cache.pop(key, None) == own.pop(key, None)
+            case 4:
+                assert cache.add(key, value) == (key not in own)
+                own.setdefault(key, value)
+            case _:
+                assert cache.get(key) == own.get(key)
+
+    def share(self, key: bytes, count: int) -> None:
+        """Use a key that all threads change: a value is one that was stored."""
+        match self.chance.randrange(4):
+            case 0:
+                self.cache[key] = value_of(key, count)
+            case 1:
+                self.cache.delete(key)
+            case 2:
+                made = self.cache.get_or_set(key, lambda: value_of(key, count))
+                assert is_value(key, made)
+            case _:
+                value = self.cache.get(key)
+                assert value is None or is_value(key, value)
+
+    def iterate(self) -> None:
+        """All own keys are there, with their values."""
+        found: dict[bytes, bytes] = {}
+        for key, value in self.cache.items():
+            assert is_value(key, value)
+            found[key] = value
+        prefix = b"%d/" % self.number
+        mine = {key: found[key] for key in found if key.startswith(prefix)}
+        assert mine == self.own
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_of_8_threads_gets_the_answers_that_it_would_get_alone(
+    tmp_path: Path, seed: int
+) -> None:
+    """Puts, gets, deletes and iterations; nothing is evicted."""
+    with open_small(tmp_path, capacity="256MiB", sync_mode="periodic") as cache:
+        workers = [Worker(cache, n, seed * 100 + n) for n in range(THREADS)]
+        with ThreadPoolExecutor(THREADS) as pool:
+            for done in [pool.submit(worker.run, 500) for worker in workers]:
+                done.result()
+        expected = [item for worker in workers for item in worker.own.items()]
+        assert cache.stats().damaged == 0
+    with open_small(tmp_path, capacity="256MiB") as cache:
+        for key, value in expected:
+            assert cache[key] == value
+
+
+def test_threads_on_a_full_cache_get_what_was_stored_or_a_miss(tmp_path: Path) -> None:
+    """Volumes are reclaimed under their hands."""
+
+    def use(number: int) -> None:
+        chance = Random(number)  # noqa: S311
+        for count in range(250):
+            key = b"%d" % chance.randrange(300)
+            if chance.random() < 0.5:
+                cache[key] = b"%s=%d;" % (key, count) + bytes(30_000)
+            else:
+                value = cache.get(key)
+                assert value is None or value.startswith(key + b"=")
+            if count % 100 == 0:
+                for found, value in cache.items():
+                    assert value.startswith(found + b"=")
+
+    with open_small(tmp_path, capacity="4MiB") as cache:
+        with ThreadPoolExecutor(THREADS) as pool:
+            for done in [pool.submit(use, number) for number in range(THREADS)]:
+                done.result()
+        stats = cache.stats()
+        assert stats.evicted > 0
+        assert stats.damaged == 0
+
+
+def test_compare_and_swap_of_many_threads_loses_no_change(tmp_path: Path) -> None:
+    """Each adds one as often as it says."""
+
+    def add(_: int) -> None:
+        added = 0
+        while added < 30:
+            found = cache.read("counter")
+            assert found is not None
+            value = b"%d" % (int(found[0]) + 1)
+            added += cache.cas("counter", value, found[1].version) is not None
+
+    with open_small(tmp_path) as cache:
+        cache["counter"] = b"0"
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(add, range(THREADS)))
+        assert cache["counter"] == b"%d" % (30 * THREADS)
+
+
+def test_exclusive_keeps_other_threads_from_changing_the_cache(tmp_path: Path) -> None:
+    """It may be nested, and does not keep them from reading."""
+
+    def add(_: int) -> None:
+        for _ in range(30):
+            with cache.exclusive(), cache.exclusive():
+                cache["counter"] = b"%d" % (int(cache["counter"]) + 1)
+
+    with open_small(tmp_path) as cache:
+        cache["counter"] = b"0"
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(add, range(THREADS)))
+        assert cache["counter"] == b"%d" % (30 * THREADS)
+        with cache.exclusive():
+            with pytest.raises(RuntimeError, match=r"close\(\) within exclusive"):
+                cache.close()
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(cache.get, "counter").result() is not None
+
+
+def test_closing_waits_for_the_calls_of_other_threads(tmp_path: Path) -> None:
+    """They are complete, or refused; none meets a closed file."""
+    stored: dict[int, int] = {}
+
+    def use(number: int) -> None:
+        for count in range(10**6):
+            try:
+                cache[f"{number}"] = b"%d" % count
+                stored[number] = count
+                assert cache.get(f"{number}") == b"%d" % count
+                assert f"{number}" in cache
+                assert list(cache)
+            except StoreClosedError:
+                return
+
+    for _ in range(3):
+        cache = open_small(tmp_path)
+        stored.clear()
+        with ThreadPoolExecutor(THREADS) as pool:
+            users = [pool.submit(use, number) for number in range(THREADS)]
+            wait_until(lambda: len(stored) == THREADS, "all threads")
+            cache.close()
+            for user in users:
+                user.result()
+        with open_small(tmp_path) as again:
+            found = {int(key): int(value) for key, value in again.items()}
+        assert found == stored
+
+
+def in_a_child(act: Callable[[], None]) -> int:
+    """Do something in a forked child; return its exit code."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        act()
+    except BaseException:  # noqa: BLE001 - The child must end here.
+        os._exit(1)
+    os._exit(0)
+
+
+@forking
+def test_forked_child_is_refused_and_leaves_the_parent_alone(tmp_path: Path) -> None:
+    """Even with a lock held by a thread that the child does not have."""
+    holding, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with cache.exclusive():
+            holding.set()
+            release.wait()
+
+    def use_in_child() -> None:
+        for call in (
+            lambda: cache.get("a"),
+            lambda: cache.set("a", b"2"),
+            lambda: list(cache),
+            lambda: cache.get_or_set("b", lambda: b""),
+            lambda: cache.exclusive().__enter__(),
+        ):
+            with pytest.raises(
+                ForkedProcessError, match="before this process was forked"
+            ):
+                call()
+        cache.close()
+
+    with open_small(tmp_path) as cache:
+        cache["a"] = b"1"
+        thread = threading.Thread(target=hold)
+        thread.start()
+        holding.wait()
+        assert in_a_child(use_in_child) == 0
+        release.set()
+        thread.join()
+        cache["a"] += b"3"
+        assert cache["a"] == b"13"
+
+
+@forking
+def test_forked_child_that_lives_on_does_not_keep_the_directory(tmp_path: Path) -> None:
+    """The locks end with the parent."""
+    cache = open_small(tmp_path)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+    cache.close()
+    open_small(tmp_path).close()
+    os.close(writing)
+    os.waitpid(child, 0)
+
+
+def run_program(path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with a cache until it ends."""
+    head = (
+        "import os, sys, volcache\n"
+        "cache = volcache.open(sys.argv[1], capacity='8MiB', sync_interval=3600)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", head + text, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"PYTHONPATH": str(SOURCE)},
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cache['a'] = b'1'\n",
+        "cache['a'] = b'1'\nsys.exit(0)\n",
+        "cache['a'] = b'1'\ndel cache\n",
+        "cache['a'] = b'1'\nhold = [cache]\nhold.append(hold)\ndel cache, hold\n",
+        "import threading\nthreading.Thread(target=cache.set, args=('a', b'1')).start()\n",
+    ],
+    ids=["end", "exit", "last reference", "cycle", "thread"],
+)
+def test_cache_that_is_not_closed_is_closed_at_the_end(
+    tmp_path: Path, text: str
+) -> None:
+    """As by `close`: the next start has nothing to recover."""
+    done = run_program(tmp_path, text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert " open" not in (tmp_path / "META.txt").read_text()
+    with open_small(tmp_path) as cache:
+        assert cache["a"] == b"1"
+
+
+def test_cache_without_references_releases_its_directory(tmp_path: Path) -> None:
+    """Soon: a thread closes it."""
+    for mode in ("periodic", "none"):
+        cache = open_small(tmp_path, sync_mode=mode)
+        cache["a"] = b"1"
+        del cache
+        gc.collect()
+        wait_until(
+            lambda: " open" not in (tmp_path / "META.txt").read_text(), "a close"
+        )
+        with open_small(tmp_path) as again:
+            assert again["a"] == b"1"
+
+
+class StopError(BaseException):
+    """What the handler of the signal raises."""
+
+
+class Interruption:
+    """A signal whose handler raises `StopError`, while `is_armed`."""
+
+    def __init__(self) -> None:
+        """Take over the handler."""
+        self.is_armed = False
+        self._before = signal.signal(signal.SIGALRM, self._stop)
+
+    def _stop(self, _number: int, _frame: object) -> None:
+        if self.is_armed:
+            self.is_armed = False
+            raise StopError
+
+    def is_met(self, call: Callable[[], object], seconds: float) -> bool:
+        """Make a call that the signal may interrupt after a time; return whether it did."""
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            self.is_armed = True
+            call()
+            self.is_armed = False
+        except StopError:
+            return True
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        return False
+
+    def end(self) -> None:
+        """Restore the handler."""
+        signal.signal(signal.SIGALRM, self._before)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_write_that_a_signal_interrupts_is_made_whole_or_not_at_all(
+    tmp_path: Path, seed: int
+) -> None:
+    """At any step, as by Ctrl-C; and no older value comes back, now or later."""
+    chance = Random(seed)  # noqa: S311
+    allowed: dict[bytes, set[bytes | None]] = {}
+    interrupted, interruption = 0, Interruption()
+    options = {"capacity": "4MiB", "sync_mode": ("none", "periodic")[seed % 2]}
+    cache = open_small(tmp_path, **options)
+    for number in itertools.count():
+        if interrupted >= INTERRUPTIONS:
+            break
+        key = b"%d" % chance.randrange(50)
+        call: Callable[[], object]
+        value: bytes | None = b"%d:" % number + bytes(chance.randrange(20_000))
+        call = partial(cache.set, key, value or b"")
+        if chance.random() < 0.4:
+            value, call = None, partial(cache.delete, key)
+        is_complete = not interruption.is_met(call, chance.random() * 0.0003 + 1e-6)
+        before = allowed.get(key, {None})
+        allowed[key] = {value} if is_complete else {*before, value}
+        interrupted += not is_complete
+        found = cache.get(key)
+        assert found is None or found in allowed[key]
+        if number % 50 == 49:
+            cache.close()
+            cache = open_small(tmp_path, **options)
+            for name, values in allowed.items():
+                found = cache.get(name)
+                assert found is None or found in values
+    cache.close()
+    interruption.end()
+
+
+def test_sync_that_the_disk_refuses_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its text."""
+    with open_small(tmp_path) as cache:
+        cache["a"] = b"1"
+        store = cache._session.store
+        with monkeypatch.context() as patch:
+
+            def refuse(_fd: int) -> None:
+                raise OSError(5, "Input/output error")
+
+            patch.setattr(store._directory.fs, "sync", refuse, raising=True)
+            with pytest.raises(StoreIOError, match="Input/output error"):
+                cache.sync()
+        assert cache["a"] == b"1"
+
+
+def test_values_are_synced_periodically(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a thread, until the cache is closed."""
+    with open_small(tmp_path, sync_mode="periodic", sync_interval=0.01) as cache:
+        store = cache._session.store
+        synced: list[None] = []
+        sync = store.sync
+
+        def note() -> None:
+            sync()
+            synced.append(None)
+
+        monkeypatch.setattr(store, "sync", note)
+        wait_until(lambda: len(synced) > 2, "some syncs")
+        syncer = cache._session._syncer
+    assert syncer is not None
+    assert not syncer._thread.is_alive()

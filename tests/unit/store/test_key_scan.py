@@ -1,0 +1,157 @@
+"""key_scan.py: all keys of a running store, whatever changes meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.stores import FakeClock, fill_volume, open_fifo, open_store, reopen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from volcache.store import Store
+
+
+def scan(store: Store) -> list[bytes]:
+    """Return all keys that a scan returns."""
+    return list(chain.from_iterable(store.scan_keys()))
+
+
+def fill(store: Store, count: int) -> list[bytes]:
+    """Store some values; return their keys, in this order."""
+    keys = [b"key/%d" % number for number in range(count)]
+    for key in keys:
+        store.put(key, key * 10)
+    return keys
+
+
+def open_large(directory: Path) -> Store:
+    """Open a store of more than one piece in each volume, in which nothing is evicted."""
+    return open_store(directory, volume_size=1 << 18, volume_num=16)
+
+
+def test_every_key_is_returned_once(tmp_path: Path) -> None:
+    """Not those that were replaced, deleted, purged or have expired."""
+    clock = FakeClock()
+    store = open_large(tmp_path)
+    assert scan(store) == []
+    keys = fill(store, 5000)
+    for key in keys[::7]:
+        store.put(key, b"new")
+    for key in keys[::11]:
+        store.delete(key)
+    found = scan(store)
+    assert sorted(found) == sorted(set(keys) - set(keys[::11]))
+    assert len(set(found)) == len(found)
+    store.purge(b"key/1")
+    left = [key for key in found if not key.startswith(b"key/1")]
+    assert sorted(scan(store)) == sorted(left)
+    store.close()
+    store = open_store(tmp_path / "expiry", clock=clock)
+    store.put(b"a", b"1", expires_ms=clock() + 1000)
+    store.put(b"b", b"1")
+    assert scan(store) == [b"a", b"b"]
+    clock.advance(2)
+    assert scan(store) == [b"b"]
+    store.flush()
+    assert scan(store) == []
+    store.close()
+
+
+def test_keys_are_found_after_a_crash_and_behind_damage(tmp_path: Path) -> None:
+    """A record whose header is damaged is left out, and no other."""
+    store = open_large(tmp_path)
+    keys = fill(store, 1000)
+    store = reopen(store, tmp_path, volume_size=1 << 18, volume_num=16)
+    assert sorted(scan(store)) == sorted(keys)
+    position = store.stat(b"key/500")
+    assert position is not None
+    with (tmp_path / "data" / str(position.volume)).open("r+b") as file:
+        file.seek(position.offset)
+        file.write(bytes(40))
+    assert sorted(scan(store)) == sorted(set(keys) - {b"key/500"})
+    store.close()
+
+
+def batches_and_one(store: Store) -> tuple[list[bytes], Iterator[list[bytes]]]:
+    """Begin a scan; return its first batch and the rest."""
+    batches = store.scan_keys()
+    return next(batches), batches
+
+
+def test_key_that_is_stored_again_before_it_is_reached_is_returned_once(
+    tmp_path: Path,
+) -> None:
+    """A scan that stores each key that it returns ends, with each of them once."""
+    store = open_large(tmp_path)
+    keys = fill(store, 3000)
+    first, rest = batches_and_one(store)
+    assert 0 < len(first) < len(keys)
+    for key in keys:
+        store.put(key, b"new")
+    assert sorted(chain(first, *rest)) == sorted(keys)
+    seen = Counter[bytes]()
+    for key in chain.from_iterable(store.scan_keys()):
+        store.put(key, b"newer")
+        seen[key] += 1
+    assert seen == Counter(keys)
+    store.close()
+
+
+def test_key_that_is_deleted_before_it_is_reached_is_not_returned(
+    tmp_path: Path,
+) -> None:
+    """Also if the loop deletes what it gets."""
+    store = open_large(tmp_path)
+    keys = fill(store, 3000)
+    first, rest = batches_and_one(store)
+    for key in set(keys) - set(first):
+        store.delete(key)
+    assert not list(chain.from_iterable(rest))
+    for key in chain.from_iterable(store.scan_keys()):
+        store.delete(key)
+    assert store.count == 0
+    store.close()
+
+
+@pytest.mark.parametrize("volumes", [8, 16])
+def test_key_that_stays_while_volumes_are_reclaimed_is_returned(
+    tmp_path: Path, volumes: int
+) -> None:
+    """Its record is copied out of a volume that was not read yet."""
+    store = open_store(tmp_path, volume_num=volumes)
+    used = [b"used/%d" % number for number in range(5)]
+    for key in used:
+        store.put(key, bytes(100))
+    for turn in range(20):
+        batches, found = store.scan_keys(), list[bytes]()
+        count = 0
+        for batch in batches:
+            found += batch
+            for key in used:
+                assert store.get(key) is not None or store.put(key, bytes(100))
+            # More than a turn of the ring in the course of a scan.
+            for number in range(10):
+                store.put(b"new/%d/%d/%d" % (turn, count, number), bytes(1000))
+            count += 1
+        there = [key for key in used if store.get(key) is not None]
+        missing = set(there) - set(found)
+        assert not missing or count >= 8 * volumes, (turn, count, missing)
+    store.close()
+
+
+def test_scan_of_a_store_that_is_flushed_meanwhile_ends(tmp_path: Path) -> None:
+    """With what is stored since."""
+    store = open_fifo(tmp_path, volume_num=8)
+    fill_volume(store)
+    first, rest = batches_and_one(store)
+    assert first
+    store.flush()
+    store.put(b"after", b"1")
+    assert list(chain.from_iterable(rest)) == [b"after"]
+    store.close()
