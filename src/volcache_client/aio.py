@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import warnings
 from contextlib import asynccontextmanager
 from inspect import isawaitable, iscoroutinefunction
@@ -32,14 +33,17 @@ from volcache_client.aio_memo import AsyncMemoized
 from volcache_client.aio_pools import Pools
 from volcache_client.aio_streams import AsyncStream, Body
 from volcache_client.core import Core
-from volcache_client.errors import ClientUsageError, InvalidArgumentError
+from volcache_client.errors import (
+    ClientUsageError,
+    InvalidArgumentError,
+    NodeConnectionError,
+)
 from volcache_client.memo import CallKeys
 from volcache_client.messages import Answer, Open, Opened, Send, Sleep
 from volcache_client.options import OptionArguments, make_options
 from volcache_client.serializers import Bytes, Json
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import (
         AsyncIterator,
         Awaitable,
@@ -123,6 +127,7 @@ class AsyncClient(Generic[V]):
             InvalidArgumentError: One is wrong; the text says what is allowed.
         """
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0  # The one that has the loop.
         chosen: Any = serializer or Bytes()
         chosen = Json() if serializer == "json" else chosen
         checked = make_options(options)
@@ -403,7 +408,7 @@ class AsyncClient(Generic[V]):
         if loop is None:
             return
         if loop is not asyncio.get_running_loop():
-            self._pools.abandon(loop)
+            self._abandon(loop)
             return
         flights = [flight for flight in self._flights.values() if not flight.is_inside]
         for flight in flights:
@@ -428,13 +433,18 @@ class AsyncClient(Generic[V]):
 
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)  # None also if an option was wrong.
-        if loop is not None and self._pools.abandon(loop):
+        if loop is not None and self._abandon(loop):
             warnings.warn(
                 "an AsyncClient was not closed; use `async with` or `await client.close()`",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,
             )
+
+    def _abandon(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Close what is open without waiting; return whether anything was."""
+        # After a fork, loop and connections are those of the parent.
+        return self._process == os.getpid() and self._pools.abandon(loop)
 
     # --- Steps --------------------------------------------------------------------------
 
@@ -456,6 +466,7 @@ class AsyncClient(Generic[V]):
                 " client for each loop"
             )
         self._loop = loop
+        self._process = os.getpid()
 
     async def _run(self, operation: Operation[T]) -> T:
         """Take the steps of an operation; return its result."""
@@ -500,10 +511,14 @@ class AsyncClient(Generic[V]):
         return _resumed(operation, result)
 
     async def _open(self, step: Open) -> Opened | Answer:
-        pool = self._pools.of(step.node)
+        node = step.node
+        pool = self._pools.of(node)
         response = await pool.open(step.request, step.timeout)
         body = Body(pool, response)
-        if response.status == _OK and response.content_length is not None:
+        if response.status == _OK:
+            if "Content-Length" not in response.headers:
+                body.close()
+                raise NodeConnectionError(node.name, "an answer of unknown length")
             return Opened(response.status, response.headers, body)
         try:
             return Answer(response.status, response.headers, await body.read(-1))

@@ -332,11 +332,16 @@ class Client(Generic[V]):
     # --- Steps --------------------------------------------------------------------------
 
     def _many(self, calls: list[Callable[[], T]]) -> list[T]:
+        self._check_open()
         results = self._workers.run(calls)
         error = first_error(results)
         if error is not None:
             raise error
         return cast("list[T]", results)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientUsageError("the client is closed")
 
     def _run(self, operation: Operation[T]) -> T:
         """Take the steps of an operation; return its result."""
@@ -354,8 +359,7 @@ class Client(Generic[V]):
 
     def _take(self, step: Step) -> object:
         if isinstance(step, Send | Open):
-            if self._is_closed:
-                raise ClientUsageError("the client is closed")
+            self._check_open()
             if self._has_read_list:
                 self._has_read_list = False
                 self._transport.keep(self._core.nodes.all())
@@ -417,4 +421,5 @@ def _after_fork() -> None:
         client._after_fork()  # noqa: SLF001 - Of this module.
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(after_in_child=_after_fork)

@@ -264,7 +264,7 @@ def _connect(
         except BlockingIOError:  # The queue of a unix socket is full.
             time.sleep(min(left, _RETRY_SECONDS))
             continue
-        if raw.family != socket.AF_UNIX:
+        if raw.family in {socket.AF_INET, socket.AF_INET6}:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # What is left is for the handshake of TLS.
         raw.settimeout(max(deadline - time.monotonic(), _RETRY_SECONDS))

@@ -11,7 +11,16 @@ import logging
 import secrets
 import time
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, NamedTuple, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+)
 from urllib.parse import quote_from_bytes
 
 from volcache_client.discovery import Nodes
@@ -86,6 +95,9 @@ _NO_PURGE: Final = (
     b"purge is not allowed here: nginx does not pass it on, and an instance needs its"
     b" admin_token; give the client the addresses of the instances and this token"
 )
+
+# Which errors of an operation are not raised; its result is then that of a miss.
+Excuse = Literal["as the options say", "outages", "nothing"]
 
 _log: Final = logging.getLogger("volcache_client")
 
@@ -358,7 +370,7 @@ class Core(Generic[V]):
                 would be read.
         """
         return self.counted(
-            "purge", self._purge(prefix), is_write=True, is_excusable=False
+            "purge", self._purge(prefix), is_write=True, excuse="nothing"
         )
 
     def _purge(self, prefix: str | bytes) -> Operation[None]:
@@ -441,7 +453,12 @@ class Core(Generic[V]):
         try:
             made: V = yield Call(make)
             self.counters.made()
-            yield from self._write("put", self._put_made(key, made, ttl))
+            yield from self.counted(
+                "put",
+                self._put(key, made, ttl, None, {}),
+                is_write=True,
+                excuse="outages",
+            )
         except GeneratorExit:  # Nothing can be sent; the lease expires.
             raise
         except BaseException:
@@ -449,19 +466,6 @@ class Core(Generic[V]):
             raise
         yield from self._release(key, lease)
         return made
-
-    def _put_made(
-        self, key: str | bytes, made: V, ttl: float | None
-    ) -> Operation[str | None]:
-        """Store a value that reaches the caller also if that fails."""
-        try:
-            etag = yield from self._put(key, made, ttl, None, {})
-        except CacheError as error:
-            if not error.is_outage:
-                raise
-            self.counters.error(error)
-            return None
-        return etag
 
     def copied(self, value: V) -> V:
         """Return a value for another caller, which may change it."""
@@ -659,7 +663,7 @@ class Core(Generic[V]):
         steps: Operation[T | None],
         *,
         is_write: bool,
-        is_excusable: bool = True,
+        excuse: Excuse = "as the options say",
         instead: U | None = None,
     ) -> Operation[T | U | None]:
         """
@@ -677,7 +681,7 @@ class Core(Generic[V]):
             result = yield from steps
             outcome = _outcome_of(name, result, is_write=is_write)
         except CacheError as error:
-            self._excuse(error, is_write=is_write, is_excusable=is_excusable)
+            self._excuse(error, excuse, is_write=is_write)
             outcome = "dropped" if is_write else "miss"
             return instead
         else:
@@ -686,15 +690,21 @@ class Core(Generic[V]):
             self.counters.operation_ended(name, outcome, self._clock() - started)
 
     def _excuse(
-        self, error: CacheError, *, is_write: bool, is_excusable: bool = True
+        self,
+        error: CacheError,
+        excuse: Excuse = "as the options say",
+        *,
+        is_write: bool,
     ) -> None:
-        """Count an error; raise it unless the options excuse it."""
+        """Count an error; raise it unless it is excused."""
         self.counters.error(error)
-        if isinstance(error, NodeDownError):
+        if excuse != "as the options say":
+            is_excused = error.is_outage and excuse == "outages"
+        elif isinstance(error, NodeDownError):
             is_excused = not is_write or self.options.drops_writes
         else:
             is_excused = error.is_outage and self.options.on_error == "miss"
-        if not is_excused or not is_excusable:
+        if not is_excused:
             raise error
 
     # --- Processes ----------------------------------------------------------------

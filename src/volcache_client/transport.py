@@ -20,6 +20,7 @@ from volcache_client.connections import (
     make_connection,
 )
 from volcache_client.errors import (
+    CacheError,
     NodeConnectionError,
     NodeTimeoutError,
     PoolTimeoutError,
@@ -251,8 +252,7 @@ class _Exchange:
         Raises:
             NodeConnectionError: It was longer than its headers said.
         """
-        original: Any = response._original_response  # noqa: SLF001 - It knows the end.
-        is_over = original is None or original.isclosed()
+        is_over = response.isclosed()
         if is_over and self._timed is not None and not self._timed.is_in_step:
             raise http.client.HTTPException("the answer is longer than it announced")
         self._is_reusable = is_over and self._connection.timed is not None
@@ -307,7 +307,7 @@ def _errors_of(node: Node) -> Iterator[None]:
     """Raise what a library raises as an error of the node."""
     try:
         yield
-    except (NodeConnectionError, NodeTimeoutError):
+    except CacheError:
         raise
     except (TimeoutError, UrllibTimeoutError) as error:
         raise NodeTimeoutError(node.name, "no answer in time") from error

@@ -7,11 +7,14 @@ import gc
 import gzip
 import inspect
 import io
+import os
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -32,7 +35,6 @@ from volcache_client import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
 
 def client_of(node: Any, **options: Any) -> AsyncClient[bytes]:
@@ -711,6 +713,72 @@ def test_a_client_that_was_not_closed_is_named_once() -> None:
             assert "an AsyncClient was not closed" in str(warning.message)
 
     asyncio.run(run())
+
+
+# The parent uses the client before and after its child.
+FORK: Final = """
+import asyncio, gc, os, sys, warnings
+from volcache_client import AsyncClient, ClientUsageError
+
+warnings.simplefilter("error", ResourceWarning)
+client = AsyncClient(sys.argv[1], timeout=30.0, connect_timeout=30.0)
+
+async def use():
+    return await client.get("a")
+
+def child():
+    global client
+    try:
+        asyncio.run(use())
+    except ClientUsageError:
+        del client
+        gc.collect()
+        os._exit(7)
+
+with asyncio.Runner() as runner:
+    assert runner.run(use()) == b"value"
+    pid = os.fork()
+    if not pid:
+        child()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert runner.run(use()) == b"value"
+    runner.run(client.close())
+"""
+
+
+def test_the_child_of_a_fork_does_not_use_the_connections_of_its_parent() -> None:
+    """Its calls are errors; what it deletes closes nothing of the parent."""
+
+    async def run() -> None:
+        async with RawServer(ok) as server:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", FORK, server.name,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")},
+            )  # fmt: skip
+            assert await process.wait() == 0
+            assert server.connections == 1
+
+    asyncio.run(run())
+
+
+def test_a_client_may_be_forgotten_when_its_loop_has_ended() -> None:
+    """The warning of asyncio for a connection that ended with it is not ours."""
+
+    async def run() -> AsyncClient[bytes]:
+        async with RawServer(ok) as server:
+            client = client_of(server.name)
+            await client.get("a")
+            server.drop()
+            await until(
+                lambda: client.metrics().nodes[server.name].connections == 0,
+                "the connection to be closed",
+            )
+            return client
+
+    clients = [asyncio.run(run())]
+    with pytest.warns(ResourceWarning, match="an AsyncClient was not closed") as caught:
+        clients.clear()
+    assert len(caught) == 1
 
 
 def test_a_client_that_was_never_used_needs_no_close() -> None:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 # Long enough for a loaded machine; only what must end by a timeout has a short one.
 PATIENT: Final = 30.0
 SHORT: Final = 0.2
+# Of a client that has to get an answer before it has to wait in vain.
+LONGER: Final = 1.5
 BROKEN: Final = {
     "nothing": b"",
     "garbage": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
@@ -159,6 +161,31 @@ def test_a_node_that_does_not_accept_is_an_error_of_the_connection() -> None:
         with pytest.raises(NodeDownError):
             client.put("key", b"value")
         assert client.get("key") is None
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_without_the_cache_an_application_works(*, listens: bool) -> None:
+    """With `on_error="miss"`, whether the cache hangs or is not there."""
+    is_over = threading.Event()
+
+    def serve(_: Peer) -> None:
+        is_over.wait(PATIENT)
+
+    with ScriptedServer(serve) as server:
+        name = server.name if listens else "127.0.0.1:1"
+        with Client(name, timeout=SHORT, on_error="miss") as client:
+            keys = ["a", "b"]
+            assert client.get_or_set("k", lambda: b"made") == b"made"
+            assert client.put("k", b"v") is None
+            assert client.put_file("k", io.BytesIO(b"v")) is None
+            assert client.put_many(dict.fromkeys(keys, b"v")) == {}
+            assert client.get_many(keys) == {}
+            assert client.head("k") is None
+            assert client.delete("k") is False
+            with client.stream("k") as reader:
+                assert reader is None
+            assert not client.metrics().nodes[name].is_up
+        is_over.set()
 
 
 @pytest.mark.parametrize(
@@ -410,7 +437,7 @@ def test_waiting_for_a_connection_ends_at_the_timeout() -> None:
     """The node was not asked, so that is no failure of the node."""
     with (
         ScriptedServer(answering(lambda _: value(b"value"))) as server,
-        client_of(server, connections_max=1, timeout=SHORT) as client,
+        client_of(server, connections_max=1, timeout=LONGER) as client,
     ):
         with client.stream("key"), pytest.raises(PoolTimeoutError, match="all 1 conn"):
             client.get("key")
@@ -424,7 +451,12 @@ def test_the_connections_of_a_node_that_was_removed_are_closed() -> None:
     serve = answering(lambda _: value(b"v"))
     with ScriptedServer(serve) as first, ScriptedServer(serve) as second:
         nodes.append(first.name)
-        with Client(lambda: list(nodes), refresh_seconds=1e-6) as client:
+        with Client(
+            lambda: list(nodes),
+            refresh_seconds=1e-6,
+            timeout=PATIENT,
+            connect_timeout=PATIENT,
+        ) as client:
             assert client.get("key") == b"v"
             nodes[:] = [second.name]
             assert client.get("key") == b"v"
@@ -441,6 +473,8 @@ def test_a_closed_client_says_so() -> None:
         wait_until(lambda: not server._threads[0].is_alive(), "the end")
         with pytest.raises(ClientUsageError, match="closed"):
             client.get("key")
+        with pytest.raises(ClientUsageError, match="closed"):
+            client.get_many(["a", "b"])
 
 
 # --- Streams and files ------------------------------------------------------------------
@@ -487,7 +521,7 @@ def test_a_stream_that_stops_is_an_error() -> None:
 
     with (
         ScriptedServer(serve) as server,
-        client_of(server, timeout=SHORT) as client,
+        client_of(server, timeout=LONGER) as client,
         client.stream("key") as reader,
     ):
         assert reader is not None

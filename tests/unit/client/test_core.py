@@ -422,7 +422,7 @@ def test_a_value_that_was_made_is_returned_if_it_cannot_be_stored(
     assert node.run(core.get_or_set("k", make)) == b"v"
     metrics = core.metrics({})
     assert sum(metrics.errors.values()) == 1
-    assert metrics.operations["put", "refused"] == 1
+    assert metrics.operations["put", "dropped"] == 1
 
 
 def test_a_value_that_cannot_be_serialized_is_an_error(node: FakeNode) -> None:
