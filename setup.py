@@ -54,9 +54,8 @@ class BuildWithFiles(build_py):  # type: ignore[misc] # setuptools has no types.
             return
         shipped = runpy.run_path("src/volcache/shipped.py")
         target = Path(self.build_lib) / "volcache" / "files"
-        shutil.rmtree(
-            target, ignore_errors=True
-        )  # An earlier build may have had others.
+        # An earlier build may have had others.
+        shutil.rmtree(target, ignore_errors=True)
         for path in shipped["shipped_files"](Path()):
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target / path)

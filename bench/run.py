@@ -145,9 +145,10 @@ def check_out(folder: Path, revision: str) -> Path:
         capture_output=True,
         check=False,
     ).returncode
-    built = ["setup.py", "pyproject.toml"] if has_setup else []
+    # setup.py reads other files as well; without it, there is nothing to build.
+    paths = [] if has_setup else ["src"]
     archive = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", revision, "src", *built],
+        ["git", "-C", str(ROOT), "archive", revision, *paths],
         capture_output=True,
         check=False,
     )

@@ -22,12 +22,12 @@ import sysconfig
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import volcache
+import volcache_client
 from volcache.store import Store
 from volcache.store.native import IS_NATIVE, WHY_NOT
 
@@ -109,11 +109,7 @@ def check_store(directory: Path) -> None:
 
 def check_embedded(directory: Path) -> None:
     """`volcache.open`: what is stored in one process is found by the next."""
-    open_cache = getattr(volcache, "open", None)
-    if open_cache is None:
-        _say("embedded: not in this package")
-        return
-    with open_cache(directory, capacity="256MiB") as cache:
+    with volcache.open(directory, capacity="256MiB") as cache:
         cache["key"] = b"value"
         cache.set("short", b"value", ttl=0.001)
         made = cache.get_or_set("made", lambda: b"made")
@@ -190,16 +186,12 @@ def check_server(mount_point: Path, gate: str | None) -> None:
 
 def check_client_alone() -> None:
     """Both clients work without the packages of a server; nothing answers them."""
-    if find_spec("volcache_client") is None:
-        _say("client: not in this package")
-        return
-    clients = import_module("volcache_client")
     address = f"127.0.0.1:{_free_port()}"
-    with clients.Client([address], on_error="miss") as client:
+    with volcache_client.Client([address], on_error="miss") as client:
         _require(client.get("key") is None, "a value came from nowhere")
 
     async def ask() -> object:
-        async with clients.AsyncClient([address], on_error="miss") as client:
+        async with volcache_client.AsyncClient([address], on_error="miss") as client:
             return await client.get("key")
 
     _require(asyncio.run(ask()) is None, "a value came from nowhere")
@@ -208,10 +200,6 @@ def check_client_alone() -> None:
 
 def check_client(folder: Path) -> None:
     """Three instances, one of which is killed: its keys are misses, the others hits."""
-    if find_spec("volcache_client") is None:
-        _say("client: not in this package")
-        return
-    client_class = import_module("volcache_client").Client
     ports = [_free_port() for _ in range(3)]
     keys = [f"client/{number}" for number in range(100)]
     with ExitStack() as servers:
@@ -220,7 +208,7 @@ def check_client(folder: Path) -> None:
             for port in ports
         ]
         nodes = [f"127.0.0.1:{port}" for port in ports]
-        with client_class(nodes, on_error="miss") as client:
+        with volcache_client.Client(nodes, on_error="miss") as client:
             for key in keys:
                 client.put(key, key.encode())
             found = [client.get(key) for key in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from volcache_client.errors import (
@@ -56,6 +57,9 @@ __all__ = [
     "UnexpectedAnswerError",
     "ValueTooLargeError",
 ]
+
+# Without a handler of the application, nothing is printed.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:

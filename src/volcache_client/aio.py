@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import warnings
 from contextlib import asynccontextmanager
 from inspect import isawaitable, iscoroutinefunction
@@ -44,6 +43,7 @@ from volcache_client.options import OptionArguments, make_options
 from volcache_client.serializers import Bytes, Json
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import (
         AsyncIterator,
         Awaitable,
@@ -127,7 +127,6 @@ class AsyncClient(Generic[V]):
             InvalidArgumentError: One is wrong; the text says what is allowed.
         """
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = 0  # The one that has the loop.
         chosen: Any = serializer or Bytes()
         chosen = Json() if serializer == "json" else chosen
         checked = make_options(options)
@@ -408,7 +407,7 @@ class AsyncClient(Generic[V]):
         if loop is None:
             return
         if loop is not asyncio.get_running_loop():
-            self._abandon(loop)
+            self._pools.abandon(loop)
             return
         flights = [flight for flight in self._flights.values() if not flight.is_inside]
         for flight in flights:
@@ -433,18 +432,13 @@ class AsyncClient(Generic[V]):
 
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)  # None also if an option was wrong.
-        if loop is not None and self._abandon(loop):
+        if loop is not None and self._pools.abandon(loop):
             warnings.warn(
                 "an AsyncClient was not closed; use `async with` or `await client.close()`",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,
             )
-
-    def _abandon(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Close what is open without waiting; return whether anything was."""
-        # After a fork, loop and connections are those of the parent.
-        return self._process == os.getpid() and self._pools.abandon(loop)
 
     # --- Steps --------------------------------------------------------------------------
 
@@ -466,7 +460,6 @@ class AsyncClient(Generic[V]):
                 " client for each loop"
             )
         self._loop = loop
-        self._process = os.getpid()
 
     async def _run(self, operation: Operation[T]) -> T:
         """Take the steps of an operation; return its result."""

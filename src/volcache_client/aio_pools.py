@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -65,6 +66,11 @@ class NodePool:
     """
     Connections to one node; used by the tasks of one loop.
 
+    Attributes:
+        name: Of the node.
+        session: What has the connections.
+        is_closed: Whether `close` was called.
+
     Invariants:
         - A request is sent once, or twice if it is repeatable, and the first time on a
           connection that was used before and broke before the head of an answer.
@@ -103,7 +109,7 @@ class NodePool:
         self._free = options.connections_max
         self._waiting: Final[deque[asyncio.Future[None]]] = deque()
         self._in_use = 0  # Also those that wait.
-        self._is_closed = False
+        self.is_closed = False
         self._is_retired = False
 
     @property
@@ -194,7 +200,7 @@ class NodePool:
             self._free -= 1
         else:
             waited = await self._wait(seconds)
-        if self._is_closed:
+        if self.is_closed:
             self._ended()
             raise ClientUsageError(_CLOSED)
         return waited
@@ -294,7 +300,7 @@ class NodePool:
 
     def error_of(self, error: Exception) -> NodeError | ClientUsageError:
         """Return our error for one of aiohttp."""
-        if self._is_closed:
+        if self.is_closed:
             return ClientUsageError(_CLOSED)
         if isinstance(error, aiohttp.ConnectionTimeoutError):
             return NodeTimeoutError(self.name, "no connection in time")
@@ -318,7 +324,7 @@ class NodePool:
             ClientUsageError: The pool was closed.
         """
         task = asyncio.current_task()
-        if self._is_closed and task is not None and not task.cancelling():
+        if self.is_closed and task is not None and not task.cancelling():
             raise ClientUsageError(_CLOSED)
 
     async def _send_once(
@@ -355,7 +361,7 @@ class NodePool:
 
     async def close(self) -> None:
         """Close all connections, also those in use."""
-        self._is_closed = True
+        self.is_closed = True
         for turn in self._waiting:
             if not turn.done():
                 turn.set_result(None)
@@ -370,6 +376,7 @@ class Pools:
         self._pools: Final[dict[Node, NodePool]] = {}
         self._retired: Final[set[NodePool]] = set()
         self._closing: Final[set[asyncio.Task[None]]] = set()
+        _all.add(self)
 
     def of(self, node: Node) -> NodePool:
         """Return the pool of a node."""
@@ -401,8 +408,15 @@ class Pools:
         pools = [*self._pools.values(), *self._retired]
         await asyncio.gather(*(pool.close() for pool in pools), *self._closing)
 
+    def detach(self) -> None:
+        """Let the sessions be deleted without a word, as the process ends."""
+        for pool in [*self._pools.values(), *self._retired]:
+            pool.session.detach()
+
     def abandon(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Close what is open without waiting, from any thread; return whether it was."""
+        if self in _of_parent:
+            return False
         pools = [*self._pools.values(), *self._retired]
         is_any = not all(pool.session.closed for pool in pools)
         if loop.is_closed():
@@ -412,6 +426,21 @@ class Pools:
         elif is_any:
             loop.call_soon_threadsafe(lambda: loop.create_task(self.close()))
         return is_any
+
+
+# A child process has the selector of the loop in common with its parent. Pools that were
+# deleted there would remove their connections from it, and the parent would wait for ever.
+_all: Final[WeakSet[Pools]] = WeakSet()
+_of_parent: Final[set[Pools]] = set()
+
+
+def _after_fork() -> None:
+    _of_parent.update(_all)
+    for pools in _of_parent:
+        pools.detach()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _BrokenError(aiohttp.ClientError):

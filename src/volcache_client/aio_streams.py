@@ -38,6 +38,8 @@ class Body:
         """
         if self._is_closed:
             raise ClientUsageError("the stream is closed; read it within `async with`")
+        if self._pool.is_closed:
+            raise self._pool.error_of(ConnectionError())
         try:
             return await self._response.content.read(size)
         except NO_ANSWER as error:

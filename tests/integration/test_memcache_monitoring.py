@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
 
 from support.ports import pick_port
 from support.process import ServerProcess
+from support.waiting import wait_until
 from volcache.cli.tail import parse_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
+
+
+def stats_of(server: ServerProcess) -> dict[str, Any]:
+    """Return the statistics of an instance."""
+    found: dict[str, Any] = requests.get(f"{server.url}/-/stats", timeout=5).json()
+    return found
 
 
 def converse(port: int, sent: bytes) -> bytes:
@@ -45,7 +52,11 @@ def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
         assert converse(port, commands).startswith(b"STORED\r\nVALUE hot 0 5\r\n")
         assert requests.get(f"{server.url}/hot", timeout=5).content == b"value"
 
-        stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
+        # The client may see the end of the connection before the server counts it.
+        wait_until(
+            lambda: not stats_of(server)["memcache"]["connections"]["open"], "the end"
+        )
+        stats = stats_of(server)
         found = stats["memcache"]
         assert (found["hits"], found["misses"], found["stored"]) == (1000, 2, 1)
         assert found["total"] == 1005

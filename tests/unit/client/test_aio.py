@@ -32,6 +32,8 @@ from volcache_client import (
     UnavailableError,
     UnexpectedAnswerError,
 )
+from volcache_client.aio_uploads import FilePayload
+from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -144,13 +146,13 @@ def test_sends_what_the_service_needs_and_keeps_no_cookies(
         script = always(reply(b"v", "200 OK", "Set-Cookie: a=1; Path=/"))
         async with (
             RawServer(script) as server,
-            client_of(server.name, token="t") as client,  # noqa: S106
+            client_of(f"localhost:{server.port}", token="t") as client,  # noqa: S106
         ):
             await client.get("a")
             await client.put("a", b"12345", ttl=1.5, content_type="text/x")
             get, put = server.heard
         for heard in (get, put):
-            assert heard.headers["host"] == server.name
+            assert heard.headers["host"] == f"localhost:{server.port}"
             assert heard.headers["accept-encoding"] == "identity"
             assert heard.headers["authorization"] == "Bearer t"
             assert "cookie" not in heard.headers
@@ -441,29 +443,26 @@ def test_what_arrives_without_a_request_is_no_answer_to_the_next_one() -> None:
     """It would be the value of another key."""
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        is_sent = asyncio.Event()
+        writers: list[asyncio.StreamWriter] = []
 
         async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
             await ok(heard, writer)
-            if heard.path == "/a":
-                await writer.drain()
-                loop.call_soon(writer.write, reply(b"of another key"))
-                loop.call_soon(is_sent.set)
 
-        async with (
-            RawServer(script) as server,
-            client_of(server.name) as client,
-        ):
-            for _ in range(20):
-                is_sent.clear()
-                assert await client.get("a") == b"value"
-                await is_sent.wait()
-                for _ in range(3):
-                    await asyncio.sleep(0)
-                assert await client.get("b") == b"value"
+        async with RawServer(script) as server, client_of(server.name) as client:
+            assert await client.get("a") == b"value"
+            writers[0].write(reply(b"of another key"))
+            await turns()
+            assert await client.get("b") == b"value"
+            assert server.connections == 2
 
     asyncio.run(run())
+
+
+async def turns() -> None:
+    """Let the loop deliver what was written."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 def test_a_status_of_an_outage_is_an_error_or_a_miss() -> None:
@@ -696,6 +695,28 @@ def test_close_ends_what_is_in_work_with_an_error_that_says_so() -> None:
     asyncio.run(run())
 
 
+def test_close_ends_what_waits_for_the_connection_of_a_stream() -> None:
+    """Which is broken, but not given back before the end of its block."""
+
+    async def run() -> None:
+        begin = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+        async with (
+            RawServer(always(begin)) as server,
+            client_of(server.name, connections_max=1) as client,
+            client.stream("a") as stream,
+        ):
+            assert stream is not None
+            tasks = [asyncio.create_task(client.get("a")) for _ in range(3)]
+            await turns()
+            await client.close()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(result) for result in results} == {ClientUsageError}
+            with pytest.raises(ClientUsageError):
+                await stream.read()
+
+    asyncio.run(run())
+
+
 def test_a_client_that_was_not_closed_is_named_once() -> None:
     """Not one warning for each connection, by aiohttp; they are closed."""
 
@@ -728,17 +749,26 @@ async def use():
 
 def child():
     global client
+    sys.unraisablehook = lambda _: os._exit(8)
     try:
         asyncio.run(use())
     except ClientUsageError:
+        pass
+    else:
+        os._exit(9)
+    if sys.argv[2] == "deleted":
         del client
         gc.collect()
         os._exit(7)
+    sys.unraisablehook = lambda _: None
+    sys.exit(7)
 
-with asyncio.Runner() as runner:
+runner = asyncio.Runner()
+with runner:
     assert runner.run(use()) == b"value"
     pid = os.fork()
     if not pid:
+        runner.close = lambda: None
         child()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert runner.run(use()) == b"value"
@@ -746,13 +776,16 @@ with asyncio.Runner() as runner:
 """
 
 
-def test_the_child_of_a_fork_does_not_use_the_connections_of_its_parent() -> None:
+@pytest.mark.parametrize("end", ["deleted", "exit"])
+def test_the_child_of_a_fork_leaves_the_connections_of_its_parent_alone(
+    end: str,
+) -> None:
     """Its calls are errors; what it deletes closes nothing of the parent."""
 
     async def run() -> None:
         async with RawServer(ok) as server:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", FORK, server.name,
+                sys.executable, "-c", FORK, server.name, end,
                 env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")},
             )  # fmt: skip
             assert await process.wait() == 0
@@ -981,6 +1014,47 @@ def test_a_file_is_read_in_a_thread_from_its_position(size: int) -> None:
             assert heard.headers["cache-control"] == "max-age=5"
             assert threading.get_ident() not in file.threads
             assert not file.closed
+
+    asyncio.run(run())
+
+
+class Limit:
+    """
+    Stands for the limit of time of an upload.
+
+    Attributes:
+        events: What happened, in turn.
+    """
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.events: list[str] = []
+
+    def expired(self) -> bool:
+        """Whether the time is over."""
+        return False
+
+    def reschedule(self, when: float | None) -> None:
+        """Note whether it is set or removed."""
+        self.events.append("no limit" if when is None else "limit")
+
+    async def write(self, part: bytes) -> None:
+        """Note that a part was sent."""
+        self.events.append(f"sent {len(part)}")
+
+
+def test_the_limit_of_a_file_begins_with_each_part_and_rests_while_it_is_read() -> None:
+    """A slow disk is no failure of the node."""
+
+    async def run() -> None:
+        limit: Any = Limit()
+        upload = Upload(io.BytesIO(bytes((1 << 20) + 1)))
+        await FilePayload(upload, limit, 9.0).write(limit)
+        read = ["no limit", "limit"]
+        block = ["limit", "sent 65536"]
+        assert limit.events == [
+            *read, *16 * block, *read, "limit", "sent 1", *read
+        ]  # fmt: skip
 
     asyncio.run(run())
 

@@ -438,7 +438,14 @@ def test_close_ends_what_makes_values_and_gives_the_lease_back() -> None:
     """Those that wait get an error; no task is left."""
 
     async def run() -> None:
-        async with RawServer(Memory()) as server:
+        memory = Memory()
+
+        async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+            for _ in range(20 * (heard.method == "DELETE")):
+                await asyncio.sleep(0)
+            await memory(heard, writer)
+
+        async with RawServer(script) as server:
             client = client_of(server.name)
             make = Maker()
             tasks = [
@@ -448,6 +455,8 @@ def test_close_ends_what_makes_values_and_gives_the_lease_back() -> None:
             await client.close()
             assert make.ended == 1
             assert leases(server) == ["PUT", "DELETE"]
+            assert not memory.values
+            assert client.metrics().errors == {}
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(result) for result in results] == [ClientUsageError] * 3
             assert not own_tasks()

@@ -1,0 +1,1 @@
+"""Adapters for other libraries; each module is imported only when it is asked for."""

@@ -1,0 +1,73 @@
+"""Keys of other libraries: each accepted by the service, and none that of another."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from volcache_client.adapters._keys import safe_key
+from volcache_client.keys import checked_key
+
+PIECES = [
+    ".",
+    "..",
+    "/",
+    "%",
+    "%2E",
+    "%~",
+    "~",
+    "-",
+    "\n",
+    "\x7f",
+    "é",
+    "\udc80",
+    "x" * 512,
+]
+TEXTS = st.text(st.characters(), max_size=20) | st.lists(
+    st.sampled_from(PIECES), max_size=5
+).map("".join)
+
+
+@given(TEXTS)
+def test_every_text_is_a_key(text: str) -> None:
+    """Below a prefix, and has at most 512 bytes."""
+    key = safe_key(text).encode()
+    assert len(key) <= 512
+    assert checked_key(b"a/" + key) == b"a/" + key
+
+
+@given(TEXTS, TEXTS)
+def test_two_texts_have_two_keys(one: str, other: str) -> None:
+    """Also those that look like what is made of another."""
+    assert (safe_key(one) == safe_key(other)) == (one == other)
+
+
+@given(TEXTS)
+def test_a_key_that_was_made_is_a_text_as_well(text: str) -> None:
+    """It has a key of its own, unless nothing was replaced."""
+    made = safe_key(text)
+    assert (safe_key(made) == made) == (made == text)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("", ""),
+        (":1:a b/é", ":1:a b/é"),
+        ("a/../.b./...", "a/%2E%2E/.b./..."),
+        ("100%", "100%25"),
+        ("a\r\nb", "a%0D%0Ab"),
+        ("é\udc80", "%C3%A9%ED%B2%80"),
+    ],
+)
+def test_only_what_is_refused_is_replaced(text: str, key: str) -> None:
+    """So that a key can be read, and purged by its beginning."""
+    assert safe_key(text) == key
+
+
+def test_a_long_text_keeps_its_beginning() -> None:
+    """And ends with a digest of all of it."""
+    one, other = safe_key("é" * 400 + "1"), safe_key("é" * 400 + "2")
+    assert one[:200] == other[:200] == "é" * 200
+    assert one != other
