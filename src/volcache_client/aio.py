@@ -1,5 +1,5 @@
 """
-The client for asyncio, on aiohttp.
+The client for asyncio; streams and files are exchanged by aiohttp.
 
 Tasks may be cancelled at any point: a request in work is ended with its connection, the
 operation is counted as an error, and a lease is given back by a task in the background,

@@ -1,17 +1,19 @@
 """
-Connections of `AsyncClient` to one node, on aiohttp.
+Connections of `AsyncClient` to one node.
 
-Each node has a session of its own: its connections are bounded, counted and closed without
-regard to those of other nodes.
+Values that are read or written as a whole are exchanged by `aio_http1.py`, streams and
+files by aiohttp. Each node has both of its own, with one bound: its connections are counted
+and closed without regard to those of other nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import os
+import ssl
 from collections import deque
 from contextlib import suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -20,6 +22,11 @@ from aiohttp.connector import BaseConnector
 from aiohttp.http import HttpProcessingError
 from yarl import URL
 
+from volcache_client.aio_http1 import (
+    KEPT_SECONDS,
+    Connections,
+    ConnectTimeoutError,
+)
 from volcache_client.aio_uploads import FilePayload
 from volcache_client.errors import (
     ClientUsageError,
@@ -42,14 +49,6 @@ if TYPE_CHECKING:
     from volcache_client.nodes import Node
     from volcache_client.options import Options
 
-# Seconds for which a connection that is not used is kept: half as long as the service and
-# nginx keep it, so that they do not close it while a request is on its way.
-KEPT_SECONDS: Final = 30.0
-
-# Bytes up to which a body is sent at once; aiohttp warns of larger ones.
-_PARTS_FROM: Final = 1 << 20
-# Seconds that are as short as a limit can be; 0 is none.
-_NOW: Final = 1e-6
 _CLOSED: Final = "the client was closed before the answer came"
 
 # What aiohttp raises when a connection breaks before the head of an answer.
@@ -68,12 +67,14 @@ class NodePool:
 
     Attributes:
         name: Of the node.
-        session: What has the connections.
+        session: What has the connections of streams and files.
         is_closed: Whether `close` was called.
 
     Invariants:
         - A request is sent once, or twice if it is repeatable, and the first time on a
           connection that was used before and broke before the head of an answer.
+        - No more connections than `connections_max` are open: before one is opened, an idle
+          one of the other kind is closed.
         - A retired pool has no connections when nothing is in use.
     """
 
@@ -93,9 +94,16 @@ class NodePool:
         self._base: Final = URL.build(
             scheme=address.scheme, host=address.host, port=address.port
         )
+        self._loop: Final = asyncio.get_running_loop()
         self._connect_timeout: Final = options.connect_timeout
-        self._timeouts: Final[dict[float, aiohttp.ClientTimeout]] = {}
-        self._connector: Final = _open_connector(node, options)
+        self._connections_max: Final = options.connections_max
+        context = None
+        if address.scheme == "https":
+            context = options.ssl_context or _default_context()
+        self._whole: Final = Connections(
+            address, options.connect_timeout, context, self._make_room
+        )
+        self._connector: Final = _open_connector(node, options, context)
         self.session: Final = aiohttp.ClientSession(
             connector=self._connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -105,7 +113,7 @@ class NodePool:
         self._once: Final = (self._send_once,)
         self._twice: Final = (self._send_twice,)
         self._on_unused: Final = on_unused
-        # aiohttp has as many, but would not say for which of two things time was too short.
+        # For both kinds of connections.
         self._free = options.connections_max
         self._waiting: Final[deque[asyncio.Future[None]]] = deque()
         self._in_use = 0  # Also those that wait.
@@ -115,7 +123,21 @@ class NodePool:
     @property
     def connections(self) -> int:
         """Open connections, in use or kept."""
-        return self._connector.count()
+        return self._whole.count + self._connector.count()
+
+    def _make_room(self) -> None:
+        """
+        Close idle connections of aiohttp if one more would be too many.
+
+        Raises:
+            ClientUsageError: The pool was closed meanwhile.
+        """
+        if self.is_closed:
+            raise ClientUsageError(_CLOSED)
+        used = self._connections_max - self._free  # Each has one, or opens it.
+        while used + self._whole.idle + self._connector.idle > self._connections_max:
+            if not self._connector.close_idle():
+                break
 
     async def send(self, request: Request, seconds: float) -> Answer:
         """
@@ -133,23 +155,14 @@ class NodePool:
         """
         if isinstance(request.body, Upload):
             return await self._upload(request, request.body, seconds)
-        limits = self._timeouts.get(seconds)
-        if limits is None:
-            limits = self._timeouts[seconds] = self._limits(seconds)
-        waited = await self._begin(seconds)
-        if waited:
-            limits = self._limits(max(seconds - waited, _NOW))
+        deadline = self._loop.time() + seconds
+        await self._begin(seconds)
         try:
-            response = await self._request(request, request.body, limits)
-            body = await response.read()
-        except NO_ANSWER as error:
+            return await self._whole.exchange(request, deadline)
+        except OSError as error:
             raise self.error_of(error) from error
-        except asyncio.CancelledError:
-            self._check_cancelled()
-            raise
         finally:
             self._ended()
-        return Answer(response.status, response.headers, body)
 
     async def open(self, request: Request, seconds: float) -> aiohttp.ClientResponse:
         """
@@ -183,33 +196,26 @@ class NodePool:
         response.release()
         self._ended()
 
-    async def _begin(self, seconds: float) -> float:
+    async def _begin(self, seconds: float) -> None:
         """
         Wait until a connection may be used; `_ended` must follow.
-
-        Returns:
-            How long, seconds; 0 if one was free.
 
         Raises:
             PoolTimeoutError: None became free in time.
             ClientUsageError: The pool was closed meanwhile.
         """
-        waited = 0.0
         self._in_use += 1
         if self._free:
             self._free -= 1
         else:
-            waited = await self._wait(seconds)
+            await self._wait(seconds)
         if self.is_closed:
             self._ended()
             raise ClientUsageError(_CLOSED)
-        return waited
 
-    async def _wait(self, seconds: float) -> float:
-        """Wait for a connection; return how long."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        turn: asyncio.Future[None] = loop.create_future()
+    async def _wait(self, seconds: float) -> None:
+        """Wait for a connection."""
+        turn: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(turn)
         try:
             async with asyncio.timeout(seconds):
@@ -223,7 +229,6 @@ class NodePool:
                 text = "no connection became free in time"
                 raise PoolTimeoutError(self.name, text) from None
             raise
-        return loop.time() - began
 
     def _ended(self) -> None:
         """Let the next one use the connection."""
@@ -267,8 +272,9 @@ class NodePool:
         self, request: Request, data: object, limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         """Send a request; return its answer with an unread body."""
-        if isinstance(data, bytes) and len(data) > _PARTS_FROM:
-            data = io.BytesIO(data)
+        used = self._connections_max - self._free
+        while used + self._whole.idle > self._connections_max:
+            self._whole.close_idle()
         path = request.path
         if "?" in path:
             url = URL(str(self._base).rstrip("/") + path, encoded=True)
@@ -284,12 +290,6 @@ class NodePool:
             middlewares=self._twice if request.is_repeatable else self._once,
         )
 
-    def _limits(self, seconds: float) -> aiohttp.ClientTimeout:
-        """Return limits for a whole exchange."""
-        return aiohttp.ClientTimeout(
-            total=seconds, sock_connect=min(seconds, self._connect_timeout)
-        )
-
     def _parts(self, seconds: float) -> aiohttp.ClientTimeout:
         """Return limits for a connection, and then for each part."""
         return aiohttp.ClientTimeout(
@@ -299,10 +299,10 @@ class NodePool:
         )
 
     def error_of(self, error: Exception) -> NodeError | ClientUsageError:
-        """Return our error for one of aiohttp."""
+        """Return our error for one of aiohttp, or of `aio_http1.py`."""
         if self.is_closed:
             return ClientUsageError(_CLOSED)
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
+        if isinstance(error, aiohttp.ConnectionTimeoutError | ConnectTimeoutError):
             return NodeTimeoutError(self.name, "no connection in time")
         if isinstance(error, TimeoutError):
             return NodeTimeoutError(self.name, "no answer in time")
@@ -365,6 +365,7 @@ class NodePool:
         for turn in self._waiting:
             if not turn.done():
                 turn.set_result(None)
+        await self._whole.close()
         await self.session.close()
 
 
@@ -453,6 +454,7 @@ class _Connector(BaseConnector):
     def __init__(self, **arguments: Any) -> None:  # noqa: ANN401 - Those of aiohttp.
         super().__init__(**arguments)
         self._opened: Final[set[ResponseHandler]] = set()
+        self._in_use: Final[set[ResponseHandler]] = set()
         self._first_uses: Final[WeakSet[aiohttp.ClientRequest]] = WeakSet()
 
     async def connect(
@@ -468,6 +470,7 @@ class _Connector(BaseConnector):
             if protocol not in self._opened:
                 break
             if not protocol.should_close:
+                self._note_use(connection, protocol)
                 return connection
             connection.close()
         self._opened.difference_update(
@@ -475,8 +478,26 @@ class _Connector(BaseConnector):
         )
         if protocol is not None:
             self._opened.add(protocol)
+            self._note_use(connection, protocol)
         self._first_uses.add(req)
         return connection
+
+    def _note_use(self, connection: Connection, protocol: ResponseHandler) -> None:
+        self._in_use.add(protocol)
+        connection.add_callback(partial(self._in_use.discard, protocol))
+
+    @property
+    def idle(self) -> int:
+        """How many connections are open and not in use."""
+        return sum(one.is_connected() for one in self._opened - self._in_use)
+
+    def close_idle(self) -> bool:
+        """Close a connection that is not in use; return whether there was one."""
+        for one in self._opened - self._in_use:
+            if one.is_connected():
+                one.close()
+                return True
+        return False
 
     def was_new(self, request: aiohttp.ClientRequest) -> bool:
         """Whether the request was sent on a connection that nothing had used."""
@@ -495,13 +516,21 @@ class _UnixConnector(_Connector, aiohttp.UnixConnector):
     pass
 
 
-def _open_connector(node: Node, options: Options) -> _Connector:
+def _open_connector(
+    node: Node, options: Options, context: ssl.SSLContext | None
+) -> _Connector:
     arguments: dict[str, Any] = {
         "limit": options.connections_max,
         "keepalive_timeout": KEPT_SECONDS,
     }
     if node.address.socket_path:
         return _UnixConnector(path=node.address.socket_path, **arguments)
-    if options.ssl_context is not None:
-        arguments["ssl"] = options.ssl_context
+    if context is not None:
+        arguments["ssl"] = context
     return _TcpConnector(**arguments)
+
+
+@cache
+def _default_context() -> ssl.SSLContext:
+    """Return a context with the certificates of the system, which takes long to make."""
+    return ssl.create_default_context()

@@ -8,7 +8,10 @@ per second would hold the caller for as long as it likes.
 from __future__ import annotations
 
 import io
+import math
+import select
 import socket
+import ssl
 import time
 from collections import deque
 from contextlib import suppress
@@ -16,9 +19,9 @@ from threading import Lock, Semaphore
 from typing import TYPE_CHECKING, Any, Final
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.util import wait_for_read
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from _typeshed import WriteableBuffer
@@ -46,6 +49,14 @@ class TimedSocket:
     def __init__(self, raw: socket.socket) -> None:
         """Take over a socket."""
         self._raw: Final = raw
+        # Each system call lets another thread take the lock of the interpreter, which costs
+        # more than the call. A socket with a timeout makes two for a `send` or `recv`, and
+        # one to set it; one that does not block makes one, and `poll` waits for the answer.
+        is_plain = not isinstance(raw, ssl.SSLSocket)
+        self._poll: Final = select.poll() if is_plain else None
+        if self._poll is not None:
+            raw.settimeout(0)
+            self._poll.register(raw, select.POLLIN)
         self._deadline = _NEVER
         self._each = _NEVER
         self._files = 0
@@ -69,7 +80,10 @@ class TimedSocket:
         view = memoryview(data)
         while view:
             self._arm()
-            view = view[self._raw.send(view) :]
+            try:
+                view = view[self._raw.send(view) :]
+            except BlockingIOError:
+                self._wait(select.POLLOUT)
 
     def recv_into(self, buffer: WriteableBuffer) -> int:
         """
@@ -78,10 +92,13 @@ class TimedSocket:
         Raises:
             TimeoutError: None before the deadline.
         """
-        self._arm()
-        count = self._raw.recv_into(buffer)
-        self.has_received = self.has_received or count > 0
-        return count
+        while True:
+            self._arm()
+            self._wait(select.POLLIN)
+            with suppress(BlockingIOError):
+                count = self._raw.recv_into(buffer)
+                self.has_received = self.has_received or count > 0
+                return count
 
     def recv(self, count: int, /) -> bytes:
         """
@@ -90,14 +107,42 @@ class TimedSocket:
         Raises:
             TimeoutError: None before the deadline.
         """
-        self._arm()
-        return self._raw.recv(count)
+        while True:
+            self._arm()
+            self._wait(select.POLLIN)
+            with suppress(BlockingIOError):
+                return self._raw.recv(count)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the server has neither closed the connection nor sent anything."""
+        if self._poll is not None:
+            return not self._poll.poll(0)
+        return not wait_for_read(self._raw, timeout=0.0)
 
     def _arm(self) -> None:
+        """Raise TimeoutError after the deadline; limit the next call of a TLS socket."""
+        left = self._left()
+        if self._poll is None:
+            self._raw.settimeout(None if left == _NEVER else left)
+
+    def _left(self) -> float:
         left = min(self._deadline - time.monotonic(), self._each)
         if left <= 0:
             raise TimeoutError("timed out")
-        self._raw.settimeout(None if left == _NEVER else left)
+        return left
+
+    def _wait(self, event: int) -> None:
+        """Return when a plain socket can be read or written; one of TLS waits by itself."""
+        if self._poll is None:
+            return
+        left = self._left()
+        poll = self._poll
+        if event != select.POLLIN:
+            poll = select.poll()
+            poll.register(self._raw, event)
+        if not poll.poll(None if left == _NEVER else math.ceil(1000 * left)):
+            raise TimeoutError("timed out")
 
     def settimeout(self, seconds: float | None, /) -> None:
         """Do nothing: `limit` is what counts."""
@@ -189,6 +234,12 @@ class TimedConnection(HTTPConnection):
         timed: Any = TimedSocket(self.sock)
         timed.limit(self.deadline, self.each)
         self.sock = timed
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is open and can be used again."""
+        timed = self.timed
+        return timed is not None and timed.is_idle
 
     @property
     def timed(self) -> TimedSocket | None:

@@ -1,5 +1,5 @@
 """
-One exchange of HTTP/1.1 on an open socket, for values that are read as a whole.
+Exchanges of HTTP/1.1, for values that are read as a whole, and one on an open socket.
 
 urllib3 and http.client parse the head of an answer with the parser of e-mail: that, with
 their objects around it, takes most of the CPU of a small GET. Here it is split at the ends
@@ -16,7 +16,7 @@ from volcache_client.messages import Answer
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from volcache_client.messages import Request
 
@@ -25,7 +25,9 @@ _HEAD_BYTES_MAX: Final = 1 << 16
 _JOINED_BYTES_MAX: Final = 1 << 16
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _HEX: Final = re.compile(rb"[0-9A-Fa-f]{1,15}")
+_LENGTH_DIGITS_MAX: Final = 18
 _END: Final = b"\r\n\r\n"
+_NOT_ANSWERED: Final = "disconnected before the answer"
 
 
 class Socket(Protocol):
@@ -106,30 +108,38 @@ def exchange(
         BadAnswerError: What was received is not a whole answer.
         OSError: As of the socket.
     """
-    received = _Received(sock, clock() + timeout, clock)
+    deadline = clock() + timeout
     sock.settimeout(timeout)
     is_sent = _send(sock, request, host)
-    status, version, headers = _receive_head(received)
-    while 100 <= status < 200:  # noqa: PLR2004 - Interim answers.
-        status, version, headers = _receive_head(received)
-    is_whole = True
-    if request.method == "HEAD" or status in _WITHOUT_BODY:
-        body = b""
-    elif "transfer-encoding" in headers:
-        body = _receive_chunks(received, headers)
-    elif "content-length" in headers:
-        body = received.exactly(_length(headers["content-length"]))
-    else:
-        is_whole = False
-        body = received.to_end()
-    is_kept = version == "1.1" and not _closes(headers)
-    answer = Answer(status, headers, body)
-    is_reusable = is_sent and is_whole and is_kept and not received.buffer
-    return Exchanged(answer, is_reusable)
+    receiving = receive(request.method)
+    wanted = next(receiving)
+    is_first = True
+    while True:
+        remaining = deadline - clock()
+        if remaining <= 0:
+            raise TimeoutError("the answer is not complete in time")
+        sock.settimeout(remaining)
+        try:
+            wanted = receiving.send(sock.recv(wanted))
+        except StopIteration as stop:
+            done: Exchanged = stop.value
+            return done if is_sent else Exchanged(done.answer, is_reusable=False)
+        except (NotAnsweredError, BadAnswerError):
+            raise
+        except ConnectionError as error:
+            if is_first:
+                raise NotAnsweredError(f"{_NOT_ANSWERED}: {error}") from error
+            raise
+        is_first = False
 
 
-def _send(sock: Socket, request: Request, host: str) -> bool:
-    """Send a request; return whether all of it was accepted."""
+def head_of(request: Request, host: str) -> bytes:
+    """
+    Return the head of a request that is sent as a whole.
+
+    Raises:
+        TypeError: Its body is an `Upload`.
+    """
     lines = [f"{request.method} {request.path} HTTP/1.1\r\nHost: {host}\r\n"]
     lines += [f"{name}: {value}\r\n" for name, value in request.headers.items()]
     body = request.body
@@ -138,7 +148,52 @@ def _send(sock: Socket, request: Request, host: str) -> bool:
     if body is not None:
         lines.append(f"Content-Length: {len(body)}\r\n")
     lines.append("\r\n")
-    head = "".join(lines).encode("latin-1")
+    return "".join(lines).encode("latin-1")
+
+
+def receive(method: str) -> Generator[int, bytes, Exchanged]:
+    """
+    Read the answer to a request, without I/O.
+
+    It yields how many bytes it would take next, at least 1, and is sent what was received:
+    that many, or less, or more; none at the end of the connection.
+
+    Args:
+        method: Of the request: an answer to HEAD has no body.
+
+    Returns:
+        The answer; the connection is reusable if nothing but the answer was received.
+
+    Raises:
+        NotAnsweredError: The connection ended before anything was received.
+        BadAnswerError: What was received is not a whole answer.
+    """
+    first = yield _RECEIVE_BYTES
+    if not first:
+        raise NotAnsweredError(_NOT_ANSWERED)
+    received = _Received(first)
+    status, version, headers = yield from _receive_head(received)
+    while 100 <= status < 200:  # noqa: PLR2004 - Interim answers.
+        status, version, headers = yield from _receive_head(received)
+    is_whole = True
+    if method == "HEAD" or status in _WITHOUT_BODY:
+        body = b""
+    elif (encoding := dict.get(headers, "transfer-encoding")) is not None:
+        body = yield from _receive_chunks(received, encoding)
+    elif (length := dict.get(headers, "content-length")) is not None:
+        body = yield from received.exactly(_length(length))
+    else:
+        is_whole = False
+        body = yield from received.to_end()
+    is_kept = version == "1.1" and not _closes(headers)
+    is_reusable = is_whole and is_kept and not received.is_any
+    return Exchanged(Answer(status, headers, body), is_reusable)
+
+
+def _send(sock: Socket, request: Request, host: str) -> bool:
+    """Send a request; return whether all of it was accepted."""
+    head = head_of(request, host)
+    body: Any = request.body
     try:
         if not body:
             sock.sendall(head)
@@ -154,102 +209,82 @@ def _send(sock: Socket, request: Request, host: str) -> bool:
 
 
 class _Received:
-    """Bytes received and not used yet."""
+    """Bytes received and not used yet; its generators are parts of `receive`."""
 
-    __slots__ = ("_clock", "_deadline", "_is_first", "_sock", "buffer")
+    __slots__ = ("_at", "_buffer")
 
-    def __init__(
-        self, sock: Socket, deadline: float, clock: Callable[[], float]
-    ) -> None:
-        self.buffer = b""
-        self._sock = sock
-        self._deadline = deadline
-        self._clock = clock
-        self._is_first = True
+    def __init__(self, first: bytes) -> None:
+        self._buffer = first
+        self._at = 0  # What is before was used.
 
-    def more(self, count: int = _RECEIVE_BYTES) -> bytes:
-        """
-        Receive up to some bytes; none at the end.
+    @property
+    def is_any(self) -> bool:
+        return len(self._buffer) > self._at
 
-        Raises:
-            TimeoutError: There are none before the deadline.
-            NotAnsweredError: The connection ended before the first byte.
-            OSError: As of the socket.
-        """
-        remaining = self._deadline - self._clock()
-        if remaining <= 0:
-            raise TimeoutError("the answer is not complete in time")
-        self._sock.settimeout(remaining)
-        try:
-            data = self._sock.recv(count)
-        except ConnectionError as error:
-            if self._is_first:
-                raise NotAnsweredError(f"closed before the answer: {error}") from error
-            raise
-        if data:
-            self._is_first = False
-        elif self._is_first:
-            raise NotAnsweredError("closed before the answer")
-        return data
-
-    def until(self, end: bytes, limit: int) -> bytes:
+    def until(self, end: bytes, limit: int) -> Generator[int, bytes, bytes]:
         """
         Return the bytes before an end, which is skipped.
 
         Raises:
-            BadAnswerError: It does not come within the limit.
+            BadAnswerError: They are more than the limit, or the end does not come.
         """
-        while (at := self.buffer.find(end)) < 0:
-            if len(self.buffer) > limit:
+        while True:
+            begin = self._at
+            at = self._buffer.find(end, begin)
+            known = at - begin if at >= 0 else len(self._buffer) - begin - len(end)
+            if known > limit:
                 raise BadAnswerError(f"a head or line above {limit} bytes")
-            data = self.more()
+            if at >= 0:
+                self._at = at + len(end)
+                return self._buffer[begin:at]
+            data = yield _RECEIVE_BYTES
             if not data:
                 raise BadAnswerError("closed within the head of the answer")
-            self.buffer += data
-        found = self.buffer[:at]
-        self.buffer = self.buffer[at + len(end) :]
-        return found
+            self._buffer = self._buffer[begin:] + data
+            self._at = 0
 
-    def exactly(self, count: int) -> bytes:
+    def exactly(self, count: int) -> Generator[int, bytes, bytes]:
         """
         Return a number of bytes.
 
         Raises:
             BadAnswerError: The connection ended before.
         """
-        missing = count - len(self.buffer)
+        begin = self._at
+        missing = begin + count - len(self._buffer)
         if missing <= 0:
-            found, self.buffer = self.buffer[:count], self.buffer[count:]
-            return found
-        parts = [self.buffer]
-        self.buffer = b""
-        while missing:
-            data = self.more(min(missing, _RECEIVE_BYTES))
+            self._at = begin + count
+            return self._buffer[begin : self._at]
+        parts = [self._buffer[begin:]]
+        while missing > 0:
+            data = yield min(missing, _RECEIVE_BYTES)
             if not data:
                 raise BadAnswerError(f"closed with {missing} of {count} bytes missing")
+            self._buffer, self._at = data, min(missing, len(data))
+            parts.append(data if len(data) <= missing else data[:missing])
             missing -= len(data)
-            parts.append(data)
         return b"".join(parts)
 
-    def to_end(self) -> bytes:
+    def to_end(self) -> Generator[int, bytes, bytes]:
         """Return everything until the connection ends."""
-        parts = [self.buffer]
-        self.buffer = b""
-        while data := self.more():
+        parts = [self._buffer[self._at :]]
+        self._buffer, self._at = b"", 0
+        while data := (yield _RECEIVE_BYTES):
             parts.append(data)
         return b"".join(parts)
 
 
-def _receive_head(received: _Received) -> tuple[int, str, Headers]:
+def _receive_head(
+    received: _Received,
+) -> Generator[int, bytes, tuple[int, str, Headers]]:
     """
     Return status, version and headers.
 
     Raises:
         BadAnswerError: It is not a head of HTTP/1.
     """
-    first, *lines = (
-        received.until(_END, _HEAD_BYTES_MAX).decode("latin-1").split("\r\n")
-    )
+    head = yield from received.until(_END, _HEAD_BYTES_MAX)
+    first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
     protocol, _, version = words[0].partition("/")
     is_head = len(words) > 1 and protocol == "HTTP" and version in {"1.0", "1.1"}
@@ -267,27 +302,28 @@ def _receive_head(received: _Received) -> tuple[int, str, Headers]:
     return int(words[1]), version, headers
 
 
-def _receive_chunks(received: _Received, headers: Headers) -> bytes:
+def _receive_chunks(received: _Received, encoding: str) -> Generator[int, bytes, bytes]:
     """
     Return a body that is sent in chunks.
 
     Raises:
         BadAnswerError: It is not.
     """
-    if headers["transfer-encoding"].lower() != "chunked":
-        raise BadAnswerError(f"Transfer-Encoding: {headers['transfer-encoding'][:80]}")
+    if encoding.lower() != "chunked":
+        raise BadAnswerError(f"Transfer-Encoding: {encoding[:80]}")
     parts = []
     while True:
-        line = received.until(b"\r\n", _HEAD_BYTES_MAX).partition(b";")[0].strip()
+        line = yield from received.until(b"\r\n", _HEAD_BYTES_MAX)
+        line = line.partition(b";")[0].strip()
         if not _HEX.fullmatch(line):
             raise BadAnswerError(f"not a chunk: {line[:80]!r}")
         size = int(line, 16)
         if not size:
             break
-        parts.append(received.exactly(size))
-        if received.exactly(2) != b"\r\n":
+        parts.append((yield from received.exactly(size)))
+        if (yield from received.exactly(2)) != b"\r\n":
             raise BadAnswerError("a chunk without an end")
-    while received.until(b"\r\n", _HEAD_BYTES_MAX):
+    while (yield from received.until(b"\r\n", _HEAD_BYTES_MAX)):
         pass  # Trailers.
     return b"".join(parts)
 
@@ -303,7 +339,7 @@ def _length(text: str) -> int:
     Raises:
         BadAnswerError: It is not a number.
     """
-    if not _is_number(text):
+    if not _is_number(text) or len(text) > _LENGTH_DIGITS_MAX:
         raise BadAnswerError(f"Content-Length: {text[:80]!r}")
     return int(text)
 

@@ -1,0 +1,454 @@
+"""
+Exchanges of HTTP/1.1 by `AsyncClient`, for values that are read as a whole.
+
+aiohttp takes most of the CPU of a small GET. Here a protocol of asyncio writes the request
+and reads the answer with the parser of `http1.py`: there is one future for each exchange,
+no task, and one timer for each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from volcache_client.http1 import (
+    BadAnswerError,
+    Exchanged,
+    NotAnsweredError,
+    head_of,
+    receive,
+)
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Generator
+
+    from volcache_client.messages import Answer, Request
+    from volcache_client.nodes import Address
+
+# Seconds for which a connection that is not used is kept: half as long as the service and
+# nginx keep it, so that they do not close it while a request is on its way.
+KEPT_SECONDS: Final = 30.0
+
+_PART_BYTES: Final = 1 << 16
+_RETRY_SECONDS: Final = 0.005
+# After which the next address of a host is tried as well.
+_NEXT_ADDRESS_SECONDS: Final = 0.25
+
+
+class ConnectError(ConnectionError):
+    """No connection was opened."""
+
+
+class ConnectTimeoutError(TimeoutError):
+    """No connection was opened in time."""
+
+
+class Connection(asyncio.Protocol):
+    """
+    A connection to a node, for one exchange at a time.
+
+    Attributes:
+        is_open: Whether a request may be sent.
+        ended: Done when the transport has ended.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_change: Callable[[Connection], None]
+    ) -> None:
+        """
+        Wait for `connection_made`.
+
+        Args:
+            loop: That of the caller.
+            on_change: Called when it was opened, when it was closed, and when it has ended.
+        """
+        self._loop: Final = loop
+        self._on_change: Final = on_change
+        self._transport: asyncio.Transport
+        self._readable: Final = select.poll()
+        self.is_open = False
+        self.ended: Final[asyncio.Future[None]] = loop.create_future()
+        # Of the exchange in work.
+        self._receiving: Generator[int, bytes, Exchanged] | None = None
+        self._answer: asyncio.Future[Exchanged] | None = None
+        self._has_received = False
+        self._unsent: memoryview | None = None
+        self._is_paused = False
+        # A timer that is too early is set again when it fires: most exchanges set none.
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires = 0.0
+
+    # --- What the caller does -----------------------------------------------------
+
+    def exchange(
+        self, request: Request, host: str, deadline: float
+    ) -> asyncio.Future[Exchanged]:
+        """
+        Send a request and receive its answer; no other exchange may be in work.
+
+        After any error, and after a cancellation, the connection must be closed.
+
+        Args:
+            request: As for `http1.exchange`.
+            host: The header `Host`.
+            deadline: For all of it, by the clock of the loop.
+
+        Returns:
+            Its result, or:
+            TimeoutError: It is not complete at the deadline.
+            NotAnsweredError: The connection ended before anything was received.
+            BadAnswerError: What was received is not a whole answer.
+            OSError: As of the transport.
+
+        Raises:
+            NotAnsweredError: The server has closed the connection, or sent something.
+        """
+        if not self.is_open:
+            raise NotAnsweredError("disconnected before the request")
+        head = head_of(request, host)
+        body: Any = request.body
+        self._receiving = receive(request.method)
+        next(self._receiving)
+        self._has_received = False
+        answer = self._answer = self._loop.create_future()
+        self._end_at(deadline)
+        if not body:
+            self._transport.write(head)
+        elif len(body) <= _PART_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._unsent = memoryview(body)
+            self._write_more()
+        return answer
+
+    def keep(self) -> None:
+        """Close it after a while, unless it is used again."""
+        self._end_at(self._loop.time() + KEPT_SECONDS)
+
+    def is_in_step(self) -> bool:
+        """Whether it is open, and nothing was received that was not asked for."""
+        return self.is_open and not self._readable.poll(0)
+
+    def close(self, error: Exception | None = None) -> None:
+        """Close it at once; an exchange in work fails with the error, if there is one."""
+        self._closed()
+        answer, self._answer = self._answer, None
+        self._receiving = self._unsent = None
+        if error is not None and answer is not None and not answer.done():
+            answer.set_exception(error)
+            answer.exception()  # So that it is not logged if its caller is cancelled now.
+        self._transport.abort()
+
+    def _closed(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.is_open:
+            self.is_open = False
+            self._on_change(self)
+
+    # --- Time ---------------------------------------------------------------------
+
+    def _end_at(self, when: float) -> None:
+        self._until = when
+        if self._timer is not None:
+            if self._fires <= when:
+                return
+            self._timer.cancel()
+        self._fires = when
+        self._timer = self._loop.call_at(when, self._fired)
+
+    def _fired(self) -> None:
+        self._timer = None
+        if self._loop.time() < self._until:
+            self._end_at(self._until)
+        else:
+            self.close(TimeoutError("the answer is not complete in time"))
+
+    # --- What the transport calls -------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; asyncio has set TCP_NODELAY."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        self._transport = transport
+        self._readable.register(
+            transport.get_extra_info("socket").fileno(), select.POLLIN
+        )
+        self.is_open = True
+        self._on_change(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of an answer; what was not asked for ends the connection."""
+        if self._receiving is None:
+            self.close()
+            return
+        self._has_received = True
+        self._receive(data)
+
+    def eof_received(self) -> None:
+        """Take the end of an answer, or of the connection."""
+        if self._receiving is not None:
+            self._receive(b"")
+        self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the exchange in work."""
+        if isinstance(exc, ConnectionError):
+            self._receive_rest()
+        if isinstance(exc, ConnectionError) and not self._has_received:
+            exc = NotAnsweredError(f"disconnected before the answer: {exc}")
+        self.close(exc)
+        self.ended.set_result(None)
+        self._on_change(self)
+
+    def pause_writing(self) -> None:
+        """Wait with further parts of a body."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """Write further parts of a body."""
+        self._is_paused = False
+        self._write_more()
+
+    def _write_more(self) -> None:
+        transport = self._transport
+        while self._unsent and not self._is_paused and not transport.is_closing():
+            part, self._unsent = self._unsent[:_PART_BYTES], self._unsent[_PART_BYTES:]
+            transport.write(part)
+
+    def _receive_rest(self) -> None:
+        """
+        Read what the transport has left in its socket when a write failed.
+
+        A server may answer before it has read a body, and close.
+        """
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return
+        file = self._transport.get_extra_info("socket").fileno()
+        while self._receiving is not None:
+            try:
+                data = os.read(file, _PART_BYTES)
+            except OSError:  # There is no more.
+                return
+            self._has_received = self._has_received or bool(data)
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        assert self._receiving is not None  # noqa: S101
+        try:
+            self._receiving.send(data)
+        except StopIteration as stop:
+            self._answered(stop.value)
+        except (NotAnsweredError, BadAnswerError) as error:
+            self.close(error)
+
+    def _answered(self, done: Exchanged) -> None:
+        if self._unsent or self._transport.get_write_buffer_size():
+            # A server may refuse a body before it has all of it.
+            done = Exchanged(done.answer, is_reusable=False)
+        answer, self._answer = self._answer, None
+        self._receiving = self._unsent = None
+        if answer is not None and not answer.done():
+            answer.set_result(done)
+
+
+class Connections:
+    """
+    Connections to one node; used by the tasks of one loop.
+
+    They are opened when no other is idle. The one used last is used first, so that those of
+    a busy time become idle, and are closed after `KEPT_SECONDS`. How many exchanges are in
+    work is bounded by the caller.
+
+    Attributes:
+        count: How many are open.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        connect_timeout: float,
+        context: ssl.SSLContext | None,
+        on_open: Callable[[], object],
+    ) -> None:
+        """
+        Open nothing yet; called within the loop.
+
+        Args:
+            address: Of the node.
+            connect_timeout: Seconds, TLS included.
+            context: For https.
+            on_open: Called before a connection is opened.
+        """
+        self._loop: Final = asyncio.get_running_loop()
+        self._address: Final = address
+        self._host: Final = address.host_header
+        self._connect_timeout: Final = connect_timeout
+        self._context: Final = context
+        self._on_open: Final = on_open
+        self._idle: Final[list[Connection]] = []
+        self._opening: Final[set[asyncio.Timeout]] = set()
+        self._all: Final[set[Connection]] = set()  # Until their transports have ended.
+        self.count = 0
+
+    async def exchange(self, request: Request, deadline: float) -> Answer:
+        """
+        Send a request and receive its answer.
+
+        It is sent once more, on a new connection, if it is repeatable and was sent on one
+        that was used before and ended before the answer.
+
+        Args:
+            request: Its body is no `Upload`.
+            deadline: For all of it, by the clock of the loop.
+
+        Raises:
+            ConnectError: There is no connection.
+            ConnectTimeoutError: There is none in time.
+            OSError: See `Connection.exchange`.
+        """
+        connection = self._newest()
+        is_repeatable = connection is not None and request.is_repeatable
+        if connection is None:
+            connection = await self._open(deadline)
+        try:
+            done = await connection.exchange(request, self._host, deadline)
+        except NotAnsweredError:
+            connection.close()
+            if not is_repeatable:
+                raise
+            connection = await self._open(deadline)
+            done = await self._exchange_once(connection, request, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        if not done.is_reusable:
+            connection.close()
+        elif connection.is_open:
+            connection.keep()
+            self._idle.append(connection)
+        return done.answer
+
+    async def _exchange_once(
+        self, connection: Connection, request: Request, deadline: float
+    ) -> Exchanged:
+        try:
+            return await connection.exchange(request, self._host, deadline)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _newest(self) -> Connection | None:
+        """Return the idle connection used last, if the server has not closed it."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_in_step():
+                return connection
+            connection.close()
+        return None
+
+    @property
+    def idle(self) -> int:
+        """How many connections are open and not in use."""
+        return len(self._idle)
+
+    def close_idle(self) -> None:
+        """Close the idle connection used first, if there is one."""
+        if self._idle:
+            self._idle.pop(0).close()
+
+    def _changed(self, connection: Connection) -> None:
+        if connection.is_open:
+            self.count += 1
+            self._all.add(connection)
+        elif connection.ended.done():
+            self._all.discard(connection)
+        else:
+            self.count -= 1
+            with suppress(ValueError):
+                self._idle.remove(connection)
+
+    # --- Opening ------------------------------------------------------------------
+
+    async def _open(self, deadline: float) -> Connection:
+        self._on_open()
+        until = min(deadline, self._loop.time() + self._connect_timeout)
+        try:
+            async with asyncio.timeout_at(until) as limit:
+                self._opening.add(limit)
+                try:
+                    return await self._connect()
+                finally:
+                    self._opening.discard(limit)
+        except TimeoutError as error:
+            raise ConnectTimeoutError("no connection in time") from error
+        except (OSError, UnicodeError) as error:  # The latter of a name.
+            reason = getattr(error, "strerror", None) or error
+            raise ConnectError(f"cannot connect: {reason}") from error
+
+    async def _connect(self) -> Connection:
+        address = self._address
+        if address.socket_path:
+            raw = await _connect_unix(address.socket_path)
+            try:
+                _, made = await self._loop.create_unix_connection(self._made, sock=raw)
+            except BaseException:
+                raw.close()
+                raise
+            return made
+        _, made = await self._loop.create_connection(
+            self._made,
+            address.host,
+            address.port,
+            ssl=self._context,
+            server_hostname=address.host if self._context is not None else None,
+            happy_eyeballs_delay=_delay_of(address.host),
+        )
+        return made
+
+    def _made(self) -> Connection:
+        return Connection(self._loop, self._changed)
+
+    # --- The end ------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close all connections; what is in work fails."""
+        if self._loop.is_closed():
+            return  # They ended with it.
+        for limit in self._opening:
+            if not limit.expired():
+                limit.reschedule(self._loop.time())
+        ending = [connection.ended for connection in self._all]
+        for connection in tuple(self._all):
+            connection.close(ConnectionAbortedError("closed"))
+        if ending:
+            await asyncio.wait(ending)
+
+
+async def _connect_unix(path: str) -> socket.socket:
+    raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        raw.setblocking(False)  # noqa: FBT003
+        while True:
+            try:
+                raw.connect(path)
+            except BlockingIOError:  # The queue of the server is full.
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return raw
+    except BaseException:
+        raw.close()
+        raise
+
+
+def _delay_of(host: str) -> float | None:
+    """Return the delay between addresses of a name; None for an address."""
+    is_address = ":" in host or host.replace(".", "").isdigit()
+    return None if is_address else _NEXT_ADDRESS_SECONDS
