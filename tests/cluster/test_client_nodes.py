@@ -220,7 +220,11 @@ def test_writes_to_a_killed_instance_are_dropped_by_choice(
 ) -> None:
     """Once it is down; until then they are errors."""
     dropping = user(
-        instances.nodes, backoff=LONG, timeout=GENEROUS, writes_when_down="drop"
+        instances.nodes,
+        backoff=LONG,
+        timeout=GENEROUS,
+        connect_timeout=GENEROUS,
+        writes_when_down="drop",
     )
     lost, kept = instances.store(dropping, f"drop/{id(dropping)}")
     instances.server.kill()
@@ -238,7 +242,7 @@ def test_instance_that_hangs_is_down_after_its_timeouts(
     instances: Instances, user: Callable[..., User]
 ) -> None:
     """No further request waits for it; it is up again when it answers a probe."""
-    patient = user(instances.nodes, timeout=GENEROUS)
+    patient = user(instances.nodes, timeout=GENEROUS, connect_timeout=GENEROUS)
     lost, kept = instances.store(patient, f"stop/{id(patient)}")
     hasty = user(instances.nodes, backoff=LONG, timeout=0.5, connect_timeout=0.5)
     returning = user(
@@ -266,7 +270,9 @@ def test_added_instances_are_used_by_the_next_operation(
     names = list(instances.servers)
     file = tmp_path / "instances.conf"
     file.write_text(instances_text(names[:1]))
-    growing = user(file, refresh_seconds=0.01, timeout=GENEROUS)
+    growing = user(
+        file, refresh_seconds=0.01, timeout=GENEROUS, connect_timeout=GENEROUS
+    )
     assert growing.call("put", "grow/key", b"value")
     file.write_text(instances_text(names)[:-9])  # It ends within a line.
     failed = "discovery failed"
@@ -335,7 +341,13 @@ def test_instance_that_is_not_ready_stays_down(user: Callable[..., User]) -> Non
     """It gets nothing but probes, of which each fails."""
     with unready_node() as server:
         name = f"127.0.0.1:{server.server_port}"
-        waiting = user([name], backoff=SHORT, timeout=GENEROUS, probe_timeout=GENEROUS)
+        waiting = user(
+            [name],
+            backoff=SHORT,
+            timeout=GENEROUS,
+            connect_timeout=GENEROUS,
+            probe_timeout=GENEROUS,
+        )
         fail_until_down(waiting, ["a", "b", "c"], NodeConnectionError)
         wait_until(
             lambda: waiting.call("get", "key") or server.paths.count("/-/ready") > 5,

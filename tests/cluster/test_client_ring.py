@@ -150,8 +150,8 @@ def test_values_of_the_client_are_found_through_nginx_and_the_reverse(
     keys = [key for key in keys if len(b"ring/" + key) <= 1024]
     listed = [(name, 10) for name in cluster.instances]
     with (
-        Client(listed, prefix="ring/") as direct,
-        Client(cluster.url, prefix="ring/") as through,
+        Client(listed, prefix="ring/", timeout=30, connect_timeout=30) as direct,
+        Client(cluster.url, prefix="ring/", timeout=30, connect_timeout=30) as through,
     ):
         for writer, reader in ((direct, through), (through, direct)):
             for number, key in enumerate(keys):

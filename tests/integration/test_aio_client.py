@@ -142,7 +142,7 @@ def test_threads_and_tasks_share_keys_leases_and_etags(url: str) -> None:
             assert await client.add("shared", b"4")
             assert await client.delete("shared")
 
-    with Client(url) as of_threads:
+    with Client(url, timeout=30.0, connect_timeout=30.0) as of_threads:
         asyncio.run(run(of_threads))
 
 
@@ -160,7 +160,7 @@ def test_odd_keys_have_values_of_their_own(url: str, key: str | bytes) -> None:
             assert await client.get(key) == repr(key).encode()
 
     asyncio.run(run())
-    with Client(url) as client:
+    with Client(url, timeout=30.0, connect_timeout=30.0) as client:
         stored = b"odd/" + (key if isinstance(key, bytes) else key.encode())
         assert client.get(stored) == repr(key).encode()
 

@@ -54,7 +54,7 @@ def make():
     return b"value"
 
 with (
-    Client(url, timeout=30, lease_seconds=int(lease)) as client,
+    Client(url, timeout=30, connect_timeout=30, lease_seconds=int(lease)) as client,
     ThreadPoolExecutor(16) as threads,
 ):
     print("ready", flush=True)
@@ -67,7 +67,7 @@ _FORK: Final = """
 import os, sys, threading
 from volcache_client import Client
 
-client = Client(sys.argv[1], timeout=30)
+client = Client(sys.argv[1], timeout=30, connect_timeout=30)
 client.put("parent", b"parent")
 may_end, has_begun = threading.Event(), threading.Event()
 
@@ -107,7 +107,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[Client[bytes]]:
     """Return a client with patience."""
-    with Client(server.url, timeout=PATIENT, admin_token=TOKEN) as client:
+    with Client(
+        server.url, timeout=PATIENT, connect_timeout=PATIENT, admin_token=TOKEN
+    ) as client:
         yield client
 
 
@@ -211,7 +213,12 @@ def test_purge_is_done_by_instances_and_not_through_nginx(
     assert sorted(client.get_many(stored)) == sorted(f"b/{n}" for n in range(20))
     with (
         Nginx(tmp_path / "nginx", [f"127.0.0.1:{server.port}"]) as nginx,
-        Client(f"http://127.0.0.1:{nginx.port}", admin_token="x") as front,  # noqa: S106
+        Client(
+            f"http://127.0.0.1:{nginx.port}",
+            connect_timeout=PATIENT,
+            timeout=PATIENT,
+            admin_token="x",  # noqa: S106
+        ) as front,
     ):
         assert front.get("b/0") == b"v"
         assert front.get_or_set("c", lambda: b"made") == b"made"
@@ -219,7 +226,13 @@ def test_purge_is_done_by_instances_and_not_through_nginx(
         with pytest.raises(AccessDeniedError, match="addresses of the instances"):
             front.purge("b/")
     with (
-        Client(server.url, admin_token="wrong", on_error="miss") as wrong,  # noqa: S106
+        Client(
+            server.url,
+            connect_timeout=PATIENT,
+            timeout=PATIENT,
+            admin_token="wrong",  # noqa: S106
+            on_error="miss",
+        ) as wrong,
         pytest.raises(AccessDeniedError),
     ):
         wrong.purge("b/")
@@ -253,7 +266,9 @@ def test_many_threads_make_a_value_once(server: ServerProcess) -> None:
     made: list[int] = []
     together = threading.Barrier(64)
     with (
-        Client(server.url, timeout=PATIENT, serializer="json") as client,
+        Client(
+            server.url, timeout=PATIENT, connect_timeout=PATIENT, serializer="json"
+        ) as client,
         ThreadPoolExecutor(64) as threads,
     ):
 
@@ -298,7 +313,7 @@ def test_a_value_is_made_by_another_when_its_maker_was_killed(
     maker.stdin.flush()
     assert [maker.stdout.readline() for _ in range(2)] == ["ready\n", "made\n"]
     with (
-        Client(server.url, timeout=PATIENT) as client,
+        Client(server.url, timeout=PATIENT, connect_timeout=PATIENT) as client,
         ThreadPoolExecutor(1) as threads,
     ):
         found = threads.submit(client.get_or_set, "killed", lambda: b"ours")
@@ -324,7 +339,9 @@ def test_no_answer_is_wrong_while_an_instance_is_killed_and_started(
     traffic = Traffic()
     with (
         ServerProcess(tmp_path / "store", settings=SETTINGS) as server,
-        Client(server.url, timeout=PATIENT, backoff=(0.05, 0.1)) as client,
+        Client(
+            server.url, timeout=PATIENT, connect_timeout=PATIENT, backoff=(0.05, 0.1)
+        ) as client,
     ):
         jobs = [partial(traffic.run, client, number) for number in range(8)]
         with in_background(*jobs):

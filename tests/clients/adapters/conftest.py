@@ -33,5 +33,7 @@ def client(
     server: ServerProcess, request: pytest.FixtureRequest
 ) -> Iterator[Client[bytes]]:
     """Return a client of bytes with keys of its own."""
-    with Client(server.url, prefix=f"{request.node.name}/") as opened:
+    with Client(
+        server.url, prefix=f"{request.node.name}/", timeout=30, connect_timeout=30
+    ) as opened:
         yield opened

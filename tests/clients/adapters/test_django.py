@@ -64,7 +64,7 @@ def configured(server: ServerProcess) -> None:
                 "TIMEOUT": 60,
                 "VERSION": 7,
                 "KEY_PREFIX": "site",
-                "OPTIONS": {"timeout": 20},
+                "OPTIONS": {"timeout": 20, "connect_timeout": 20},
             },
         },
     )
@@ -77,7 +77,12 @@ def make(server: ServerProcess) -> Callable[..., VolcacheCache]:
 
     def made(location: Any = None, options: Any = (), **params: Any) -> VolcacheCache:
         prefix = f"django-{os.getpid()}-{next(_names)}/"
-        chosen = {"prefix": prefix, "timeout": 20.0, **dict(options)}
+        chosen = {
+            "prefix": prefix,
+            "timeout": 20.0,
+            "connect_timeout": 20.0,
+            **dict(options),
+        }
         return VolcacheCache(location or server.url, {"OPTIONS": chosen, **params})
 
     return made

@@ -31,7 +31,9 @@ def mapping(client: Client[bytes]) -> CacheMapping[bytes]:
 def values(server: Any, request: pytest.FixtureRequest) -> Any:
     """Return a mapping of values of JSON, with keys of its own."""
     name = f"{request.node.name}/"
-    with Client(server.url, prefix=name, serializer="json") as client:
+    with Client(
+        server.url, prefix=name, serializer="json", timeout=30, connect_timeout=30
+    ) as client:
         yield CacheMapping(client, "map/", ttl=100)
 
 
