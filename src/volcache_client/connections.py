@@ -16,7 +16,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from threading import Lock, Semaphore
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util import wait_for_read
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
     from volcache_client.nodes import Address
+
+T = TypeVar("T")
 
 _IDLE_SECONDS_MAX: Final = 60.0
 _BUFFER_BYTES: Final = 16 << 10
@@ -83,7 +85,9 @@ class TimedSocket:
             try:
                 view = view[self._raw.send(view) :]
             except BlockingIOError:
-                self._wait(select.POLLOUT)
+                writable = select.poll()
+                writable.register(self._raw, select.POLLOUT)
+                self._wait(writable)
 
     def recv_into(self, buffer: WriteableBuffer) -> int:
         """
@@ -92,13 +96,9 @@ class TimedSocket:
         Raises:
             TimeoutError: None before the deadline.
         """
-        while True:
-            self._arm()
-            self._wait(select.POLLIN)
-            with suppress(BlockingIOError):
-                count = self._raw.recv_into(buffer)
-                self.has_received = self.has_received or count > 0
-                return count
+        count = self._receive(lambda: self._raw.recv_into(buffer))
+        self.has_received = self.has_received or count > 0
+        return count
 
     def recv(self, count: int, /) -> bytes:
         """
@@ -107,11 +107,17 @@ class TimedSocket:
         Raises:
             TimeoutError: None before the deadline.
         """
+        return self._receive(lambda: self._raw.recv(count))
+
+    def _receive(self, call: Callable[[], T]) -> T:
+        """Wait for bytes, or the end, and return the result of the call that takes them."""
         while True:
-            self._arm()
-            self._wait(select.POLLIN)
+            if self._poll is None:
+                self._arm()
+            else:
+                self._wait(self._poll)
             with suppress(BlockingIOError):
-                return self._raw.recv(count)
+                return call()
 
     @property
     def is_idle(self) -> bool:
@@ -132,15 +138,9 @@ class TimedSocket:
             raise TimeoutError("timed out")
         return left
 
-    def _wait(self, event: int) -> None:
-        """Return when a plain socket can be read or written; one of TLS waits by itself."""
-        if self._poll is None:
-            return
+    def _wait(self, poll: select.poll) -> None:
+        """Return when a plain socket is ready; one of TLS waits by itself."""
         left = self._left()
-        poll = self._poll
-        if event != select.POLLIN:
-            poll = select.poll()
-            poll.register(self._raw, event)
         if not poll.poll(None if left == _NEVER else math.ceil(1000 * left)):
             raise TimeoutError("timed out")
 
