@@ -6,7 +6,7 @@ import inspect
 import json
 from functools import update_wrapper
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 from volcache_client.errors import InvalidArgumentError
 
@@ -116,48 +116,31 @@ def _what_json_lacks(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-class Memoized(Generic[P, V]):
-    """
-    A function whose results are kept; see `Client.memoize`.
+class Kept(Generic[P]):
+    """A function whose results are kept, for threads or for tasks."""
 
-    Attributes:
-        __wrapped__: The function itself.
-    """
-
-    __wrapped__: Callable[..., V]
+    _client: Any
+    _function: Callable[P, Any]
 
     def __init__(
         self,
-        client: Client[V],
-        function: Callable[P, V],
+        client: Any,  # noqa: ANN401 - Either client.
+        function: Callable[P, Any],
         keys: CallKeys,
         ttl: float | None,
         bound: tuple[object, ...] = (),
     ) -> None:
         """Take what `memoize` was given; `bound` are the first arguments of a method."""
-        update_wrapper(self, function)
-        self._client: Final = client
-        self._function: Final = function
+        update_wrapper(cast("Any", self), function)  # A subclass can be called.
+        self._client = client
+        self._function = function
         self._keys: Final = keys
         self._ttl: Final = ttl
         self._bound: Final = bound
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
-        """Return the result for these arguments, from the cache if it is there."""
-        call: tuple[Any, ...] = (*self._bound, *args)
-        return self._client.get_or_set(
-            self._keys.of(*call, **kwargs),
-            lambda: self._function(*call, **kwargs),
-            self._ttl,
-        )
-
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str | bytes:
         """Return the key of a call."""
         return self._keys.of(*self._bound, *args, **kwargs)
-
-    def forget(self, *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Remove the result of a call; return whether it was stored."""
-        return self._client.delete(self.key(*args, **kwargs))
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
         """Return a method, which passes the instance on."""
@@ -170,3 +153,29 @@ class Memoized(Generic[P, V]):
             self._ttl,
             (*self._bound, instance),
         )
+
+
+class Memoized(Kept[P], Generic[P, V]):
+    """
+    A function whose results are kept; see `Client.memoize`.
+
+    Attributes:
+        __wrapped__: The function itself.
+    """
+
+    __wrapped__: Callable[..., V]
+    _client: Client[V]
+    _function: Callable[P, V]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
+        """Return the result for these arguments, from the cache if it is there."""
+        call: tuple[Any, ...] = (*self._bound, *args)
+        return self._client.get_or_set(
+            self._keys.of(*call, **kwargs),
+            lambda: self._function(*call, **kwargs),
+            self._ttl,
+        )
+
+    def forget(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Remove the result of a call; return whether it was stored."""
+        return self._client.delete(self.key(*args, **kwargs))
