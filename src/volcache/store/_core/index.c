@@ -468,13 +468,14 @@ static uint64_t first_size(uint64_t expected) {
 static bool map_groups(vc_index *index, uint64_t expected) {
     if (expected > (uint64_t)1 << 40) return false;
     uint32_t buckets = (uint32_t)first_size(expected);
+    size_t bytes = whole_pages(index, (uint64_t)buckets * VC_GROUP_SEGMENTS);
+    /* One mapping; a group that grows leaves it. */
+    char *base = map_pages(GROUPS * bytes);
+    if (base == NULL) return false;
+    index->bytes = GROUPS * bytes;
     for (uint32_t i = 0; i < SEGMENTS; i++) index->segments[i].buckets = buckets;
     for (uint32_t i = 0; i < GROUPS; i++) {
-        group *g = &index->groups[i];
-        g->bytes = whole_pages(index, (uint64_t)buckets * VC_GROUP_SEGMENTS);
-        g->base = map_pages(g->bytes);
-        if (g->base == NULL) return false;
-        index->bytes += g->bytes;
+        index->groups[i] = (group){(bucket *)(void *)(base + i * bytes), bytes};
         set_bases(index, i);
     }
     return true;
@@ -505,9 +506,13 @@ vc_index *vc_index_new(const uint8_t hash_key[16], uint64_t volume_bytes, uint32
 
 void vc_index_free(vc_index *index) {
     if (index == NULL) return;
-    for (uint32_t i = 0; i < GROUPS; i++)
-        if (index->groups[i].base != NULL)
-            munmap(index->groups[i].base, index->groups[i].bytes);
+    const group *g = index->groups, *end = g + GROUPS;
+    while (g < end) { /* Adjacent ones together. */
+        char *base = (char *)g->base;
+        size_t bytes = g->bytes;
+        while (++g < end && (char *)g->base == base + bytes) bytes += g->bytes;
+        if (base != NULL) munmap(base, bytes);
+    }
     free(index->slot_state);
     free(index->slot_counts);
     free(index);
