@@ -36,7 +36,9 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -45,7 +47,7 @@ from volcache.store import Store
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from volcache.store.eviction import Eviction
 
@@ -130,6 +132,7 @@ class Counts:
     missed: list[int]  # sizes
     too_large: int
     put_bytes: int  # of records, headers included
+    reinserted_bytes: int
     seconds: float
 
 
@@ -228,9 +231,11 @@ class Values:
             raise TraceError(f"a wrong value was read for the key {key!r}")
 
 
-def replay(trace: Trace, store: Store, layout: Layout) -> Counts:
+def replay(
+    trace: Trace, open_: Callable[[], Store], layout: Layout, restarts: int
+) -> Counts:
     """
-    Send all requests to a store.
+    Send all requests to a store, which is stopped and started at equal distances.
 
     Raises:
         TraceError: A GET returned a wrong value.
@@ -239,35 +244,43 @@ def replay(trace: Trace, store: Store, layout: Layout) -> Counts:
     # Local variables, because the loop is part of what is measured.
     lengths, weights = layout.lengths(trace), trace.weights()
     values = Values(max(lengths))
-    make, check, get, put = values.make, values.check, store.get, store.put
+    make, check = values.make, values.check
     missed: list[int] = []
-    too_large = put_bytes = 0
+    too_large = put_bytes = reinserted = 0
+    requests = zip(trace.keys, lengths, weights, trace.puts, strict=True)
+    part = len(trace.keys) // (restarts + 1) + 1
     began = time.perf_counter()
-    for key, length, weight, is_put in zip(
-        trace.keys, lengths, weights, trace.puts, strict=True
-    ):
-        if not is_put:
-            record = get(key)
-            if record is not None:
-                check(key, record.value)
-                continue
-            missed.append(weight)
-        try:
-            put_bytes += put(key, make(key, length)).size
-        except ValueTooLargeError:
-            too_large += 1
-        else:
-            values.stored[key] = length
+    for _ in range(restarts + 1):
+        with closing(open_()) as store:
+            get, put = store.get, store.put
+            for key, length, weight, is_put in islice(requests, part):
+                if not is_put:
+                    record = get(key)
+                    if record is not None:
+                        check(key, record.value)
+                        continue
+                    missed.append(weight)
+                try:
+                    put_bytes += put(key, make(key, length)).size
+                except ValueTooLargeError:
+                    too_large += 1
+                else:
+                    values.stored[key] = length
+            reinserted += store.usage().eviction.reinserted_bytes
     seconds = time.perf_counter() - began
     return Counts(
-        missed=missed, too_large=too_large, put_bytes=put_bytes, seconds=seconds
+        missed=missed,
+        too_large=too_large,
+        put_bytes=put_bytes,
+        reinserted_bytes=reinserted,
+        seconds=seconds,
     )
 
 
 def open_store(
     directory: Path, layout: Layout, eviction: Eviction, reinsert_reads: float
 ) -> Store:
-    """Open an empty store."""
+    """Open the store, which is empty at first."""
     return Store.open(
         str(directory),
         volume_size=layout.volume_size,
@@ -305,19 +318,18 @@ def measure(
     """
     parent = options.directory or folder_for(layout)
     with tempfile.TemporaryDirectory(prefix="hit_ratio-", dir=parent) as folder:
-        store = open_store(
-            Path(folder) / "store", layout, options.eviction, options.reinsert_reads
+        path, ratio = Path(folder) / "store", options.reinsert_reads
+        before = written_bytes()
+        counts = replay(
+            trace,
+            lambda: open_store(path, layout, options.eviction, ratio),
+            layout,
+            options.restarts,
         )
-        try:
-            before = written_bytes()
-            counts = replay(trace, store, layout)
-            written = written_bytes() - before
-            eviction = store.usage().eviction
-        finally:
-            store.close()
+        written = written_bytes() - before
     found: dict[str, object] = {
         **asdict(Ratios.of(trace, counts.missed)),
-        "write_amplification": eviction.write_amplification,
+        "write_amplification": 1 + counts.reinserted_bytes / (counts.put_bytes or 1),
         "requests_per_second": round(len(trace.keys) / counts.seconds),
         "seconds": round(counts.seconds, 3),
         "requests": len(trace.requested()),
@@ -325,8 +337,8 @@ def measure(
         "puts": len(counts.missed) + sum(trace.puts),
         "too_large": counts.too_large,
         "put_bytes": counts.put_bytes,
-        "reinserted_bytes": eviction.reinserted_bytes,
-        "eviction": eviction.policy,
+        "reinserted_bytes": counts.reinserted_bytes,
+        "eviction": options.eviction,
     }
     if options.kernel:
         found["kernel_amplification"] = written / (counts.put_bytes or 1)
@@ -404,6 +416,13 @@ def make_parser() -> argparse.ArgumentParser:
         default=64,
         metavar="N",
         help="number of volumes (64)",
+    )
+    add(
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="stop and start the store so often, at equal distances (0)",
     )
     add(
         "--directory",

@@ -187,11 +187,8 @@ def test_each_get_is_checked(tmp_path: Path) -> None:
     store.put(b"a", b"not by this replay")
     trace = Trace(keys=[b"a"], sizes=[18], puts=b"\0")
     layout = Layout(capacity=1, volumes=2, volume_size=4096, record_size=0)
-    try:
-        with pytest.raises(TraceError):
-            replay(trace, store, layout)
-    finally:
-        store.close()
+    with pytest.raises(TraceError):
+        replay(trace, lambda: store, layout, restarts=0)
 
 
 def test_no_file_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
