@@ -32,6 +32,7 @@ TESTS: Final = (
     "tests/unit/store",
     "tests/golden",
     "tests/unit/hot",
+    "tests/crash/test_refused_writes.py",
     "tests/crash/test_bad_disk.py",
     "tests/crash/test_bit_rot.py",
     "tests/crash/test_replaced_files.py",
@@ -479,7 +480,10 @@ MUTATIONS: Final = (
     mutation(
         "the header of a volume is written before META.txt names it",
         "store.log:CircularLog._start",
-        move("volume.start", before="self._write_manifest"),
+        replace_call(
+            "remove_index_file",
+            "volume.start(0, mount_count=0, oldest_seq=0, previous_salt=0)",
+        ),
     ),
     mutation(
         "volumes that a killed process had sealed are not synced",
@@ -495,6 +499,98 @@ MUTATIONS: Final = (
         "a volume whose sync failed is written further",
         "store.log:CircularLog._retire_unsynced",
         remove("failed.retire"),
+    ),
+    # --- What the disk has refused -----------------------------------------------------
+    mutation(
+        "a refused record is not erased",
+        "store.log:CircularLog._settle",
+        remove("volume.erase_refused"),
+    ),
+    mutation(
+        "that a refused record is erased is not synced",
+        "store.log:CircularLog._settle",
+        replace('self._sync_mode == "always"', "False"),
+    ),
+    mutation(
+        "META.txt does not say where a volume ends whose sync has failed",
+        "store.log:CircularLog._settle",
+        remove("self._write_manifest"),
+    ),
+    mutation(
+        "a value is stored although another one that was refused is not erased",
+        "store.log:CircularLog.settle",
+        replace("self._unsettled", "False"),
+    ),
+    mutation(
+        "after a refused append the other ring is written further",
+        "store.log:CircularLog.hold",
+        remove("active.hold"),
+    ),
+    mutation(
+        "a deletion of nothing is answered although a refused value may return",
+        "store.store:Store.delete",
+        remove("self._log.settle"),
+    ),
+    mutation(
+        "a volume whose sync has failed stays open in META.txt",
+        "store.log:CircularLog._retire_unsynced",
+        remove("self.hold"),
+    ),
+    mutation(
+        "a volume without its header is written",
+        "store.log:CircularLog._start",
+        remove("self.hold"),
+    ),
+    mutation(
+        "a volume is started although the last one has no header",
+        "store.log:CircularLog._rotate",
+        remove("self._settle"),
+    ),
+    mutation(
+        "LOCK names a volume that has no header",
+        "store.log:CircularLog.note_progress",
+        replace("self._refusal or self._unsettled", "self._refusal"),
+    ),
+    mutation(
+        "a volume is given up although META.txt names it",
+        "store.log:CircularLog._give_up_oldest",
+        remove("self.hold"),
+    ),
+    mutation(
+        "a start uses what is behind the end of a closed volume",
+        "store.recovery:Replay._replay_tail",
+        replace("self._listed[volume.seq].end or WHOLE_VOLUME", "WHOLE_VOLUME"),
+    ),
+    mutation(
+        "a record replaces one that was stored later in the other ring",
+        "store.recovery:Replay._is_outdated",
+        replace("other.stored_us > header.stored_us", "False"),
+    ),
+    mutation(
+        "the clock of a start is behind the last record of a volume",
+        "store.recovery:Replay.replay",
+        remove("self._see_time_of"),
+    ),
+    # --- What is evicted first ---------------------------------------------------------
+    mutation(
+        "META.txt does not say that a reclaim of probation has begun",
+        "store.log:CircularLog._begin_reclaim",
+        remove("self._write_manifest"),
+    ),
+    mutation(
+        "the oldest volume of probation is reclaimed first",
+        "store.log:CircularLog._victim",
+        replace("probation[0].seq <= self._probation_first", "True"),
+    ),
+    mutation(
+        "a lower volume_num removes the volumes that are written",
+        "store.recovery:_Recovery._oldest",
+        replace("self._newest(self._found)", "[]"),
+    ),
+    mutation(
+        "what a start must reclaim first is written",
+        "store.recovery:_Recovery._newest",
+        replace("self._may_be_outdated(v)", "False"),
     ),
 )
 

@@ -18,6 +18,7 @@ from support.extent import EXTENT, SEED
 from support.histories import Runner, make_value, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import Crash
+from support.unsynced import is_one_bit_missing
 
 if TYPE_CHECKING:
     from support.unsynced import File
@@ -28,20 +29,6 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 MODES: list[SyncMode] = ["none", "periodic", "always"]
 TORN = (1, 17, 18, 59, 63, 64, 100)
-
-
-def is_one_bit_missing(file: File, offset: int, data: bytes, torn: int) -> bool:
-    """
-    Return whether a torn write differs from the whole one in a single bit.
-
-    The record is then taken for a damaged one, so that its key is a miss: an older value
-    must not be returned if it was acknowledged.
-    """
-    rest, there = data[torn:], file.data[offset + torn : offset + len(data)]
-    if len(there) < len(rest):
-        return False
-    wrong = int.from_bytes(rest) ^ int.from_bytes(there)
-    return wrong.bit_count() == 1
 
 
 class Explorer:

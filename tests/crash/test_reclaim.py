@@ -333,6 +333,7 @@ def test_a_start_after_the_newest_volume_was_dropped_is_not_refused() -> None:
     ask_and_put(store, b"probation", bytes(30))
     newest = max(volume.seq for volume in store.usage().volumes)
     assert ring_of(store, b"probation") is Ring.PROBATION
+    store._log.note_displaced()
     kill(store)
     store = start(disk)
     for _ in range(20):  # The only volume of ring probation is reclaimed first.

@@ -50,7 +50,7 @@ def test_no_crash_returns_an_older_or_deleted_value(
 
     assert total["images"] >= _PER_TEST * STEPS
     assert total["rotations"] > 5 * _PER_TEST
-    assert total["copied"] > _PER_TEST
+    assert total["copied"] > _PER_TEST // 2
     print(kind, dict(total))  # noqa: T201
 
 

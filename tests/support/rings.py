@@ -12,20 +12,25 @@ What must hold, with the values that were acknowledged as the only model:
   If the kill came in the middle of a step, a key may also be a miss if that step drops it.
 - After a power loss, what was synced and not written since is there, if it was before.
   What was written since may have any value since, or be a miss.
-- After damage, refused operations and lost files, a key has its last value, or is a miss.
+- After damage and lost files, a key has its last value, or is a miss.
+- What the disk has refused may be found by a start only until something else is
+  acknowledged; after a power loss, until something else is synced.
 """
 
 from __future__ import annotations
 
 import errno
 import random
+import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
+from unittest import mock
 
 from google_crc32c import value as crc32c
 
 from support.histories import MOUNT_POINT
 from support.simulated import SimulatedFileSystem
+from support.unsynced import is_one_bit_missing
 from volcache.errors import (
     DamagedRecordError,
     DiskFullError,
@@ -40,6 +45,8 @@ from volcache.store.clock import Clock
 from volcache.store.format import RECORD_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from support.unsynced import File
     from volcache.store import Record, SyncMode
     from volcache.store.eviction import Eviction
@@ -88,6 +95,7 @@ class RingRun:
         """Open an empty store; the seed decides everything."""
         self.seed, self.kind = seed, kind
         self.dice = dice = random.Random(f"{kind} {seed}")  # noqa: S311 - Repeatable.
+        self.salts = random.Random(seed)  # noqa: S311 - Likewise.
         self.volume_num = dice.randint(5, 8)
         self.volume_size = dice.choice([1024, 1500, 2048])
         self.reinsert_reads = dice.choice([0.1, 0.5, 1.0])
@@ -96,10 +104,16 @@ class RingRun:
         self.keys = [b"key %d" % number for number in range(dice.randint(5, 14))]
         self.now_ms = 1_790_000_000_000
         self.version = 0
+        self.has_given_up = False  # a volume, in any process
+        self.broken_steps = 0  # the disk goes on refusing for so many steps
         self.last: dict[bytes, bytes | None] = dict.fromkeys(self.keys)
         self.expires: dict[bytes, int] = dict.fromkeys(self.keys, 0)
-        # Values that a refused operation may have written.
+        # Values that a refused operation may have written, and that a power loss may bring
+        # back.
         self.maybe: dict[bytes, set[bytes | None]] = {key: set() for key in self.keys}
+        self.unsynced: dict[bytes, set[bytes | None]] = {
+            key: set() for key in self.keys
+        }
         # For a power loss.
         self.synced: dict[bytes, bytes | None] = dict.fromkeys(self.keys)
         self.since: dict[bytes, list[bytes | None]] = {}
@@ -114,16 +128,21 @@ class RingRun:
 
     def open(self, fs: SimulatedFileSystem, eviction: Eviction) -> Store:
         """Start a process on a disk."""
-        return Store.open(
-            MOUNT_POINT,
-            volume_size=self.volume_size,
-            volume_num=self.volume_num,
-            sync_mode=self.sync_mode,
-            eviction=eviction,
-            reinsert_reads=self.reinsert_reads,
-            fs=fs,
-            clock=Clock(lambda: self.now_ms * 1000, lambda: 0),
-        )
+        with self.repeatable():
+            return Store.open(
+                MOUNT_POINT,
+                volume_size=self.volume_size,
+                volume_num=self.volume_num,
+                sync_mode=self.sync_mode,
+                eviction=eviction,
+                reinsert_reads=self.reinsert_reads,
+                fs=fs,
+                clock=Clock(lambda: self.now_ms * 1000, lambda: 0),
+            )
+
+    def repeatable(self) -> AbstractContextManager[object]:
+        """Let the seed decide on salts, too."""
+        return mock.patch.object(secrets, "randbits", self.salts.getrandbits)
 
     def is_expired(self, key: bytes) -> bool:
         """Return whether the last value of a key has expired."""
@@ -153,17 +172,26 @@ class RingRun:
 
     def allowed_after_power_loss(self, key: bytes) -> set[bytes | None]:
         """Return what a get may return after a power loss."""
-        return {None, self.synced[key], *self.since.get(key, ()), *self.maybe[key]}
+        return {
+            None,
+            self.synced[key],
+            *self.since.get(key, ()),
+            *self.maybe[key],
+            *self.unsynced[key],
+        }
 
-    def values_of(self, image: SimulatedFileSystem) -> dict[bytes, bytes | None]:
+    def values_of(
+        self, image: SimulatedFileSystem, *, power_lost: bool = False
+    ) -> dict[bytes, bytes | None]:
         """Start on an image; return what each key has."""
         self.images += 1
         eviction: Eviction = "fifo" if self.dice.random() < 0.25 else "frequency"
         store = self.open(image, eviction)
         found = {key: seen(store.get(key)) for key in self.keys}
         # META.txt may name a volume that was given up, whose header is gone.
-        may_lack_header = self.kind == "faults" and self.store.stats.given_up_volumes
-        if self.kind in {"kills", "faults"} and not may_lack_header:
+        self.has_given_up |= self.store.stats.given_up_volumes > 0
+        may_lack_header = self.kind == "faults" and self.has_given_up
+        if self.kind in {"kills", "faults"} and not may_lack_header | power_lost:
             assert store.recovery.damaged == 0, self.where()
         # Two power losses may leave a gap and take the index file.
         self.is_unknown = bool(store.recovery.unknown)
@@ -237,21 +265,30 @@ class RingRun:
             and any(volume is found[0] for volume in reclaimer.targets)
         )
 
-    def watch(self, name: str, data: bytes, _file: File | None, _offset: int) -> None:
+    def watch(self, name: str, data: bytes, file: File | None, offset: int) -> None:
         """See what a crash in the middle of a step would leave."""
         if self.dice.random() > 0.12:
             return
-        image = self.image_now(data)
-        found = self.values_of(image)
-        self.compare(found, power_lost=self.kind == "power")
+        power_lost = self.kind == "power" or (
+            self.kind == "faults"
+            and self.sync_mode != "none"
+            and self.dice.random() < 0.4
+        )
+        torn = self.dice.randrange(len(data)) if data else 0
+        if file is not None and is_one_bit_missing(file, offset, data, torn):
+            return
+        image = self.image_now(torn, power_lost=power_lost)
+        found = self.values_of(image, power_lost=power_lost)
+        self.compare(found, power_lost=power_lost)
         if self.kind == "kills":
             self.middle.append((name, found))
 
-    def image_now(self, data: bytes) -> SimulatedFileSystem:
-        """Return what a crash leaves at an operation, which may write a part."""
-        if self.kind == "power":
-            return self.fs.after_power_loss(self.dice)
-        torn = self.dice.randrange(len(data)) if data else 0
+    def image_now(self, torn: int, *, power_lost: bool) -> SimulatedFileSystem:
+        """Return what a crash leaves at an operation, which writes a part."""
+        if power_lost:
+            image = self.fs.after_power_loss(self.dice)
+            image.capacity = 1 << 50  # Without its volumes, a small disk is refused.
+            return image
         return self.fs.after_kill(torn=torn)
 
     # --- Steps ---------------------------------------------------------------------
@@ -262,19 +299,46 @@ class RingRun:
             self.before = self.live()
             self.under_way = b""
             chosen = self.dice.random()
-            if self.kind == "faults" and self.dice.random() < 0.3:
-                self.fs.fail_at = self.fs.operations + self.dice.randint(1, 12)
-                self.fs.fail_with = self.dice.choice([errno.ENOSPC, errno.EIO])
+            if self.kind == "faults":
+                self.break_disk()
             if self.kind == "faults" and self.dice.random() < 0.1:
                 self.limit()
-            if self.kind in {"kills", "power"}:
+            if self.kind != "damage":
                 self.fs.watch = self.watch
-            self.do(chosen, number)
+            with self.repeatable():
+                self.do(chosen, number)
             self.fs.watch = None
-            self.fs.fail_at = 0
-            self.fs.failing.clear()
             self.check()
         self.count()
+
+    def break_disk(self) -> None:
+        """Choose what the disk refuses: one operation, several, or a kind for a while."""
+        fs, dice = self.fs, self.dice
+        if self.broken_steps:
+            self.broken_steps -= 1
+            return
+        self.repair_disk()
+        if dice.random() > 0.3:
+            return
+        code = dice.choice([errno.ENOSPC, errno.EIO])
+        fs.fail_share = dice.choice([0.0, 0.5, 0.95, 1.0])
+        what = dice.choice(["any", "sync", "pwritev", "rename", "sync_directory", "/"])
+        if what == "any":
+            fs.fail_at = fs.operations + dice.randint(1, 12)
+            fs.fail_for, fs.fail_with = dice.choice([1, 1, 2, 5]), code
+        elif what == "/":
+            path = dice.choice(["data/", "index/", "META.txt"])
+            fs.failing_writes[f"{MOUNT_POINT}/{path}"] = code
+        else:
+            fs.failing[what] = code
+        self.broken_steps = dice.choice([0, 0, 1, 3])
+
+    def repair_disk(self) -> None:
+        """Let the disk refuse nothing."""
+        self.fs.fail_at = 0
+        self.fs.failing.clear()
+        self.fs.failing_writes.clear()
+        self.broken_steps = 0
 
     def limit(self) -> None:
         """Let a limit of the disk appear, at most what is free, or vanish."""
@@ -299,7 +363,8 @@ class RingRun:
         elif chosen < 0.91:
             self.step_name = "sync"
             self.store.sync()
-            self.note_synced()
+            if not self.store.stats.sync_errors:
+                self.note_synced()
         elif chosen < 0.93:
             self.step_name = "time"
             self.now_ms += self.dice.choice([1, 500, 5000])
@@ -348,23 +413,22 @@ class RingRun:
         self.step_name = "delete"
         self.begin(key, None)
         with self.refusable():
-            refused = set(self.maybe[key])
-            existed = self.store.delete(key)
+            self.store.delete(key)
             self.acknowledge(key, None, 0)
-            if not existed:
-                # No tombstone was written: what a refused put has left may still return.
-                self.maybe[key] = refused
 
     def begin(self, key: bytes, value: bytes | None) -> None:
         """Note an operation that begins."""
         self.under_way = key
         self.maybe[key].add(value)
+        self.unsynced[key].add(value)
 
     def acknowledge(self, key: bytes, value: bytes | None, expires: int) -> None:
         """Note that an operation is done."""
-        self.maybe[key].clear()
+        for refused in self.maybe.values():
+            refused.clear()
         self.last[key], self.expires[key] = value, expires
         if self.sync_mode == "always":
+            self.forget_unsynced()
             self.synced[key] = value
             self.since.pop(key, None)
         else:
@@ -373,13 +437,21 @@ class RingRun:
     def refusable(self) -> suppress:
         """Bear what the disk refuses."""
         if self.kind == "faults":
-            return suppress(DiskFullError, StoreIOError, UnreadableRecordError)
+            return suppress(
+                DiskFullError, StoreIOError, UnreadableRecordError, ValueTooLargeError
+            )
         return suppress(ValueTooLargeError)
 
     def note_synced(self) -> None:
         """Note that all is on the disk."""
         if self.sync_mode != "none":
             self.synced, self.since = dict(self.last), {}
+            self.forget_unsynced()
+
+    def forget_unsynced(self) -> None:
+        """Note that no power loss brings back what was refused before the last one."""
+        for key, refused in self.unsynced.items():
+            refused.intersection_update(self.maybe[key])
 
     def get(self) -> None:
         """Read a few keys, the first ones most."""
@@ -392,7 +464,7 @@ class RingRun:
             with self.refusable():
                 found = seen(self.store.get(key))
                 assert found in self.allowed(key), (*self.where(), key, found)
-            self.fs.failing.clear()
+            self.fs.failing.pop("pread", None)
 
     def stat(self, key: bytes) -> None:
         """Ask for a key as HEAD does."""
@@ -410,6 +482,7 @@ class RingRun:
             self.fs.failing["pread"] = errno.EIO
         for _ in range(self.dice.randint(1, 4)):
             self.store._log.work(self.dice.randint(1, self.volume_size))
+        self.fs.failing.pop("pread", None)
 
     def flush(self) -> None:
         """Drop every key."""
@@ -435,11 +508,12 @@ class RingRun:
         self.step_name = way
         self.is_stopped = way == "stop"
         self.fs.watch = None
-        self.fs.fail_at = 0
+        self.repair_disk()
         before = self.fs
         if way == "stop":
             self.store.close()
             self.synced, self.since = dict(self.last), {}
+            self.forget_unsynced()
             self.fs = before.after_kill()
         elif way == "kill":
             self.fs = before.after_kill()
@@ -458,6 +532,18 @@ class RingRun:
         self.start()
         if way == "power":
             self.adopt()
+        else:
+            self.adopt_refused()
+
+    def adopt_refused(self) -> None:
+        """Go on with the refused values that a start has found, which are valid now."""
+        for key, refused in self.maybe.items():
+            value = self.peek(key)
+            if value in refused and value is not None:
+                self.last[key] = value
+                self.expires[key] = int(value.rpartition(b"|")[2])
+                self.since.setdefault(key, []).append(value)
+            refused.clear()
 
     def adopt(self) -> None:
         """Go on with what a power loss has left, which is safe."""
@@ -473,6 +559,7 @@ class RingRun:
             allowed = self.allowed_after_power_loss(key)
             self.since[key] = [] if value is not None else [*allowed]
             self.maybe[key].clear()
+            self.unsynced[key].clear()
         self.synced = dict(self.last)
 
     def start(self) -> None:

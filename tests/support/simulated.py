@@ -40,8 +40,10 @@ class SimulatedFileSystem:
         self.capacity = _UNLIMITED  # bytes
         self.refusals = 0  # for want of space
         self.is_read_only = False
-        self.fail_at = 0  # Number of the one operation that fails, ...
+        self.fail_at = 0  # Number of the first operation that fails, ...
+        self.fail_for = 1  # ... of so many, ...
         self.fail_with = 0  # ... with this errno; 0: it writes half of the bytes.
+        self.fail_share = 0.0  # Of the bytes of a write that are written if it fails.
         self._open: dict[int, tuple[File, str]] = {}
         self._locked: set[int] = set()
         self._next_fd = 1000
@@ -91,7 +93,8 @@ class SimulatedFileSystem:
         if name in self.failing:
             code = self.failing[name]
             raise OSError(code, os.strerror(code))
-        if self.operations == self.fail_at and self.fail_with:
+        since = self.operations - self.fail_at
+        if self.fail_at and 0 <= since < self.fail_for and self.fail_with:
             raise OSError(self.fail_with, os.strerror(self.fail_with))
         if self.watch is not None:
             self._about = None if file is None else (file, offset, data)
@@ -228,16 +231,25 @@ class SimulatedFileSystem:
     def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
         """Write everything."""
         (file, path), data = self._open[fd], b"".join(buffers)
-        for prefix, code in self.failing_writes.items():
-            if path.startswith(prefix):
-                self.refused_writes += 1
-                raise OSError(code, os.strerror(code))
-        self._operation("pwritev", data, file, offset)
+        try:
+            self._refuse_write(path)
+            self._operation("pwritev", data, file, offset)
+        except OSError:
+            if part := data[: int(self.fail_share * len(data))]:
+                file.change(Write(offset, part))
+            raise
         if self.operations == self.fail_at:
             data = data[: len(data) // 2]
         self._take(file, offset + len(data))
         file.change(Write(offset, data))
         return len(data)
+
+    def _refuse_write(self, path: str) -> None:
+        """Refuse a write to one of `failing_writes`."""
+        for prefix, code in self.failing_writes.items():
+            if path.startswith(prefix):
+                self.refused_writes += 1
+                raise OSError(code, os.strerror(code))
 
     def size(self, fd: int) -> int:
         """Return the length of a file."""

@@ -73,6 +73,20 @@ class Directory:
         self.changes.clear()
 
 
+def is_one_bit_missing(file: File, offset: int, data: bytes, torn: int) -> bool:
+    """
+    Return whether a torn write differs from the whole one in a single bit.
+
+    The record is then taken for a damaged one, so that its key is a miss: an older value
+    must not be returned if it was acknowledged.
+    """
+    rest, there = data[torn:], file.data[offset + torn : offset + len(data)]
+    if len(there) < len(rest):
+        return False
+    wrong = int.from_bytes(rest) ^ int.from_bytes(there)
+    return wrong.bit_count() == 1
+
+
 def _apply(data: bytearray, write: Write) -> None:
     offset, new = write
     if new is None:

@@ -39,7 +39,8 @@ EVENTS: Final[dict[str, Event]] = {
         " written again."
     ),
     "recovery.torn_tail": Event(
-        "A record was being written when the process stopped; it was removed."
+        "A record was being written when the process stopped, or was refused; it was"
+        " removed."
     ),
     "recovery.damaged": Event(
         "Bytes `offset` to `end` of a volume failed a check. Logged for the first 20"

@@ -67,7 +67,7 @@ class Clock:
         now = self.now_us()
         if now <= self._stored_us:
             now = self._stored_us + 1
-        self._stored_us = now
+        self.advance_to(now)  # What META.txt has must not be earlier.
         return now
 
     def advance_to(self, us: int) -> None:

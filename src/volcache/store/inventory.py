@@ -538,7 +538,7 @@ def outdated_bounds(
         bounds[use.ring] = max(bounds[use.ring], use.seq + 1)
     if bounds[Ring.MAIN]:
         # Records of these volumes may have been copied to ring main, and replaced there.
-        first = manifest.first_to_reclaim
+        first = manifest.probation_first
         bounds[Ring.PROBATION] = max(bounds[Ring.PROBATION], first + 1)
     return bounds
 

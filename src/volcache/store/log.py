@@ -43,7 +43,11 @@ Invariants:
       reclaimed may have a copy in ring main, and what replaces that. Therefore no older
       record of a key becomes current when the record or tombstone that superseded it is
       reclaimed, and a start replays probation, then main.
-    - A reclaim of a probation volume that a crash has ended is the first after a start.
+    - META.txt names a probation volume as the first to be reclaimed before a record of it
+      is copied. If a crash ends the reclaim, it is the first after a start. No other volume
+      is reclaimed while it is written, unless all are.
+    - What an append that failed may have left is not found by a start, before anything
+      else is appended, or a deletion answered that finds nothing; see `settle`.
     - What was purged is in no volume that is newer than the purge; see `purges.py`.
 
 Locking: the caller holds the lock of the store, except for `sync`, `probe` and
@@ -192,6 +196,9 @@ class CircularLog:
             volume.id for volume in recovered.volumes
         }
         self._noted = Progress(0, 0, 0, 0, 0, 0)  # the last progress written to LOCK
+        # Volumes of which a start may find more than it should: an append or a sync has
+        # failed, or META.txt names one that was given up.
+        self._unsettled: set[Volume] = set()
         # Sealed volumes that are not synced; `sync` removes them and closes their files.
         self._unsynced: deque[Volume] = deque()
         # How much had been put when each of the last volumes was started, and when.
@@ -228,15 +235,16 @@ class CircularLog:
         if self._policy is not None:
             self._index.set_policy(self._policy.rates)
             self.work_bytes = min(_WORK_BYTES, max(1, self._volume_size // 64))
+        # Volumes of ring probation up to this one are reclaimed before any of ring main.
+        # With "fifo" that is all of them: what is put from now on replaces records there.
+        self._probation_first = self.manifest.probation_first
         for volume in volumes:
             self._bind(volume)
-            if volume.use.ring is Ring.MAIN or self._policy is not None:
+            if volume.use.ring is Ring.MAIN or volume.seq > self._probation_first:
                 self.actives[volume.use.ring] = volume
         self._appended_before = self._appended
         self._opened_us = self._clock.now_us()
         self._appended_at_open = [v.appended if v else 0 for v in self._newest]
-        # Volumes of ring probation up to this one are reclaimed before any of ring main.
-        self._probation_first = self._first_to_reclaim()
         self._look_at_disk()
         if self._refusal:
             return
@@ -251,16 +259,6 @@ class CircularLog:
             volume: volume.end for volume in volumes if volume.use.ring is Ring.MAIN
         }
 
-    def _first_to_reclaim(self) -> int:
-        """Return up to which volume ring probation has to be reclaimed first."""
-        probation = self._ring(Ring.PROBATION)
-        if not probation:
-            return 0
-        if self._policy is None:
-            # What is put from now on replaces records there, too.
-            return probation[-1].seq
-        return self.manifest.first_to_reclaim
-
     @property
     def active(self) -> Volume:
         """The active volume that was started last."""
@@ -268,6 +266,10 @@ class CircularLog:
 
     def _actives(self) -> list[Volume]:
         return [volume for volume in self.actives if volume is not None]
+
+    def _open_volumes(self) -> list[Volume]:
+        """Return the volumes to which records may be appended."""
+        return [v for v in self._actives() if v.lacks_header or not v.is_retired]
 
     def _ring(self, ring: Ring) -> list[Volume]:
         """Return the valid volumes of a ring, oldest first."""
@@ -302,14 +304,77 @@ class CircularLog:
     # --- Appending -----------------------------------------------------------------
 
     def refused(self, volume: Volume, error: OSError) -> StoreIOError:
-        """Count an append that failed; retire the volume if it was the sync."""
+        """Count an append that failed, and let no start find its record."""
+        self.hold(volume)
         if isinstance(error, SyncFailedError):
-            self._retire_unsynced(volume, error)
             what = "sync"
+            # The record is there until META.txt says where the volume ends.
+            with suppress(OSError):
+                volume.erase_refused(sync=False)
+            self._retire_unsynced(volume, error)
         else:
-            self._stats.count_write_error(error)
             what = "write"
+            self._stats.count_write_error(error)
+        with suppress(OSError):  # The next append tries it again.
+            self._settle()
         return _refusal_of(error, what)
+
+    def hold(self, volume: Volume) -> None:
+        """Append nothing to any volume before this one is settled."""
+        self._unsettled.add(volume)
+        for active in self._actives():
+            active.hold()
+
+    def settle(self) -> None:
+        """
+        Let no start find what was refused.
+
+        Before that nothing may be acknowledged, also not a deletion that finds nothing: a
+        start would take the record for the newest one of its key.
+
+        Raises:
+            StoreIOError: The disk still refuses.
+        """
+        if self._unsettled:
+            with self._refusals_counted("write"):
+                try:
+                    self._settle()
+                except OSError as error:
+                    if not self._give_up_oldest(error):
+                        raise
+                    self._settle()
+
+    def _settle(self) -> None:
+        """
+        Erase what is behind the end of a volume, or write to META.txt where it ends.
+
+        Only the second helps after a failed sync, because a later one proves nothing, and
+        if a volume was given up.
+
+        Raises:
+            OSError: The disk still refuses; what is not settled stays so.
+        """
+        for volume in self._unsettled.copy():
+            if volume.lacks_header:
+                volume.write_header()
+                self._open_index_file(volume)
+            if volume in self._open_volumes():
+                with suppress(OSError):
+                    volume.erase_refused(sync=self._sync_mode == "always")
+                    self._unsettled.discard(volume)
+        closed = self._unsettled.copy()
+        if closed:
+            others = [v for v in self._open_volumes() if v not in closed]
+            self._write_manifest(self.volumes.values(), others)
+            for volume in closed:
+                self._seal(volume)
+        self._release()
+
+    def _release(self) -> None:
+        """Append again if all volumes are settled."""
+        if not self._unsettled:
+            for active in self._actives():
+                active.release()
 
     def write_index(self, volume: Volume) -> None:
         """Write pending entries; if that fails, a start finds the records by a scan."""
@@ -326,8 +391,8 @@ class CircularLog:
         Args:
             ahead_us: Added to the time, so that the next calls need not write it.
         """
-        if self._refusal:
-            return
+        if self._refusal or self._unsettled:
+            return  # A start takes a volume that LOCK names without its header for another.
         time_us = self._clock.now_us() + ahead_us
         lines = [
             Progress(
@@ -385,12 +450,15 @@ class CircularLog:
         active = self.actives[ring]
         if active is not None and active.end + size <= active.capacity:
             return active
+        self.settle()
         room = self._volume_size - VOLUME_HEADER_BYTES
         if size > room or length > VALUE_BYTES_MAX:
             limit = min(VALUE_BYTES_MAX, max(0, room - (size - length)))
             raise ValueTooLargeError(size=length, limit=limit)
         with self._refusals_counted("start a volume"):
-            return self._with_space(lambda: self._make_room(ring, size))
+            volume = self._with_space(lambda: self._make_room(ring, size))
+        self.settle()
+        return volume
 
     def _make_room(self, ring: Ring, size: int) -> Volume:
         """Return the active volume of a ring with room, an allocated or a new one."""
@@ -472,7 +540,8 @@ class CircularLog:
         return min(self._volume_num, len(self.volumes) + self._free_ids)
 
     def _note_limit(self) -> None:
-        """Log it when the disk begins or ceases to limit the number of volumes."""
+        """Look at the disk, and log when it begins or ceases to limit the volumes."""
+        self._look_at_disk()
         allowed = self._volumes_allowed
         is_limited = allowed < self._volume_num
         if is_limited == self._was_limited:
@@ -545,7 +614,9 @@ class CircularLog:
 
         Some file systems allocate space that they do not have.
         """
-        return not isinstance(error, SyncFailedError) and self._give_up_oldest(error)
+        if isinstance(error, SyncFailedError) or not self._give_up_oldest(error):
+            return False
+        return not self._unsettled
 
     def _give_up_oldest(self, error: DiskFullError | OSError) -> bool:
         """Free the space of the oldest volume; return whether that was done."""
@@ -582,9 +653,10 @@ class CircularLog:
         try:
             # Some file systems have the space when it is on the disk.
             self._fs.sync(volume.fd)
-            self._write_manifest(self.volumes.values(), self._actives())
+            self._write_manifest(self.volumes.values(), self._open_volumes())
         except OSError as refused:
             self._stats.count_rotation_error(refused)
+            self.hold(volume)  # A power loss could bring it back.
         self._look_at_disk()
         if self._space.free <= before:
             self._give_up_again_ns = perf_counter_ns() + _GIVE_UP_PAUSE_NS
@@ -643,6 +715,7 @@ class CircularLog:
         if is_flush:
             dropped = sorted(self.volumes)
         else:
+            self._settle()
             dropped = [] if for_copies else self._to_drop(ring)
         use = self._next_use(ring, dropped)
         _logger.debug("rotation.started volume=%d seq=%d", use.volume, use.seq)
@@ -658,10 +731,12 @@ class CircularLog:
         for volume in sealed:
             self._seal(volume)
         kept = [volume for seq, volume in self.volumes.items() if seq not in dropped]
-        others = [] if is_flush else [v for v in self._actives() if v not in sealed]
+        others = (
+            [] if is_flush else [v for v in self._open_volumes() if v not in sealed]
+        )
         self._start(active, kept, [active, *others])
         self._drop(dropped, use.volume, everything=is_flush)
-        active.trim()
+        self._trim(active)
         self._unused.discard(active.id)
         self._unspaced.discard(active.id)
         self.volumes[active.seq] = active
@@ -672,7 +747,6 @@ class CircularLog:
             self._hand_over(volume)
             self.actives[volume.use.ring] = None
         self.actives[ring] = active
-        self._look_at_disk()
         self._note_limit()
         self._note_start()
         self.note_progress()
@@ -803,7 +877,9 @@ class CircularLog:
         """
         Make a volume the active one on the disk; its space is allocated already.
 
-        An index file that cannot be created is only counted.
+        A header that cannot be written has to be before anything is appended: META.txt
+        names the volume, and it must not be taken out again, because it would be older
+        than a header that is on the disk after all. A missing index file is only counted.
 
         Args:
             volume: To be started.
@@ -812,20 +888,36 @@ class CircularLog:
 
         Raises:
             OSError: META.txt names the old active volume, or the new one whose header is
-                missing; a start can continue from both, and a retry is safe.
+                not written yet; a start can continue from both, and a retry is safe.
         """
-        path = self._directory.index_path(volume.id)
-        remove_index_file(self._fs, path)
+        remove_index_file(self._fs, self._directory.index_path(volume.id))
         self._write_manifest([*kept, volume], actives)
         before = self._newest[volume.use.ring]
-        volume.start(
-            volume.started_ms,
-            mount_count=self.manifest.mount_count,
-            oldest_seq=min(v.seq for v in [*kept, volume]),
-            previous_salt=0 if before is None else before.last_salt,
-        )
         try:
-            volume.open_index_file(path, 0)
+            volume.start(
+                volume.started_ms,
+                mount_count=self.manifest.mount_count,
+                oldest_seq=min(v.seq for v in [*kept, volume]),
+                previous_salt=0 if before is None else before.last_salt,
+            )
+        except OSError as error:
+            self._stats.count_write_error(error)
+            volume.hold()
+            self.hold(volume)
+        else:
+            self._open_index_file(volume)
+
+    def _trim(self, volume: Volume) -> None:
+        """Cut a file that was longer; no error, because META.txt names the volume."""
+        try:
+            volume.trim()
+        except OSError as error:
+            self._stats.count_write_error(error)
+
+    def _open_index_file(self, volume: Volume) -> None:
+        """Create the index file of a volume; without it, the volume still works."""
+        try:
+            volume.open_index_file(self._directory.index_path(volume.id), 0)
         except OSError as error:
             self._stats.count_index_error(error, volume=volume.id)
 
@@ -868,14 +960,19 @@ class CircularLog:
         in_order = sorted(volumes, key=lambda volume: volume.seq)
         if purges is None and self.purges.since(in_order[0].seq):
             purges = self.manifest.purges
+        probation = (v.seq for v in in_order if v.use.ring is Ring.PROBATION)
         manifest = self.manifest._replace(
             time_us=self._clock.now_us(),
             volumes=tuple(v.listed(is_open=v in actives) for v in in_order),
-            probation_first=self._probation_first,
+            probation_first=max(
+                (seq for seq in probation if seq <= self._probation_first), default=0
+            ),
             purges=purges,
         )
         self._directory.write_manifest(manifest)
         self.manifest = manifest
+        self._unsettled.intersection_update(actives)
+        self._release()
 
     def _drop(self, seqs: list[int], used_id: int | None, *, everything: bool) -> None:
         """
@@ -907,9 +1004,6 @@ class CircularLog:
             )
         if seqs:
             self._reclaimer = None
-        probation = (volume.seq for volume in self._ring(Ring.PROBATION))
-        first = [seq for seq in probation if seq <= self._probation_first]
-        self._probation_first = max(first, default=0)
         self._drop_purges()
 
     def _free(self, volume: Volume) -> None:
@@ -950,7 +1044,7 @@ class CircularLog:
         with self._refusals_counted("record a purge"):
             self._directory.write_purges(encode_purges(file))
             self._write_manifest(
-                self.volumes.values(), self._actives(), purges=file.listed
+                self.volumes.values(), self._open_volumes(), purges=file.listed
             )
         self._set_purges(purges)
         return purge
@@ -1041,7 +1135,11 @@ class CircularLog:
             or len(self.volumes) == len(self._actives())
         ):
             return None
-        return self._begin_reclaim(self._policy)
+        try:
+            return self._begin_reclaim(self._policy)
+        except OSError as error:
+            self._stats.count_rotation_error(error)
+            return None
 
     def _room(self, free: int) -> int:
         """
@@ -1058,16 +1156,28 @@ class CircularLog:
         return sum(rooms[: free + 1])
 
     def _begin_reclaim(self, policy: Frequency) -> Reclaimer | None:
-        """Choose a volume, and begin to reclaim it; None: there is none."""
+        """
+        Choose a volume, and begin to reclaim it; None: there is none.
+
+        Raises:
+            OSError: META.txt does not name the volume as the first to be reclaimed.
+        """
         volume = self._victim(policy)
         if volume is None:
             return None
         ends = sum(volume.end for volume in self.volumes.values())
         count = self._index.count
         self._index.size_ghost(count)
-        if volume in self.actives:
-            # It was reclaimed in part before the start, or the disk holds two volumes.
+        if volume in self.actives:  # All are, or it may be outdated.
             self._seal(volume)
+        if volume.use.ring is Ring.PROBATION and volume.seq > self._probation_first:
+            before, self._probation_first = self._probation_first, volume.seq
+            try:
+                self._write_manifest(self.volumes.values(), self._open_volumes())
+            except OSError:
+                self._probation_first = before
+                raise
+        if volume in self.actives:
             self._hand_over(volume)
             self.actives[volume.use.ring] = None
         _logger.debug(
@@ -1095,9 +1205,11 @@ class CircularLog:
             return None
         try:
             with self._refusals_counted("start a volume"):
-                return self._rotate(Ring.MAIN, for_copies=True)
+                volume = self._rotate(Ring.MAIN, for_copies=True)
+            self.settle()
         except (DiskFullError, StoreIOError):
             return None
+        return volume
 
     def _victim(self, policy: Frequency) -> Volume | None:
         """Return the volume to be reclaimed next; None: there is only one."""
@@ -1130,7 +1242,7 @@ class CircularLog:
         self._sync_copies()
         kept = [volume for other, volume in self.volumes.items() if other != seq]
         try:
-            self._write_manifest(kept, self._actives())
+            self._write_manifest(kept, self._open_volumes())
         except OSError as error:
             self._stats.count_rotation_error(error)
             return
@@ -1169,7 +1281,7 @@ class CircularLog:
         if probation:
             self._probation_first = probation[-1].seq
             with self._refusals_counted("replace META.txt"):
-                self._write_manifest(self.volumes.values(), self._actives())
+                self._write_manifest(self.volumes.values(), self._open_volumes())
         self._index.accept_displaced()
 
     def _hand_over(self, old: Volume) -> None:
@@ -1382,6 +1494,10 @@ class CircularLog:
             # If the id was used again meanwhile, the error may be about the new volume.
             if failed.fd == volume.fd:
                 failed.retire()
+                if any(
+                    v.use == failed.use and v.is_open for v in self.manifest.volumes
+                ):
+                    self.hold(failed)
 
     def close(self) -> None:
         """
@@ -1409,6 +1525,7 @@ class CircularLog:
         self.sync()
         self._sync_all()
         try:
+            self._settle()
             self._write_manifest(self.volumes.values(), ())
         except OSError as error:
             self._stats.count_write_error(error)

@@ -53,6 +53,11 @@ class ListedVolume(NamedTuple):
     segments: tuple[Segment, ...] = ()  # in order; the first mount's is not included
 
     @property
+    def is_open(self) -> bool:
+        """Whether records may follow the last one that is known."""
+        return self.state == "open"
+
+    @property
     def salts(self) -> list[int]:
         """All its salts; the last one is that of what was appended last."""
         return [self.use.salt, *(segment.salt for segment in self.segments)]
@@ -76,7 +81,8 @@ class Manifest(NamedTuple):
     volumes: tuple[ListedVolume, ...]  # oldest first
     hot: str = ""  # after a clean stop: inode and time of the last change of HOT.txt
     # Volumes of ring probation up to this sequence number are reclaimed before any of ring
-    # main, because ring main may have newer records of their keys; 0: there are none.
+    # main, because ring main may have newer records of their keys: their reclaim had begun,
+    # or it is not known; 0: there are none.
     probation_first: int = 0
     purges: ListedPurges | None = None  # which PURGE.txt is valid; None: none is needed
 
@@ -90,22 +96,6 @@ class Manifest(NamedTuple):
         """The newest volume of each ring: no other one is written."""
         newest = {listed.use.ring: listed.use for listed in self.volumes}
         return tuple(newest.values())
-
-    @property
-    def first_to_reclaim(self) -> int:
-        """
-        Up to which sequence number ring probation may have outdated records; 0: none.
-
-        They are outdated by records of ring main. The oldest volume always counts: its
-        reclaim may have been under way when the process ended.
-        """
-        probation = (
-            listed.use.seq
-            for listed in self.volumes
-            if listed.use.ring is Ring.PROBATION
-        )
-        oldest = next(probation, 0)
-        return max(self.probation_first, oldest) if oldest else 0
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -55,6 +55,7 @@ from volcache.store.scan import (
     Found,
     Gap,
     Torn,
+    Unreadable,
     VolumeReader,
     scan_records,
 )
@@ -62,7 +63,7 @@ from volcache.store.stats import RecoveryStats, StoreStats
 from volcache.store.volume import NO_FILE, Volume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
@@ -74,6 +75,7 @@ _logger = logging.getLogger("volcache.store")
 
 _SAMPLE_BYTES: Final = 2**16  # of each file
 _CHUNK_BYTES: Final = 8 * 2**20
+_HEADER_BYTES: Final = 4096  # read for the header of one record
 
 
 class NothingStoredError(MountPointError):
@@ -315,17 +317,27 @@ class _Recovery:
 
     def _oldest(self, count: int) -> list[Volume]:
         """Return the volumes that have to be dropped first; one of ring main stays."""
-        first = self._inventory.manifest.first_to_reclaim
-        *_, last = (v for v in self._found if v.use.ring is Ring.MAIN)
+        actives = self._newest(self._found)
         order = sorted(
             self._found,
             key=lambda volume: (
-                volume is last,
-                volume.use.ring is Ring.MAIN or volume.seq > first,
+                volume in actives,
+                not self._may_be_outdated(volume),
+                volume in actives and volume.use.ring is Ring.MAIN,
                 volume.seq,
             ),
         )
         return order[: max(0, count)]
+
+    def _may_be_outdated(self, volume: Volume) -> bool:
+        """Return whether ring main may have newer records of the keys of a volume."""
+        first = self._inventory.manifest.probation_first
+        return volume.use.ring is Ring.PROBATION and volume.seq <= first
+
+    def _newest(self, volumes: list[Volume]) -> list[Volume]:
+        """Return the volume of each ring that is written, or would be."""
+        newest = {v.use.ring: v for v in volumes if not self._may_be_outdated(v)}
+        return list(newest.values())
 
     def _invalidate_dropped(self, listed: set[int]) -> None:
         """
@@ -359,8 +371,7 @@ class _Recovery:
     def _write_files(self, volumes: list[Volume]) -> Manifest:
         """Write header, index files and META.txt; return the manifest."""
         before = self._inventory.manifest
-        newest = {volume.use.ring: volume for volume in volumes}
-        actives = [volume for ring, volume in newest.items() if ring in self._rings]
+        actives = [v for v in self._newest(volumes) if v.use.ring in self._rings]
         self._write_headers(volumes)
         try:
             for volume in volumes:
@@ -755,6 +766,8 @@ class Replay:
             The valid part of its index file, read to the end.
         """
         self._index.add_volume(volume.seq)
+        if volume.use.ring is Ring.PROBATION:
+            self._index.set_age(volume.seq, volume.use.ring, 0, 0)
         self._volumes[volume.seq] = volume
         listed = self._listed[volume.seq]
         contents = self._replay_entries(volume)
@@ -773,15 +786,15 @@ class Replay:
                 " that of a copy of this mount point; put back the right file",
             )
         tail = Tail(contents.volume_end, 0, has_gap=False)
-        is_active = volume.use in self._actives
         if is_whole(contents, listed):
             if listed.state == "synced":
                 self._unclean.discard(volume.use)
         else:
             tail = self._replay_tail(volume, contents)
-            if contents.last_offset and not tail.records and is_active:
-                self._see_time_of(volume, contents.last_offset)
             self._check_known(volume, contents, tail)
+        if contents.last_offset and not tail.records and listed.is_open:
+            # META.txt is not older than the records of the others.
+            self._see_time_of(volume, contents.last_offset)
         volume.resume(
             end=tail.end,
             sealed=contents.sealed,
@@ -842,10 +855,11 @@ class Replay:
         """Replay the records after the last entry, and keep their entries."""
         before, end, has_gap = self._recovery.scanned, contents.volume_end, False
         is_active = volume.use in self._actives
-        reader = VolumeReader(self._directory.fs, volume)
+        limit = self._listed[volume.seq].end or WHOLE_VOLUME
+        reader = VolumeReader(self._directory.fs, volume, limit)
         window = tail_window(contents, is_active=is_active)
         end = self._replay_intact(volume, reader, end)
-        events = scan_records(reader, end, window)
+        events = self._scan(volume, reader, end, window)
         while (event := next(events, None)) is not None:
             if isinstance(event, Found):
                 end = event.header.offset + event.header.size
@@ -863,7 +877,7 @@ class Replay:
                 break
             if self._index.is_native:
                 end = self._replay_intact(volume, reader, end)
-                events = scan_records(reader, end, window)
+                events = self._scan(volume, reader, end, window)
         if reader.unreadable:
             _logger.warning(
                 "recovery.sectors_unreadable volume=%d sectors=%d",
@@ -871,6 +885,18 @@ class Replay:
                 len(reader.unreadable),
             )
         return Tail(end, self._recovery.scanned - before, has_gap)
+
+    def _scan(
+        self, volume: Volume, reader: VolumeReader, start: int, window: int
+    ) -> Iterator[Found | Gap | Torn | Unreadable]:
+        """Yield what a scan does, and the last record as a torn one if it was refused."""
+        for event in scan_records(reader, start, window):
+            if isinstance(event, Found) and self._is_outdated(volume, event.header):
+                end = event.header.offset + event.header.size
+                if reader.find_header(end, window) is None:
+                    yield Torn(event.header.offset)
+                    return
+            yield event
 
     def _replay_intact(self, volume: Volume, reader: VolumeReader, start: int) -> int:
         """Replay intact records at once; return where something else begins."""
@@ -910,13 +936,35 @@ class Replay:
             self._index.set(header.key, volume.seq, header.offset, header.size)
             volume.writer.add_entry(header.key, header.offset, header.size)
 
-    def _has_original(self, header: RecordHeader) -> bool:
-        """Return whether the index has the record that this one is a copy of."""
-        found = self._index.find(header.key)
+    def _is_outdated(self, volume: Volume, header: RecordHeader) -> bool:
+        """
+        Return whether a record was stored before one that was replayed before it.
+
+        In one ring the order of the volumes tells, but a record that was refused may be in
+        ring main although those put later are in ring probation. One with the same time is
+        a copy, or has another expiry: the later position is right.
+        """
+        if volume.use.ring is Ring.PROBATION:
+            return False
+        other = self._indexed_header(header.key)
+        return (
+            other is not None
+            and other.key == header.key
+            and other.stored_us > header.stored_us
+        )
+
+    def _indexed_header(self, key: bytes) -> RecordHeader | None:
+        """Return the header of the record that the index has for a key, if it is intact."""
+        found = self._index.find(key)
         volume = None if found is None else self._volumes.get(found[0])
         if found is None or volume is None:
-            return False
-        other = VolumeReader(self._directory.fs, volume).header_at(found[1])
+            return None
+        reader = VolumeReader(self._directory.fs, volume, piece=_HEADER_BYTES)
+        return reader.header_at(found[1])
+
+    def _has_original(self, header: RecordHeader) -> bool:
+        """Return whether the index has the record that this one is a copy of."""
+        other = self._indexed_header(header.key)
         # The same version with another expiry is what `Store.touch` has replaced.
         return other is not None and (
             other.key,
@@ -927,6 +975,7 @@ class Replay:
 
     def _see_time_of(self, volume: Volume, offset: int) -> None:
         """Read when the last indexed record was stored; nothing if it is damaged."""
-        header = VolumeReader(self._directory.fs, volume).header_at(offset)
+        reader = VolumeReader(self._directory.fs, volume, piece=_HEADER_BYTES)
+        header = reader.header_at(offset)
         if header is not None:
             self.latest_us = max(self.latest_us, header.stored_us)

@@ -877,7 +877,7 @@ class Store:
         Append a record; see `Writer.append` for arguments and result.
 
         Raises:
-            StoreIOError: The disk refused; the next record overwrites this one.
+            StoreIOError: The disk refused; a start does not find the record.
         """
         started_ns, sync = perf_counter_ns(), self._syncs_each
         record = (
@@ -924,6 +924,7 @@ class Store:
             StoreIOError: The disk refused. In both cases the value stays.
         """
         with self._lock:
+            self._log.settle()
             found = self._locate(key)
             # A key that the index has lost for want of memory may be there after a start.
             if found is None and not self._index.displaced:

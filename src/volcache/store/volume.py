@@ -13,7 +13,9 @@ Invariants:
       other, except where recovery has found damage.
     - `end` never decreases.
     - Every record before `end` is in the index file or in the pending entries.
-    - The bytes after `end` are undefined and may be overwritten.
+    - The bytes after `end` are undefined and may be overwritten. After an append that
+      failed they may be those of the record: then they have to be erased, or META.txt has
+      to say where the volume ends, before anything else is acknowledged.
 
 Locking: the caller holds the lock of the store, except for `sync`.
 """
@@ -22,7 +24,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from volcache.store.files import write_all
 from volcache.store.format import (
+    RECORD_OVERHEAD_BYTES,
     VOLUME_HEADER_BYTES,
     VolumeHeader,
     encode_volume_header,
@@ -86,6 +90,8 @@ class Volume:
         for segment in segments:
             self.add_segment(segment)
         self._synced_end = 0
+        self._header = b""  # to be written
+        self._allocated = 0  # records may be written up to here if it is not held
         self.started_ms = started_ms
         self.is_retired = False
         self.is_sealed = False
@@ -184,11 +190,24 @@ class Volume:
         header = VolumeHeader(
             self.use, self.store_id, mount_count, now_ms, oldest_seq, previous_salt
         )
-        data = encode_volume_header(header)
-        if self._fs.pwritev(self.fd, [data], 0) != len(data):
-            message = f"header of volume {self.id} was written in part"
-            raise OSError(message)
         self.started_ms = now_ms
+        self._header = encode_volume_header(header)
+        self.write_header()
+
+    @property
+    def lacks_header(self) -> bool:
+        """Whether its header could not be written."""
+        return bool(self._header)
+
+    def write_header(self) -> None:
+        """
+        Write the header that could not be written when it was started.
+
+        Raises:
+            OSError: The header may be torn.
+        """
+        write_all(self._fs, self.fd, self._header, 0)
+        self._header = b""
 
     def resume(
         self,
@@ -227,7 +246,7 @@ class Volume:
         """
         if self.held_bytes < length or self._fs.size(self.fd) < length:
             self._fs.allocate(self.fd, length)
-        self.writer.capacity = length
+        self.writer.capacity = self._allocated = length
 
     def trim(self) -> None:
         """
@@ -249,6 +268,29 @@ class Volume:
     def note_synced(self) -> None:
         """Take over from an append with a sync that all of it is on the disk."""
         self._synced_end = self.end
+
+    def hold(self) -> None:
+        """Append nothing until `release`."""
+        self.writer.capacity = 0
+
+    def release(self) -> None:
+        """Append records again, unless it is retired."""
+        if not self.is_retired:
+            self.writer.capacity = self._allocated
+
+    def erase_refused(self, *, sync: bool) -> None:
+        """
+        Overwrite the header of a record that an append has left behind the end.
+
+        Args:
+            sync: Return only when that is on the disk.
+
+        Raises:
+            OSError: A start may find the record.
+        """
+        write_all(self._fs, self.fd, bytes(RECORD_OVERHEAD_BYTES), self.end)
+        if sync:
+            self._fs.sync(self.fd)
 
     # --- The index file ------------------------------------------------------------
 

@@ -16,7 +16,14 @@ from volcache.store.directory import DATA, INDEX
 from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.index_format import encode_key
 from volcache.store.recovery import is_whole, tail_window
-from volcache.store.scan import Found, Gap, Torn, VolumeReader, scan_records
+from volcache.store.scan import (
+    WHOLE_VOLUME,
+    Found,
+    Gap,
+    Torn,
+    VolumeReader,
+    scan_records,
+)
 from volcache.store.volume import NO_FILE
 from volcache.text import counted
 
@@ -175,7 +182,8 @@ class VolumeCheck:
 
     def _tail(self) -> Iterator[Finding]:
         """Check what follows the last entry, as a start does."""
-        reader = VolumeReader(self._fs, self._volume)
+        limit = self._listed.end or WHOLE_VOLUME
+        reader = VolumeReader(self._fs, self._volume, limit)
         window = tail_window(self._contents, is_active=self._is_active)
         for event in scan_records(reader, self._contents.volume_end, window):
             if isinstance(event, Found):

@@ -415,7 +415,7 @@ def test_with_one_ring_probation_is_reclaimed_first(tmp_path: Path) -> None:
 
     assert store.usage().eviction.probation.volumes == 0
     assert held(store, kept) == kept
-    assert manifest_of(tmp_path).first_to_reclaim == 0
+    assert manifest_of(tmp_path).probation_first == 0
     assert value_of(store.get(b"p000003")) == b"newer"
     store.close()
 

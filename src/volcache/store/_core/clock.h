@@ -39,7 +39,10 @@ static inline int64_t vc_clock_now(vc_clock *clock) {
 /* Likewise, and later than for every record before; not by two threads at a time. */
 static inline int64_t vc_clock_next(vc_clock *clock) {
     int64_t now = vc_clock_now(clock), last = atomic_load(&clock->stored_us);
-    if (now <= last) now = last + 1;
+    if (now <= last) { /* What META.txt has must not be earlier. */
+        now = last + 1;
+        vc_clock_raise(&clock->offset_us, now - vc_monotonic_ns() / 1000);
+    }
     atomic_store(&clock->stored_us, now);
     return now;
 }

@@ -185,6 +185,7 @@ void vc_core_set_age(vc_core *core, uint32_t slot, unsigned ring, uint64_t born,
     uint64_t skip = core->has_policy ? core->policy.skip[ring] : VC_NEVER - born;
     vc_index_set_age(core->index, slot, ring, born, skip);
     vc_index_set_clock(core->index, ring, born + end);
+    core->has_probation |= ring == VC_PROBATION;
     vc_core_unlock(core);
 }
 
@@ -718,25 +719,41 @@ void vc_core_end_load(vc_core *core) {
     vc_core_unlock(core);
 }
 
+/* Whether a fingerprint has a value in ring probation. Changes that are not applied yet are of
+ * the volume that is being replayed. */
+static bool is_in_probation(vc_core *core, uint64_t fingerprint) {
+    vc_entry entry;
+    pthread_mutex_lock(&core->mutex);
+    bool is_there = vc_index_find(core->index, fingerprint, &entry) && !entry.is_tombstone &&
+                    vc_index_ring(core->index, entry.slot) == VC_PROBATION;
+    pthread_mutex_unlock(&core->mutex);
+    return is_there;
+}
+
 bool vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
                     uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit,
                     vc_writer *writer, vc_run *run) {
     *run = (vc_run){.end = offset};
+    bool is_compared = core->has_probation && vc_index_ring(core->index, slot) == VC_MAIN;
     while (run->end < limit) {
         vc_record record;
         const uint8_t *at = data + (run->end - offset);
         size_t left = length - (size_t)(run->end - offset);
         if (vc_record_decode(at, left, salt, volume, run->end, &record) != VC_OK ||
-            record.size > left || record.kind > 1 ||
-            vc_crc32c(0, at + record.prefix, record.length) != record.checksum)
+            record.size > left || record.kind > 1)
             return true;
+        uint64_t fingerprint =
+            vc_index_fingerprint(core->index, record.key, record.key_length);
         bool is_value = !record.kind;
-        if (!is_position(core, record.offset, record.size)) return true;
+        if (vc_crc32c(0, at + record.prefix, record.length) != record.checksum ||
+            !is_position(core, record.offset, record.size))
+            return true;
+        if (is_compared && is_in_probation(core, fingerprint)) return true;
         if (!vc_writer_add_entry(writer, record.key, record.key_length,
                                  is_value ? record.offset : 0, is_value ? record.size : 0))
             return false;
         vc_change change = {
-            .fingerprint = vc_index_fingerprint(core->index, record.key, record.key_length),
+            .fingerprint = fingerprint,
             .offset = record.offset,
             .slot = slot,
             .size = is_value ? (uint32_t)record.size : VC_TOMBSTONE,

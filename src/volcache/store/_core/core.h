@@ -224,14 +224,15 @@ void vc_core_end_load(vc_core *core);
 
 /* What `vc_core_replay` found. */
 typedef struct {
-    uint64_t end;           /* where the first bytes begin that are not an intact record */
+    uint64_t end;           /* where what was not passed begins */
     uint64_t records;
     uint64_t latest_us;     /* the latest time stored */
 } vc_run;
 
 /* Set the positions of the intact records that follow one another from `offset` on, and add
  * their entries to `writer`. `data` are the bytes of the volume from there; no record that
- * begins at or after `limit` is passed. Returns false without memory. */
+ * begins at or after `limit` is passed, and none of ring main whose key has a value in ring
+ * probation: the caller compares their times. Returns false without memory. */
 bool vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
                     uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit,
                     vc_writer *writer, vc_run *run);

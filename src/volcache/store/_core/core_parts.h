@@ -36,7 +36,7 @@ struct vc_core {
     bool is_closed;
 
     vc_policy policy;
-    bool has_policy;
+    bool has_policy, has_probation;
     double tokens;
     vc_ghost ghost, missed;
     uint64_t ghost_hits, displaced_seen;

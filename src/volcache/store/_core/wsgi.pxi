@@ -390,6 +390,7 @@ cdef class NativeApp:
         """
         cdef Writer writer
         cdef unsigned ring
+        cdef vc_status status
         cdef int error = 0
         cdef int64_t started_ns
         with self.lock:
@@ -408,10 +409,13 @@ cdef class NativeApp:
             else:
                 record.stored_us = self.clock.next_us()
             started_ns = monotonic_ns()
-            if append_record(
+            status = append_record(
                 writer, record, content_type, encoding, NULL, key, value, False, &error
-            ) != VC_OK:
+            )
+            if status != VC_OK:
                 writer.calls.error = None
+                if status == VC_IO_ERROR:
+                    self.log.hold(volume)  # The application meets it, too.
                 return False
             self.writes.observe(started_ns, monotonic_ns() - started_ns)
             vc_core_put(
