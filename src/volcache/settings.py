@@ -628,7 +628,8 @@ class Config:
         Size(1, 4 * KIB),
         KIB,
         "Size of the longest key.",
-        cost="Every key is held in memory once.",
+        cost="Every record contains its key, and so do the index files. Memory holds"
+        " fingerprints, not keys.",
     )
     memc_on: bool = _setting(
         Flag(),

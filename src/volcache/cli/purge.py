@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+_DEFAULT_URL: Final = "http://127.0.0.1:1234"
+
 
 def purge(
     prefix: bytes,
@@ -65,9 +67,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "urls",
         nargs="*",
-        default=["http://127.0.0.1:1234"],
+        default=[_DEFAULT_URL],
         metavar="URL",
-        help="address of an instance; of a cluster, give all (default: %(default)s)",
+        help="address of an instance; of a cluster, give all"
+        f" (default: {_DEFAULT_URL})",
     )
     parser.add_argument(
         "--dry-run",

@@ -1,0 +1,127 @@
+"""
+The figures in the documents are those of the measurements.
+
+`make bench` writes docs/bench/results.json, docs/BENCHMARKS.md and the table in
+docs/PERFORMANCE.md. The figures that are repeated by hand are listed here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bench import report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONTENT: Final = json.loads((report.DOCS / "bench" / "results.json").read_text())
+RESULTS: Final = [
+    report.Result(**{name: kept[name] for name in ("name", "text", "rounds", "error")})
+    for kept in CONTENT["workloads"]
+]
+README: Final = report.DOCS.parent / "README.md"
+BENCHMARKS: Final = report.DOCS / report.REPORT
+OPERATIONS: Final = report.DOCS / "OPERATIONS.md"
+PERFORMANCE: Final = report.DOCS / "PERFORMANCE.md"
+
+# In texts, # is a figure, ~ any text in one cell, and … any text.
+WILDCARDS: Final = {"#": r"(\d[\d,]*(?:\.\d+)?)", "~": r"[^|\n]*?", "…": r"(?s:.*?)"}
+
+# Text in README.md, with the figures of `COLUMNS`, and the workload.
+MEASURED: Final = [
+    (
+        "GET of 1 KiB, page cache | #/s, # µs CPU; nginx serving one file per key: # µs",
+        "read-1k",
+    ),
+    ("PUT of 1 KiB | #/s, # µs CPU; nginx with one file per key: # µs", "write-1k"),
+]
+COLUMNS: Final = (("volcache", "rate"), ("volcache", "cpu"), ("nginx", "cpu"))
+# Text in README.md; text with the same figures in another document.
+CLIENTS: Final = "\n32 threads or tasks:\n…"
+EMBEDDED: Final = "\n**1 worker**\n…| volcache | get | ~ | ~ | # µs …"
+REPEATED: Final = [
+    (
+        "Threads: `Client` # µs, urllib3 #, requests # ",
+        BENCHMARKS,
+        CLIENTS + "| volcache Client | # |…| urllib3 | # |…| requests | # |",
+    ),
+    ("`AsyncClient` #/s", BENCHMARKS, CLIENTS + "| volcache AsyncClient | ~ | ~ | # |"),
+    (
+        "`AsyncClient` ~/s, # µs of CPU; aiohttp: #.",
+        BENCHMARKS,
+        CLIENTS + "| volcache AsyncClient | # |…| aiohttp | # |",
+    ),
+    (
+        "of small values | # / # µs; diskcache: # / # ",
+        BENCHMARKS,
+        EMBEDDED + "| set | ~ | ~ | # µs …"
+        "| diskcache.Cache | get | ~ | ~ | # µs …| set | ~ | ~ | # µs ",
+    ),
+    (
+        "start with 50,000,000 keys | # s of CPU, # MB",
+        BENCHMARKS,
+        "| started again, index files on the disk | ~ | # |…That is # MB for 50 million",
+    ),
+    (
+        "start with 1,000,000 keys | # s; # s when",
+        PERFORMANCE,
+        "start with 1,000,000 keys ~ | # s, ~; # s without index files",
+    ),
+    (
+        "about # MiB, and # to # bytes per key",
+        OPERATIONS,
+        "**Memory**: # MiB idle ~, plus # to # bytes per key",
+    ),
+    (
+        "nginx # MB and # s at a reload",
+        OPERATIONS,
+        "nginx # MB and # s at a reload (measured)",
+    ),
+]
+
+
+def figures(document: str, text: str) -> list[str]:
+    """Return the figures of a text that is once in a document."""
+    pattern = "".join(WILDCARDS.get(char, re.escape(char)) for char in text)
+    found = list(re.finditer(pattern, document))
+    assert len(found) == 1, f"{text!r} is found {len(found)} times"
+    return [figure.replace(",", "") for figure in found[0].groups()]
+
+
+def rounded(figure: str | float, like: str) -> str:
+    """Format a figure with as many digits after the point as another one."""
+    return f"{float(figure):.{len(like.partition('.')[2])}f}"
+
+
+def test_tables_of_the_last_run_are_in_the_documents() -> None:
+    """BENCHMARKS.md has all; PERFORMANCE.md, which has the markers, has the small one."""
+    assert report.report_text(CONTENT, RESULTS) in BENCHMARKS.read_text()
+    assert PERFORMANCE in report.summary_files()
+    for page in report.summary_files():
+        assert report.summary(RESULTS) in page.read_text(), page.name
+
+
+@pytest.mark.parametrize(("text", "workload"), MEASURED)
+def test_figures_in_the_readme_are_those_of_the_last_run(
+    text: str, workload: str
+) -> None:
+    """Rounded to the digits that README.md shows."""
+    shown = figures(README.read_text(), text)
+    (result,) = (one for one in RESULTS if one.name == workload)
+    spreads = [result.spread(*column) for column in COLUMNS]
+    exact = [spread.median for spread in spreads if spread]
+    assert shown == [rounded(a, b) for a, b in zip(exact, shown, strict=True)]
+
+
+@pytest.mark.parametrize(("text", "source", "source_text"), REPEATED)
+def test_figures_in_the_readme_are_those_of_the_other_document(
+    text: str, source: Path, source_text: str
+) -> None:
+    """Rounded to the digits that README.md shows."""
+    shown = figures(README.read_text(), text)
+    exact = figures(source.read_text(), source_text)
+    assert shown == [rounded(a, b) for a, b in zip(exact, shown, strict=True)]

@@ -1,0 +1,15 @@
+"""docs/openapi.yaml is a valid description; tests/integration compares it with a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+from openapi_spec_validator import validate
+
+DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi.yaml"
+
+
+def test_description_of_the_api_is_valid() -> None:
+    """By the schema of OpenAPI 3.1, with all references."""
+    validate(yaml.safe_load(DESCRIPTION.read_text()))
