@@ -305,3 +305,18 @@ def test_a_volume_that_was_given_up_is_not_listed_when_a_put_is_acknowledged() -
     store.put(KEY, b"v")
 
     assert manifest_of(disk).volumes[0].use.seq > oldest
+
+
+def test_a_volume_that_was_closed_stays_closed_after_a_restart() -> None:
+    """The record behind its end may be on the disk again after a power loss."""
+    disk = Disk()
+    store = start(disk, "periodic")
+    disk.refuse("data")
+    refuse_put(store)
+    refused = manifest_of(disk).volumes[-1]
+    assert not refused.is_open
+    store.close()
+    store = start(disk, "periodic")
+
+    listed = manifest_of(disk).volumes[-1]
+    assert (listed.use, listed.is_open, listed.end) == (refused.use, False, refused.end)

@@ -269,7 +269,11 @@ class CircularLog:
 
     def _open_volumes(self) -> list[Volume]:
         """Return the volumes to which records may be appended."""
-        return [v for v in self._actives() if v.lacks_header or not v.is_retired]
+        return [
+            volume
+            for volume in self._actives()
+            if volume.lacks_header or not (volume.is_retired or volume.is_sealed)
+        ]
 
     def _ring(self, ring: Ring) -> list[Volume]:
         """Return the valid volumes of a ring, oldest first."""

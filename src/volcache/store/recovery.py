@@ -398,7 +398,9 @@ class _Recovery:
             mount_count=before.mount_count + 1,
             time_us=self._clock.now_us(),
             boot=self._directory.boot(),
-            volumes=tuple(v.listed(is_open=v in actives) for v in volumes),
+            volumes=tuple(
+                v.listed(is_open=v in actives and not v.is_sealed) for v in volumes
+            ),
             hot="",
             purges=self._write_purges(volumes),
         )
