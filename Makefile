@@ -13,6 +13,11 @@ LINT := lint-types lint-imports lint-code lint-format lint-native
 # What differs without the extension.
 PURE := tests/unit/store tests/unit/embedded tests/golden tests/crash \
 	tests/property/test_store_model.py tests/property/test_fuzz.py
+# Tests work in memory if there is room; those marked `disk` on the disk.
+MEMORY := /dev/shm
+HAS_ROOM := $(shell df -Pm $(MEMORY) 2>/dev/null | awk 'NR == 2 && $$4 > 2000')
+TESTS = $(if $(HAS_ROOM),TMPDIR=$(MEMORY)) SEED=$(or $(SEED),$(shell date -u +%Y%m%d)) \
+	$(PYTHON) -m pytest
 # Each worker gets one test at a time: some take a thousand times as long as others.
 WORKERS := -n $(JOBS) --dist load --maxschedchunk 1
 AT_ONCE := --no-print-directory -j$(CORES) --output-sync=target
@@ -25,7 +30,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster check test pure sanitize aarch64 crash fuzz mutations recipes \
+.PHONY: help run cluster check test nightly pure sanitize aarch64 crash fuzz mutations recipes \
 	soak screenshot bench image package reference lint format setup clean unit $(LINT)
 
 help: ## list the targets
@@ -53,25 +58,26 @@ cluster: ## run nginx at 127.0.0.1:8080, three instances and memcached until Ctr
 	@exec $(BIN)/honcho --procfile conf/cluster/Procfile --app-root . start
 
 check: ## lint, types and the fast unit tests, for use while editing: 20 seconds
+	@echo "make check: without processes, servers and random runs; make test has them"
 	@tools/setup.sh lint
 	@$(MAKE) $(AT_ONCE) unit $(LINT)
 
-test: ## lint, types and all tests: 15 to 30 minutes (PYTEST_ARGS=... JOBS=N)
+test: ## lint, types and a sample of all tests: 5 minutes (PYTEST_ARGS=... JOBS=N SEED=N)
+	@echo "make test: a sample; make crash has the rest, make nightly programs of others"
 	@tools/setup.sh test
 	@$(MAKE) $(AT_ONCE) $(LINT)
 	@echo "== tests/native"
 	@tools/native_tests.sh asan 2
 	@echo "== pytest"
-	@$(PYTHON) -m pytest $(WORKERS) --timeout=$(TIMEOUT) $(PYTEST_ARGS)
-ifeq ($(PYTEST_ARGS),)
-	@echo "== pytest without the extension"
-	@VOLCACHE_PURE=1 $(PYTHON) -m pytest $(WORKERS) -m "not slow" -p no:schemathesis \
-		--timeout=$(TIMEOUT) $(PURE)
-endif
+	@$(TESTS) $(WORKERS) --timeout=$(TIMEOUT) $(PYTEST_ARGS)
+
+nightly: ## clients, programs and packages of others, and the benchmark: 5 minutes
+	@tools/setup.sh test
+	@$(TESTS) $(WORKERS) --timeout=1200 -m nightly
 
 pure: ## all tests without the C code: 2 minutes (PYTEST_ARGS=... JOBS=N)
 	@tools/setup.sh test
-	@VOLCACHE_PURE=1 $(PYTHON) -m pytest $(WORKERS) --timeout=$(TIMEOUT) $(PYTEST_ARGS)
+	@VOLCACHE_PURE=1 $(TESTS) $(WORKERS) --timeout=$(TIMEOUT) $(PYTEST_ARGS)
 
 sanitize: ## the C code with sanitizers of memory and threads: 3 minutes (SECONDS=10 SEED=1)
 	@tools/setup.sh test
@@ -85,12 +91,13 @@ aarch64: ## the C code for 64-bit ARM in an emulator: 1 minute (SECONDS=10 SEED=
 	@tools/setup.sh aarch64
 	@tools/native_tests.sh aarch64 $(or $(SECONDS),10) $(or $(SEED),1)
 
-crash: ## the crash tests in full, every byte and bit, and fuzzing: 7 minutes (SEED=1)
+crash: ## all that make test samples, in full, and fuzzing: 15 minutes (SEED=N)
 	@tools/setup.sh test
-	@CRASH_EXTENT=0 CRASH_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -n $(CORES) \
-		--dist load --maxschedchunk 1 --timeout=7200 tests/crash tests/property \
-		tests/integration/test_abuse.py tests/integration/test_file_attacks.py \
-		tests/unit/store/test_cross_check.py
+	@CRASH_EXTENT=0 $(TESTS) $(WORKERS) --timeout=7200 \
+		-m "(crash or property or sampled or slow) and not recipes and not nightly"
+	@echo "== without the extension"
+	@VOLCACHE_PURE=1 $(TESTS) $(WORKERS) -m "not slow" -p no:schemathesis \
+		--timeout=$(TIMEOUT) $(PURE)
 	@tools/native_tests.sh fuzz $(or $(SECONDS),60) $(or $(SEED),1)
 
 fuzz: ## random input for the C code, with libFuzzer: 3 minutes (SECONDS=60 SEED=1)
@@ -103,7 +110,7 @@ mutations: ## break the store in 77 ways; each must make a test fail: 10 minutes
 
 recipes: ## docs/RECIPES.md with the clients that are installed by hand: 5 minutes
 	@tools/setup.sh test
-	@$(PYTHON) -m pytest $(WORKERS) --timeout=1200 -m recipes tests/recipes
+	@$(TESTS) $(WORKERS) --timeout=1200 -m recipes tests/recipes
 
 soak: ## mixed load with kills, every answer checked: 1 minute (MINUTES=1 SEED=1)
 	@tools/setup.sh test
@@ -157,7 +164,7 @@ lint-native:
 
 unit:
 	@echo "== pytest tests/unit"
-	@$(PYTHON) -m pytest -n $(CORES) -m "not slow" -p no:schemathesis \
+	@$(TESTS) -n $(CORES) -m "not slow and not nightly" -p no:schemathesis -q \
 		--timeout=$(TIMEOUT) $(PYTEST_ARGS) tests/unit
 
 format: ## format the code and apply the fixes that ruff has: 1 second

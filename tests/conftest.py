@@ -3,22 +3,73 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from support.extent import EXTENT, SEED, sample
 from volcache.config import ENVIRONMENT_PREFIX, PURE_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def pytest_report_header() -> list[str]:
+    """Say what is left out, and how to run it."""
+    if not EXTENT:
+        return [f"everything in full; SEED={SEED}"]
+    return [
+        f"a sample chosen by SEED={SEED}, the date if not given; make crash runs all"
+    ]
 
 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """With several workers, run the long tests first, so that all end together."""
+    """Leave out what is no sample; with several workers, run the long tests first."""
+    left_out = set(_left_out(items))
+    if left_out:
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
     if hasattr(config, "workerinput"):  # In a worker of pytest-xdist.
         items.sort(key=_is_short)
 
 
+def _left_out(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield what is no sample of the tables marked `sampled`; of each, one case stays."""
+    tables: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled") and hasattr(item, "callspec"):
+            tables[item.nodeid.partition("[")[0]].append(item)
+    for cases in tables.values():
+        marker = cases[0].get_closest_marker("sampled")
+        assert marker is not None
+        kept = sample([case.nodeid for case in cases], marker.args[0])
+        yield from (case for case in cases if case.nodeid not in kept)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how to repeat each test that failed."""
+    for report in terminalreporter.stats.get("failed", []):
+        command = f"SEED={SEED} CRASH_EXTENT={EXTENT} .venv/bin/python -m pytest"
+        terminalreporter.write_line(f"repeat: {command} '{report.nodeid}'")
+
+
 def _is_short(item: pytest.Item) -> bool:
     return not any(item.get_closest_marker(name) for name in ("slow", "property"))
+
+
+@pytest.fixture(name="tmp_path")
+def _tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Return an empty folder; for a test marked `disk`, one that is not in memory."""
+    if request.node.get_closest_marker("disk") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 import reference
+from support.tables import each_row
 from volcache.monitoring.events import EVENTS
 from volcache.monitoring.metrics import METRICS
 from volcache.settings import SETTINGS
@@ -58,9 +57,7 @@ def test_runbook_has_a_row_for_every_alarm() -> None:
         assert all(len(cell) > 10 for cell in row)
 
 
-@pytest.mark.parametrize(
-    ("heading", "source"), [("file", SOURCE), ("file of the client", CLIENT)]
-)
+@each_row(("heading", "source"), [("file", SOURCE), ("file of the client", CLIENT)])
 def test_architecture_has_every_module_in_its_table(heading: str, source: Path) -> None:
     """By its path, by its name after one of the same folder, or by its folder."""
     table = ARCHITECTURE.read_text().split(f"\n| {heading} |")[1].split("\n\n")[0]

@@ -11,9 +11,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
-import pytest
-
 from bench import report
+from support.tables import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +104,7 @@ def test_tables_of_the_last_run_are_in_the_documents() -> None:
         assert report.summary(RESULTS) in page.read_text(), page.name
 
 
-@pytest.mark.parametrize(("text", "workload"), MEASURED)
+@each_row(("text", "workload"), MEASURED)
 def test_figures_in_the_readme_are_those_of_the_last_run(
     text: str, workload: str
 ) -> None:
@@ -117,7 +116,7 @@ def test_figures_in_the_readme_are_those_of_the_last_run(
     assert shown == [rounded(a, b) for a, b in zip(exact, shown, strict=True)]
 
 
-@pytest.mark.parametrize(("text", "source", "source_text"), REPEATED)
+@each_row(("text", "source", "source_text"), REPEATED)
 def test_figures_in_the_readme_are_those_of_the_other_document(
     text: str, source: Path, source_text: str
 ) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from long_description import render
+from support.tables import each_row
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "without", "with_base"),
     [
         ("[a](docs/A.md#b)", "a", "[a](https://host/x/docs/A.md#b)"),
@@ -32,7 +33,7 @@ def test_relative_links_become_absolute_or_text(
         assert render(text, "https://host/x/") == with_base
 
 
-@pytest.mark.parametrize("base", [None, "https://host/tree/"])
+@each_row("base", [None, "https://host/tree/"])
 def test_readme_has_no_relative_link(base: str | None) -> None:
     """And has the same lines."""
     text = render(README, base)
@@ -42,7 +43,7 @@ def test_readme_has_no_relative_link(base: str | None) -> None:
     assert len(text.splitlines()) == len(README.splitlines())
 
 
-@pytest.mark.parametrize("base", ["docs/", "https://host/x", ""])
+@each_row("base", ["docs/", "https://host/x", ""])
 def test_base_that_is_no_folder_is_refused(base: str) -> None:
     """The text says what is allowed."""
     with pytest.raises(ValueError, match="allowed is an absolute URL that ends with a"):

@@ -255,6 +255,7 @@ def build_wheel(source: Path, out: Path, **environ: str) -> zipfile.ZipFile:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_wheel_has_all_modules_the_core_and_the_shipped_files(tmp_path: Path) -> None:
     """No C source but what `volcache gate` compiles; the commands find the files."""
     source = copy_of_the_tree(tmp_path / "source")
@@ -287,6 +288,7 @@ def test_wheel_has_all_modules_the_core_and_the_shipped_files(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_source_package_builds_without_a_compiler(tmp_path: Path) -> None:
     """It has all that git has; the store is then in Python, and the extra an extra."""
     tree = copy_of_the_tree(tmp_path / "tree")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from support.memcache_ends import Driver, MemcacheInstance
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 VALUES = [b"", b"\r\nEND\r\n", bytes(range(256)), os.urandom(1 << 20)]
 

@@ -15,7 +15,7 @@ from support.memcache_ends import SECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 _numbers = itertools.count()
 

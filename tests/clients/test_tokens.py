@@ -18,7 +18,7 @@ from support.memcache_ends import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 READ, WRITE = "token-of-reading", "token-of-writing"
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.integration,
     pytest.mark.skipif(shutil.which("memccat") is None, reason="no libmemcached-tools"),
 ]

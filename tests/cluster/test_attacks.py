@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from support.cluster import Cluster
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.sampled(4), pytest.mark.integration]
 
 MIB = 1 << 20
 HOST = b"Host: t\r\n"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from support.stub_instance import StubInstance
     from support.wire import Reply
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.sampled(8), pytest.mark.integration]
 
 # As it is shipped.
 HIDDEN = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.sampled(4), pytest.mark.integration]
 
 SEGMENTS = ["-", "%2d", ".", "..", "%2E%2e", "a", ""]
 SLASHES = ["/", "%2F"]

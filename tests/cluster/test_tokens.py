@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from support.stub_instance import StubInstance
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.sampled(8), pytest.mark.integration]
 
 READ = "r3ad+/=token"
 WRITE = 'wr$it"e\\{4}.*é'

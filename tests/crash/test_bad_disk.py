@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.extent import step
+from support.extent import every
 from support.histories import MOUNT_POINT, VOLUME_BYTES, Runner, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import fill_volume, kill, open_fifo, open_store, reopen, value_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from volcache.store import Store, SyncMode
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.sampled(2), pytest.mark.crash]
 
 ERRORS = [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, 0]
 
@@ -40,7 +40,7 @@ def test_one_failed_call_fails_one_operation(sync_mode: SyncMode) -> None:
     """
     dice = random.Random(1)  # noqa: S311 - Repeatable on purpose.
     refused = 0
-    for number in range(1, 2000, step(8)):
+    for number in every(8, 2000, offset=1):
         fs = SimulatedFileSystem()
         fs.fail_at, fs.fail_with = number, dice.choice(ERRORS)
         runner = Runner(fs, sync_mode, faults_borne=1)

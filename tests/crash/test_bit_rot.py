@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from volcache.store import Store
     from volcache.store.format import Record
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(2), pytest.mark.crash, pytest.mark.slow]
 
 SHORT_BYTES = 1024  # Files up to this length have no byte left out.
 # Of the directories in tests/golden.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.extent import step
+from support.extent import every
 from support.stores import (
     VOLUME_NUM,
     VOLUME_SIZE,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from volcache.store import Store
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.sampled(4), pytest.mark.crash]
 
 
 class Script:
@@ -115,8 +115,7 @@ def test_a_kill_at_any_operation_loses_nothing_acknowledged(
 
     A sample takes every fourth operation, beginning with another one for each length.
     """
-    distance = step(4)
-    for survive in range(torn % distance, 1000, distance):
+    for survive in every(4, 1000, offset=torn):
         if crash_and_verify(tmp_path / str(survive), survive, torn, sync_mode):
             break
     else:

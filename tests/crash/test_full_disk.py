@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from support.extent import step
+from support.extent import every
 from support.histories import MOUNT_POINT
 from support.simulated import SimulatedFileSystem
 from support.stores import Crash, CrashingFileSystem, kill, open_store, value_of
@@ -350,7 +350,7 @@ def test_a_kill_at_any_operation_on_a_full_disk_leaves_a_store_that_starts(
     is_filled: bool,  # noqa: FBT001
 ) -> None:
     """Also where META.txt could be replaced only after a volume was given up."""
-    for survive in range(0, 2000, step(8)):
+    for survive in every(8, 2000):
         if crash_and_verify(survive, survive % 70, eviction, is_filled=is_filled):
             break
     else:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from volcache.store import Store, SyncMode
     from volcache.store.files import FileSystem
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(2), pytest.mark.crash, pytest.mark.slow]
 
 MODES: list[SyncMode] = ["none", "periodic", "always"]
 TORN = (1, 17, 18, 59, 63, 64, 100)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from volcache.store import Store
     from volcache.store.eviction import Eviction
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(2), pytest.mark.crash, pytest.mark.slow]
 
 KEYS: Final = [b"%b/%d" % (name, n) for name in (b"a", b"a/b", b"c") for n in range(3)]
 PREFIXES: Final = [b"a/b/", b"c", b"a/", b"a/b/1", b"c/2"]

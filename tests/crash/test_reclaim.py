@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from support.extent import step
+from support.extent import every
 from support.histories import MOUNT_POINT
 from support.rings import peek
 from support.simulated import SimulatedFileSystem
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from volcache.store import Store, SyncMode
     from volcache.store.eviction import Eviction
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(5), pytest.mark.crash, pytest.mark.slow]
 
 VOLUME_SIZE: Final = 2048
 VOLUME_NUM: Final = 6
@@ -224,8 +224,7 @@ def test_a_kill_at_any_operation_of_a_reclaim_loses_nothing(
 
     A sample takes every twentieth operation, beginning with another one for each length.
     """
-    distance = step(20)
-    for survive in range(torn % distance, 2000, distance):
+    for survive in every(20, 2000, offset=torn):
         try:
             if crash_and_verify(survive, torn, sync_mode):
                 break
@@ -380,7 +379,7 @@ def test_what_a_reclaim_has_dropped_does_not_return_without_the_manifest() -> No
     A key that is a miss then, and is deleted, must not return when META.txt is lost later.
     """
     has_ended = False
-    for survive in range(0, 2000, step(3)):
+    for survive in every(3, 2000):
         script, disk, has_ended = Script(), SimulatedFileSystem(), False
         fs = CrashingFileSystem(disk, survive)
         with suppress(Crash):

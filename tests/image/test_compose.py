@@ -18,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from support.cluster import instances_of
 from support.nginx import SOURCE, Nginx
+from support.tables import each_row
 from volcache import __version__
 from volcache.config import load_config
 
@@ -154,7 +155,7 @@ def test_every_service_has_a_health_check() -> None:
     assert "HEALTHCHECK" in (ROOT / "Dockerfile").read_text()
 
 
-@pytest.mark.parametrize("name", ["nginx", "memcached"])
+@each_row("name", ["nginx", "memcached"])
 def test_health_check_needs_an_answer(name: str) -> None:
     """Where nothing listens, or something else does, it fails."""
     *_, script = SERVICES[name]["healthcheck"]["test"]

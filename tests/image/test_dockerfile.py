@@ -11,6 +11,7 @@ import pytest
 import image_health
 from dockerfile import DockerfileError, Ignored, Stage, expand, parse
 from image_check import project_files
+from support.tables import each_row
 from volcache.config import load_config
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +142,7 @@ def test_health_check_is_a_file_of_the_image() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("FROM a\nADD b c", "2: ADD is not understood; known are ARG, CMD, COPY"),
@@ -186,7 +187,7 @@ def test_lines_are_joined_without_their_comments() -> None:
     assert expand("${y}/$y:$z", {"y": "1"}) == "1/1:"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("patterns", "path", "is_out"),
     [
         ("*", "a", True),

@@ -14,6 +14,7 @@ import pytest
 
 from support.ports import pick_port
 from support.process import ServerProcess
+from support.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +56,7 @@ def test_instance_is_healthy_while_it_answers(tmp_path: Path) -> None:
         assert checked(environ) == (0, "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "shown"),
     [
         (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "'HTTP/1.1 503 Service"),
@@ -82,7 +83,7 @@ def test_another_answer_is_not_healthy(answer: bytes, shown: str) -> None:
     assert text.startswith(f"127.0.0.1 port {port}: not 200 but {shown}")
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "x", "", "-1", "%i", "9" * 5000, "²"])
+@each_row("port", ["0", "65536", "x", "", "-1", "%i", "9" * 5000, "²"])
 def test_port_that_cannot_be_asked_is_named(port: str) -> None:
     """It is what the operator has set."""
     code, text = checked({"VOLCACHE_PORT": port})

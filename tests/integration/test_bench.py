@@ -41,6 +41,7 @@ def test_a_quick_run_gives_each_contender_figures_and_leaves_no_file(
 
 
 @pytest.mark.skipif(commit() == "none", reason="needs the history of the repository")
+@pytest.mark.nightly
 def test_a_comparison_measures_this_tree_and_a_revision(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

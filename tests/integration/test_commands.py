@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 
 READ: Final = "read-me"
 WRITE: Final = "write-me"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.sampled(8), pytest.mark.integration]
 
 SMALL: Final = {
     "volume_size": 8 << 20,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 
 INTERVAL = 0.3
 MARKUP = "<img src=x onerror=alert(1)><script>document.title='taken'</script>"

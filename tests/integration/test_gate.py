@@ -22,7 +22,7 @@ from volcache.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.integration, NEEDS_GATE]
+pytestmark = [pytest.mark.sampled(4), pytest.mark.integration, NEEDS_GATE]
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20

@@ -29,7 +29,13 @@ from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, NEEDS_GATE]
+pytestmark = [
+    pytest.mark.disk,
+    pytest.mark.sampled(3),
+    pytest.mark.integration,
+    pytest.mark.slow,
+    NEEDS_GATE,
+]
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20

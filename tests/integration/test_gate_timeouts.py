@@ -24,7 +24,12 @@ from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, NEEDS_GATE]
+pytestmark = [
+    pytest.mark.sampled(3),
+    pytest.mark.integration,
+    pytest.mark.slow,
+    NEEDS_GATE,
+]
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(3), pytest.mark.integration, pytest.mark.slow]
 
 TOKEN = "open sesame"  # noqa: S105 - Of a temporary server.
 VOLUME_SIZE = 1 << 20

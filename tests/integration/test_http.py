@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.sampled(4), pytest.mark.integration]
 
 VALUE_BYTES_MAX: Final = 64 << 20
 OTHER: Final = '"0-00000000"'

@@ -25,7 +25,7 @@ from volcache import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.integration, pytest.mark.property]
+pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.property]
 
 PATH = Path(__file__).parents[2] / "docs" / "openapi.yaml"
 CHECKS = [

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 
 ODD = ("NaN", "undefined", "null", "Infinity", "[object")
 

@@ -25,7 +25,7 @@ from volcache.server.bjoern import listen
 if TYPE_CHECKING:
     import socket
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.sampled(2), pytest.mark.integration]
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 

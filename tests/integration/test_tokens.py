@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from support.wire import Reply
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.sampled(4), pytest.mark.integration]
 
 # Bytes of UTF-8 in a header are latin-1 characters for the helpers.
 READ: Final = "l\N{LATIN SMALL LETTER E WITH ACUTE}s:en"

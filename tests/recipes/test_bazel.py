@@ -19,7 +19,7 @@ from support.recipes import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.recipes
+pytestmark = [pytest.mark.nightly, pytest.mark.recipes]
 
 LARGE = VALUE_BYTES_MAX + 1
 BUILD = f"""

@@ -17,7 +17,7 @@ from support.recipes import VALUE_BYTES_MAX, a_cache
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 SOURCES: Final = 6
 # A result and its manifest; ccache 4.7 stores them as two files.

@@ -24,7 +24,7 @@ from support.registry import Registry
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.recipes
+pytestmark = [pytest.mark.nightly, pytest.mark.recipes]
 
 RECIPE = """
 from conan import ConanFile

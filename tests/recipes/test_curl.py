@@ -11,7 +11,7 @@ from support.recipes import WAYS, a_cache, run, shell, snippet
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 
 @pytest.mark.parametrize("way", WAYS[:2])

@@ -13,7 +13,7 @@ from support.recipes import run, snippet
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 # In a process of its own: Django is configured once in a process.
 PROGRAM = """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 PROGRAM = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") or ""
 KEYS = [f"key {number}" for number in range(60)]

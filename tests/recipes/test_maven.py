@@ -22,7 +22,7 @@ from support.recipes import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.recipes
+pytestmark = [pytest.mark.nightly, pytest.mark.recipes]
 
 POM = """
 <project xmlns="http://maven.apache.org/POM/4.0.0">

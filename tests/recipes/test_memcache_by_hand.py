@@ -14,7 +14,12 @@ from support.recipes import PAGE, need, run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = [pytest.mark.integration, pytest.mark.recipes, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.integration,
+    pytest.mark.recipes,
+    pytest.mark.slow,
+]
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 GO: Final = "github.com/bradfitz/gomemcache"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 KEYS = [f"key{number}" for number in range(100)]
 KEYS += [f"tiles/{number}/a-b.png" for number in range(100)]

@@ -21,7 +21,7 @@ from support.recipes import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.recipes
+pytestmark = [pytest.mark.nightly, pytest.mark.recipes]
 
 WORKSPACE = """
 projects: ['a']

@@ -25,7 +25,7 @@ from support.recipes import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.recipes
+pytestmark = [pytest.mark.nightly, pytest.mark.recipes]
 
 LARGE = VALUE_BYTES_MAX + 4096
 

@@ -33,7 +33,7 @@ from support.registry import Registry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 RECIPE: Final = "pip, npm and apt"
 MODULES: Final = (

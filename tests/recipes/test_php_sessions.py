@@ -24,7 +24,7 @@ from support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 MEMCACHED = "127.0.0.1:11211"
 APPLICATION = r"""<?php

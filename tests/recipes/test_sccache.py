@@ -13,7 +13,7 @@ from support.ports import listens, pick_port
 from support.program import Program
 from support.recipes import INSTANCE, VALUE_BYTES_MAX, WAYS, a_cache, run, snippet
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 # That of .venv first: the package of Debian 12 is built without WebDAV.
 PROGRAM = shutil.which(

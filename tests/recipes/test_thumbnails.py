@@ -12,7 +12,7 @@ from support.recipes import VALUE_BYTES_MAX, WAYS, RunningCache, a_cache, snippe
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 CLIENTS = ("volcache_client", "requests")  # As in the document.
 NAMES = ("cat.png", "dir/ä b%.png")

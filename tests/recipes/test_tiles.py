@@ -14,7 +14,7 @@ from support.recipes import WAYS, a_cache, shell, snippet
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 TILES = ("0/0/0.pbf", "12/2200/1343.pbf", "12/2200/1344.pbf")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 PROGRAM = shutil.which("varnishd", path="/usr/sbin:/usr/bin:/usr/local/sbin") or ""
 

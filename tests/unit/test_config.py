@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.tables import each_row
 from volcache.config import load_config, load_config_again, read_settings, sample
 from volcache.errors import ConfigError
 from volcache.settings import MIB, SETTINGS, Config
@@ -204,7 +205,7 @@ def test_settings_in_a_table_are_refused_with_the_remedy(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.5", "True", "0x10", "9" * 5000])
+@each_row("text", ["", "x", "1.5", "True", "0x10", "9" * 5000])
 def test_error_names_the_environment_variable(text: str) -> None:
     """With setting, value and what is allowed; a long value is cut off."""
     line = refused(None, {"VOLCACHE_PORT": text})
@@ -213,7 +214,7 @@ def test_error_names_the_environment_variable(text: str) -> None:
     assert len(line) < 250
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variable", "hint"),
     [
         ("VOLCACHE_PROT", "the closest known is VOLCACHE_PORT"),
@@ -392,7 +393,7 @@ def test_percent_sign_that_cannot_be_replaced_is_refused(
     assert str(caught.value).startswith(f"{path}: {text}")
 
 
-@pytest.mark.parametrize("name", ["../a", ".", "-a", "a/b", "a b", "a" * 65, "\udcff"])
+@each_row("name", ["../a", ".", "-a", "a/b", "a b", "a" * 65, "\udcff"])
 def test_name_that_could_lead_elsewhere_is_refused(name: str) -> None:
     """It becomes part of paths."""
     for arguments in ({"instance": name}, {"environ": {"VOLCACHE_INSTANCE": name}}):

@@ -1,11 +1,10 @@
 """Histograms of durations."""
 
-import pytest
-
+from support.tables import each_row
 from volcache.histogram import BUCKETS, LONG_NS, Histogram
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ns", "bucket"),
     [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (1023, 10), (1024, 11), (2**62, 63)],
 )
@@ -48,7 +47,7 @@ def test_cumulative_counts_end_with_the_total() -> None:
     assert found[10] == (1024 / 10**9, 2)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.99, 0.999])
+@each_row("share", [0.5, 0.99, 0.999])
 def test_quantile_is_within_a_factor_of_two(share: float) -> None:
     """A bucket is a power of two."""
     histogram = Histogram()

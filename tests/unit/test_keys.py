@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.tables import each_row
 from volcache.errors import BadKeyError, ClientError, KeyTooLongError
 from volcache.keys import parse_key
 
@@ -47,7 +48,7 @@ NGINX = [
 ]
 
 
-@pytest.mark.parametrize(("path", "uri"), NGINX)
+@each_row(("path", "uri"), NGINX)
 def test_dot_segments_resolve_as_in_nginx(path: str, uri: bytes | None) -> None:
     """The instance and nginx derive the same key, or both refuse."""
     if uri:
@@ -58,35 +59,33 @@ def test_dot_segments_resolve_as_in_nginx(path: str, uri: bytes | None) -> None:
             parse_key(path, 1024)
 
 
-@pytest.mark.parametrize("code", [*range(0x20), 0x7F])
+@each_row("code", [*range(0x20), 0x7F])
 def test_control_bytes_are_refused(code: int) -> None:
     """A key can be written to a line of an index file and to a header."""
     with pytest.raises(BadKeyError, match=f"0x{code:02X}"):
         parse_key(f"/a{chr(code)}b", 1024)
 
 
-@pytest.mark.parametrize("code", [0x20, 0x7E, *range(0x80, 0x100)])
+@each_row("code", [0x20, 0x7E, *range(0x80, 0x100)])
 def test_other_bytes_are_part_of_the_key(code: int) -> None:
     """Spaces, and the bytes of any encoding."""
     assert parse_key(f"/a{chr(code)}b", 1024) == b"a" + bytes([code]) + b"b"
 
 
-@pytest.mark.parametrize(
-    "path", ["/-/", "/-/healthy", "/x/../-/healthy", "/./-/", "/-/../-/x"]
-)
+@each_row("path", ["/-/", "/-/healthy", "/x/../-/healthy", "/./-/", "/-/../-/x"])
 def test_reserved_prefix_is_refused_after_resolving(path: str) -> None:
     """No spelling of an operator's path is a key."""
     with pytest.raises(BadKeyError, match="reserved"):
         parse_key(path, 1024)
 
 
-@pytest.mark.parametrize("path", ["/-", "/-x", "/pkg/-/x", "//-/x", "/-/../x"])
+@each_row("path", ["/-", "/-x", "/pkg/-/x", "//-/x", "/-/../x"])
 def test_reserved_prefix_applies_at_the_beginning_only(path: str) -> None:
     """Package registries have `-/` in the middle of their paths."""
     assert parse_key(path, 1024)
 
 
-@pytest.mark.parametrize("path", ["", "a", "*", "h:1", "http://h/a"])
+@each_row("path", ["", "a", "*", "h:1", "http://h/a"])
 def test_path_without_leading_slash_is_refused(path: str) -> None:
     """Such as those of CONNECT and OPTIONS *."""
     with pytest.raises(BadKeyError, match="begin with a slash"):

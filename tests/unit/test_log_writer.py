@@ -31,6 +31,7 @@ def file(path: Path) -> Iterator[LogWriter]:
     file.close()
 
 
+@pytest.mark.slow
 def test_line_is_written_without_a_flush(file: LogWriter, path: Path) -> None:
     """Also when no further line follows."""
     file.add("a line\n")

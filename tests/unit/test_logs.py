@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.tables import each_row
 from volcache.errors import ConfigError
 from volcache.logs import JsonFormatter, LineFormatter, reopen_logs, setup_logging
 
@@ -51,7 +52,7 @@ def test_line_has_time_level_logger_and_event() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("level", "name"),
     [(10, "DEBUG"), (20, "INFO "), (30, "WARN "), (40, "ERROR"), (50, "FATAL")],
 )
@@ -108,7 +109,7 @@ def test_json_has_the_fields_of_the_text_in_order() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "values", "expected"),
     [
         ("%r", ("a 'b'\n",), "a 'b'\n"),

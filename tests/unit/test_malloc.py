@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # Each round frees memory at the end of the heap, which glibc returns by default.
 _ROUNDS = """
 import resource
@@ -24,6 +26,7 @@ def page_faults(prepare: str) -> int:
     return int(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
+@pytest.mark.slow
 def test_freed_memory_is_reused() -> None:
     """By default glibc returns it to the system."""
     assert page_faults(_KEEP) < 100 < page_faults("")

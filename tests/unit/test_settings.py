@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.tables import each_row
 from volcache.config import load_config
 from volcache.errors import ConfigError
 from volcache.settings import (
@@ -75,7 +76,7 @@ def test_integer_is_accepted_where_a_fraction_is_allowed(tmp_path: Path) -> None
     assert (value, type(value)) == (2.0, float)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "size"),
     [
         ("160MiB", 160 * MIB),
@@ -123,7 +124,7 @@ def test_other_text_is_no_size(tmp_path: Path, text: str) -> None:
         load_config(path, {})
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.5GiB", "-1MiB", "1KB", "1M", "1B"])
+@each_row("text", ["", "x", "1.5GiB", "-1MiB", "1KB", "1M", "1B"])
 def test_other_text_in_the_environment_is_no_size(text: str) -> None:
     """The same units as in TOML."""
     message = (
@@ -142,7 +143,7 @@ def test_size_with_a_unit_is_checked_against_the_range() -> None:
             kind.from_toml(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("size", "text"),
     [
         (0, "0"),
@@ -170,13 +171,13 @@ def test_units_are_the_decimal_and_the_binary_ones() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("ip", ["0.0.0.0", "::1", "::", "192.0.2.7"])  # noqa: S104
+@each_row("ip", ["0.0.0.0", "::1", "::", "192.0.2.7"])  # noqa: S104
 def test_addresses_of_both_families_are_accepted(ip: str) -> None:
     """IPv4 and IPv6, as written."""
     assert load_config(None, {"VOLCACHE_IP": ip}).ip == ip
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value"),
     [
         (setting.name, value)
@@ -193,7 +194,7 @@ def test_both_ends_of_a_range_are_allowed(name: str, value: float) -> None:
     assert getattr(load_config(None, environ), name) == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "choice"),
     [
         (setting.name, choice)
@@ -208,7 +209,7 @@ def test_every_choice_is_allowed(name: str, choice: str) -> None:
     assert getattr(load_config(None, environ), name) == choice
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "servers"),
     [
         ("", ()),
@@ -226,9 +227,7 @@ def test_servers_are_separated_by_commas_in_the_environment(
     assert load_config(None, {"VOLCACHE_MEMC_SERVERS": text}).memc_servers == servers
 
 
-@pytest.mark.parametrize(
-    "text", ["host", "host:", "host:0x1", "::1:11211", "a:1,a:1", "a b:1"]
-)
+@each_row("text", ["host", "host:", "host:0x1", "::1:11211", "a:1,a:1", "a b:1"])
 def test_wrong_server_address_is_refused(text: str) -> None:
     """A missing port, an address without brackets, the same server twice."""
     with pytest.raises(ConfigError, match=r"memc_servers .* allowed is a list"):
@@ -331,7 +330,7 @@ def test_star_needs_no_list(tmp_path: Path) -> None:
         load_config(path, {})
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *("a.example", "https://a/", "https://a/x", "https://a:443", "http://a:80"),
@@ -347,14 +346,14 @@ def test_wrong_origin_is_refused(text: str) -> None:
         load_config(None, {"VOLCACHE_CORS_ORIGINS": text})
 
 
-@pytest.mark.parametrize("text", ["a:80", "http://a", "a/b", "*", "[::1]", "a,a", ".a"])
+@each_row("text", ["a:80", "http://a", "a/b", "*", "[::1]", "a,a", ".a"])
 def test_wrong_host_name_is_refused(text: str) -> None:
     """A port, a scheme, a pattern; addresses are always allowed."""
     with pytest.raises(ConfigError, match=r"admin_hosts = .* allowed is a list"):
         load_config(None, {"VOLCACHE_ADMIN_HOSTS": text})
 
 
-@pytest.mark.parametrize("text", ["yes", "1", "True", ""])
+@each_row("text", ["yes", "1", "True", ""])
 def test_flag_is_true_or_false(text: str) -> None:
     """No other word and no number."""
     with pytest.raises(ConfigError, match=r"memc_on .* allowed is true or false"):

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.tables import each_row
 from volcache.text import counted, duration, escape_header, escape_path, size, span
 
 PRINTABLE = set(string.ascii_letters + string.digits + string.punctuation)
 LATIN_1 = st.text(st.characters(max_codepoint=0xFF))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("count", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (11, "11 files")]
 )
 def test_only_one_is_singular(count: int, text: str) -> None:
@@ -29,7 +30,7 @@ def test_count_has_the_format_asked_for() -> None:
     assert counted(1234, "key", ",") == "1,234 keys"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("seconds", "text"),
     [(5e-8, "50 ns"), (9.3e-5, "93 µs"), (0.0012, "1.2 ms"), (0.9999, "1.0 s")],
 )
@@ -81,7 +82,8 @@ def test_escaped_header_cannot_end_its_field(text: str) -> None:
     assert shown.count("\\") == shown.count("\\x")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.slow
+@each_row(
     ("text", "shown"),
     [
         ("curl/7.88.1 (x; y)", "curl/7.88.1 (x; y)"),

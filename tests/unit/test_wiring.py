@@ -29,6 +29,7 @@ def advice(
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("volumes", "settings", "expected"),
     [

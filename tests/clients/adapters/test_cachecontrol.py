@@ -22,7 +22,7 @@ from volcache_client.adapters.cachecontrol import VolcacheStorage
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 BODY = bytes(range(256)) * 8

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from support.process import ServerProcess
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 ROOT = Path(__file__).resolve().parents[3]
 BACKEND = "volcache_client.adapters.django.VolcacheCache"

@@ -18,7 +18,7 @@ from support.ports import pick_port
 from volcache_client import Client, InvalidArgumentError, InvalidKeyError
 from volcache_client.adapters.mapping import CacheMapping, key_text
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 
 @pytest.fixture

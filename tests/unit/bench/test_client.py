@@ -10,6 +10,7 @@ import pytest
 
 from bench import client
 from bench.client import LoadError, corrected, percentile, summarise
+from support.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 OK_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("percent", "expected"), [(50, 50), (99, 99), (99.9, 100), (100, 100), (0, 1)]
 )
 def test_percentile_is_the_nearest_rank(percent: float, expected: float) -> None:
@@ -68,7 +69,7 @@ def test_an_answer_is_complete_with_its_last_byte(
     assert is_complete(answer)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("is_complete", "answer"),
     [
         (

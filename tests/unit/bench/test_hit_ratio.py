@@ -201,6 +201,7 @@ def test_no_file_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "by the kernel" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["bench/hit_ratio.py"], ["-m", "bench.hit_ratio"]])
 def test_it_runs_as_a_script_and_as_a_module(
     tmp_path: Path, command: list[str]

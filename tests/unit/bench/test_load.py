@@ -11,6 +11,7 @@ from bench.client import LoadError
 from bench.load import Load, cpu_figures, read_wrk, turns, wrk_arguments
 from bench.machine import Usage
 from bench.servers import Dataset
+from support.tables import each_row
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -55,7 +56,7 @@ def test_each_answer_of_a_run_of_misses_is_an_error_status() -> None:
     assert read_wrk(LINE % (500, 0), misses=True, source="wrk").requests == 500
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "expected"),
     [
         ("get", ["50", "k", "0", "1024"]),

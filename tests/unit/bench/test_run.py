@@ -6,6 +6,7 @@ import pytest
 
 from bench import run
 from bench.workloads import COMPARISON_ROUNDS, FULL, QUICK, select
+from support.tables import each_row
 
 
 def test_the_plan_names_each_workload_its_contenders_and_the_seconds() -> None:
@@ -18,7 +19,7 @@ def test_the_plan_names_each_workload_its_contenders_and_the_seconds() -> None:
     assert "misses" in lines[2]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "rounds", "is_whole"),
     [
         ([], FULL.rounds, True),

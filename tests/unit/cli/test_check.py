@@ -450,6 +450,7 @@ def test_damaged_hot_txt_is_reported(
         assert len(lines) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("bit_rot", 1), ("torn_tail", 0)])
 def test_exit_code_is_the_verdict_if_the_reader_goes_away(
     name: str, code: int, *, unbuffered: bool
@@ -458,6 +459,7 @@ def test_exit_code_is_the_verdict_if_the_reader_goes_away(
     assert run_unheard(GOLDEN, "check", name, unbuffered=unbuffered) == (code, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bit_rot", "healthy"])
 def test_full_disk_under_the_output_is_one_line(name: str, *, unbuffered: bool) -> None:
     """Exit code 1, with and without damage."""
@@ -467,6 +469,7 @@ def test_full_disk_under_the_output_is_one_line(name: str, *, unbuffered: bool) 
     )
 
 
+@pytest.mark.slow
 def test_closed_output_is_not_an_error() -> None:
     """As `>&-` leaves it."""
     command = f"exec {sys.executable} -c '{VOLCACHE}' check healthy >&-"

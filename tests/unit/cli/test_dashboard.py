@@ -13,6 +13,7 @@ import requests
 from support.ports import pick_port
 from support.process import SOURCE
 from support.program import Program
+from support.tables import each_row
 from volcache.cli import main as cli
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class _DashboardProcess(Program):
             return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
+@each_row("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_it_with_exit_code_0(number: signal.Signals) -> None:
     """Without a traceback; it has printed where the page is, and nothing else."""
     with _DashboardProcess() as dashboard:

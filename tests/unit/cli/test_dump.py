@@ -6,7 +6,8 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from support.damage import extents, fill
 from support.full_output import run_with_full_output
@@ -14,9 +15,6 @@ from support.replaced import mix
 from support.unheard import run_unheard
 from volcache.cli import main as cli
 from volcache.cli.dump import STATES, dump
-
-if TYPE_CHECKING:
-    import pytest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 
@@ -114,11 +112,13 @@ def test_records_of_a_replaced_data_file_are_not_listed(tmp_path: Path) -> None:
     assert live == set(whole.of([3, 0, 2]))
 
 
+@pytest.mark.slow
 def test_dump_ends_if_its_reader_goes_away(*, unbuffered: bool) -> None:
     """There is nothing else to do; exit code 0."""
     assert run_unheard(GOLDEN, "dump", "healthy", unbuffered=unbuffered) == (0, "")
 
 
+@pytest.mark.slow
 def test_full_disk_under_the_output_is_one_line(*, unbuffered: bool) -> None:
     """Exit code 1."""
     assert run_with_full_output(GOLDEN, "dump", "healthy", unbuffered=unbuffered) == (

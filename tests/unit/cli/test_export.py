@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from support.damage import extents, fill, flip
 from support.full_output import run_with_full_output
@@ -13,9 +14,6 @@ from support.stores import open_store
 from support.unheard import run_unheard
 from volcache.cli import main as cli
 from volcache.cli.sidecar import NAME
-
-if TYPE_CHECKING:
-    import pytest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 
@@ -106,6 +104,7 @@ def test_damaged_values_are_left_out_by_name(
     assert summary.endswith(f"left out: {len(damaged)}")
 
 
+@pytest.mark.slow
 def test_records_without_index_files_are_exported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +139,7 @@ def store_with_two_bad_keys(directory: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_export_completes_if_its_reader_goes_away(
     tmp_path: Path, *, unbuffered: bool
 ) -> None:
@@ -151,6 +151,7 @@ def test_export_completes_if_its_reader_goes_away(
     assert files(tmp_path / "target") == {"one": b"one", "two": b"two"}
 
 
+@pytest.mark.slow
 def test_export_completes_if_the_disk_under_its_output_is_full(
     tmp_path: Path, *, unbuffered: bool
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.tables import each_row
 from volcache.cli import main as cli
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def test_device_is_written_and_not_replaced(
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "options", "path"),
     [
         ("a b/c?d#e%41", [], b"/a%20b/c%3Fd%23e%2541"),

@@ -555,6 +555,7 @@ def folder_with_a_link(root: Path) -> None:
     (root / "files" / "a").symlink_to("b")
 
 
+@pytest.mark.slow
 def test_import_completes_if_its_reader_goes_away(
     tmp_path: Path, *, unbuffered: bool
 ) -> None:
@@ -567,6 +568,7 @@ def test_import_completes_if_its_reader_goes_away(
     assert values(tmp_path / "store") == {b"b": b"value"}
 
 
+@pytest.mark.slow
 def test_import_completes_if_the_disk_under_its_output_is_full(
     tmp_path: Path, *, unbuffered: bool
 ) -> None:

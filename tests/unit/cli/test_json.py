@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from support.full_output import run_with_full_output
 from support.stores import open_store
 from support.unheard import run_unheard
 from volcache.cli import main as cli
-
-if TYPE_CHECKING:
-    import pytest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 
@@ -120,6 +119,7 @@ def test_export_and_import_have_an_object_for_each_key_that_is_left_out(
     }
 
 
+@pytest.mark.slow
 def test_reader_that_goes_away_or_a_full_disk_is_handled_as_for_text(
     tmp_path: Path, *, unbuffered: bool
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import volcache
 from support.full_output import run_with_full_output
 from support.process import SOURCE
+from support.tables import each_row
 from support.unheard import run_unheard
 from volcache.cli import main as cli
 from volcache.errors import ConfigError, ListenError, MountPointError
@@ -117,6 +118,7 @@ def test_source_directory_runs_without_installation(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code", "err"),
     [
@@ -163,7 +165,7 @@ def test_help_of_each_command_has_an_example(
         assert max(map(len, out.splitlines())) <= 92
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "names"),
     [
         (["get", "k", "-o", "f", "h:1"], {"key": "k", "output": "f", "target": "h:1"}),
@@ -184,6 +186,7 @@ def test_options_are_accepted_at_any_place(
     assert {name: found[name] for name in names} == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [["--help"], ["--version"], ["check", "--help"]])
 def test_full_disk_under_the_output_is_one_line(
     tmp_path: Path, argv: list[str], *, unbuffered: bool
@@ -195,6 +198,7 @@ def test_full_disk_under_the_output_is_one_line(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [["serve", "--help"], ["--version"]])
 def test_server_does_not_load_the_tools(tmp_path: Path, argv: list[str]) -> None:
     """`serve` loads neither a tool nor the store before it has its settings."""

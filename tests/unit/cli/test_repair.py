@@ -31,6 +31,8 @@ from volcache.store.manifest import decode_manifest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.sampled(3)
+
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 Lines = list[tuple[bytes, int, int]]
 
@@ -347,6 +349,7 @@ def test_damaged_hot_txt_is_removed(
     assert check(directory, capsys) == []
 
 
+@pytest.mark.slow
 def test_repair_completes_if_its_reader_goes_away(
     tmp_path: Path, *, unbuffered: bool
 ) -> None:
@@ -356,6 +359,7 @@ def test_repair_completes_if_its_reader_goes_away(
     assert cli.main(["check", str(tmp_path / "store")]) == 0
 
 
+@pytest.mark.slow
 def test_repair_completes_if_the_disk_under_its_output_is_full(
     tmp_path: Path, *, unbuffered: bool
 ) -> None:

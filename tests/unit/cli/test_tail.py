@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.process import SOURCE
+from support.tables import each_row
 from support.unheard import VOLCACHE
 from volcache.cli import main as cli
 from volcache.cli.tail import Filter, Request, parse_line, tail
@@ -69,7 +70,7 @@ def test_line_of_either_format_is_read(path: str, as_json: bool) -> None:  # noq
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [b"", b"{", b"{}", b"[]", b'{"uri": 1}', b"2026-11-21T09:00:00Z INFO x", b"\xff"],
 )
@@ -248,6 +249,7 @@ def test_what_is_no_file_is_refused(
         assert cli.main(["tail", "f", *options]) == 2
 
 
+@pytest.mark.slow
 def test_standard_input_is_filtered_and_a_closed_pipe_ends_it(tmp_path: Path) -> None:
     """For `journalctl | volcache tail - --status 5xx | head`."""
     command = [sys.executable, "-c", VOLCACHE, "tail", "-", "--status", "5xx"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.tables import each_row
 from volcache_client.adapters._keys import safe_key
 from volcache_client.keys import checked_key
 
@@ -50,7 +50,7 @@ def test_a_key_that_was_made_is_a_text_as_well(text: str) -> None:
     assert (safe_key(made) == made) == (made == text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "key"),
     [
         ("", ""),

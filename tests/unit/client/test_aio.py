@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from support.raw_server import Heard, Memory, RawServer, reply, until
+from support.tables import each_row
 from volcache_client import (
     AsyncClient,
     Client,
@@ -104,7 +105,7 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
 # --- Requests -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "path"),
     [
         ("a", "/a"),
@@ -215,7 +216,7 @@ def test_returns_a_compressed_value_as_it_is() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("size", [0, 1, 65536, (1 << 20) + 1, 5_000_000])
+@each_row("size", [0, 1, 65536, (1 << 20) + 1, 5_000_000])
 def test_sends_values_of_any_size_without_a_warning(size: int) -> None:
     """Long ones are sent in parts; aiohttp warns of others."""
 
@@ -510,7 +511,7 @@ async def dripping(_heard: Heard, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("script", [silent, dripping])
+@each_row("script", [silent, dripping])
 def test_the_timeout_bounds_the_whole_exchange(
     script: Callable[..., Awaitable[None]],
 ) -> None:
@@ -732,6 +733,7 @@ def test_close_ends_what_waits_for_the_connection_of_a_stream() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_client_that_was_not_closed_is_named_once() -> None:
     """Not one warning for each connection, by aiohttp; they are closed."""
 
@@ -791,7 +793,8 @@ with runner:
 """
 
 
-@pytest.mark.parametrize("end", ["deleted", "exit"])
+@pytest.mark.slow
+@each_row("end", ["deleted", "exit"])
 def test_the_child_of_a_fork_leaves_the_connections_of_its_parent_alone(
     end: str,
 ) -> None:
@@ -829,6 +832,7 @@ def test_a_client_may_be_forgotten_when_its_loop_has_ended() -> None:
     assert len(caught) == 1
 
 
+@pytest.mark.slow
 def test_a_client_that_was_never_used_needs_no_close() -> None:
     """It has nothing that could be closed."""
     client = AsyncClient("127.0.0.1:1")
@@ -934,7 +938,7 @@ def test_a_stream_is_read_in_parts_and_gives_its_connection_back() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("on_error", ["raise", "miss"])
+@each_row("on_error", ["raise", "miss"])
 def test_a_stream_that_breaks_raises_with_any_on_error(on_error: Any) -> None:
     """Parts of the value were already used: it cannot be a miss."""
 
@@ -1002,7 +1006,7 @@ class Watched(io.BytesIO):
         return super().read(size)
 
 
-@pytest.mark.parametrize("size", [0, 1, 1 << 16, (1 << 20) + 1, 3_000_000])
+@each_row("size", [0, 1, 1 << 16, (1 << 20) + 1, 3_000_000])
 def test_a_file_is_read_in_a_thread_from_its_position(size: int) -> None:
     """The loop does not wait for the disk, and the file stays open."""
 
@@ -1089,9 +1093,7 @@ class Shorter(Failing):
         return b""
 
 
-@pytest.mark.parametrize(
-    ("kind", "error"), [(Failing, OSError), (Shorter, InvalidArgumentError)]
-)
+@each_row(("kind", "error"), [(Failing, OSError), (Shorter, InvalidArgumentError)])
 def test_a_file_that_fails_is_no_failure_of_the_node(
     kind: type[Failing], error: type[Exception]
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from support.answers import BROKEN, OK
 from support.raw_server import Heard, Memory, RawServer, reply, until
+from support.tables import each_row
 from volcache_client import AsyncClient, aio_http1
 from volcache_client.aio_http1 import (
     Connection,
@@ -137,7 +138,7 @@ async def ok(_heard: Heard, writer: asyncio.StreamWriter) -> None:
 # --- Requests -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [0, 1, PART, PART + 1, 3_000_000])
+@each_row("size", [0, 1, PART, PART + 1, 3_000_000])
 def test_a_body_is_sent_with_its_length(size: int) -> None:
     """In one write with its head, or in parts."""
 
@@ -178,7 +179,7 @@ def test_a_large_body_waits_while_the_server_does_not_read() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("is_in_transport", [True, False])
+@each_row("is_in_transport", [True, False])
 def test_an_answer_before_the_body_was_sent_is_taken(*, is_in_transport: bool) -> None:
     """The rest of the body is not sent, and the connection is not used again."""
 
@@ -256,7 +257,7 @@ def test_an_answer_is_taken_from_a_server_that_closes_without_reading() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("rest", [reply(b"no", "413 Too Large"), b"", b"HTTP/1.1 413"])
+@each_row("rest", [reply(b"no", "413 Too Large"), b"", b"HTTP/1.1 413"])
 def test_what_is_left_in_the_socket_of_a_broken_connection_is_read(rest: bytes) -> None:
     """A whole answer is one; a part of it is not."""
 
@@ -352,6 +353,7 @@ def test_an_answer_without_a_length_ends_with_the_connection() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", BROKEN, ids=range(len(BROKEN)))
 @pytest.mark.parametrize("piece", [1, 1 << 20])
 def test_a_broken_answer_is_an_error_and_closes(whole: bytes, piece: int) -> None:
@@ -371,7 +373,7 @@ def test_a_broken_answer_is_an_error_and_closes(whole: bytes, piece: int) -> Non
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("error", [None, ConnectionResetError(), BrokenPipeError()])
+@each_row("error", [None, ConnectionResetError(), BrokenPipeError()])
 def test_a_connection_that_ends_before_the_answer_is_told_apart(
     error: OSError | None,
 ) -> None:
@@ -390,7 +392,7 @@ def test_a_connection_that_ends_before_the_answer_is_told_apart(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.2\r\n", b""])
+@each_row("greeting", [b"SSH-2.0-OpenSSH_9.2\r\n", b""])
 def test_a_server_that_speaks_or_closes_first_is_not_waited_for(
     greeting: bytes,
 ) -> None:
@@ -541,7 +543,7 @@ def test_idle_connections_that_the_server_closes_are_dropped() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("request_", "requests"), [(GET, 3), (ADD, 2)])
+@each_row(("request_", "requests"), [(GET, 3), (ADD, 2)])
 def test_a_request_is_sent_twice_only_if_it_is_repeatable(
     request_: Request, requests: int
 ) -> None:

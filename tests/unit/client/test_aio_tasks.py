@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.raw_server import Heard, Memory, RawServer, until
+from support.tables import each_row
 from volcache_client import (
     AsyncClient,
     ClientUsageError,
@@ -198,7 +199,7 @@ def test_a_call_for_the_key_that_is_being_made_is_an_error_and_does_not_wait() -
 # --- Cancelled callers ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cancelled", [0, 1, 4])
+@each_row("cancelled", [0, 1, 4])
 def test_a_caller_that_is_cancelled_ends_nothing_for_the_others(cancelled: int) -> None:
     """Whether or not it was the first."""
 

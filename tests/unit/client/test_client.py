@@ -22,6 +22,7 @@ from support.scripted_server import (
     recording,
     value,
 )
+from support.tables import each_row
 from support.waiting import wait_until
 from volcache_client import (
     AccessDeniedError,
@@ -114,6 +115,7 @@ def test_a_broken_answer_is_a_miss_if_outages_are(data: bytes) -> None:
         assert client.get_or_set("key", lambda: b"made") == b"made"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "serve",
     [
@@ -134,6 +136,7 @@ def test_a_slow_answer_ends_at_the_timeout(serve: Callable[[Peer], None]) -> Non
         assert client.metrics().nodes[server.name].connections == 0
 
 
+@pytest.mark.slow
 def test_a_slow_upload_ends_at_the_timeout() -> None:
     """The server does not read."""
     body = bytes(64 << 20)
@@ -163,7 +166,8 @@ def test_a_node_that_does_not_accept_is_an_error_of_the_connection() -> None:
         assert client.get("key") is None
 
 
-@pytest.mark.parametrize("listens", [True, False])
+@pytest.mark.slow
+@each_row("listens", [True, False])
 def test_without_the_cache_an_application_works(*, listens: bool) -> None:
     """With `on_error="miss"`, whether the cache hangs or is not there."""
     is_over = threading.Event()
@@ -188,7 +192,7 @@ def test_without_the_cache_an_application_works(*, listens: bool) -> None:
         is_over.set()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "error"),
     [
         (302, UnexpectedAnswerError),
@@ -230,7 +234,7 @@ def test_a_body_that_is_refused_before_it_was_sent_has_its_answer() -> None:
 # --- Requests ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "path"),
     [
         ("a", b"/a"),
@@ -433,6 +437,7 @@ def test_connections_are_bounded_and_kept() -> None:
         assert (numbers.connections, numbers.requests) == (server.connections, 200)
 
 
+@pytest.mark.slow
 def test_waiting_for_a_connection_ends_at_the_timeout() -> None:
     """The node was not asked, so that is no failure of the node."""
     with (
@@ -498,7 +503,7 @@ def test_a_stream_that_ends_early_is_an_error() -> None:
         assert metrics.nodes[server.name].connections == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     "framing", [b"", b"Content-Length: -1\r\n", b"Transfer-Encoding: chunked\r\n"]
 )
 def test_a_stream_of_unknown_length_is_an_error(framing: bytes) -> None:
@@ -510,6 +515,7 @@ def test_a_stream_of_unknown_length_is_an_error(framing: bytes) -> None:
         assert client.metrics().nodes[server.name].connections == 0
 
 
+@pytest.mark.slow
 def test_a_stream_that_stops_is_an_error() -> None:
     """At the timeout between two parts."""
     data = OK + b"Content-Length: 200000\r\n\r\n" + bytes(150_000)

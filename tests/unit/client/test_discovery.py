@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.nginx import SOURCE
+from support.tables import each_row
 from volcache_client import AsyncClient, Client
 from volcache_client.discovery import Nodes, read_file
 from volcache_client.errors import DiscoveryError, InvalidArgumentError
@@ -105,7 +106,7 @@ def test_list_has_names_and_weights() -> None:
     assert {setup.nodes.of(b"%d" % n).name for n in range(100)} == {"a:1", "b:1", "c:1"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "reason"),
     [
         ([], "the list of nodes is empty"),
@@ -304,7 +305,7 @@ def test_another_reason_is_another_event(file: Path) -> None:
     assert setup.told() == [("discovery failed", "")] * 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("returned", "reason"),
     [
         (None, "a NoneType is not a list of nodes"),
@@ -376,7 +377,7 @@ def test_one_caller_reads_while_the_others_use_the_previous_list() -> None:
     assert list(setup.nodes.refresh()) == []
 
 
-@pytest.mark.parametrize("end", ["close", "throw"])
+@each_row("end", ["close", "throw"])
 def test_caller_that_is_cancelled_lets_another_one_read(end: str) -> None:
     """Its task was cancelled while the function ran."""
     setup = Setup(lambda: ["a:1"])

@@ -9,6 +9,7 @@ from http import HTTPStatus
 import pytest
 
 import volcache_client
+from support.tables import each_row
 from volcache_client import errors
 from volcache_client.errors import AnswerError, CacheError, NodeError, error_of
 
@@ -100,7 +101,7 @@ def test_outages_are_what_a_cache_may_hide() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "base"),
     [
         ("InvalidArgumentError", ValueError),

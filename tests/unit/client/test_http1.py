@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.answers import BROKEN, OK
+from support.tables import each_row
 from volcache_client.http1 import (
     BadAnswerError,
     Exchanged,
@@ -69,7 +70,7 @@ def test_a_request_is_sent_with_its_host_and_headers() -> None:
     )
 
 
-@pytest.mark.parametrize("size", [0, 1, 70_000])
+@each_row("size", [0, 1, 70_000])
 def test_a_body_is_sent_with_its_length(size: int) -> None:
     """Also an empty one."""
     script = Script([OK + b"Content-Length: 0\r\n\r\n"])
@@ -118,7 +119,7 @@ def test_an_interim_answer_is_skipped() -> None:
     assert found.answer.body == b"x"
 
 
-@pytest.mark.parametrize("status", [204, 304])
+@each_row("status", [204, 304])
 def test_answers_without_a_body_are_complete(status: int) -> None:
     """Whatever their headers say."""
     found = ask(b"HTTP/1.1 %d Nothing\r\n\r\n" % status)
@@ -132,7 +133,7 @@ def test_the_answer_to_head_has_no_body() -> None:
     assert (found.answer.body, found.is_reusable) == (b"", True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "answer",
     [
         OK + b"Content-Length: 1\r\nConnection: close\r\n\r\nx",
@@ -157,7 +158,7 @@ def test_an_answer_before_the_body_was_sent_is_returned() -> None:
     assert (found.answer.status, found.is_reusable) == (413, False)
 
 
-@pytest.mark.parametrize("accepts", [True, False])
+@each_row("accepts", [True, False])
 def test_a_connection_closed_before_the_answer_is_told_apart(*, accepts: bool) -> None:
     """A repeatable request may be sent again."""
     with pytest.raises(NotAnsweredError):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.tables import each_row
 from volcache.errors import BadKeyError
 from volcache.keys import parse_key
 from volcache_client.errors import InvalidKeyError
@@ -74,7 +75,7 @@ def test_a_path_has_no_characters_that_end_it(key: bytes) -> None:
     assert not set(path) & set(' ?#"<>\\^`{|}')
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "reason"),
     [
         (b"", "it is empty"),
@@ -96,13 +97,13 @@ def test_refused_key_is_named_with_the_reason(key: bytes, reason: str) -> None:
     assert "; a key has at least one byte" in str(raised.value)
 
 
-@pytest.mark.parametrize("key", [b"-", b"-x", b"a/-/b", b"/-/x", b"...", b"a/.b", b" "])
+@each_row("key", [b"-", b"-x", b"a/-/b", b"/-/x", b"...", b"a/.b", b" "])
 def test_similar_keys_are_accepted(key: bytes) -> None:
     """Only whole segments and the very beginning count."""
     assert checked_key(key) == key == parsed(key)
 
 
-@pytest.mark.parametrize("key", [None, 7, bytearray(b"a"), ["a"]])
+@each_row("key", [None, 7, bytearray(b"a"), ["a"]])
 def test_keys_are_text_or_bytes(key: Any) -> None:
     """Anything else is refused."""
     with pytest.raises(InvalidKeyError, match="a key is str or bytes"):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.tables import each_row
 from volcache_client import Client, InvalidArgumentError
 from volcache_client.memo import CallKeys
 
@@ -44,7 +45,7 @@ def test_other_arguments_have_other_keys() -> None:
     assert len(keys) == 3 * len(values)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "what"),
     [
         (b"a", "a bytes"),

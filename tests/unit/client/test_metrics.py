@@ -6,8 +6,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-import pytest
-
+from support.tables import each_row
 from volcache_client.errors import InvalidKeyError, NodeDownError
 from volcache_client.metrics import BUCKETS, Counters, NodeNumbers
 
@@ -42,7 +41,7 @@ def test_operations_are_counted_by_name_and_outcome() -> None:
     assert sum(read.durations["put"].counts) == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("seconds", "place"),
     [
         (0.0, 0),

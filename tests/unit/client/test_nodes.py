@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from support.tables import each_row
 from volcache_client.errors import InvalidArgumentError
 from volcache_client.nodes import (
     Address,
@@ -63,7 +64,7 @@ def probe(node: Node, *, works: bool) -> bool:
 # --- Addresses --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "address"),
     [
         ("10.0.0.1:1234", Address("10.0.0.1:1234", "http", "10.0.0.1", 1234)),
@@ -87,7 +88,7 @@ def test_address_is_read(text: str, address: Address) -> None:
     assert address.host_header == header
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "", "cache", "10.0.0.1", "a:", "a:b", "a:0", "a:65536", "a:-1", "a:1/path", ":1",
@@ -106,7 +107,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     assert 'allowed are "host:port", "http://host:port"' in str(raised.value)
 
 
-@pytest.mark.parametrize("value", [None, 1, b"a:1", ("a", 1)])
+@each_row("value", [None, 1, b"a:1", ("a", 1)])
 def test_address_is_text(value: Any) -> None:
     """Anything else is refused."""
     with pytest.raises(InvalidArgumentError, match="is not the address of a node"):

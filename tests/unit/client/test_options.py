@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.tables import each_row
 from volcache_client import Client
 from volcache_client.errors import InvalidArgumentError
 from volcache_client.options import OptionArguments, Options, make_options
@@ -50,7 +51,7 @@ WRONG: list[tuple[str, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value", "allowed"), WRONG)
+@each_row(("name", "value", "allowed"), WRONG)
 def test_wrong_value_is_named_with_what_is_allowed(
     name: str, value: Any, allowed: str
 ) -> None:
@@ -81,7 +82,7 @@ def test_text_of_options_has_no_token() -> None:
     assert "secret" not in repr(Options(token="secret", admin_token="secret"))  # noqa: S106
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "hint"),
     [
         ("timout", "; did you mean timeout?"),
@@ -123,7 +124,7 @@ def test_defaults_and_limits_are_allowed() -> None:
     assert options.timeout == 1e9
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("on_error", "writes_when_down", "drops"),
     [
         ("raise", None, False),

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics import exposition as open_exposition
 from prometheus_client.openmetrics import parser as open_parser
 
 from support.fetched import fetched_program
+from support.tables import each_row
 from volcache_client import Client
 from volcache_client.errors import InvalidArgumentError, NodeTimeoutError
 from volcache_client.metrics import BUCKETS, Counters
@@ -141,7 +142,7 @@ def test_second_collector_in_a_registry_is_refused() -> None:
         registry.register(Collector(Counted(), name="b"))
 
 
-@pytest.mark.parametrize("name", ["", None, 1])
+@each_row("name", ["", None, 1])
 def test_name_of_a_client_is_text(name: Any) -> None:
     """Not empty."""
     with pytest.raises(InvalidArgumentError, match="allowed is text, not empty"):

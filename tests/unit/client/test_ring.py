@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.tables import each_row
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
 from volcache_client.ring import Ring
 
@@ -60,7 +61,7 @@ def test_nodes_are_named_in_the_order_given() -> None:
     assert Ring(listed).nodes == ("b:1", "a:1", "c:1")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("nodes", "reason"),
     [
         ([], "the list of nodes is empty"),
@@ -87,7 +88,7 @@ def test_wrong_lists_are_refused(nodes: list[Any], reason: str) -> None:
         Ring(nodes)
 
 
-@pytest.mark.parametrize("key", [None, 1, bytearray(b"a"), "\ud800"])
+@each_row("key", [None, 1, bytearray(b"a"), "\ud800"])
 def test_what_is_no_key_is_refused(key: Any) -> None:
     """Only text and bytes are keys."""
     with pytest.raises(InvalidKeyError):

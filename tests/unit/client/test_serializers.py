@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.tables import each_row
 from volcache_client.errors import SerializationError
 from volcache_client.serializers import Bytes, Json
 
@@ -44,6 +45,7 @@ class Colour(enum.IntEnum):
     RED = 1
 
 
+@pytest.mark.slow
 @UNHURRIED
 @given(value=VALUES)
 def test_values_of_json_are_read_as_they_were_stored(value: object) -> None:
@@ -53,6 +55,7 @@ def test_values_of_json_are_read_as_they_were_stored(value: object) -> None:
     assert json.loads(stored) == value
 
 
+@pytest.mark.slow
 @UNHURRIED
 @given(value=ANYTHING)
 def test_any_value_is_read_as_it_was_stored_or_refused(value: object) -> None:
@@ -64,7 +67,7 @@ def test_any_value_is_read_as_it_was_stored_or_refused(value: object) -> None:
     assert Json().loads(stored) == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "reason"),
     [
         (float("nan"), "Out of range float values"),
@@ -90,6 +93,7 @@ def test_value_that_json_does_not_have_is_refused(value: object, reason: str) ->
         Json().dumps(value)
 
 
+@pytest.mark.slow
 def test_endless_and_deep_values_are_refused() -> None:
     """Neither ends the process."""
     endless: list[Any] = []
@@ -104,7 +108,7 @@ def test_endless_and_deep_values_are_refused() -> None:
         Json().loads(b"[" * 100_000 + b"]" * 100_000)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "read"),
     [
         (Colour.RED, 1),
@@ -122,7 +126,7 @@ def test_stored_json_is_short_and_in_utf8() -> None:
     assert Json().dumps({"é": [1, None, True]}) == '{"é":[1,null,true]}'.encode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "stored",
     [b"", b"{", b"{'a':1}", b"NaN", b"[Infinity]", b"-Infinity", b"1 2", b"\xff", b"\x00",
      '"é"'.encode("latin-1"), "[1]".encode("utf-16")],
@@ -133,7 +137,7 @@ def test_what_is_not_json_is_an_error(stored: bytes) -> None:
         Json().loads(stored)
 
 
-@pytest.mark.parametrize("value", [b"\0a", bytearray(b"\0a"), memoryview(b"\0a")])
+@each_row("value", [b"\0a", bytearray(b"\0a"), memoryview(b"\0a")])
 def test_bytes_are_stored_as_they_are(value: object) -> None:
     """Also a copy of what may change."""
     stored = Bytes().dumps(value)
@@ -141,7 +145,7 @@ def test_bytes_are_stored_as_they_are(value: object) -> None:
     assert Bytes().loads(stored) == b"\0a"
 
 
-@pytest.mark.parametrize("value", ["text", None, 1, [b"a"]])
+@each_row("value", ["text", None, 1, [b"a"]])
 def test_without_a_serializer_a_value_is_bytes(value: object) -> None:
     """The error names the type."""
     kind = type(value).__name__

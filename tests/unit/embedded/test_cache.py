@@ -87,6 +87,7 @@ def test_missing_key_is_a_key_error_as_in_a_dict(
     assert not cache.touch("none", 5)
 
 
+@pytest.mark.slow
 def test_methods_of_a_mapping_do_what_those_of_a_dict_do(  # noqa: C901
     cache: volcache.EmbeddedCache[bytes],
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import volcache
 from support.embedded import CAPACITY, open_small
 from support.process import SOURCE
+from support.tables import each_row
 from volcache.embedded.opening import volume_size_for
 from volcache.errors import ConfigError, ForeignDirectoryError, StoreLockedError
 from volcache.settings import GIB, MIB, TIB
@@ -52,7 +53,7 @@ def test_wrong_option_is_refused_and_nothing_is_created(
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("directory", ["", "a\0b", b"bytes", 5, None])
+@each_row("directory", ["", "a\0b", b"bytes", 5, None])
 def test_wrong_path_is_refused(directory: Any) -> None:
     """An empty one is not the working directory."""
     with pytest.raises(ConfigError, match="allowed is a path"):
@@ -78,6 +79,7 @@ def test_directory_that_is_open_is_refused_until_it_is_closed(tmp_path: Path) ->
     open_small(tmp_path / "link").close()
 
 
+@pytest.mark.slow
 def test_directory_that_another_process_has_open_is_refused(tmp_path: Path) -> None:
     """The error names the process."""
     text = (
@@ -101,7 +103,7 @@ def test_directory_that_another_process_has_open_is_refused(tmp_path: Path) -> N
     open_small(tmp_path).close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("capacity", "size"),
     [
         (4 * MIB, MIB),
@@ -164,6 +166,7 @@ def test_directory_of_a_server_can_be_opened(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_importing_and_opening_loads_no_server() -> None:
     """And `import volcache` next to nothing."""
     text = (

@@ -106,6 +106,7 @@ class Worker:
         assert mine == self.own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_each_of_8_threads_gets_the_answers_that_it_would_get_alone(
     tmp_path: Path, seed: int
@@ -123,6 +124,7 @@ def test_each_of_8_threads_gets_the_answers_that_it_would_get_alone(
             assert cache[key] == value
 
 
+@pytest.mark.slow
 def test_threads_on_a_full_cache_get_what_was_stored_or_a_miss(tmp_path: Path) -> None:
     """Volumes are reclaimed under their hands."""
 
@@ -186,6 +188,7 @@ def test_exclusive_keeps_other_threads_from_changing_the_cache(tmp_path: Path) -
                 assert pool.submit(cache.get, "counter").result() is not None
 
 
+@pytest.mark.slow
 def test_closing_waits_for_the_calls_of_other_threads(tmp_path: Path) -> None:
     """They are complete, or refused; none meets a closed file."""
     stored: dict[int, int] = {}
@@ -296,6 +299,7 @@ def run_program(path: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -318,6 +322,7 @@ def test_cache_that_is_not_closed_is_closed_at_the_end(
         assert cache["a"] == b"1"
 
 
+@pytest.mark.slow
 def test_cache_without_references_releases_its_directory(tmp_path: Path) -> None:
     """Soon: a thread closes it."""
     for mode in ("periodic", "none"):
@@ -367,6 +372,7 @@ class Interruption:
         signal.signal(signal.SIGALRM, self._before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_write_that_a_signal_interrupts_is_made_whole_or_not_at_all(
     tmp_path: Path, seed: int

@@ -8,6 +8,7 @@ import pytest
 
 from support.fake_fleet import fake_fleet, free_address, targets_of
 from support.stats_server import empty_stats
+from support.tables import each_row
 from volcache.fleet.checks import Finding, Seen, check, see
 from volcache.fleet.targets import Target
 
@@ -116,7 +117,7 @@ def test_instances_that_do_not_answer_are_named() -> None:
     assert check([one, two._replace(target=three.target)]) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("clocks", "names"),
     [
         ([0, 0, 0, 2.9], []),

@@ -13,6 +13,7 @@ import requests
 
 from support.ports import pick_port
 from support.stats_server import StatsServer, empty_stats
+from support.tables import each_row
 from support.waiting import wait_until
 from volcache.errors import ConfigError, ListenError
 from volcache.fleet.dashboard import (
@@ -134,6 +135,7 @@ def test_no_thread_serves_after_the_end() -> None:
     assert "serve" not in {one.name for one in set(threading.enumerate()) - before}
 
 
+@pytest.mark.slow
 def test_figures_of_an_instance_are_asked_for_once_for_all() -> None:
     """With or without its volumes; an error is a 502 with the reason."""
     with (
@@ -165,6 +167,7 @@ def test_figures_of_an_instance_are_asked_for_once_for_all() -> None:
         assert text == "the response is not from volcache\n"
 
 
+@pytest.mark.slow
 def test_clients_that_do_nothing_do_not_keep_others_out() -> None:
     """More idle connections than are served at a time; the number of threads is limited."""
     with ExitStack() as stack:
@@ -179,6 +182,7 @@ def test_clients_that_do_nothing_do_not_keep_others_out() -> None:
         assert threading.active_count() <= threads + CONNECTIONS_MAX + 1
 
 
+@pytest.mark.slow
 def test_client_that_sends_bytes_slowly_is_closed() -> None:
     """Its time-out does not begin again with each byte."""
     with ExitStack() as stack:
@@ -199,7 +203,8 @@ def test_client_that_sends_bytes_slowly_is_closed() -> None:
         wait_until(is_closed, "the end of the connection")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.slow
+@each_row(
     "request_",
     [
         b"GET / HTTP/9.9\r\n\r\n",
@@ -221,7 +226,7 @@ def test_what_is_no_request_is_answered_with_text(request_: bytes) -> None:
         assert requests.get(f"{url}healthy", timeout=5).text == "ok\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "address"),
     [
         ("127.0.0.1:8090", ("127.0.0.1", 8090)),
@@ -234,7 +239,7 @@ def test_address_to_listen_on_is_parsed(text: str, address: tuple[str, int]) -> 
     assert parse_listen(text) == address
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["8090", ":8090", "::1:80", "h:65536", "h:-1", "h:\N{SUPERSCRIPT TWO}", "[h]:1"],
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from support.stats_server import empty_stats, hot_tier, memcache
+from support.tables import each_row
 from volcache.errors import InstanceError
 from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING, judge
 
@@ -36,7 +35,7 @@ def test_an_instance_without_problems_is_ok() -> None:
     assert judge(stats_of()) == (HEALTHY, "ok", "")
 
 
-@pytest.mark.parametrize("stats", [{}, {"store": None, "requests": []}, {"store": []}])
+@each_row("stats", [{}, {"store": None, "requests": []}, {"store": []}])
 def test_what_an_older_version_does_not_tell_is_not_judged(
     stats: dict[str, Any],
 ) -> None:
@@ -59,7 +58,7 @@ def test_an_instance_that_is_not_ready_is_worse_than_one_with_errors() -> None:
     assert found.problem == "it is stopping, or its disk cannot be read"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("age", "severity"),
     [(5, DEGRADED), (299, DEGRADED), (301, WARNING), (86_000, WARNING), (90_000, 0)],
 )
@@ -93,7 +92,7 @@ def test_without_the_time_of_an_error_its_count_is_compared() -> None:
     assert judge(now, before).severity == WARNING
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("store", "problem"),
     [
         ({"damaged_records": 1}, "1 damaged record since"),
@@ -108,7 +107,7 @@ def test_damage_is_a_warning(store: dict[str, Any], problem: str) -> None:
     assert found.problem.startswith(problem)
 
 
-@pytest.mark.parametrize("state", ["full", "read-only"])
+@each_row("state", ["full", "read-only"])
 def test_a_disk_that_refuses_to_write_is_degraded(state: str) -> None:
     """Before the errors that are the consequence."""
     stats = stats_of(write_errors=1, last_errors={"write": NOW})

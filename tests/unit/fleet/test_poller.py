@@ -17,6 +17,7 @@ from support.stats_server import (
     empty_stats,
     memcache,
 )
+from support.tables import each_row
 from support.waiting import wait_until
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.poller import HISTORY_SECONDS, Poller, Watched
@@ -133,7 +134,7 @@ def test_points_are_kept_for_a_limited_time() -> None:
     assert len(watched.row(2980.0)["points"]) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     "found",
     [
         {},
@@ -171,6 +172,7 @@ def row_of(poller: Poller, place: int) -> dict[str, Any]:
     return dict(rows[urls[place]])
 
 
+@pytest.mark.slow
 def test_hung_instances_do_not_delay_the_others() -> None:
     """Thirty hang for much longer than this test; one answers again and again."""
     with ExitStack() as stack:
@@ -223,6 +225,7 @@ def test_worst_instances_are_first_and_totals_are_those_of_the_others() -> None:
     assert totals["capacity_bytes"] == 8 << 30
 
 
+@pytest.mark.slow
 def test_instances_that_stay_in_the_list_keep_what_is_known(tmp_path: Path) -> None:
     """A list that is wrong, empty or gone is a problem, and changes nothing."""
     file = tmp_path / "list"

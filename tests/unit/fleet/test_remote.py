@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.ports import pick_port
+from support.tables import each_row
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.remote import Answer, act, ask, each, fetch_stats, url_of
 
@@ -47,7 +48,7 @@ def answering(*pieces: bytes, closes: bool = True) -> Iterator[tuple[str, list[b
             connection.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "url"),
     [
         ("127.0.0.1:1234", "http://127.0.0.1:1234"),
@@ -68,7 +69,7 @@ def test_an_address_is_a_host_with_a_port_or_a_url(target: str, url: str) -> Non
     assert url_of(url) == url
 
 
-@pytest.mark.parametrize(
+@each_row(
     "target",
     [
         "",
@@ -114,9 +115,7 @@ def test_a_refused_action_is_an_error_of_one_line() -> None:
     assert str(error.value) == f"{url}: 403 o ff"
 
 
-@pytest.mark.parametrize(
-    ("volumes", "path"), [(True, b"/-/stats"), (False, b"/-/stats?volumes=0")]
-)
+@each_row(("volumes", "path"), [(True, b"/-/stats"), (False, b"/-/stats?volumes=0")])
 def test_statistics_are_asked_for_with_or_without_volumes(
     volumes: bool,  # noqa: FBT001
     path: bytes,
@@ -129,7 +128,7 @@ def test_statistics_are_asked_for_with_or_without_volumes(
     assert received[0].startswith(b"GET %b HTTP/1.1\r\n" % path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sent", "reason"),
     [
         (b"", "closed connection without response"),
@@ -146,9 +145,7 @@ def test_what_is_not_volcache_is_an_error(sent: bytes, reason: str) -> None:
         fetch_stats(url)
 
 
-@pytest.mark.parametrize(
-    "sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"]
-)
+@each_row("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"])
 def test_an_instance_that_hangs_is_an_error_after_the_timeout(sent: bytes) -> None:
     """Before or in the middle of its answer."""
     with (
@@ -158,9 +155,8 @@ def test_an_instance_that_hangs_is_an_error_after_the_timeout(sent: bytes) -> No
         ask(url, "/-/stats", timeout=0.2)
 
 
-@pytest.mark.parametrize(
-    "head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"]
-)
+@pytest.mark.slow
+@each_row("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
 def test_an_answer_that_trickles_is_an_error_after_the_timeout(head: bytes) -> None:
     """Although each byte of its head or of its body comes in time."""
     has_ended = threading.Event()

@@ -12,6 +12,7 @@ import pytest
 from support.background import in_background
 from support.fake_fleet import fake_fleet, free_address, targets_of
 from support.stats_server import add_reads, empty_stats, memcache
+from support.tables import each_row
 from volcache.errors import InstanceError
 from volcache.fleet.summary import (
     Row,
@@ -89,7 +90,7 @@ def test_without_reads_there_is_no_ratio_and_no_p99() -> None:
     assert figures_of(stats).p99_seconds is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "stats", [{}, {"store": 1, "requests": {"by": [1], "hits": []}, "latency": []}]
 )
 def test_numbers_that_are_missing_are_zero(stats: dict[str, Any]) -> None:
@@ -211,7 +212,7 @@ def test_a_long_name_is_cut_off() -> None:
     assert lines[1].split()[0] == "cache-with-a-very-long-name.exa..."
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("columns", "heads"),
     [
         (100, "INSTANCE KEYS LIVE GET/s PUT/s HITS P99 STATE"),
@@ -244,7 +245,7 @@ def test_totals_are_two_lines() -> None:
     assert totals(rows[1:2])[1] == "0 keys, 0 B live of 0 B, 0 GET/s, 0 PUT/s, no reads"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("number", "text"),
     [
         *((0, "0"), (0.26, "0.3"), (3.0, "3"), (9.96, "10"), (9999, "9,999")),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.tables import each_row
 from volcache.errors import ConfigError
 from volcache.fleet.targets import Target, read_targets
 
@@ -103,7 +104,7 @@ def test_addresses_and_files_can_be_mixed(tmp_path: Path) -> None:
         read_targets([str(tmp_path / "list"), "a:1"])
 
 
-@pytest.mark.parametrize("source", ["missing.conf", "x" * 5000, "a\0b"])
+@each_row("source", ["missing.conf", "x" * 5000, "a\0b"])
 def test_a_source_that_is_neither_is_named(source: str) -> None:
     """Both are allowed."""
     with pytest.raises(ConfigError, match="or the path of a file that exists"):

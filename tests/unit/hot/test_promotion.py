@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from support.stores import FakeClock
+from support.tables import each_row
 from volcache.hot.promotion import MissCounters
 
 
@@ -19,7 +18,7 @@ def make_counters(
     return counters, clock
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 10])
+@each_row("count", [1, 2, 3, 10])
 def test_nth_read_makes_a_key_hot(count: int) -> None:
     """Not the read before; afterwards the count starts at 0."""
     counters, _ = make_counters(count)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from support.memcached import FakeMemcached
+from support.tables import each_row
 from support.tiers import VERSION, Scripted, is_up, open_tier
 from support.waiting import wait_until
 
@@ -68,7 +69,7 @@ def test_timeout_bounds_a_reply_that_arrives_byte_by_byte() -> None:
         stop.set()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "answer",
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\r\n", b"\xff\xfe\r\n", b"ERROR\r\n"],
 )
@@ -96,7 +97,7 @@ ODD_ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("answer", ODD_ANSWERS)
+@each_row("answer", ODD_ANSWERS)
 def test_odd_answer_to_a_get_takes_the_server_down(answer: bytes) -> None:
     """Such as a key that was not requested: a miss, and never another exception."""
     script = Scripted()
@@ -111,9 +112,7 @@ def test_odd_answer_to_a_get_takes_the_server_down(answer: bytes) -> None:
         assert tier.stats.states == 1
 
 
-@pytest.mark.parametrize(
-    "answer", [b"VALUE other 0 1\r\n", b"HTTP/1.1 400\r\n", b"\r\n"]
-)
+@each_row("answer", [b"VALUE other 0 1\r\n", b"HTTP/1.1 400\r\n", b"\r\n"])
 def test_odd_answer_to_a_set_takes_the_server_down(answer: bytes) -> None:
     """The key is not promoted, and no exception leaves the tier."""
     script = Scripted()
@@ -137,6 +136,7 @@ def test_server_that_answers_oddly_once_is_used_again() -> None:
         assert tier.get(b"k") == b"item"
 
 
+@pytest.mark.slow
 def test_server_that_starts_later_is_found() -> None:
     """Down at the start, up as soon as a probe succeeds."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
@@ -150,7 +150,7 @@ def test_server_that_starts_later_is_found() -> None:
             assert tier.get(b"k") == b"item"
 
 
-@pytest.mark.parametrize("refusal", [b"SERVER_ERROR out of memory storing object\r\n"])
+@each_row("refusal", [b"SERVER_ERROR out of memory storing object\r\n"])
 def test_refused_item_is_not_a_failure_of_the_server(refusal: bytes) -> None:
     """It is counted; a full server stays up."""
     script = Scripted()

@@ -15,6 +15,7 @@ from support.stores import (
     open_store,
     signed,
 )
+from support.tables import each_row
 from volcache.hot.versions import KeyVersions, is_damaged
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def test_snapshot_has_the_documented_lines() -> None:
     assert not is_damaged(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "binding",
     [
         BINDING.replace("store 5", "store 6"),
@@ -185,7 +186,7 @@ def test_any_truncated_snapshot_begins_a_new_epoch() -> None:
         assert is_damaged(good[:length]) == (length > 0)
 
 
-@pytest.mark.parametrize("more", [b"\n", b"x", b"checksum 00000000\n"])
+@each_row("more", [b"\n", b"x", b"checksum 00000000\n"])
 def test_snapshot_with_bytes_after_its_end_begins_a_new_epoch(more: bytes) -> None:
     """Nothing follows the checksum."""
     versions = versions_of_two_keys()

@@ -12,6 +12,7 @@ import pytest
 
 from support.fake_cache import FakeCache
 from support.instances import operator_of, watch
+from support.tables import each_row
 from support.wsgi_client import Answer, Client, assert_error
 from volcache.errors import StoreIOError
 
@@ -29,7 +30,7 @@ def test_healthy_does_not_use_the_cache(client: Client) -> None:
     assert client.ask("HEAD", "/-/healthy").headers["Content-Length"] == "3"
 
 
-@pytest.mark.parametrize(("is_ready", "status"), [(True, 200), (False, 503)])
+@each_row(("is_ready", "status"), [(True, 200), (False, 503)])
 def test_ready_is_503_while_the_disk_cannot_be_read(
     *, is_ready: bool, status: int
 ) -> None:
@@ -82,7 +83,7 @@ def test_flush_requires_post(client: Client, method: str) -> None:
     assert list(client.cache.records) == [b"key"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("token", "given", "status"),
     [
         ("", "Bearer ", 403),
@@ -104,7 +105,7 @@ def test_flush_requires_the_token(token: str, given: str, status: int) -> None:
     assert list(client.cache.records) == ([] if status == 200 else [b"key"])
 
 
-@pytest.mark.parametrize("given", ["Bearer wrong", "Basic c2VjcmV0", "Bearer"])
+@each_row("given", ["Bearer wrong", "Basic c2VjcmV0", "Bearer"])
 def test_wrong_tokens_of_an_address_are_limited(given: str) -> None:
     """429 without a comparison, for a while; other addresses may go on."""
     client = Client(FakeCache(), admin_token=TOKEN)
@@ -138,7 +139,7 @@ def test_request_without_a_token_is_no_guess() -> None:
         assert_error(client.ask("POST", "/-/flush"), 401)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "host",
     [
         *("127.0.0.1", "127.0.0.1:1234", "[::1]", "[::1]:1234", "[fe80::1%eth0]:80"),

@@ -14,6 +14,7 @@ import pytest
 from support.fake_cache import FakeCache
 from support.refusing_disk import RefusingDisk
 from support.stores import UnsyncedFileSystem, open_store
+from support.tables import each_row
 from support.wsgi_client import Client, assert_error
 from volcache.cache import Cache
 from volcache.errors import (
@@ -228,7 +229,7 @@ def test_conditional_responses_conform_to_wsgi(
     assert seen[0].startswith(str(status))
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@each_row("method", ["GET", "HEAD"])
 def test_miss_is_503_while_the_disk_cannot_be_read(
     method: str,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.tables import each_row
 from volcache.http.auth import bearer_token, given_token, refuse
 from volcache.monitoring.requests import RequestStats
 from volcache.tokens import (
@@ -42,7 +43,7 @@ def basic(pair: bytes) -> str:
     return f"Basic {b64encode(pair).decode()}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "bearer", "any_"),
     [
         (None, None, None),
@@ -71,7 +72,7 @@ def test_token_of_a_request(
     assert given_token(environ) == any_
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "given", "is_right"),
     [
         ("abc", b"abc", True),

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.instances import operator_of, watch
+from support.tables import each_row
 from volcache.http.compression import BYTES_MIN, accepts_gzip, compress
 
 if TYPE_CHECKING:
     from volcache.store import Store
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("accepted", "is_wanted"),
     [
         ("gzip", True),

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from support.extent import examples
 from support.native import needs_native
 from support.native_app import KEY_SIZE_MAX, VALUE_SIZE_MAX, Apps
+from support.tables import each_row
 from volcache.http.responses import format_date
 from volcache.store import native
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 if native.IS_NATIVE:
     from volcache.store._core import _native
 
-pytestmark = needs_native
+pytestmark = [pytest.mark.sampled(4), needs_native]
 
 BYTES: Final = random.Random(1).randbytes(VALUE_SIZE_MAX + 1)  # noqa: S311
 DAY: Final = 86_400
@@ -195,6 +196,7 @@ def apps(request: pytest.FixtureRequest) -> Iterator[Apps]:
 # --- The same answers --------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_any_path_is_answered_alike(apps: Apps) -> None:
     """Before and after a PUT, and after a DELETE; also those that are not keys."""
     for path in PATHS:
@@ -203,6 +205,7 @@ def test_any_path_is_answered_alike(apps: Apps) -> None:
             apps.second += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/a.json", "/x/../b", "/none"])
 def test_any_header_is_answered_alike(apps: Apps, path: str) -> None:
     """With every method; most of them change what is stored, so a GET follows."""
@@ -232,6 +235,7 @@ def test_plain_requests_are_not_passed_on(apps: Apps) -> None:
     assert apps.both[0].app.asked == ["GET", "HEAD", "GET", "DELETE"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "types",
     [
@@ -262,6 +266,7 @@ def test_values_of_any_size_are_answered_alike(
     assert apps.ask("GET", "/over").code == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_values_found_after_a_start_are_answered_alike(
     apps: Apps,
@@ -276,6 +281,7 @@ def test_values_found_after_a_start_are_answered_alike(
             assert apps.ask("GET", f"/{size}").body == [BYTES[:size]]
 
 
+@pytest.mark.slow
 def test_rotation_is_answered_alike(apps: Apps) -> None:
     """A PUT that does not fit the volume is passed on; old values are misses."""
     for number in range(110):
@@ -288,6 +294,7 @@ def test_rotation_is_answered_alike(apps: Apps) -> None:
     assert len(apps.both[0].app.asked) < 110 * 31
 
 
+@pytest.mark.slow
 def test_many_puts_write_the_index_file_alike(apps: Apps) -> None:
     """The files are equal after more PUTs than are kept in memory."""
     for number in range(1300):
@@ -301,7 +308,8 @@ def test_many_puts_write_the_index_file_alike(apps: Apps) -> None:
         assert apps.ask("GET", f"/{number}").code == 200
 
 
-@pytest.mark.parametrize("options", [{"default_ttl": 10}, {"max_ttl": 60}, {}])
+@pytest.mark.slow
+@each_row("options", [{"default_ttl": 10}, {"max_ttl": 60}, {}])
 def test_expiry_is_answered_alike(
     options: dict[str, int],
 ) -> None:
@@ -320,7 +328,7 @@ def test_expiry_is_answered_alike(
             assert apps.ask("GET", "/1").code == 200
 
 
-@pytest.mark.parametrize("is_merged", [False, True])
+@each_row("is_merged", [False, True])
 def test_flags_are_answered_alike(is_merged: bool) -> None:  # noqa: FBT001
     """Of any size, also with the longest headers; a PUT has none."""
     options: dict[str, Any] = {
@@ -347,7 +355,7 @@ def test_flags_are_answered_alike(is_merged: bool) -> None:  # noqa: FBT001
         assert "X-Flags" not in dict(apps.ask("GET", "/k").headers)
 
 
-@pytest.mark.parametrize("sync_mode", ["always", "none", "periodic"])
+@each_row("sync_mode", ["always", "none", "periodic"])
 def test_every_sync_mode_is_answered_alike(sync_mode: str) -> None:
     """With "always", PUTs are passed on."""
     with running(sync_mode=sync_mode) as apps:
@@ -361,7 +369,8 @@ def test_every_sync_mode_is_answered_alike(sync_mode: str) -> None:
         apps.ask("GET", "/1")
 
 
-@pytest.mark.parametrize("is_merged", [False, True])
+@pytest.mark.slow
+@each_row("is_merged", [False, True])
 def test_hot_keys_are_answered_alike(is_merged: bool) -> None:  # noqa: FBT001
     """The second read promotes a key; a PUT or DELETE invalidates its copy."""
     dice = random.Random(3)  # noqa: S311 - To be repeated.
@@ -479,6 +488,7 @@ requests = st.tuples(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.property
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(requests, max_size=40), st.booleans(), st.booleans())
@@ -511,19 +521,21 @@ def seconds_to_try() -> Iterator[int]:
     yield SECOND_MAX
 
 
+@pytest.mark.slow
 def test_dates_are_those_of_the_application() -> None:
     """Leap years and the turns of months, years and centuries, from 1970 to 9999."""
     for second in seconds_to_try():
         assert _native.http_date(second) == format_date(second)
 
 
-@pytest.mark.parametrize("second", [-1, SECOND_MAX + 1, -(2**63), 2**63 - 1])
+@each_row("second", [-1, SECOND_MAX + 1, -(2**63), 2**63 - 1])
 def test_no_date_is_before_1970_or_after_9999(second: int) -> None:
     """They are not formatted natively."""
     with pytest.raises(ValueError, match="no date"):
         _native.http_date(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "second",
     [
@@ -562,6 +574,7 @@ FAULTS: Final = [
 KEPT: Final = {f"/{size}.bin": BYTES[:size] for size in (0, 9, 1000, 40_000, 1_100_000)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 @pytest.mark.parametrize("is_merged", [False, True])
 @pytest.mark.parametrize("has_hot_tier", [False, True])

@@ -186,6 +186,7 @@ def test_formatted_dates_are_parsed(seconds: int) -> None:
     assert parse_date(format_date(seconds)) == seconds
 
 
+@pytest.mark.slow
 @pytest.mark.property
 @given(st.text(max_size=40) | st.from_regex(r"\w{3}, \d+ \w{3} \d+ [\d:]+ [+-]?\w+"))
 def test_any_text_is_a_date_or_none(text: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from support.stores import open_fifo
+from support.tables import each_row
 from volcache.cache import Cache
 from volcache.errors import BadPrefixError, TooManyPurgesError
 from volcache.http.admin import Admin
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 TOKEN: Final = "open-sesame"  # noqa: S105 - Of no server.
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "prefix"),
     [
         ("prefix=tiles/12/", b"tiles/12/"),
@@ -41,7 +42,7 @@ def test_the_prefix_is_that_of_a_path(query: str, prefix: bytes) -> None:
     assert parse_query(f"{query}&dry-run=", 20) == (prefix, True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "why"),
     [
         ("", "no prefix; allowed are prefix=..., once, and dry-run"),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.fake_cache import FakeCache
+from support.tables import each_row
 from volcache import errors
 from volcache.http import preconditions, upload
 from volcache.http.content_types import guess_type_header
@@ -63,9 +64,7 @@ def record() -> Record:
     return FakeCache().put(b"key", b"value")
 
 
-@pytest.mark.parametrize(
-    "class_", [*errors_of(errors), *errors_of(upload), *errors_of(preconditions)]
-)
+@each_row("class_", [*errors_of(errors), *errors_of(upload), *errors_of(preconditions)])
 def test_every_error_has_a_status(class_: type[BaseException]) -> None:
     """A new class of error cannot be forgotten in the table."""
     assert class_ in ERROR_STATUS
@@ -227,7 +226,7 @@ def test_shared_headers_are_bounded(
     assert len(values._types) <= 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "kind"),
     [
         (b"a.PNG", "image/png"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.fake_cache import FakeCache
+from support.tables import each_row
 from support.wsgi_client import VALUE_SIZE_MAX, Client, assert_error
 from volcache.errors import ClientError
 from volcache.http.upload import MAX_AGE_SECONDS_MAX, TtlPolicy
@@ -148,7 +149,7 @@ def test_put_with_content_range_is_refused(client: Client) -> None:
 # --- Time to live ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("headers", "seconds"),
     [
         ({}, None),
@@ -188,7 +189,7 @@ def test_max_age_and_expires_set_the_time_to_live(
         assert expires == NOW_MS + round(seconds * 1000)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("default", "longest", "asked", "seconds"),
     [
         (10, 0, None, 10),
@@ -212,7 +213,7 @@ def test_settings_provide_default_and_limit(
     assert policy.expires_ms(environ, NOW_MS) == NOW_MS + seconds * 1000
 
 
-@pytest.mark.parametrize("age", ["", "x", "-", "-x", "1.5", "+1", "\xb2"])
+@each_row("age", ["", "x", "-", "-x", "1.5", "+1", "\xb2"])
 def test_max_age_that_is_not_a_number_is_refused(age: str) -> None:
     """Ignoring it would keep the file without a limit."""
     client = Client(FakeCache())
@@ -248,7 +249,7 @@ def test_responses_have_the_remaining_max_age() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers",
     [
         {"HTTP_CACHE_CONTROL": "max-age=60"},
@@ -273,7 +274,7 @@ def test_value_without_expiry_is_to_be_revalidated() -> None:
     assert client.ask("GET").headers["Cache-Control"] == "no-cache"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers",
     [
         {"HTTP_EXPIRES": "0"},
@@ -294,7 +295,7 @@ def test_upload_with_a_lifetime_that_is_over_can_be_read_back(
     assert answer.headers["Cache-Control"] == "no-cache"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sent", "returned"),
     [
         ("public, immutable", "public, immutable"),

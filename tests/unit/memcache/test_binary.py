@@ -512,6 +512,7 @@ noise = st.lists(
 ).map(b"".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=noise, cuts=st.lists(st.integers(0, 400), max_size=8))
 def test_any_split_of_the_input_gives_the_same_commands(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.tables import each_row
 from volcache.cli.tail import parse_line
 from volcache.logs import SLOW_LINES_PER_SECOND_MAX
 from volcache.memcache.command_log import CommandLog, result_of
@@ -98,7 +99,7 @@ def test_json_has_the_fields_of_one_about_a_request() -> None:
     }
 
 
-@pytest.mark.parametrize("as_json", [False, True])
+@each_row("as_json", [False, True])
 def test_password_is_not_written(*, as_json: bool) -> None:
     """Nor the user; a command without a key has a dash in its place."""
     command = Authenticate("auth", b"somebody", b"secret")
@@ -120,7 +121,7 @@ def test_client_cannot_forge_a_field(*, as_json: bool, key: bytes, name: str) ->
     assert (request.key, request.status, request.seconds) == (key, "204", 0.0125)
 
 
-@pytest.mark.parametrize("status", Status)
+@each_row("status", Status)
 def test_every_result_has_a_status_of_http(status: Status) -> None:
     """With three digits, as parsers of access logs expect."""
     request = parse_line(line_of(Get("get", b"key"), Result(status)).encode())

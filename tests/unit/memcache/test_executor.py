@@ -9,6 +9,7 @@ import pytest
 
 from support.refusing_disk import RefusingDisk
 from support.stores import FakeClock, open_store
+from support.tables import each_row
 from volcache.cache import Cache
 from volcache.errors import ClientError
 from volcache.keys import parse_key
@@ -222,7 +223,7 @@ def test_get_and_touch_returns_what_it_expires(bench: Bench) -> None:
     assert bench.executor.get(Get("gat", b"a", 10)).status is Status.MISS
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "number"),
     [
         (b"0", 0),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.memcache import RawClient
+from support.tables import each_row
 from support.waiting import wait_until
 from volcache.errors import ListenError
 from volcache.memcache.command_log import CommandLog
@@ -136,6 +137,7 @@ def test_bug_closes_its_connection_only(caplog: pytest.LogCaptureFixture) -> Non
         wait_until(lambda: case.stats.connections == 1, "the others to be closed")
 
 
+@pytest.mark.slow
 def test_incomplete_command_is_ended_and_an_idle_connection_is_not() -> None:
     """After the time without progress."""
     with running(transfer_seconds=0.2) as case:
@@ -148,6 +150,7 @@ def test_incomplete_command_is_ended_and_an_idle_connection_is_not() -> None:
         ]
 
 
+@pytest.mark.slow
 def test_slow_sender_is_ended() -> None:
     """Although it makes progress all the time."""
     with running(transfer_seconds=0.5) as case, case.client() as slow:
@@ -195,6 +198,7 @@ def test_connections_above_the_limit_are_refused() -> None:
         assert case.stats.connections_total == 3
 
 
+@pytest.mark.slow
 def test_accepting_pauses_without_descriptors(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -258,7 +262,7 @@ def test_changed_tokens_reach_the_protocol() -> None:
 # --- sockets.py ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
+@each_row("address", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
 def test_address_is_shown_with_its_port(address: str) -> None:
     """As in the setting."""
     listening = ListeningSocket(address)
@@ -278,7 +282,7 @@ def test_file_of_another_process_is_not_removed(tmp_path: Path) -> None:
     assert path.exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("address", "reason"),
     [
         ("192.0.2.1:11211", "Cannot assign requested address; use an address of this"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.tables import each_row
 from volcache.memcache.commands import (
     Arithmetic,
     Command,
@@ -59,7 +60,7 @@ _GET = Get("mg", b"a", None, wants_value=False, is_meta=True)
 _BASE64 = b"YSBi"  # a b
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "command"),
     [
         (b"mg a\r\n", _GET),
@@ -100,7 +101,7 @@ def test_a_line_becomes_its_command(data: bytes, command: Command) -> None:
     assert command_of(data)._replace(reply=None) == command
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "result", "reply"),
     [
         (b"mg a\r\n", hit(b"x"), b"HD\r\n"),
@@ -152,7 +153,7 @@ def test_results_are_answered_as_by_memcached(
     assert reply_to(data, result) == reply
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "reply"),
     [
         (b"mg\r\n", b"ERROR\r\n"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from support.tables import each_row
 from volcache.memcache.commands import Get, Put, Result, Simple, Status
 from volcache.memcache.protocol import Connection, WireLimits
 
@@ -37,7 +36,7 @@ def test_the_first_byte_decides() -> None:
     assert text.reply(command, Result(Status.OK)) == b"ERROR\r\n"
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 13, 100, 4096, 5000, 10**6])
+@each_row("size", [1, 2, 3, 7, 13, 100, 4096, 5000, 10**6])
 def test_pieces_do_not_matter(size: int) -> None:
     """The commands are those of the whole input."""
     whole, pieces = Connection(LIMITS), Connection(LIMITS)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
+from support.tables import each_row
 from volcache.memcache.commands import (
     VERSION,
     Arithmetic,
@@ -73,7 +72,7 @@ def error_of(data: bytes) -> bytes:
     return bytes(command.reply(command, OK))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "command"),
     [
         (b"get a\r\n", Get("get", b"a")),
@@ -132,7 +131,7 @@ def test_an_error_ends_the_reply_to_a_get() -> None:
     assert reply == b"VALUE a 0 1\r\n1\r\nSERVER_ERROR the disk refused\r\nMN\r\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "result", "reply"),
     [
         (b"set a 0 0 0\r\n", Result(Status.STORED), b"STORED\r\n"),
@@ -164,7 +163,7 @@ def test_a_put_is_answered_as_by_memcached(
     assert reply_to(line[:-2] + b" noreply\r\n\r\n", result) == b""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "result", "reply"),
     [
         (b"delete a", Result(Status.DELETED), b"DELETED\r\n"),
@@ -211,7 +210,7 @@ def test_statistics_are_lines() -> None:
 _BAD_FORMAT = b"CLIENT_ERROR bad command line format\r\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "reply"),
     [
         (b"\r\n", b"ERROR\r\n"),
@@ -262,7 +261,7 @@ def test_the_value_of_a_bad_line_is_skipped() -> None:
         assert [command.name for command in commands][1] == "mn"
 
 
-@pytest.mark.parametrize("size", [101, 2**31 - 1, 2**31, 2**63 - 1])
+@each_row("size", [101, 2**31 - 1, 2**31, 2**63 - 1])
 def test_a_value_above_the_limit_is_skipped(size: int) -> None:
     """Its command comes at once; its bytes are dropped as they arrive."""
     connection = Connection(LIMITS)
@@ -294,7 +293,7 @@ def test_quit_ends_the_commands() -> None:
     assert reply_to(b"quit\r\nversion\r\n", OK) == b""
 
 
-@pytest.mark.parametrize("data", [b"x" * 3000, b"set " + b"k" * 3000 + b" 0 0 1\r\n"])
+@each_row("data", [b"x" * 3000, b"set " + b"k" * 3000 + b" 0 0 1\r\n"])
 def test_an_endless_line_closes_the_connection(data: bytes) -> None:
     """It is not known where the next command begins."""
     (command,) = commands_of(data)
@@ -349,7 +348,7 @@ def test_a_set_is_taken_for_credentials() -> None:
     assert isinstance(connection.next_command(), Put)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "reply"),
     [
         (b"set x 0 0\r\n", b"CLIENT_ERROR unauthenticated\r\n"),
@@ -391,7 +390,7 @@ def test_a_wrong_token_is_answered_as_by_memcached() -> None:
 # --- Numbers -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "number"),
     [
         (b"0", 0),
@@ -416,7 +415,7 @@ def test_a_signed_number_is_read_as_by_strtol(word: bytes, number: int | None) -
     assert signed(word) == number
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "number"),
     [
         (b"18446744073709551615", 2**64 - 1),

@@ -14,6 +14,7 @@ from support.stats_server import (
     two_rings,
     volume,
 )
+from support.tables import each_row
 from volcache.errors import InstanceError
 from volcache.monitoring.terminal import report
 
@@ -151,7 +152,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert line_of(report(stats), "hot keys") == "a?[2J??b (about 1)"
 
 
-@pytest.mark.parametrize("missing", ["latency", "store", "started", "hot", "rings"])
+@each_row("missing", ["latency", "store", "started", "hot", "rings"])
 def test_missing_numbers_are_an_error(missing: str) -> None:
     """As of an instance of another version."""
     stats = empty_stats()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.ports import pick_port
+from support.tables import each_row
 from volcache.errors import ListenError
 from volcache.server import bjoern as module
 from volcache.server.bjoern import activated_listener, listen, serve
@@ -86,6 +87,7 @@ def test_every_cause_has_a_remedy(
         listen("::1", 80)
 
 
+@pytest.mark.slow
 def test_failed_loop_restores_signals() -> None:
     """The error of bjoern is raised; handlers, mask and descriptors are as before."""
     listener = listen("127.0.0.1", 0)
@@ -147,7 +149,7 @@ def test_socket_of_another_process_is_not_touched(
     assert passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 
 
-@pytest.mark.parametrize("count", ["0", "2", "", "one"])
+@each_row("count", ["0", "2", "", "one"])
 def test_number_of_sockets_must_be_1(count: str) -> None:
     """The text says what to pass."""
     with pytest.raises(ListenError, match="pass one, by one ListenStream"):
@@ -185,6 +187,7 @@ def test_socket_of_another_kind_is_refused(
         activated_listener(dict(ENVIRONMENT))
 
 
+@pytest.mark.slow
 def test_wrong_unit_file_fails_the_start_with_one_line(tmp_path: Path) -> None:
     """Exit code 1, before the mount point is created."""
     source = Path(module.__file__).parents[2]

@@ -71,6 +71,7 @@ def test_clock_never_goes_back(steps: list[tuple[str, int]]) -> None:
         assert clock.now_ms() == expected // 1000
 
 
+@pytest.mark.slow
 @pytest.mark.property
 @settings(max_examples=examples(600), deadline=None)
 @given(STEPS)

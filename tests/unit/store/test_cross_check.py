@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from support.damage import flip, overwrite
-from support.extent import EXTENT, SEED
+from support.extent import EXTENT, SEED, every
 from support.native import needs_native
 from support.stores import UnsyncedFileSystem, kill, open_store
 from volcache.cli.repair import repair
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     Damage = Callable[[Path, random.Random], None]
 
-pytestmark = needs_native
+pytestmark = [pytest.mark.sampled(6), needs_native]
 
 VOLUME_SIZE: Final = 256 * 1024
 VOLUME_NUM: Final = 4
@@ -252,6 +252,7 @@ DAMAGES: Final[list[Damage]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_the_native_core_finds_the_same(
     made: Path, tmp_path: Path, damage: Damage
@@ -275,7 +276,7 @@ def test_the_native_core_finds_the_same(
 
 @pytest.mark.slow
 def test_any_flipped_bit(tmp_path: Path) -> None:
-    """In a volume or in its index file; of each byte one bit, in `make crash` every."""
+    """In a volume or in its index file; of some bytes one bit, in `make crash` every."""
     made = tmp_path / "made"
     store = open_store(made)
     store.put(b"a", b"v")
@@ -290,7 +291,7 @@ def test_any_flipped_bit(tmp_path: Path) -> None:
     for name in ("data/0", "index/0"):
         path = made / name
         data = path.read_bytes()
-        for offset in range(min(len(data), end)):
+        for offset in every(4, min(len(data), end)):
             for bit in [dice.randrange(8)] if EXTENT else range(8):
                 damaged = bytearray(data)
                 damaged[offset] ^= 1 << bit
@@ -336,6 +337,7 @@ class UnreadableFileSystem(ReadOnlyFileSystem):
     pread: Any = _read
 
 
+@pytest.mark.slow
 def test_unreadable_sectors(made: Path) -> None:
     """What is in them is missing, all else is found."""
     for seed in range(12):

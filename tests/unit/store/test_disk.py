@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.tables import each_row
 from volcache.errors import DiskTooSmallError
 from volcache.store.disk import (
     AUTO_VOLUMES_MAX,
@@ -29,7 +30,7 @@ def test_volumes_that_are_there_count_although_nothing_is_free() -> None:
     assert Holding(0, 12 * MIB + 5000, 12 * MIB, 3).volumes_of(4 * MIB) == 3
 
 
-@pytest.mark.parametrize("free", [64 * GIB, 20 * MIB, 700 * MIB, 3 * GIB])
+@each_row("free", [64 * GIB, 20 * MIB, 700 * MIB, 3 * GIB])
 def test_auto_leaves_a_reserve_and_is_the_same_when_the_disk_is_full(free: int) -> None:
     """It does not matter how much of the disk the store has taken."""
     size = MIB

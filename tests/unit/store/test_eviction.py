@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.tables import each_row
 from volcache.store.eviction import (
     FREQUENCY_VOLUMES_MIN,
     HITS_MAX,
@@ -63,7 +64,7 @@ def test_without_tokens_for_reads_only_puts_earn_some() -> None:
     assert (rates.hit_rate, rates.write_rate) == (0, 0.3)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("eviction", "volume_num", "is_frequency"),
     [
         ("fifo", 64, False),
@@ -86,7 +87,7 @@ def test_policy_needs_four_volumes(
         assert policy.rates.hit_rate == 0.5
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("volumes", "cost"),
     [
         (VOLUMES_ADVISED - 1, "1 to 4 %"),
@@ -212,7 +213,7 @@ def found(ghost: Ghost, keys: Iterable[int]) -> list[int]:
     return [one for one in keys if one in ghost]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("keys", "buckets"), [(0, 1), (1, 1), (15, 1), (16, 2), (31, 2), (32, 4), (100, 8)]
 )
 def test_ghost_has_room_for_half_of_the_keys_to_all(keys: int, buckets: int) -> None:
@@ -322,6 +323,7 @@ def test_ghost_of_the_same_size_is_not_changed() -> None:
     assert found(ghost, keys) == keys
 
 
+@pytest.mark.slow
 def test_few_other_keys_are_taken_for_one_that_was_added() -> None:
     """With full buckets: 8 of 65,536."""
     dice = random.Random(3)  # noqa: S311 - No secret.

@@ -7,6 +7,7 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.tables import each_row
 from volcache.errors import DamagedRecordError
 from volcache.store.format import (
     VOLUME_HEADER_BYTES,
@@ -211,7 +212,7 @@ def test_every_flipped_bit_of_a_volume_header_is_detected() -> None:
         assert decode_volume_header(bytes(damaged)) is None
 
 
-@pytest.mark.parametrize("data", [b"", b"VLV", bytes(64), b"x" * 64])
+@each_row("data", [b"", b"VLV", bytes(64), b"x" * 64])
 def test_other_bytes_are_not_a_volume(data: bytes) -> None:
     """An empty or foreign file has neither header nor version."""
     assert decode_volume_header(data) is None
@@ -226,6 +227,7 @@ def test_the_identity_of_a_copy_is_that_of_its_volume() -> None:
     assert identity_of(data[:20]) is None
 
 
+@pytest.mark.slow
 def test_any_single_wrong_bit_of_a_record_header_is_corrected() -> None:
     """The key is known although the header fails its checksum."""
     data = make_record(key=b"a/key", value=b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -256,6 +257,7 @@ class Model:
             assert self.index.live(volume) == self.live(volume)
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_any_history_gives_what_a_dict_gives(steps: list[tuple[str, bytes]]) -> None:
     """Positions, live records and their bytes, before and after a sweep."""

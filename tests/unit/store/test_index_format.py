@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.tables import each_row
 from volcache.store.format import Ring, VolumeUse
 from volcache.store.index_format import (
     Entry,
@@ -46,7 +47,7 @@ def test_any_key_is_encoded_as_one_word_of_printable_ascii(key: bytes) -> None:
     assert "#" not in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "text"),
     [
         (b"thumbs/2026/a-b_c.d~e.jpg", "thumbs/2026/a-b_c.d~e.jpg"),
@@ -62,6 +63,7 @@ def test_ordinary_keys_are_not_changed(key: bytes, text: str) -> None:
     assert encode_key(key) == text
 
 
+@pytest.mark.slow
 @given(st.lists(entries, max_size=5))
 def test_blocks_are_read_in_the_order_written(
     blocks: list[list[Entry]],

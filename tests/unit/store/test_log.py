@@ -229,6 +229,7 @@ def test_one_id_is_free_for_copies(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_work_of_a_put_is_bounded(tmp_path: Path) -> None:
     """
     Copies are spread over many puts; none copies more than 4 MiB and a record.
@@ -352,6 +353,7 @@ def _restart_without(store: Store, directory: Path, name: str) -> Store:
 # --- Restarts ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_clean", [False, True])
 def test_values_survive_restarts_in_both_rings(
     tmp_path: Path, *, is_clean: bool
@@ -420,6 +422,7 @@ def test_with_one_ring_probation_is_reclaimed_first(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_when_two_rings_return_what_one_ring_superseded_stays_superseded(
     tmp_path: Path,
 ) -> None:
@@ -441,6 +444,7 @@ def test_when_two_rings_return_what_one_ring_superseded_stays_superseded(
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [(6, 4, 8), (4, 12, 5), (2, 8, 3), (3, 2, 8)])
 def test_number_of_volumes_may_change(
     tmp_path: Path, numbers: tuple[int, int, int]

@@ -14,6 +14,7 @@ import pytest
 
 from support.native import BareProcess, needs_native
 from support.stores import UnsyncedFileSystem, open_store
+from support.tables import each_row
 from volcache.store import native
 from volcache.store.index import PythonIndex
 from volcache.store.writer import PythonWriter, SyncFailedError
@@ -160,7 +161,7 @@ def test_native_implementations_are_chosen(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("volume_bytes", "volumes"),
     [
         *((2**40, 2**8), (2**40, 2**20), (2**24, 65_537), (2**40, 129)),
@@ -330,12 +331,14 @@ def run(**environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_environment_variable_selects_python() -> None:
     """Everything works, and nothing is logged until the start of a server."""
     warning = "[\"core.python reason='VOLCACHE_PURE is set'\"]"
     assert run(VOLCACHE_PURE="1") == ["False False", "[]", warning]
 
 
+@pytest.mark.slow
 @needs_native
 def test_native_core_is_selected_without_a_line_in_the_log() -> None:
     """An empty variable is none."""

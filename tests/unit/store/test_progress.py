@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.extent import examples
+from support.tables import each_row
 from volcache.store.format import SEQ_MAX
 from volcache.store.progress import Progress, decode_progress, encode_progress
 
@@ -53,7 +54,7 @@ def test_what_is_written_is_read(progress: Progress, process_id: int) -> None:
     assert decode_progress(b"%d\n" % process_id + line) == [progress]
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@each_row("order", [(0, 1), (1, 0)])
 def test_lines_of_two_volumes_are_returned_newest_first(order: tuple[int, int]) -> None:
     """Each ring has an active volume, and they may stand in any order."""
     newer = EXAMPLE._replace(seq=1300, salt=5, end=64)
@@ -104,7 +105,7 @@ def test_line_torn_while_it_was_overwritten_is_noticed() -> None:
             assert decode_progress(torn) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"17\n", b"17\nvolcache lock 2\n", b"\0" * 500])
+@each_row("data", [b"", b"17\n", b"17\nvolcache lock 2\n", b"\0" * 500])
 def test_lock_without_a_line_says_nothing(data: bytes) -> None:
     """Such as that of a process that was killed at its first start."""
     assert decode_progress(data) == []

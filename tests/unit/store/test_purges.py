@@ -21,6 +21,7 @@ from support.stores import (
     reopen,
     value_of,
 )
+from support.tables import each_row
 from volcache.cli.repair import repair
 from volcache.errors import MismatchedFilesError, StoreIOError, TooManyPurgesError
 from volcache.store.purges import (
@@ -143,7 +144,7 @@ def test_a_start_accepts_the_file_that_meta_names_and_the_next_one() -> None:
     assert not compared(SECOND, None, oldest_seq=4)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("file", "listed", "text"),
     [
         (None, FIRST.listed, "is missing although META.txt names it (serial 1"),

@@ -407,6 +407,7 @@ def test_copies_are_in_the_order_of_the_volume(world: World) -> None:
 # --- Hits and the ghost ------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("terms", "before", "after"),
     [(TERMS, 1, 0), (TERMS, 3, 0), (MAIN_TERMS, 1, 0), (MAIN_TERMS, 3, 2)],
@@ -616,6 +617,7 @@ def test_step_stops_when_enough_was_copied(world: World) -> None:
     assert world.step(copy_bytes=2 * SIZE + 1) == Step("done", Fate(2, 2 * SIZE))
 
 
+@pytest.mark.slow
 def test_search_in_parts_finds_every_record_once(world: World) -> None:
     """In whatever parts; searching on after the last one finds nothing."""
     keys = [b"%d" % number for number in range(300)]
@@ -664,6 +666,7 @@ def test_record_that_is_read_after_the_search_is_judged_by_the_search(
     assert world.place(b"late") == (world.source.seq, VOLUME_HEADER_BYTES)
 
 
+@pytest.mark.slow
 def test_terms_may_become_stricter_between_search_and_copy(world: World) -> None:
     """Tokens have become scarce."""
     world.put_hit(b"one")

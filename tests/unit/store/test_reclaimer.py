@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 from unittest import mock
 
-import pytest
-
 from support.stores import FakeClock, fixed_clock
+from support.tables import each_row
 from volcache.errors import DamagedRecordError, StoreIOError
 from volcache.store import reclaimer as module
 from volcache.store.eviction import Frequency
@@ -20,6 +19,8 @@ from volcache.store.reclaimer import Reclaimer
 from volcache.store.stats import Fate, StoreStats
 
 if TYPE_CHECKING:
+    import pytest
+
     from volcache.store.eviction import Terms
 
 MIB: Final = 1 << 20
@@ -191,7 +192,7 @@ def test_reclaim_is_not_over_before_all_was_looked_at() -> None:
     assert bench.stats.fate == Fate(3, 3 * MIB)
 
 
-@pytest.mark.parametrize("end", [64, 1000, END])
+@each_row("end", [64, 1000, END])
 def test_work_that_is_left_falls_to_nothing(end: int) -> None:
     """And the share that is done rises from 0 to 1."""
     bench = Bench(end=end)
@@ -236,7 +237,7 @@ def test_finish_drops_what_would_take_too_long() -> None:
 # --- What is kept ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ring", list(Ring))
+@each_row("ring", list(Ring))
 def test_terms_are_those_of_the_ring_and_of_the_tokens_there_are(ring: Ring) -> None:
     """Computed again for each step, with the mean size at the beginning."""
     bench = Bench(ring=ring).search()

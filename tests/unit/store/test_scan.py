@@ -66,6 +66,7 @@ def test_the_next_record_overwrites_a_torn_tail(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_a_single_wrong_bit_in_the_last_record_is_damage(tmp_path: Path) -> None:
     """Its key is a miss, whichever bit is wrong: an older value does not come back."""
     store = open_store(tmp_path)

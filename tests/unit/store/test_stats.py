@@ -7,8 +7,6 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-import pytest
-
 from support.stores import (
     UnsyncedFileSystem,
     fill_volume,
@@ -16,11 +14,14 @@ from support.stores import (
     reopen,
     value_of,
 )
+from support.tables import each_row
 from volcache.store.stats import StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    import pytest
 
     from volcache.store.stats import ErrorKind
 
@@ -113,7 +114,7 @@ def test_failed_writes_of_index_files_at_startup_are_counted(
     store.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "count"),
     [
         ("read", lambda stats, error: stats.count_read_error(error)),

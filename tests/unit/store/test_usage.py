@@ -105,6 +105,7 @@ def assert_sums(usage: StoreUsage) -> None:
     assert usage.active_started_ms == volumes[usage.active_id].started_ms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_live_dead_and_evicted_bytes_are_those_of_a_model(
     tmp_path: Path, seed: int
@@ -259,6 +260,7 @@ def test_gain_is_known_when_as_much_as_the_capacity_was_put(tmp_path: Path) -> N
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_copy", [False, True])
 def test_record_that_is_read_all_the_time_is_an_older_hit_once_per_turn(
     tmp_path: Path, *, is_copy: bool
