@@ -2,27 +2,45 @@
 Break the store in one place at a time, and check that a test fails each time.
 
     make mutations
+    python tests/mutations.py [python|c]
 
-Each mutation is applied to a copy of the source tree, and the tests below are run against
-that copy, two copies at a time. The exit code is 0 only if each mutation makes a test fail
-and the unchanged sources make none fail.
+Each mutation is applied to a copy of the source tree, and tests are run against that copy,
+two copies at a time: for Python those below, without the native core; for C those that
+mutations_c.py names, with it. The exit code is 0 only if the unchanged sources make no test
+fail, and each mutation makes one fail, except those that say why none does.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if not __package__:  # Run as a script: the helpers are beside it.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from support.code_changes import Change, changed, move, remove, replace, replace_call
+from mutations_c import C_MUTATIONS, CMutation
+from support.c_changes import Objects
+from support.code_changes import (
+    Change,
+    NotFoundError,
+    changed,
+    move,
+    remove,
+    replace,
+    replace_call,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 # From the quick and narrow to the slow and wide; pytest stops at the first that fails.
@@ -42,6 +60,13 @@ TESTS: Final = (
 )
 JOBS: Final = 2
 DEADLINE_SECONDS: Final = 600
+PROGRAM_DEADLINE_SECONDS: Final = 60
+# Of a single test, where it can be interrupted.
+TEST_SECONDS: Final = 100
+# How long a program with random input of its own runs if it finds nothing.
+PROGRAM_SECONDS: Final = "4"
+# What may become of a mutation, or of the unchanged sources.
+GOOD: Final = frozenset(("noticed", "with a reason", "unchanged"))
 
 
 class Mutation(NamedTuple):
@@ -50,17 +75,18 @@ class Mutation(NamedTuple):
     fault: str
     where: str  # `module:function` below `volcache`.
     changes: tuple[Change, ...]
+    survives: str = ""  # Why no test fails.
 
-    def apply(self, package: Path) -> None:
+    def changed_file(self, package: Path) -> tuple[Path, str]:
         """
-        Change the module in a copy of the package.
+        Return the path of the module in a package, and its changed source.
 
         Raises:
             NotFoundError: A change is not found exactly once.
         """
         module, _, function = self.where.partition(":")
         path = package.joinpath(*module.split(".")).with_suffix(".py")
-        path.write_text(changed(path.read_text(), function, *self.changes))
+        return path, changed(path.read_text(), function, *self.changes)
 
 
 def mutation(fault: str, where: str, *changes: Change) -> Mutation:
@@ -595,60 +621,212 @@ MUTATIONS: Final = (
 )
 
 
-def first_failure(source: Path, scratch: Path) -> str:
-    """Return the test that failed first against a source tree; empty: none did."""
+class Ended(NamedTuple):
+    """How a command ended; it is `None` if it had to be killed after its time."""
+
+    code: int | None
+    stdout: str
+    stderr: str
+
+
+def ended(
+    command: Sequence[str | Path],
+    seconds: float,
+    environment: dict[str, str] | None = None,
+    folder: Path = ROOT,
+) -> Ended:
+    """Run a command; whatever it has started is killed with it after its time."""
+    process = subprocess.Popen(
+        list(map(str, command)),
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        stdout, stderr = process.communicate()
+        return Ended(None, stdout, stderr)
+    return Ended(process.returncode, stdout, stderr)
+
+
+def first_failure(
+    source: Path,
+    scratch: Path,
+    tests: Iterable[str] = TESTS,
+    *,
+    folder: Path = ROOT,
+    is_pure: bool = True,
+) -> str:
+    """
+    Return the test that failed first against a source tree; empty: none did.
+
+    Args:
+        source: Of the packages.
+        scratch: For what the tests leave behind.
+        tests: Paths in `folder`.
+        folder: Of the tests; those that start servers take the sources beside it.
+        is_pure: Without the native core.
+    """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header"]
     command += ["-p", "no:cacheprovider", "-p", "no:schemathesis"]
     # The same examples each time, and no deadline: a slow example is not a failure.
     command += ["--hypothesis-profile=ci"]
-    command += ["-o", f"pythonpath={source} tests", *TESTS]
+    command += [f"--timeout={TEST_SECONDS}"]
+    command += ["-o", f"pythonpath={source} tests", *tests]
     environment = {
         **os.environ,
         "PYTHONPATH": str(source),
-        # The native core would do in C what was changed in Python.
-        "VOLCACHE_PURE": "1",
+        # Where the tests take samples, the same ones each time.
+        "SEED": "1",
         # Failing examples are kept for the next run, where they have no business.
         "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
     }
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE_SECONDS,
-    )
-    if done.returncode == 0:
+    environment.pop("VOLCACHE_PURE", None)
+    if is_pure:  # The native core would do in C what was changed in Python.
+        environment["VOLCACHE_PURE"] = "1"
+    done = ended(command, DEADLINE_SECONDS, environment, folder)
+    if done.code == 0:
         return ""
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
-    if not failed:
+    if done.code is not None and done.code < 0:
+        return f"pytest: {ending(done)}"
+    failed = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(("FAILED ", "ERROR "))
+    ]
+    if done.code != 1 or not failed:
         raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
-    return failed[0].split(" ")[1]
+    return failed[0].partition(" ")[2].partition(" - ")[0]
 
 
-def run(mutation: Mutation | None) -> bool:
-    """Test a copy of the sources, print the verdict and return whether it is good."""
+def ending(done: Ended) -> str:
+    """Return how a process that failed ended."""
+    if done.code is None:
+        return "did not end"
+    if done.code < 0:
+        return f"ended by {signal.Signals(-done.code).name}"
+    return f"exit code {done.code}"
+
+
+def first_failed_program(objects: Objects, names: Iterable[str]) -> str:
+    """Run programs of tests/native, linked with some objects; empty: none has failed."""
+    for name in names:
+        test = ROOT / "tests" / "native" / f"{name}.c"
+        program = objects.program(test)
+        corpus = sorted((test.parent / "corpus" / name).glob("*"))
+        runs: list[list[str | Path]] = [[PROGRAM_SECONDS, "1"]]
+        if name.endswith("_test"):
+            runs = [["1"]]
+        elif name.endswith("_fuzz"):
+            runs = [[*corpus], ["-r", *runs[0]]] if corpus else [["-r", *runs[0]]]
+        for arguments in runs:
+            done = ended([program, *arguments], PROGRAM_DEADLINE_SECONDS)
+            if done.code != 0:
+                said = done.stderr.replace(f"{ROOT}/", "").splitlines()
+                return f"{name}: {said[0] if said else ending(done)}"
+    return ""
+
+
+def python_failure(mutation: Mutation | None, folder: Path) -> str:
+    """Return the test that fails first with a mutation of Python; empty: none."""
+    source = folder / "src"
+    shutil.copytree(ROOT / "src", source)
+    if mutation is not None:
+        path, text = mutation.changed_file(source / "volcache")
+        path.write_text(text)
+    return first_failure(source, folder)
+
+
+def c_failure(objects: Objects, mutation: CMutation | None, folder: Path) -> str:
+    """Return the test or program that fails first with a mutation of C; empty: none."""
+    source = folder / "src"
+    shutil.copytree(ROOT / "src", source)
+    names = dict.fromkeys(test for one in C_MUTATIONS for test in one.tests)
+    if mutation is not None:
+        path, text = mutation.changed_file(source / "volcache")
+        path.write_text(text)
+        names = dict.fromkeys(mutation.tests)
+    objects = objects.within(source, folder, changed=mutation.file if mutation else "")
+    failed = first_failed_program(objects, [name for name in names if "/" not in name])
+    paths = [name for name in names if "/" in name]
+    if failed or not paths:
+        return failed
+    objects.extension()
+    for name in ("tests", "tools", "conf"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return first_failure(source, folder, paths, folder=folder, is_pure=False)
+
+
+class Trial(NamedTuple):
+    """A mutation to be tested, or the unchanged sources."""
+
+    language: str
+    failure: Callable[[Path], str]  # What fails first, in a folder of its own.
+    mutation: Mutation | CMutation | None = None
+
+
+def judge(trial: Trial) -> tuple[str, str]:
+    """Print what becomes of a trial; return its language and the word it is counted by."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "src")
-        shutil.copytree(ROOT / "src", source)
-        if mutation is not None:
-            mutation.apply(source / "volcache")
-        failed = first_failure(source, Path(folder))
-    if mutation is None:
-        is_good, line = not failed, f"unchanged: {failed or 'all tests pass'}"
+        try:
+            failed = trial.failure(Path(folder))
+        except (NotFoundError, RuntimeError) as error:
+            failed, word = f"cannot be tested: {error}", "not tested"
+        else:
+            word = "noticed" if failed else "NOT NOTICED"
+    fault = f"{trial.language}: unchanged"
+    if trial.mutation is None:
+        word = "unchanged" if word == "NOT NOTICED" else "unchanged fails"
+        failed = failed or "all tests pass"
     else:
-        is_good, line = bool(failed), f"{mutation.fault}: {failed or 'NOT NOTICED'}"
-    print(f"{'ok' if is_good else 'BAD':4} {line}", flush=True)  # noqa: T201
-    return is_good
+        fault = trial.mutation.fault
+        if not failed and trial.mutation.survives:
+            failed, word = trial.mutation.survives, "with a reason"
+    verdict = "ok" if word in GOOD else "BAD"
+    print(f"{verdict:4} {fault}: {failed or word}", flush=True)  # noqa: T201
+    return trial.language, word
 
 
-def main() -> int:
-    """Run the tests against each mutation; 0 if all of them are noticed."""
-    with ThreadPoolExecutor(JOBS) as pool:
-        verdicts = list(pool.map(run, [None, *MUTATIONS]))
-    return 0 if all(verdicts) else 1
+def trials(languages: Sequence[str], folder: Path) -> list[Trial]:
+    """Return what is to be tested; `folder` is for what is built once."""
+    found: list[Trial] = []
+    if "python" in languages:
+        found += [
+            Trial("python", partial(python_failure, one), one)
+            for one in (None, *MUTATIONS)
+        ]
+    if "c" in languages:
+        objects = Objects.of(ROOT / "src", folder)
+        found += [
+            Trial("c", partial(c_failure, objects, one), one)
+            for one in (None, *C_MUTATIONS)
+        ]
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Test each mutation of Python, C or both; 0 if all are noticed or have a reason."""
+    languages = arguments or ("python", "c")
+    if not {"python", "c"}.issuperset(languages):
+        print("usage: mutations.py [python|c]", file=sys.stderr)  # noqa: T201
+        return 2
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
+        words = Counter(pool.map(judge, trials(languages, Path(folder))))
+    counts = [
+        f"{language}: "
+        + ", ".join(f"{n} {word}" for (of, word), n in words.items() if of == language)
+        for language in languages
+    ]
+    print("; ".join(counts))  # noqa: T201
+    return 0 if GOOD.issuperset(word for _, word in words) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

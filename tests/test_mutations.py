@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from mutations import MUTATIONS, ROOT, Mutation
+from mutations_c import C_MUTATIONS, CMutation
+from support.c_changes import changed_c, replace_text
 from support.code_changes import (
     Change,
     NotFoundError,
@@ -19,8 +21,9 @@ from support.code_changes import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
+PACKAGE = ROOT / "src" / "volcache"
 SOURCE = """\
 class Log:
 
@@ -33,14 +36,67 @@ class Log:
 """
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.fault)
-def test_each_mutation_applies_exactly_once(tmp_path: Path, mutation: Mutation) -> None:
+C_SOURCE = """\
+static int find(int key) {
+    return key;
+}
+
+int rotate(int end,
+           int last) {
+    if (end > last || !find(end)) {
+        return -1;
+    }
+    return end;
+}
+
+int find(int);
+static int
+seal(void)
+{
+    return find(end);
+}
+"""
+
+
+def wrong(mutations: Iterable[Mutation | CMutation]) -> list[str]:
+    """Return a line for each mutation that does not apply to the sources."""
+    lines = []
+    for mutation in mutations:
+        try:
+            path, text = mutation.changed_file(PACKAGE)
+            if path.suffix == ".py":
+                compile(text, path, "exec")
+        except (OSError, NotFoundError, SyntaxError) as error:
+            lines.append(f"{mutation.fault}: {error}")
+    return lines
+
+
+@pytest.mark.parametrize("mutations", [MUTATIONS, C_MUTATIONS], ids=["python", "c"])
+def test_each_mutation_applies_exactly_once(
+    mutations: Iterable[Mutation | CMutation],
+) -> None:
     """Whoever moves or rewrites a mutated function updates the list."""
-    package = tmp_path / "volcache"
-    shutil.copytree(ROOT / "src" / "volcache", package)
-    mutation.apply(package)
-    for path in package.rglob("*.py"):
-        compile(path.read_text(), path, "exec")
+    assert not wrong(mutations)
+
+
+@pytest.mark.parametrize("mutations", [MUTATIONS, C_MUTATIONS], ids=["python", "c"])
+def test_no_mutation_is_there_twice(
+    mutations: Iterable[Mutation | CMutation],
+) -> None:
+    """Neither under two names nor with one name for two."""
+    for found in (
+        Counter(mutation.fault for mutation in mutations),
+        Counter((mutation.where, mutation.changes) for mutation in mutations),
+    ):
+        assert [name for name, count in found.items() if count > 1] == []
+
+
+def test_each_mutation_of_c_names_tests_that_are_there() -> None:
+    """A program of tests/native by its name, or a file by its path."""
+    names = {test for mutation in C_MUTATIONS for test in mutation.tests}
+    paths = {name: name if "/" in name else f"tests/native/{name}.c" for name in names}
+    assert [name for name, path in paths.items() if not (ROOT / path).exists()] == []
+    assert [mutation.fault for mutation in C_MUTATIONS if not mutation.tests] == []
 
 
 @pytest.mark.parametrize(
@@ -84,3 +140,40 @@ def test_a_change_that_does_not_apply_once_is_an_error(
     """No such function, no such place, several places, or a move that moves nothing."""
     with pytest.raises(NotFoundError):
         changed(SOURCE, function, change)
+
+
+@pytest.mark.parametrize(
+    ("function", "before", "text", "by"),
+    [
+        ("rotate", "int rotate", "end > last", "end >= last"),
+        ("rotate", "int rotate", "return -1;", ""),
+        ("rotate", "int rotate", "find(end)", "0"),
+        ("find", "", "return key", "return 0"),
+        ("seal", "static int\nseal", "find(end)", "0"),
+    ],
+)
+def test_a_text_of_c_is_replaced_in_its_function_only(
+    function: str, before: str, text: str, by: str
+) -> None:
+    """All other code stays."""
+    begin = C_SOURCE.index(f"\n{before}") if before else 0
+    place = C_SOURCE.index(text, begin)
+    expected = C_SOURCE[:place] + by + C_SOURCE[place + len(text) :]
+    assert changed_c(C_SOURCE, function, replace_text(text, by)) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "by"),
+    [
+        ("rotated", "end > last", "true"),
+        ("rotate", "return key", "return 0"),
+        ("rotate", "return", "(void)"),
+        ("rotate", "end > last", "end > last"),
+    ],
+)
+def test_a_text_of_c_that_is_not_there_once_is_an_error(
+    function: str, text: str, by: str
+) -> None:
+    """No such function, no such text in it, several of them, or no change."""
+    with pytest.raises(NotFoundError):
+        changed_c(C_SOURCE, function, replace_text(text, by))

@@ -1,0 +1,141 @@
+"""
+Changes of the text of one function of a C file, and programs built with the changed file.
+
+A change is an exact piece of text: C is not parsed. The objects of the files that are not
+changed are compiled once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from support.code_changes import NotFoundError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDERS: Final = ("volcache/store/_core", "volcache/server/_gate")
+# What is linked into bjoern, and needs libev.
+LINK: Final = "link.c"
+# Assertions are left out of what is tested, as in the extension.
+COMPILE: Final = (
+    *("gcc", "-std=gnu11", "-O1", "-w", "-fPIC", "-fvisibility=hidden"),
+    *("-include", "stdbool.h"),  # A change may use `true`.
+)
+
+
+class TextChange(NamedTuple):
+    """A piece of text of a function, and what takes its place."""
+
+    text: str
+    by: str
+
+
+def replace_text(text: str, by: str) -> TextChange:
+    """Put another text in the place of one; the statements around it stay."""
+    return TextChange(text, by)
+
+
+def changed_c(source: str, function: str, *changes: TextChange) -> str:
+    """
+    Return the source of a C file with one of its functions changed.
+
+    Args:
+        source: Of the file; functions begin and end at the start of a line.
+        function: Its name.
+        changes: Made one after the other.
+
+    Raises:
+        NotFoundError: The function is not defined exactly once, or a text is not in it
+            exactly once, or would stay as it is.
+    """
+    begin, end = _find(source, function)
+    body = source[begin:end]
+    for change in changes:
+        count = body.count(change.text)
+        if count != 1 or change.text == change.by:
+            raise NotFoundError(f"{function}: {change.text}: found {count} times")
+        body = body.replace(change.text, change.by)
+    return source[:begin] + body + source[end:]
+
+
+def _find(source: str, function: str) -> tuple[int, int]:
+    pattern = rf"^[A-Za-z_][^;{{}}#]*\b{function}\([^;{{}}]*\)\s*\{{.*?^\}}"
+    found = list(re.finditer(pattern, source, re.MULTILINE | re.DOTALL))
+    if len(found) != 1:
+        raise NotFoundError(f"{function}: found {len(found)} times")
+    return found[0].span()
+
+
+class Objects:
+    """The compiled files of the core and of the gate; of one tree, or with one changed."""
+
+    def __init__(self, source: Path, folder: Path, paths: dict[str, Path]) -> None:
+        self._source = source
+        self._folder = folder
+        self._paths = paths  # By the name of the C file.
+
+    @classmethod
+    def of(cls, source: Path, folder: Path) -> Objects:
+        """Compile all files of a tree, and what Cython makes of the extension."""
+        objects = cls(source, folder, {})
+        extension = folder / "_native.c"
+        pyx = source / FOLDERS[0] / "_native.pyx"
+        _run([sys.executable, "-m", "cython", "-o", str(extension), str(pyx)])
+        objects._compile(extension)
+        for name in FOLDERS:
+            for path in sorted((source / name).glob("*.c")):
+                if path.name != LINK:
+                    objects._compile(path)
+        return objects
+
+    def within(self, source: Path, folder: Path, *, changed: str = "") -> Objects:
+        """Return those of a copy of the tree, after one of its files was changed."""
+        objects = Objects(source, folder, dict(self._paths))
+        if changed:
+            objects._compile(source / "volcache" / changed)
+        return objects
+
+    def program(self, test: Path) -> Path:
+        """Compile and link a program of tests/native."""
+        program = self._folder / test.stem
+        archive = self._folder / "core.a"
+        # A program may include one of the files: then its object is not taken.
+        objects = [p for name, p in self._paths.items() if name != "_native.c"]
+        archive.unlink(missing_ok=True)
+        _run(["ar", "rc", str(archive), *map(str, objects)])
+        files = [str(test), str(archive), "-lpthread"]
+        _run([*COMPILE, *self._includes(), *files, "-o", str(program)])
+        return program
+
+    def extension(self) -> None:
+        """Link the extension, in the tree, in the place of one that is there."""
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        path = self._source / FOLDERS[0] / f"_native{suffix}"
+        path.unlink(missing_ok=True)
+        objects = map(str, self._paths.values())
+        _run(["gcc", "-shared", *objects, "-lpthread", "-o", str(path)])
+
+    def _compile(self, path: Path) -> None:
+        compiled = self._folder / f"{path.stem}.o"
+        python = f"-I{sysconfig.get_path('include')}"
+        options = ["-DNDEBUG", *self._includes(), python]
+        _run([*COMPILE, *options, "-c", str(path), "-o", str(compiled)])
+        self._paths[path.name] = compiled
+
+    def _includes(self) -> list[str]:
+        return [f"-I{self._source / name}" for name in FOLDERS]
+
+
+def _run(command: list[str]) -> None:
+    environment = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")

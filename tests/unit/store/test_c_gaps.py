@@ -1,0 +1,541 @@
+"""
+The native core where histories of a store hardly ever lead.
+
+An index is used by itself here: positions that a store sets only for two keys with one
+fingerprint, and keys that share a place in a table.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from support.native import BareProcess, needs_native
+from support.stores import UnsyncedFileSystem, open_store
+from volcache.store import native
+from volcache.store.eviction import HITS_MAX, Rates, Terms
+from volcache.store.format import VOLUME_HEADER_BYTES, Ring
+from volcache.store.index import SHARES, Loaded, Replayed
+from volcache.store.index_format import close_block, decode_key, encode_entries
+from volcache.store.purges import Purge, PurgeList
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from volcache.store import Store
+
+if native.IS_NATIVE:
+    from volcache.store._core import _native
+
+pytestmark = needs_native
+
+FS: Final = UnsyncedFileSystem()
+VOLUME_BYTES: Final = 2**24
+# One hit is needed, whatever the size.
+TERMS: Final = Terms((1.0,) * 5, (1,) * 6, HITS_MAX, is_probation=True)
+WAYS: Final = 8
+CHECKSUM_BYTES: Final = 4
+SEQ: Final = 3
+
+
+@pytest.fixture
+def index() -> Iterator[Any]:
+    """An index with one volume, SEQ."""
+    made = _native.Index(FS, bytes(16), volume_bytes=VOLUME_BYTES, volumes=4)
+    made.add_volume(SEQ)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store whose active volume the tests bind to an index of their own."""
+    made = open_store(tmp_path, fs=BareProcess(FS))
+    yield made
+    made.close()
+
+
+def bind(index: Any, store: Store) -> Any:
+    """Let SEQ be the active volume of a store; return this."""
+    parts = store.core_parts()
+    assert parts is not None
+    active = parts.log.active
+    index.bind_volume(SEQ, active.fd, active.id, active.salts)
+    return active
+
+
+# --- Reading -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [b"longer", b"longer kez", b"longer key 2", b"x"])
+def test_record_of_another_key_is_not_returned(
+    index: Any, store: Store, key: bytes
+) -> None:
+    """Nor that of a longer key which begins with the one asked for."""
+    record = store.put(b"longer key", b"value")
+    bind(index, store)
+    index.set(key, SEQ, record.offset, record.size)
+    index.set(b"longer key", SEQ, record.offset, record.size)
+
+    assert index.read(key) is None
+    assert index.read(b"longer key") == tuple(record)
+
+
+def test_record_of_a_deletion_is_no_value(index: Any, store: Store) -> None:
+    """An entry that leads to one is wrong."""
+    store.put(b"k", b"value")
+    active = bind(index, store)
+    begin = active.end
+    store.delete(b"k")
+    index.set(b"k", SEQ, begin, active.end - begin)
+
+    assert index.read(b"k") is None
+
+
+@pytest.mark.parametrize("at", [3, 4, 11, 32, 39, 56, 57])
+def test_record_of_elsewhere_is_not_returned(index: Any, store: Store, at: int) -> None:
+    """Of another version, salt, offset or volume, with right checksums."""
+    record = store.put(b"k", b"value")
+    active = bind(index, store)
+    index.set(b"k", SEQ, record.offset, record.size)
+    data = bytearray(os.pread(active.fd, record.size, record.offset))
+    checked = record.size - len(b"value") - CHECKSUM_BYTES
+    data[at] ^= 1
+    checksum = _native.crc32c(bytes(data[:checked]))
+    data[checked : checked + CHECKSUM_BYTES] = checksum.to_bytes(
+        CHECKSUM_BYTES, "little"
+    )
+    assert index.read(b"k") is not None
+
+    os.pwrite(active.fd, data, record.offset)
+
+    assert index.read(b"k") is None
+
+
+def test_segment_begins_with_its_first_record(index: Any, store: Store) -> None:
+    """It has the salt of the segment, those in front of it have another one."""
+    records = [store.put(key, b"value") for key in (b"a", b"b", b"c")]
+    active = bind(index, store)
+    salt = active.salts[-1][1]
+    for key, record in zip((b"a", b"b", b"c"), records, strict=True):
+        index.set(key, SEQ, record.offset, record.size)
+
+    salts = [(0, salt ^ 1), (records[1].offset, salt)]
+    index.bind_volume(SEQ, active.fd, active.id, salts)
+
+    assert [index.read(key) is not None for key in (b"a", b"b", b"c")] == [
+        *(False, True, True)
+    ]
+
+
+# --- What was there ----------------------------------------------------------------
+
+
+def test_deleted_key_was_not_evicted(index: Any) -> None:
+    """When the volume of its deletion is reclaimed."""
+    index.set(b"value", SEQ, 64, 70)
+    index.set_tombstone(b"deletion", SEQ, 200, 70)
+    index.reclaim(SEQ)
+
+    assert index.is_stale(b"value")
+    assert not index.is_stale(b"deletion")
+
+
+def test_few_stale_entries_are_not_swept(index: Any) -> None:
+    """They cost less than a pass through the index."""
+    index.add_volume(SEQ + 1)
+    index.set(b"stale", SEQ, 64, 70)
+    for number in range(100):
+        index.set(b"%d" % number, SEQ + 1, 64 + number, 70)
+    index.reclaim(SEQ)
+
+    assert (index.stale, index.is_sweeping) == (1, False)
+
+
+def test_key_is_forgotten_only_where_it_is(index: Any) -> None:
+    """Not if it was stored again meanwhile, here or elsewhere."""
+    index.add_volume(SEQ + 1)
+    index.set(b"k", SEQ, 64, 70)
+    assert not index.forget(b"k", SEQ, 65)
+    assert not index.forget(b"k", SEQ + 1, 64)
+    assert index.find(b"k") is not None
+    assert index.forget(b"k", SEQ, 64)
+    assert not index.forget(b"k", SEQ, 64)
+
+
+# --- Keys that are remembered ------------------------------------------------------
+
+
+def test_any_key_that_was_missed_is_remembered(index: Any) -> None:
+    """One in 65,536 has the tag that means an empty place."""
+    index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
+    for number in range(400_000):
+        key = b"%d" % number
+        index.miss(key)
+        assert index.ring_for(key) is Ring.PROBATION, key
+
+
+def test_only_reads_of_values_earn_tokens(index: Any) -> None:
+    """As many as the middle of their size class."""
+    index.set_policy(Rates(1.0, 0.0, 1e9, (0, 0)))
+    index.set_age(SEQ, Ring.MAIN, 0, VOLUME_BYTES)
+    index.set(b"value", SEQ, 64, 1000)
+    index.set_tombstone(b"deletion", SEQ, 2000, 100)
+    assert not index.hit(b"deletion")
+    assert index.heat().tokens == 0
+
+    assert index.hit(b"value")
+    assert index.heat().tokens == _native.size_middle(1000)
+
+
+def drop(index: Any, keys: list[bytes]) -> None:
+    """Let SEQ be a volume of ring probation with these keys, and reclaim it."""
+    index.set_age(SEQ, Ring.PROBATION, 0, VOLUME_BYTES)
+    for number, key in enumerate(keys):
+        index.put(key, SEQ, 64 + 100 * number, 100)
+    _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(SHARES, TERMS)
+    index.reclaim(SEQ)
+
+
+def returned(index: Any, keys: list[bytes], seq: int) -> int:
+    """Return how many of the keys leave the ghost when they are put."""
+    before = index.heat().ghost_hits
+    index.add_volume(seq)
+    for number, key in enumerate(keys):
+        index.put(key, seq, 64 + 100 * number, 100)
+    index.reclaim(seq)
+    return int(index.heat().ghost_hits - before)
+
+
+def test_key_that_returns_leaves_the_ghost(index: Any) -> None:
+    """Whatever its place in a full bucket is."""
+    index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
+    keys = [b"%d" % number for number in range(WAYS)]
+    drop(index, keys)
+
+    assert returned(index, keys, SEQ + 1) == WAYS
+    assert returned(index, keys, SEQ + 2) == 0
+
+
+def test_ghost_that_shrinks_to_less_than_an_eighth_keeps_some_keys(index: Any) -> None:
+    """As many as it has room for."""
+    index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
+    index.size_ghost(64 * WAYS)
+    keys = [b"%d" % number for number in range(64 * WAYS)]
+    drop(index, keys)
+    index.size_ghost(1)
+
+    assert returned(index, keys, SEQ + 1) == WAYS
+
+
+# --- Reclaiming --------------------------------------------------------------------
+
+
+class Target(NamedTuple):
+    """A volume that copies are written to."""
+
+    seq: int
+    writer: Any
+
+
+@pytest.fixture
+def target(index: Any, tmp_path: Path) -> Iterator[Target]:
+    """A volume of ring main, with room."""
+    index.set_policy(Rates(0.0, 2.0, 1e9, (500, 0)))
+    index.add_volume(SEQ + 1)
+    index.set_age(SEQ + 1, Ring.MAIN, 0, VOLUME_HEADER_BYTES)
+    fd = os.open(tmp_path / "target", os.O_RDWR | os.O_CREAT)
+    writer = _native.Writer(FS, fd, 5)
+    writer.end, writer.capacity, writer.salt = 200, VOLUME_BYTES, 6
+    yield Target(SEQ + 1, writer)
+    os.close(fd)
+
+
+def begin_reclaim(index: Any, store: Store, key: bytes = b"k") -> tuple[Any, int]:
+    """Search SEQ: `k` leads to the record of a key, and has a hit; return its offset."""
+    record = store.put(key, bytes(900))
+    active = bind(index, store)
+    index.set_age(SEQ, Ring.PROBATION, 0, active.end)
+    index.put(b"k", SEQ, record.offset, record.size)
+    assert index.hit(b"k")
+    reclaim = _native.Reclaim(index, SEQ, active.id, VOLUME_BYTES)
+    reclaim.collect(SHARES, TERMS)
+    return reclaim, record.offset
+
+
+def test_copies_count_as_bytes_of_the_ring(
+    index: Any, store: Store, target: Target
+) -> None:
+    """Hits of its records count when enough was appended after them."""
+    index.put(b"old", target.seq, VOLUME_HEADER_BYTES, 100)
+    reclaim, _ = begin_reclaim(index, store)
+    assert not index.hit(b"old")
+
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, TERMS, target, 0)
+
+    assert step.fate.copied == 1
+    assert index.hit(b"old")
+
+
+def test_key_that_is_forgotten_after_the_search_is_not_copied(
+    index: Any, store: Store, target: Target
+) -> None:
+    """Its entry has the same position as before."""
+    reclaim, offset = begin_reclaim(index, store)
+    index.forget(b"k", SEQ, offset)
+
+    # Whatever hits it has.
+    terms = Terms((1.0,) * 5, (0,) * 6, HITS_MAX, is_probation=True)
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, terms, target, 0)
+
+    assert step.fate.copied == 0
+    assert index.find(b"k") is None
+
+
+@pytest.mark.parametrize("is_probation", [False, True])
+def test_only_what_probation_drops_at_the_last_look_goes_into_the_ghost(
+    index: Any, store: Store, target: Target, *, is_probation: bool
+) -> None:
+    """A key that is put again then is a hit of the ghost."""
+    reclaim, _ = begin_reclaim(index, store)
+    terms = Terms((1.0,) * 5, (3,) * 6, 1, is_probation=is_probation)
+
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, terms, target, 0)
+
+    assert step.fate.unused == 1
+    index.reclaim(SEQ)
+    index.put(b"k", target.seq, 64, 100)
+    assert index.heat().ghost_hits == is_probation
+
+
+def test_record_of_another_key_is_not_copied(
+    index: Any, store: Store, target: Target
+) -> None:
+    """It is damaged: the entry leads to the record of another key."""
+    reclaim, _ = begin_reclaim(index, store, b"another")
+
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, TERMS, target, 0)
+
+    assert (step.fate.copied, step.fate.damaged) == (0, 1)
+
+
+@pytest.mark.parametrize(("more", "unused"), [(-1.0, 0), (0.0, 0), (1.0, 1)])
+def test_record_at_a_limit_needs_the_hits_of_larger_ones(
+    index: Any, more: float, unused: int
+) -> None:
+    """The larger ones need none here."""
+    limit = _native.size_middle(1000) + more
+    terms = Terms((limit,) * 5, (3,) * 5 + (0,), HITS_MAX, is_probation=True)
+    index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
+    index.set(b"k", SEQ, 64, 1000)
+
+    fate = _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(SHARES, terms)
+
+    assert fate.unused == unused
+
+
+# --- A start -----------------------------------------------------------------------
+
+FIRST, FIRST_CHECKSUM = close_block(b"", 64, sealed=False, previous=None)
+ENTRY: Final = b"a 64 70\n"
+# Of the only segment that has to be named.
+SEGMENT: Final = (100, 5)
+NAMED: Final = b"# from 100 salt 0000000000000005\n"
+
+
+def valid_end(data: bytes) -> int:
+    """Return where the valid part of an index file ends."""
+    return int(_native.read_lines(data, [SEGMENT])[0].file_end)
+
+
+@pytest.mark.parametrize(
+    ("lines", "end", "is_valid"),
+    [
+        (NAMED + ENTRY, 134, True),
+        (ENTRY, 100, False),  # It ends behind the end of the block.
+        (ENTRY, 134, False),  # The segment is not named.
+        (b"a 64 30\n", 94, True),
+        (NAMED.replace(b"5\n", b"6\n") + ENTRY, 134, False),
+        (NAMED.replace(b"100", b"101") + ENTRY, 134, False),
+        (NAMED + NAMED + ENTRY, 134, False),
+        (b"a b 64 30\n", 94, False),
+        (b"a 00000000000064 30\n", 94, False),
+        (b"a 0000000000064 30\n", 94, True),
+        (b"a 64 00000000030\n", 94, False),
+        (b"a 64 0000000030\n", 94, True),
+        (b"a 63 30\n", 94, False),
+        (b"a 0 0\n", 94, True),
+        (b" 64 30\n", 94, False),
+        (b"a%4 64 30\n", 94, True),
+        (b"%" * 65_535 + b" 64 30\n", 94, True),
+        (b"%" * 65_536 + b" 64 30\n", 94, False),
+        (b"", 63, False),
+    ],
+)
+def test_block_is_valid_only_as_documented(
+    lines: bytes, end: int, *, is_valid: bool
+) -> None:
+    """With right checksums; Python says the same."""
+    block, _ = close_block(lines, end, sealed=False, previous=FIRST_CHECKSUM)
+    assert valid_end(FIRST + block) == len(FIRST) + is_valid * len(block)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_checkpoint_counts_only_with_the_checksum_of_all_before(
+    *, is_sealed: bool
+) -> None:
+    """And only if the line ends with it."""
+    block, checksum = close_block(
+        NAMED + ENTRY, 134, sealed=is_sealed, previous=FIRST_CHECKSUM
+    )
+    alone, _ = close_block(NAMED + ENTRY, 134, sealed=is_sealed, previous=None)
+    loaded = _native.read_lines(FIRST + block, [SEGMENT])[0]
+    assert loaded == Loaded(
+        len(FIRST + block),
+        134,
+        is_sealed,
+        checksum,
+        1,
+        is_of_copy=False,
+        entries=1,
+        last_offset=64,
+    )
+    assert valid_end(FIRST + block.replace(b"a ", b"b ")) == len(FIRST)
+    assert valid_end(FIRST + alone) == len(FIRST)
+    assert valid_end(FIRST + block[:-1] + b"0\n") == len(FIRST)
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 16])
+def test_any_byte_of_a_key_is_written_as_in_python(length: int) -> None:
+    """Eight bytes at a time, and one by one."""
+    for byte in range(256):
+        key = b"k" * (length - 1) + bytes([byte])
+        writer = _native.Writer(FS, -1, 1)
+        writer.add_entry(key, 64, 70)
+        assert writer.lines == encode_entries([(key, 64, 70)])
+
+
+@pytest.mark.parametrize(("offset", "is_known"), [(-1, True), (0, False), (1, False)])
+def test_position_that_the_index_has_no_room_for_ends_an_index_file(
+    index: Any, tmp_path: Path, offset: int, *, is_known: bool
+) -> None:
+    """No volume is so long."""
+    entry = b"a %d 1\n" % (VOLUME_BYTES + offset)
+    block, _ = close_block(entry, 2**30, sealed=False, previous=FIRST_CHECKSUM)
+    (tmp_path / "index").write_bytes(FIRST + block)
+    with (tmp_path / "index").open("rb") as file:
+        loaded = index.load(SEQ, file.fileno(), [])
+
+    assert loaded.file_end == len(FIRST) + is_known * len(block)
+    assert (index.find(b"a") is not None) == is_known
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*(b"%", b"a%4", b"%4g", b"%g4", b"%%41", b"%41%", b"%e2%82%AC"), b"a" * 300],
+)
+def test_key_is_decoded_as_in_python(index: Any, tmp_path: Path, text: bytes) -> None:
+    """A percent sign without two hexadecimal digits stays."""
+    entry = b"%b 64 30\n" % text
+    block, _ = close_block(entry, 94, sealed=False, previous=FIRST_CHECKSUM)
+    (tmp_path / "index").write_bytes(FIRST + block)
+    with (tmp_path / "index").open("rb") as file:
+        index.load(SEQ, file.fileno(), [])
+
+    assert index.find(decode_key(text)) is not None
+
+
+def test_index_file_that_cannot_be_read_is_an_error(index: Any, tmp_path: Path) -> None:
+    """It is not empty."""
+    with (tmp_path / "index").open("wb") as file, pytest.raises(OSError, match="Bad"):
+        index.load(SEQ, file.fileno(), [])
+
+
+@pytest.mark.parametrize("ring", list(Ring))
+def test_replay_stops_at_a_key_that_is_in_the_other_ring(
+    index: Any, store: Store, ring: Ring
+) -> None:
+    """If that is ring probation: the times of the two records are to be compared."""
+    record = store.put(b"k", b"value")
+    active = bind(index, store)
+    data = os.pread(active.fd, record.size, record.offset)
+    index.add_volume(SEQ + 1)
+    index.set_age(SEQ, Ring.MAIN, 0, 64)
+    index.set_age(SEQ + 1, ring, 0, 164)
+    index.set(b"k", SEQ + 1, 64, 100)
+    writer = _native.Writer(FS, active.fd, active.id)
+
+    salt, limit = active.salts[-1][1], VOLUME_BYTES
+    run = index.replay(SEQ, data, salt, active.id, record.offset, limit, writer)
+
+    assert run.records == (ring is Ring.MAIN)
+
+
+def test_comparison_says_what_it_has_passed(store: Store, index: Any) -> None:
+    """And the latest time."""
+    keys = [b"a", b"b", b"c"]
+    records = [store.put(key, b"value") for key in keys]
+    active = bind(index, store)
+    entries = [
+        (key, record.offset, record.size)
+        for key, record in zip(keys, records, strict=True)
+    ]
+    lines, end = encode_entries(entries), active.end
+    comparison = _native.Comparison(FS, active.fd, active.id, end, lines)
+
+    salt = active.salts[-1][1]
+    run = comparison.run(None, 0, salt, records[0].offset, end)
+
+    assert run == Replayed(end, len(keys), records[-1].stored_us)
+    assert comparison.at == len(lines)
+
+
+# --- Purges ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prefix", "is_purged"),
+    [
+        (b"key", True),
+        (b"key of 13 byt", True),
+        (b"key of 13 byt\0", False),
+        (b"key of 13 byte", False),
+        (b"key of 1", True),
+        (b"key of 2", False),
+        (b"key of 12", False),
+        (b"", True),
+    ],
+)
+def test_purge_covers_the_keys_that_begin_with_its_prefix(
+    index: Any, store: Store, prefix: bytes, *, is_purged: bool
+) -> None:
+    """Among others with long prefixes."""
+    key = b"key of 13 byt"
+    record = store.put(key, b"value")
+    bind(index, store)
+    index.set(key, SEQ, record.offset, record.size)
+    prefixes = [b"another long prefix", b"key of no use", prefix, b"zero and one"]
+    first = record.stored_us - 2
+    purges = [Purge(first + n, 1, one) for n, one in enumerate(prefixes)]
+    index.set_purges(PurgeList(purges))
+
+    assert (index.read(key) is None) == is_purged
+
+
+@pytest.mark.parametrize("length", range(12))
+def test_key_is_not_covered_by_a_prefix_with_a_zero_more(
+    index: Any, store: Store, length: int
+) -> None:
+    """The first bytes of a key are compared as a number, which zeros fill up."""
+    key = b"k" * length + b"\0"
+    record = store.put(key, b"value")
+    bind(index, store)
+    index.set(key, SEQ, record.offset, record.size)
+    index.set_purges(PurgeList([Purge(record.stored_us, 1, key + b"\0")]))
+    assert index.read(key) is not None
+
+    index.set_purges(PurgeList([Purge(record.stored_us, 1, key)]))
+    assert index.read(key) is None
