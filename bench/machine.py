@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import platform
 import subprocess
@@ -28,6 +29,7 @@ def describe(work: Path) -> dict[str, str]:
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
+        "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d"),
         "processor": f"{_processor()}, {os.cpu_count()} cores",
         "memory": f"{memory / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
