@@ -271,12 +271,17 @@ def test_forked_child_that_lives_on_does_not_keep_the_directory(tmp_path: Path) 
     """The locks end with the parent."""
     cache = open_small(tmp_path)
     reading, writing = os.pipe()
+    begun, begin = os.pipe()
     child = os.fork()
     if not child:
         os.close(writing)
+        os.write(begin, b"!")
         os.read(reading, 1)
         os._exit(0)
     os.close(reading)
+    os.read(begun, 1)  # The child has given up the locks.
+    os.close(begun)
+    os.close(begin)
     cache.close()
     open_small(tmp_path).close()
     os.close(writing)
