@@ -584,8 +584,8 @@ MUTATIONS: Final = (
     ),
     mutation(
         "a start uses what is behind the end of a closed volume",
-        "store.recovery:Replay._replay_tail",
-        replace("self._listed[volume.seq].end or WHOLE_VOLUME", "WHOLE_VOLUME"),
+        "store.recovery:tail_reader",
+        replace("listed.end or WHOLE_VOLUME", "WHOLE_VOLUME"),
     ),
     mutation(
         "a record replaces one that was stored later in the other ring",

@@ -352,7 +352,7 @@ class _Comparison:
         header = self._files.headers.get(use.volume)
         if header is None:
             # The process may have ended while it wrote the header of a new volume.
-            if use != self._active or listed.state != "open":
+            if use != self._active or not listed.is_open:
                 self.damaged.append(use.volume)
         elif (header.use, header.store_id) != (use, self._store_id):
             facts = self._files.index_file(use.volume)
@@ -377,7 +377,7 @@ class _Comparison:
         progress = self._files.directory.progress
         is_written = any(line.salt in listed.salts for line in progress)
         is_written |= name == IndexName(listed.use, self._store_id)
-        return listed.use == self._active and listed.state == "open" and not is_written
+        return listed.use == self._active and listed.is_open and not is_written
 
     def _reject(
         self, use: VolumeUse, header: VolumeHeader, name: IndexName | None

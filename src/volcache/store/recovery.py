@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
+    from volcache.store.files import FileSystem
     from volcache.store.format import RecordHeader, VolumeUse
     from volcache.store.index import Index
     from volcache.store.manifest import ListedPurges, ListedVolume, Manifest
@@ -649,6 +650,11 @@ def is_whole(contents: IndexContents, listed: ListedVolume) -> bool:
     ) == (listed.end, listed.index_checksum)
 
 
+def tail_reader(fs: FileSystem, volume: Volume, listed: ListedVolume) -> VolumeReader:
+    """Return a reader of a volume up to its end in META.txt, if that is known."""
+    return VolumeReader(fs, volume, listed.end or WHOLE_VOLUME)
+
+
 def tail_window(contents: IndexContents, *, is_active: bool) -> int:
     """Return how far behind the last indexed record a scan looks for others."""
     return TAIL_WINDOW_BYTES if is_active and contents.is_whole else WHOLE_VOLUME
@@ -844,7 +850,7 @@ class Replay:
             return True  # A power loss may take what was not synced.
         if tail.has_gap:
             return False
-        if listed.state == "open":
+        if listed.is_open:
             own = (line for line in self._progress if line.salt == volume.last_salt)
             return all(tail.end >= line.end for line in own)
         if not listed.end:
@@ -857,8 +863,7 @@ class Replay:
         """Replay the records after the last entry, and keep their entries."""
         before, end, has_gap = self._recovery.scanned, contents.volume_end, False
         is_active = volume.use in self._actives
-        limit = self._listed[volume.seq].end or WHOLE_VOLUME
-        reader = VolumeReader(self._directory.fs, volume, limit)
+        reader = tail_reader(self._directory.fs, volume, self._listed[volume.seq])
         window = tail_window(contents, is_active=is_active)
         end = self._replay_intact(volume, reader, end)
         events = self._scan(volume, reader, end, window)

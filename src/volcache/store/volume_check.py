@@ -15,15 +15,8 @@ from volcache.store.cross_check import EntryWalk, Matching, Missing, cross_check
 from volcache.store.directory import DATA, INDEX
 from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.index_format import encode_key
-from volcache.store.recovery import is_whole, tail_window
-from volcache.store.scan import (
-    WHOLE_VOLUME,
-    Found,
-    Gap,
-    Torn,
-    VolumeReader,
-    scan_records,
-)
+from volcache.store.recovery import is_whole, tail_reader, tail_window
+from volcache.store.scan import Found, Gap, Torn, scan_records
 from volcache.store.volume import NO_FILE
 from volcache.text import counted
 
@@ -34,6 +27,7 @@ if TYPE_CHECKING:
     from volcache.store.index import Index
     from volcache.store.index_file import IndexContents
     from volcache.store.manifest import ListedVolume
+    from volcache.store.scan import VolumeReader
     from volcache.store.volume import Volume
 
 # record: a stored record is lost. file: metadata about records is wrong, or a part of the
@@ -182,8 +176,7 @@ class VolumeCheck:
 
     def _tail(self) -> Iterator[Finding]:
         """Check what follows the last entry, as a start does."""
-        limit = self._listed.end or WHOLE_VOLUME
-        reader = VolumeReader(self._fs, self._volume, limit)
+        reader = tail_reader(self._fs, self._volume, self._listed)
         window = tail_window(self._contents, is_active=self._is_active)
         for event in scan_records(reader, self._contents.volume_end, window):
             if isinstance(event, Found):
