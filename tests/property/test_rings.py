@@ -51,7 +51,7 @@ def test_no_crash_returns_an_older_or_deleted_value(
 
     assert total["images"] >= _PER_TEST * STEPS
     assert total["rotations"] > 5 * _PER_TEST
-    assert total["copied"] > 0
+    assert total["copied"] > (0 if kind == "faults" else _PER_TEST)
     print(kind, dict(total))  # noqa: T201
 
 
