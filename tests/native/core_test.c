@@ -1,18 +1,11 @@
 /* The core as the gate calls it: which keys are absent, which are remembered, which reads are
  * hits. */
 #include "core.h"
+#include "check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHECK(condition)                                                                   \
-    do {                                                                                   \
-        if (!(condition)) {                                                                \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                        \
-            abort();                                                                       \
-        }                                                                                  \
-    } while (0)
 
 static vc_core *core;
 static uint32_t slot;

@@ -13,6 +13,7 @@
  * reclaimed. Answers come in the order of the requests. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "gate.h"
+#include "check.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,14 +30,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-            abort(); \
-        } \
-    } while (0)
 
 enum {
     CLIENTS = 6,                /* threads */

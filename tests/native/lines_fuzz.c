@@ -6,20 +6,13 @@
  * With -DVC_FUZZER it is a target of libFuzzer. Any failed check aborts. */
 #include "crc32c.h"
 #include "lines.h"
+#include "check.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-            abort(); \
-        } \
-    } while (0)
 
 #define OFFSET_END 10000000000000u      /* 13 digits */
 

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "core.h"
 #include "crc32c.h"
+#include "check.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,14 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-            abort(); \
-        } \
-    } while (0)
 
 enum {
     RECORDS_MAX = 64,

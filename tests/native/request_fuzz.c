@@ -8,6 +8,7 @@
  * arrive in pieces. With -DVC_FUZZER it is a target of libFuzzer. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "request.h"
+#include "check.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,14 +16,6 @@
 #include <string.h>
 #include <strings.h>
 #include <time.h>
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-            abort(); \
-        } \
-    } while (0)
 
 static uint64_t heads_read, complete, refused, bodies_read, whole_bodies;
 

@@ -9,6 +9,7 @@
  * readers go on. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "core.h"
+#include "check.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,14 +23,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-            abort(); \
-        } \
-    } while (0)
 
 enum {
     READERS = 4,
