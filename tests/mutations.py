@@ -374,7 +374,7 @@ MUTATIONS: Final = (
     mutation(
         "a purged record is returned",
         "store.store:Store._current",
-        replace("self._log.purges.covers(key, record.stored_us)", "False"),
+        replace("purges.covers(key, record.stored_us)", "False"),
     ),
     mutation(
         "a purged record is copied",

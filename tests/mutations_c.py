@@ -437,6 +437,12 @@ C_MUTATIONS: Final = (
         tests=PURGES,
     ),
     mutation(
+        "a record is returned whose purge was dropped while it was read",
+        "store/_core/core.c:check_record",
+        replace_text("return VC_OUTDATED;", ""),
+        tests=PURGES,
+    ),
+    mutation(
         "a deletion is returned as an empty value",
         "store/_core/core.c:check_record",
         replace_text("if (record->kind) return VC_DAMAGED;", ""),

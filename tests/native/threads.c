@@ -44,7 +44,7 @@ enum {
 #define TURN_OF(note) ((uint32_t)(note))
 
 typedef struct {
-    uint64_t reads, ok, apart, misses, damaged, purged, after_close;
+    uint64_t reads, ok, apart, misses, damaged, purged, outdated, after_close;
 } counts;
 
 typedef struct {
@@ -376,6 +376,8 @@ static void read_key(reader *r, uint32_t key) {
     } else if (status == VC_PURGED) {
         CHECK(key < PURGES && version <= atomic_load(&purge_begun[key]));
         r->counts.purged++;
+    } else if (status == VC_OUTDATED) {
+        r->counts.outdated++;
     } else {
         CHECK(status == VC_DAMAGED || status == VC_SHORT);
         CHECK(atomic_load(&oldest_turn) > (uint32_t)at.salt);
@@ -455,6 +457,7 @@ static void run_round(double seconds, uint64_t *random, counts *total) {
         total->misses += one->misses;
         total->damaged += one->damaged;
         total->purged += one->purged;
+        total->outdated += one->outdated;
         total->after_close += one->after_close;
     }
     vc_writer_free(&w.writer);
@@ -472,8 +475,8 @@ int main(int count, char **arguments) {
            " segments\n",
            rounds, stored, deletions, rotations, rebound);
     printf("%" PRIu64 " reads: %" PRIu64 " ok, %" PRIu64 " misses, %" PRIu64 " purged, %" PRIu64
-           " damaged; %" PRIu64 " with the value apart; %" PRIu64 " after the end\n",
-           total.reads, total.ok, total.misses, total.purged, total.damaged, total.apart,
-           total.after_close);
+           " outdated, %" PRIu64 " damaged; %" PRIu64 " with the value apart; %" PRIu64 " after the end\n",
+           total.reads, total.ok, total.misses, total.purged, total.outdated, total.damaged,
+           total.apart, total.after_close);
     return 0;
 }

@@ -343,9 +343,6 @@ def make_hot_tier() -> MemcachedTier:
         )
 
 
-# Three at the same time on two cores: one in four reads a version that is some milliseconds
-# older than what it knows of. The cause is not known.
-@pytest.mark.skipif(EXTENT == 1, reason="only in `make crash`")
 @pytest.mark.usefixtures("often_interrupted")
 @pytest.mark.parametrize("has_hot_tier", [False, True])
 @pytest.mark.parametrize("sync_mode", ["none", "always"])

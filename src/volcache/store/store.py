@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.format import VolumeIdentity
     from volcache.store.index import Index, Position
-    from volcache.store.purges import PurgeStay
+    from volcache.store.purges import PurgeList, PurgeStay
     from volcache.store.recovery import Recovered
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
     from volcache.store.volume import Volume
@@ -230,7 +230,7 @@ class Store:
             return self._get_in_python(key)
         self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
         self.stats.read_errors_in_row = 0
-        return self._current(key, new_record(Record, fields))
+        return self._current(key, new_record(Record, fields), self._log.purges)
 
     def peek(self, key: bytes) -> Record | None:
         """Return what `get` returns; the eviction policy does not count it as a read."""
@@ -263,6 +263,7 @@ class Store:
 
     def _try_get(self, key: bytes, *, is_hit: bool) -> Record | _Outdated | None:
         """Look a key up and read its record; `is_hit`: a hit was counted."""
+        purges = self._log.purges
         position = self._find(key)
         if position is None:
             self._count_absent(key)
@@ -277,14 +278,14 @@ class Store:
             else:
                 record = self._read_large(volume, offset, size, key)
         except (DamagedRecordError, OSError) as error:
-            return self._retry_read(key, position, volume, error)
+            return self._retry_read(key, position, volume, error, purges)
         self.stats.read_errors_in_row = 0
         if record is None:
             self.stats.absent_reads += 1  # The position is that of another key.
             return None
-        if is_hit and not self._log.purges.covers(key, record.stored_us):
+        if is_hit and not purges.covers(key, record.stored_us):
             self._index.count_older_hit(record.stored_us)
-        return self._current(key, record)
+        return self._current(key, record, purges)
 
     def _count_evicted(self, key: bytes, position: Position) -> _Outdated | None:
         """Count a miss of a key whose volume is gone, unless it is elsewhere by now."""
@@ -404,6 +405,7 @@ class Store:
 
     def _try_stat(self, key: bytes) -> Record | _Outdated | None:
         """Look a key up and read the header of its record."""
+        purges = self._log.purges
         position = self._find(key)
         if position is None:
             self._count_miss(key)
@@ -425,11 +427,16 @@ class Store:
         if header.key != key:
             self.stats.absent_reads += 1
             return None
-        return self._current(key, _make_record(volume, header, b""))
+        return self._current(key, _make_record(volume, header, b""), purges)
 
-    def _current(self, key: bytes, record: Record) -> Record | None:
-        """Return the record, or count it as purged or expired."""
-        if self._log.purges.covers(key, record.stored_us):
+    def _current(self, key: bytes, record: Record, purges: PurgeList) -> Record | None:
+        """
+        Return the record, or count it as purged or expired.
+
+        `purges` are those from before the look-up: a purge that covers the record may have
+        been dropped with its volume since.
+        """
+        if purges.covers(key, record.stored_us):
             self.stats.purged_reads += 1
             return None
         if self._is_expired(record):
@@ -461,6 +468,7 @@ class Store:
         position: Position,
         volume: Volume,
         error: DamagedRecordError | OSError,
+        purges: PurgeList,
     ) -> Record | _Outdated | None:
         """
         Read a record again that is longer than the index says; else count a miss.
@@ -478,7 +486,7 @@ class Store:
                 error = second
             else:
                 self.stats.absent_reads += record is None
-                return record and self._current(key, record)
+                return record and self._current(key, record, purges)
         return self._count_failed_read(key, position, error)
 
     def _count_failed_read(
@@ -611,14 +619,15 @@ class Store:
 
         A record is only read if there are purges; one that cannot be read counts.
         """
+        purges = self._log.purges
         found = self._locate(key)
-        if found is None or not self._log.purges:
+        if found is None or not purges:
             return found is not None
         try:
             header = self._read_header(*found, key)
         except (DamagedRecordError, OSError):
             return True
-        return not self._log.purges.covers(key, header.stored_us)
+        return not purges.covers(key, header.stored_us)
 
     # --- State ---------------------------------------------------------------------
 

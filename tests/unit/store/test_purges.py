@@ -13,6 +13,7 @@ from support.histories import MOUNT_POINT, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import (
     FakeClock,
+    UnsyncedFileSystem,
     fill_volume,
     kill,
     open_fifo,
@@ -298,6 +299,32 @@ def test_a_flush_empties_the_list(tmp_path: Path) -> None:
     store.put(b"a/1", b"new")
     store = reopen(store, tmp_path)
     assert value_of(store.get(b"a/1")) == b"new"
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 3 << 20])
+def test_a_flush_during_a_read_does_not_return_what_was_purged(
+    tmp_path: Path, size: int
+) -> None:
+    """The record is read, and its purge dropped with its volume, before the check."""
+
+    class FlushingFileSystem(UnsyncedFileSystem):
+        flushes = False
+
+        def pread(self, fd: int, length: int, offset: int) -> bytes:
+            if self.flushes:
+                self.flushes = False
+                store.flush()
+            return super().pread(fd, length, offset)
+
+    fs = FlushingFileSystem()
+    store = open_store(tmp_path, volume_size=8 << 20, fs=fs)
+    for read in (store.get, store.stat, store.__contains__):
+        store.put(b"a/1", bytes(size))
+        store.purge(b"a/")
+        fs.flushes = True
+        assert not read(b"a/1")
+        assert not fs.flushes
+    store.close()
 
 
 def test_a_full_list_is_refused(tmp_path: Path) -> None:

@@ -296,6 +296,7 @@ bool vc_core_set_purges(vc_core *core, const vc_purge *purges, size_t count) {
     vc_purges *before = core->purges;
     core->purges = list;
     atomic_store(&core->purged_us, list ? vc_purges_newest(list) : 0);
+    atomic_fetch_add(&core->purge_changes, 1);
     vc_core_unlock(core);
     vc_purges_free(before);
     return true;
@@ -449,6 +450,7 @@ static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_leng
     if (record->key_length != key_length || memcmp(record->key, key, key_length))
         return VC_OTHER_KEY;
     if (vc_core_is_purged(core, key, key_length, record->stored_us)) return VC_PURGED;
+    if (at->purge_changes != atomic_load(&core->purge_changes)) return VC_OUTDATED;
     if (record->size > length || (room && record->prefix < split)) return VC_SHORT;
     const uint8_t *start = room ? value + moved : head + record->prefix;
     if (vc_crc32c(0, start, record->length) != record->checksum) return VC_DAMAGED;
@@ -479,6 +481,7 @@ static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_re
             .fd = at->fd,
             .volume = at->volume,
             .is_raised = entry.is_raised,
+            .purge_changes = atomic_load(&core->purge_changes),
         };
         atomic_fetch_add(&core->readers, 1);
     }
@@ -529,7 +532,8 @@ vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_leng
         check_record(core, key, key_length, at, record_bytes, (size_t)got, NULL, 0,
                      (size_t)got, record);
     /* Maybe only the first pages of it are in memory. */
-    bool is_cold = status != VC_OK && status != VC_PURGED && (size_t)got < at->size;
+    bool is_cold = status != VC_OK && status != VC_PURGED && status != VC_OUTDATED &&
+                   (size_t)got < at->size;
     return is_cold ? VC_COLD : status;
 }
 

@@ -143,6 +143,7 @@ typedef struct {
     int fd;
     uint16_t volume;
     bool is_raised;     /* a hit was counted */
+    unsigned purge_changes;
 } vc_lookup;
 
 /* Look up a key and count a hit. If true, the caller reads it or not, and then calls
@@ -166,7 +167,9 @@ bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool *i
  *   value, room  the following ones into `value`, if `room` is not 0; `split` is more than
  *                VC_OVERHEAD_BYTES then.
  * Without `value`, the value is at head + record->prefix afterwards; otherwise it is at
- * `value`. VC_SHORT, VC_DAMAGED, VC_OTHER_KEY, VC_PURGED, VC_IO_ERROR: nothing can be used. */
+ * `value`. VC_SHORT, VC_DAMAGED, VC_OTHER_KEY, VC_PURGED, VC_IO_ERROR: nothing can be used.
+ * VC_OUTDATED: a purge that covers the record may have been dropped with its volume since the
+ * lookup. */
 vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
                        const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
                        size_t room, vc_record *record);

@@ -44,6 +44,7 @@ struct vc_core {
 
     vc_purges *purges;      /* NULL: none */
     atomic_ullong purged_us;    /* the time of the newest of them; 0: none */
+    atomic_uint purge_changes;  /* how often the list was replaced */
 };
 
 void vc_core_lock(vc_core *core);
