@@ -46,6 +46,15 @@ class RawClient:
         line, _, self._received = self._received.partition(b"\r\n")
         return line
 
+    def read(self, count: int) -> bytes:
+        """Return the next bytes; fail if the connection is closed."""
+        while len(self._received) < count:
+            data = self.socket.recv(1 << 16)
+            assert data, f"closed after {self._received!r}"
+            self._received += data
+        found, self._received = self._received[:count], self._received[count:]
+        return found
+
     def ask(self, data: bytes) -> bytes:
         """Send a command and return the first line of its reply."""
         self.send(data)
@@ -57,13 +66,8 @@ class RawClient:
         if head == b"END":
             return None
         size = int(head.split()[3])
-        while len(self._received) < size + len(b"\r\nEND\r\n"):
-            data = self.socket.recv(1 << 16)
-            assert data, "closed within a value"
-            self._received += data
-        value = self._received[:size]
-        assert self._received[size:] == b"\r\nEND\r\n"
-        self._received = b""
+        value = self.read(size)
+        assert self.read(7) == b"\r\nEND\r\n"
         return value
 
     def set(self, key: str, value: bytes) -> bytes:

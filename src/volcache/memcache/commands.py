@@ -14,14 +14,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from volcache import __version__
-
 if TYPE_CHECKING:
     from volcache.store import Record
 
-# What clients get for "version". They compare it with the versions of memcached, and
-# memccapable expects other replies below 1.6: it begins with the one that is followed.
-VERSION: Final = f"1.6.18-volcache-{__version__}"
+# What clients get for "version": the one that is followed. They compare it with versions of
+# memcached, and some take the numbers after its last "-" for it.
+VERSION: Final = "1.6.18"
 # Sizes that memcached allows.
 KEY_BYTES_MAX: Final = 250
 NUMBER_MAX: Final = 2**64 - 1

@@ -18,6 +18,7 @@ import resource
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from volcache import __version__
 from volcache.memcache.commands import (
     VERSION,
     Arithmetic,
@@ -347,6 +348,7 @@ class Service:
             ("uptime", int(self._clock() - self._started)),
             ("time", self._wall_clock() // 1_000_000_000),
             ("version", VERSION),
+            ("volcache_version", __version__),
             ("pointer_size", _POINTER_BITS),
             ("rusage_user", f"{times.ru_utime:.6f}"),
             ("rusage_system", f"{times.ru_stime:.6f}"),
