@@ -222,6 +222,7 @@ class _Server:
             key_size=config.max_key_size,
             metrics_volumes=config.metrics_volumes,
             reload=self._reloader.reload,
+            stalled=self._stalled_seconds,
         )
         self._app = App(
             cache,
@@ -283,6 +284,9 @@ class _Server:
         )
         parts.callback(memcache.listener.close)
         return memcache.listener
+
+    def _stalled_seconds(self) -> float:
+        return self._memcache.listener.stalled_seconds() if self._memcache else 0.0
 
     def _front(self, config: Config, cors: CorsHeaders) -> WsgiApp | None:
         """Return what is in front of the application; None: nothing."""
@@ -363,10 +367,16 @@ class _Server:
                 syncing, *(loop.stalled_seconds() if loop else 0 for loop in loops)
             )
 
+        answered = completed_requests(self._config.mount_point)
+
+        def completed() -> int | None:
+            # A disk that answers does not excuse a loop that fails.
+            return None if memcache and memcache.is_failing else answered()
+
         heartbeat = Heartbeat(
             notifier,
             stalled=stalled,
-            completed=completed_requests(self._config.mount_point),
+            completed=completed,
             status=None if gate is None and has_http else status,
         )
         if gate is not None:

@@ -55,6 +55,7 @@ _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 _OPEN: Final = frozenset({"/-/healthy", "/-/ready", "/-/metrics"})
 _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")
 _SHOWN_MAX: Final = 100
+_STALL_SECONDS_MAX: Final = 30.0
 
 
 class Admin:
@@ -72,6 +73,7 @@ class Admin:
         key_size: int = 1024,
         metrics_volumes: bool = False,
         reload: Callable[[], str] | None = None,
+        stalled: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """
         Serve the paths of one instance.
@@ -88,8 +90,10 @@ class Admin:
             metrics_volumes: Show the metrics of each volume to Prometheus.
             reload: Reads the settings again, and returns a line or raises `ConfigError`;
                 by default there is no such path.
+            stalled: Returns for how many seconds the memcached protocol has not got on.
         """
         self._cache = cache
+        self._stalled = stalled
         self.set_access(token, hosts)
         stats = status.requests if status else RequestStats()
         self._refusals = refusals or Refusals(stats.refused)
@@ -104,7 +108,7 @@ class Admin:
         self._readiness = status.readiness if status else Readiness(cache.is_ready)
         self._readers: dict[str, Callable[[WSGIEnvironment], Response]] = {
             "/-/": lambda _environ: page_response(),
-            "/-/healthy": lambda _environ: text_response(HTTPStatus.OK, "ok"),
+            "/-/healthy": lambda _environ: self._healthy(),
             "/-/ready": lambda _environ: self._ready(),
         }
         if status:
@@ -208,6 +212,15 @@ class Admin:
     def _flush(self) -> Response:
         self._cache.flush()
         return text_response(HTTPStatus.OK, "flushed")
+
+    def _healthy(self) -> Response:
+        seconds = self._stalled()
+        if seconds < _STALL_SECONDS_MAX:
+            return text_response(HTTPStatus.OK, "ok")
+        return text_response(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"the memcached protocol has not got on for {seconds:.0f} seconds; see the log",
+        )
 
     def _ready(self) -> Response:
         problem = self._readiness.problem()

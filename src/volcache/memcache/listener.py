@@ -55,8 +55,12 @@ _ACCEPTS_PER_TURN: Final = 16
 _BUSY_SECONDS: Final = 0.001
 _REST_SECONDS: Final = 0.00005
 _TICK_SECONDS: Final = 1.0
+# epoll takes milliseconds in 32 bits; a flush may be due in years.
+_SLEEP_SECONDS_MAX: Final = 86_400.0
 # While no connection can be accepted for want of descriptors or memory.
 _ACCEPT_PAUSE: Final = 0.5
+# After a turn that raised: the next one may raise for the same reason.
+_FAILURE_PAUSE: Final = 0.1
 # Of incomplete commands and unsent replies; at least a few values.
 HELD_BYTES: Final = 64 << 20
 _LOG_SECONDS: Final = 10.0
@@ -163,8 +167,9 @@ class Listener:
         self._is_listening = True
         self._accept_at = 0.0  # 0: now
         self._next_tick = 0.0
-        self._next_log = 0.0
+        self._next_log: dict[str, float] = {}  # by event
         self._turn_started = 0.0  # 0: waits for epoll
+        self._failing_since = 0.0  # 0: the last turn did not raise
         self._rested = 0.0  # when it waited last
         self._deadline: float | None = None  # of the drain
         self._drain_seconds: float | None = None
@@ -207,9 +212,14 @@ class Listener:
             self._thread.join()
 
     def stalled_seconds(self) -> float:
-        """Return for how long the loop has been in one turn; 0 if it waits."""
-        started = self._turn_started
+        """Return for how long a turn has taken, or all turns have failed; 0 if it waits."""
+        started = self._failing_since or self._turn_started
         return time.monotonic() - started if started else 0.0
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last turn raised, because of a bug."""
+        return self._failing_since > 0
 
     def _wake(self) -> None:
         with suppress(OSError):  # The loop has ended.
@@ -222,8 +232,12 @@ class Listener:
             while not self._is_over():
                 try:
                     self._turn()
+                    self._failing_since = 0.0
                 except Exception:
-                    _logger.exception("memcache.failed command=%s", "-")
+                    self._failing_since = self._failing_since or time.monotonic()
+                    if self._may_log("failed"):
+                        _logger.exception("memcache.failed command=%s", "-")
+                    time.sleep(_FAILURE_PAUSE)
         finally:
             self._end()
 
@@ -267,7 +281,11 @@ class Listener:
         if asked - self._rested > _BUSY_SECONDS:
             time.sleep(_REST_SECONDS)
             self._rested = asked
-        events = self._epoll.poll(0 if self._ready else self._timeout(), _EVENTS)
+        timeout = self._timeout()
+        # After a failure, the end of a turn tells whether it goes on.
+        if self._ready or self._failing_since:
+            timeout = 0
+        events = self._epoll.poll(timeout, _EVENTS)
         now = self._turn_started = time.monotonic()
         if now - asked > _REST_SECONDS:
             self._rested = now
@@ -289,7 +307,7 @@ class Listener:
             return -1.0
         until = min(times)
         self._next_tick = min(self._next_tick, until)
-        return max(0.0, until - now)
+        return min(max(0.0, until - now), _SLEEP_SECONDS_MAX)
 
     def _tick(self, now: float) -> None:
         while self._calls:
@@ -319,7 +337,8 @@ class Listener:
         except OSError:  # The client has gone.
             self._close(peer)
         except Exception:
-            _logger.exception("memcache.failed command=%s", "-")
+            if self._may_log("failed"):
+                _logger.exception("memcache.failed command=%s", "-")
             self._close(peer)
 
     # --- Connections -------------------------------------------------------------------
@@ -352,7 +371,7 @@ class Listener:
         with connection, suppress(OSError):
             connection.setblocking(False)  # noqa: FBT003 - The library's.
             connection.send(_REFUSAL)
-        if self._may_log():
+        if self._may_log("full"):
             _logger.warning("memcache.full open=%d", self._stats.connections)
 
     def _pause_accepting(self, error: OSError) -> None:
@@ -360,14 +379,14 @@ class Listener:
         self._epoll.modify(self._listening.socket.fileno(), 0)
         self._accept_at = time.monotonic() + _ACCEPT_PAUSE
         self._next_tick = min(self._next_tick, self._accept_at)
-        if self._may_log():
+        if self._may_log("accept_failed"):
             _logger.warning("memcache.accept_failed error=%r", str(error))
 
-    def _may_log(self) -> bool:
+    def _may_log(self, event: str) -> bool:
         now = time.monotonic()
-        if now < self._next_log:
+        if now < self._next_log.get(event, 0.0):
             return False
-        self._next_log = now + _LOG_SECONDS
+        self._next_log[event] = now + _LOG_SECONDS
         return True
 
     def _close(self, peer: _Peer) -> None:
@@ -512,7 +531,7 @@ class Listener:
         while self._held > self._limits.held_bytes:
             oldest = next(iter(self._waiting.values()))
             self._close(oldest)
-            if self._may_log():
+            if self._may_log("memory_full"):
                 _logger.warning("memcache.memory_full held=%d", self._held)
 
     def _forget(self, peer: _Peer) -> None:

@@ -238,9 +238,9 @@ EVENTS: Final[dict[str, Event]] = {
         "Raise `LimitNOFILE`.",
     ),
     "memcache.memory_full": Event(
-        "Incomplete commands and unsent replies took more memory than is allowed, so the"
-        " connection that had made no progress for the longest time was closed. At most one"
-        " line in ten seconds.",
+        "Commands that are not executed, and replies that are not sent, took more memory"
+        " than is allowed, so the connection that had made no progress for the longest"
+        " time was closed. At most one line in ten seconds.",
         "Find out which clients send or read so slowly.",
     ),
     "memcache.refused": Event(
@@ -249,7 +249,8 @@ EVENTS: Final[dict[str, Event]] = {
     "memcache.flushed": Event("A `flush_all` with a delay was executed."),
     "memcache.failed": Event(
         "A bug in volcache. The connection was closed; the client was answered"
-        " `SERVER_ERROR` if possible. A traceback follows.",
+        " `SERVER_ERROR` if possible. Or the loop has failed, which is logged at most once"
+        " in ten seconds. A traceback follows.",
         _BUG,
     ),
     "config.reloaded": Event(
@@ -267,9 +268,9 @@ EVENTS: Final[dict[str, Event]] = {
         "Look at the unit: `Type=notify` needs `NotifyAccess=main`, which is the default.",
     ),
     "watchdog.withheld": Event(
-        "Reads or syncs of the disk have been waiting for `seconds`, and it completes none:"
-        " systemd is not told that the instance works, and restarts it after"
-        " `WatchdogSec`.",
+        "Reads or syncs of the disk have been waiting for `seconds`, and it completes none;"
+        " or the memcached protocol has failed for so long, see `memcache.failed`: systemd"
+        " is not told that the instance works, and restarts it after `WatchdogSec`.",
         _KERNEL_LOG,
     ),
     "log.reopened": Event("After SIGHUP, log files that were moved are created again."),
