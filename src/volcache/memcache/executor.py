@@ -66,6 +66,8 @@ _WON: Final = b"W"
 _OTHER_WON: Final = b"Z"
 # Marks of `Executor._mark`; beyond, the oldest is forgotten, and another client wins.
 _WON_MAX: Final = 65_536
+# A longer time to live is shortened to this, which is 544 years.
+_TTL_SECONDS_MAX: Final = 2**34
 # What was stored with a time in the past: nothing.
 _EXPIRED: Final = Record(b"", b"", b"", b"", 0, 1, 0, 0, 0, 0, 0, 0)
 
@@ -372,8 +374,7 @@ class Executor:
             ttl = self.seconds_until(exptime)
             if ttl <= 0:
                 return -1
-        if limits.max_ttl:
-            ttl = min(ttl, limits.max_ttl)
+        ttl = min(ttl, limits.max_ttl or _TTL_SECONDS_MAX)
         return self._cache.expiry_of(self._clock() // _NS_PER_MS + round(ttl * _MS))
 
     def _store(self, key: bytes, value: bytes, flags: int, expires_ms: int) -> Result:
