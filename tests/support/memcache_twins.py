@@ -283,6 +283,8 @@ def _normal_flag(word: bytes, versions: dict[bytes, bytes]) -> bytes:
         return word if number == b"0" else _version(number, versions)
     if letter == b"t" and number.isdigit():
         return b"t%d" % ((int(number) + 5) // 10 * 10)
+    if letter == b"l" and number.isdigit():
+        return b"l%d" % (int(number) // 10)
     return word
 
 
@@ -382,7 +384,8 @@ def _gets(draw: st.DrawFn) -> Step:
     if name in {b"get", b"gets"} and draw(st.integers(0, 30)) == 7:
         keys = keys * 20 + KEYS
     if not name.startswith(b"gat") and draw(st.integers(0, 20)) == 7:
-        keys.append(LONG_KEY)  # With "gat", memcached touches the keys before it.
+        # memcached reads the keys before it, and with "gat" touches them.
+        keys = [*(key for key in keys if key not in KEYS), LONG_KEY]
     words = [name, *keys]
     if name in {b"gat", b"gats"}:
         words.insert(1, draw(_exptime))
@@ -423,7 +426,8 @@ def _others(draw: st.DrawFn) -> Step:
 
 
 _META_FLAGS: Final = [
-    b"k", b"O123", b"Oabc", b"q", b"c", b"t", b"s", b"f", b"v", b"u", b"P", b"Lx",
+    b"k", b"O123", b"Oabc", b"q", b"c", b"t", b"s", b"f", b"v", b"u", b"P", b"Lx", b"h",
+    b"h", b"l",
 ]  # fmt: skip
 _ODD_FLAGS: Final = [
     b"k", b"O" + b"o" * 31, b"O" + b"o" * 32, b"!", b"\xff", b"T", b"Tx", b"Nx", b"Cx",

@@ -39,6 +39,7 @@ class Get(NamedTuple):
     exptime: int | None = None  # Set the time to live, as "gat" does.
     wants_value: bool = True  # Without, the value of the record may be empty.
     reply: Any = None
+    is_peek: bool = False  # It is not counted as a read of the record.
     # Of the meta commands only; without `is_meta` none of them is used.
     is_meta: bool = False  # `Result.token` is wanted.
     vivify: int | None = None  # Store an empty value for this time if there is none.
@@ -192,3 +193,4 @@ class Result(NamedTuple):
     # Of `Get` with `is_meta`: b"W" if the client has won the right to store a new value,
     # b"Z" if another has, or empty.
     token: bytes = b""
+    idle: int = -1  # seconds since the record was read last; -1 = unknown

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import (
@@ -64,8 +65,10 @@ _NUMBER: Final = re.compile(
 _ORDINARY_KEY: Final = re.compile(rb"[0-9A-Za-z_:][0-9A-Za-z_:.=/-]*").fullmatch
 _WON: Final = b"W"
 _OTHER_WON: Final = b"Z"
-# Marks of `Executor._mark`; beyond, the oldest is forgotten, and another client wins.
+# Beyond, the oldest is forgotten, and another client wins.
 _WON_MAX: Final = 65_536
+# Beyond, the key that was not read for the longest time counts as never read.
+_READS_MAX: Final = 16_384
 # A longer time to live is shortened to this, which is 544 years.
 _TTL_SECONDS_MAX: Final = 2**34
 # What was stored with a time in the past: nothing.
@@ -79,6 +82,33 @@ class Limits(NamedTuple):
     value_size: int  # bytes
     default_ttl: int = 0  # seconds; 0 = values do not expire
     max_ttl: int = 0  # seconds; 0 = no limit
+
+
+class _Marks:
+    """A number for the versions of some keys, those that were marked last; in memory."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._marks: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+
+    def put(self, key: bytes, record: Record, number: int) -> None:
+        """Mark a version; another version of the key has no mark any more."""
+        marks = self._marks
+        marks[key] = record.stored_us, number
+        marks.move_to_end(key)
+        if len(marks) > self._count_max:
+            marks.popitem(last=False)
+
+    def get(self, key: bytes, record: Record) -> int | None:
+        """Return the number of a version; None if it has none."""
+        mark = self._marks.get(key)
+        return None if mark is None or mark[0] != record.stored_us else mark[1]
+
+    def move(self, key: bytes, old: Record, new: Record) -> None:
+        """Mark a version like another."""
+        number = self.get(key, old)
+        if number is not None:
+            self.put(key, new, number)
 
 
 class Executor:
@@ -102,9 +132,11 @@ class Executor:
         self._cache = cache
         self._limits = limits
         self._clock = clock
-        # The versions, by key, that a client has won the right to replace. Only in
-        # memory: after a restart, another client wins.
-        self._won: dict[bytes, int] = {}
+        # Versions that a client has won the right to replace. After a restart, another
+        # client wins.
+        self._won = _Marks(_WON_MAX)
+        # When versions were read, in seconds since the epoch.
+        self._reads = _Marks(_READS_MAX)
 
     # --- Reading -------------------------------------------------------------------
 
@@ -118,8 +150,9 @@ class Executor:
             return _refused(error)
         if record is None:
             return MISSED
-        if command.ttl:
+        if command.is_peek:
             return Result(_HIT, record, ttl=self._ttl(record))
+        self._reads.put(command.key, record, self._clock() // NS_PER_SECOND)
         return Result(_HIT, record)
 
     def _read(self, command: Get) -> Record | None:
@@ -132,13 +165,8 @@ class Executor:
             record = self._read(command)
             if record is None:
                 return MISSED
-            has_won = self._won and self._won.get(command.key) == record.stored_us
-            return Result(
-                _HIT,
-                record,
-                ttl=self._ttl(record) if command.ttl else 0,
-                token=_OTHER_WON if has_won else b"",
-            )
+            token = b"" if self._won.get(command.key, record) is None else _OTHER_WON
+            return self._hit(command, record, record, token)
         with self._cache.exclusive():
             return self._get_and_change(command)
 
@@ -147,7 +175,7 @@ class Executor:
         found = self._read(command) if exptime is None else self._cache.get(key)
         if found is None:
             return MISSED if command.vivify is None else self._vivify(command)
-        has_won = self._won.get(key) == found.stored_us
+        has_won = self._won.get(key, found) is not None
         record = found
         if exptime is not None:
             record = self._touch(key, found, exptime)
@@ -155,10 +183,23 @@ class Executor:
         if command.recache is not None and not has_won:
             seconds = self._ttl(record if command.is_recache_late else found)
             if 0 <= seconds < self.seconds_until(command.recache):
-                self._mark(key, record)
+                self._won.put(key, record, 0)
                 token = _WON
-        ttl = self._ttl(found if command.ttl == "before" else record)
-        return Result(_HIT, record, ttl=ttl, token=token)
+        return self._hit(command, found, record, token)
+
+    def _hit(self, command: Get, found: Record, record: Record, token: bytes) -> Result:
+        """Return what became of a record, and note that it was read."""
+        now = self._clock() // NS_PER_SECOND
+        read = self._reads.get(command.key, record)
+        if not command.is_peek and record is not _EXPIRED:
+            self._reads.put(command.key, record, now)
+        return Result(
+            _HIT,
+            record,
+            ttl=self._ttl(found if command.ttl == "before" else record),
+            token=token,
+            idle=-1 if read is None else max(0, now - read),
+        )
 
     def _vivify(self, command: Get) -> Result:
         """Store an empty value, which the client has won the right to replace."""
@@ -169,17 +210,9 @@ class Executor:
         if record is None:
             record = _EXPIRED
         else:
-            self._mark(key, record)
-        ttl = -1 if command.ttl == "before" else self._ttl(record)
-        return Result(_HIT, record, ttl=ttl, token=_WON)
-
-    def _mark(self, key: bytes, record: Record) -> None:
-        """Remember that a client has won the right to replace a version."""
-        won = self._won
-        won.pop(key, None)
-        won[key] = record.stored_us
-        if len(won) > _WON_MAX:
-            del won[next(iter(won))]
+            self._won.put(key, record, 0)
+        # Before the command there was none, of which "t" says that it does not expire.
+        return self._hit(command, record._replace(expires_ms=0), record, _WON)
 
     def _ttl(self, record: Record) -> int:
         """Return the seconds until a record expires, rounded up; -1 = it does not."""
@@ -283,9 +316,10 @@ class Executor:
             expires_ms = self._expiry(command.exptime)
         stored = self._replace(command.key, found, value, expires_ms)
         record = stored.record or found
-        if not is_longer and self._won.get(command.key) == found.stored_us:
+        if not is_longer:
             # As in memcached, which changes the number in place.
-            self._mark(command.key, record)
+            self._won.move(command.key, found, record)
+            self._reads.move(command.key, found, record)
         ttl = self._ttl(found if command.ttl == "before" else record)
         return Result(Status.STORED, record, number, ttl=ttl)
 
@@ -308,6 +342,7 @@ class Executor:
                 if found is None:
                     return NOT_FOUND
                 record = self._touch(key, found, command.exptime)
+                self._reads.put(key, record, self._clock() // NS_PER_SECOND)
         except (ClientError, StoreError) as error:
             return _refused(error)
         return Result(Status.TOUCHED, record)

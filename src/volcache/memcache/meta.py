@@ -4,9 +4,8 @@ The meta commands of memcached's text protocol: mg, ms, md, ma, me and mn.
 A command is two letters, a key and flags: words whose first letter says what they are. See
 the section "Meta Commands" of memcached's protocol.txt.
 
-Accepted are the flags whose meaning the store can keep. A stale mark (`I`), the time of
-the last read (`l`), whether there was one (`h`) and a cas unique of the client's choice
-(`E`) are not stored in a record, so these flags are refused.
+Accepted are the flags whose meaning the store can keep. A stale mark (`I`) and a cas unique
+of the client's choice (`E`) are not stored in a record, so these flags are refused.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def _nothing(_text: bytes) -> None:
 
 
 _READERS: Final[dict[int, Callable[[bytes], Any]]] = {
-    **dict.fromkeys(b"bkstcfvuqOPL", _nothing),
+    **dict.fromkeys(b"bkstcfhlvuqOPL", _nothing),
     **dict.fromkeys(b"NTR", _number),
     ord("C"): _cas,
     ord("F"): _client_flags,
@@ -237,22 +236,26 @@ def _reply(
 
 def _repeat(reply: MetaReply, key: bytes, result: Result, *, value_size: int) -> bytes:
     """Return the flags of a reply, each with a space before it."""
-    parts: list[bytes] = []
+    if not reply.words:
+        return b""
     record = result.record
+    numbers = {
+        b"t": result.ttl,
+        b"s": value_size,
+        b"c": 0 if record is None else record.stored_us,
+        b"f": 0 if record is None else record.flags,
+        b"h": result.idle >= 0,
+        b"l": max(0, result.idle),
+    }
+    parts: list[bytes] = []
     for word in reply.words:
         letter = word[:1]
         if letter == b"O":
             parts.append(b" " + word)
         elif letter == b"k":
             parts.append(b" k" + _encode_key(key) if reply.is_base64 else b" k" + key)
-        elif letter == b"t":
-            parts.append(b" t%d" % result.ttl)
-        elif letter == b"s":
-            parts.append(b" s%d" % value_size)
-        elif letter == b"c":
-            parts.append(b" c%d" % (0 if record is None else record.stored_us))
-        elif letter == b"f":
-            parts.append(b" f%d" % (0 if record is None else record.flags))
+        elif letter in numbers:
+            parts.append(b" %b%d" % (letter, numbers[letter]))
     return b"".join(parts)
 
 
@@ -369,7 +372,8 @@ def parse_get(words: list[bytes]) -> Command:
         flags.key,
         exptime,
         flags.has("v"),
-        _reply(_encode_get, flags, b"Oktscf", flags.get("C", NO_VERSION)),
+        _reply(_encode_get, flags, b"Oktscfhl", flags.get("C", NO_VERSION)),
+        is_peek=flags.has("u"),
         is_meta=True,
         vivify=vivify,
         recache=flags.get("R"),
@@ -497,7 +501,7 @@ def parse_debug(words: list[bytes]) -> Command:
         except BadFlagsError:
             return answer_error("me", BAD_FORMAT)
     reply = MetaReply(_encode_debug, is_base64=is_base64)
-    return Get("me", key, None, wants_value=False, reply=reply, ttl="after")
+    return Get("me", key, None, wants_value=False, reply=reply, is_peek=True)
 
 
 def parse_nothing(_words: list[bytes]) -> Command:
