@@ -450,8 +450,8 @@ class BinaryCodec:
 
     @property
     def buffered(self) -> int:
-        """How many bytes of input are held."""
-        return len(self._data) - self._at
+        """How many bytes of memory the input takes."""
+        return len(self._data)
 
     def receive(self, data: bytes) -> None:
         """Take bytes that the client sent."""

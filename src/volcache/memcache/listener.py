@@ -6,6 +6,7 @@ commands executed; the replies of a turn are sent together. A connection that ha
 waits for its next turn, while all others have theirs. Nothing is received from a connection
 before what it sent is executed and the replies are in the socket, so a client that does not
 read gets no more commands executed, and at most `_REPLY_BYTES` and one value are held.
+All that is held between two turns counts for `Limits.held_bytes`.
 
 Nothing here waits except for epoll, and for the disk when a record is read or written. The
 time that a connection is idle is not limited: clients keep connections in pools, as
@@ -24,7 +25,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from volcache.memcache.command_log import result_of
 from volcache.memcache.commands import Authenticate, Get, Simple, Status
@@ -61,7 +62,7 @@ _SLEEP_SECONDS_MAX: Final = 86_400.0
 _ACCEPT_PAUSE: Final = 0.5
 # After a turn that raised: the next one may raise for the same reason.
 _FAILURE_PAUSE: Final = 0.1
-# Of incomplete commands and unsent replies; at least a few values.
+# Of commands that are not executed and replies that are not sent; at least a few values.
 HELD_BYTES: Final = 64 << 20
 _LOG_SECONDS: Final = 10.0
 _DRAIN_STEP: Final = 0.01
@@ -78,7 +79,7 @@ class Limits(NamedTuple):
 
     connections: int
     transfer_seconds: float = 60.0  # without progress; 0 = no limit
-    held_bytes: int = HELD_BYTES  # of incomplete commands and unsent replies
+    held_bytes: int = HELD_BYTES  # of commands not executed and replies not sent
 
 
 class _Peer:
@@ -469,13 +470,11 @@ class Listener:
             return  # It goes on when all is sent.
         if peer.is_closing:
             self._close_gently(peer)
-        elif not is_over:
+            return
+        if not is_over:
             peer.is_ready = True
             self._ready.append(peer)
-        else:
-            held = protocol.buffered
-            if held or peer.held:
-                self._hold(peer, held)
+        self._hold(peer)
 
     def _sample_key(self, command: Command, result: Result) -> None:
         if isinstance(command, Get) and result.status is Status.HIT:
@@ -488,9 +487,10 @@ class Listener:
             sent = 0
         self._stats.bytes_out += sent
         if sent < len(data):
-            peer.unsent = memoryview(data)[sent:]
+            # A copy: what is sent takes no memory any more.
+            peer.unsent = memoryview(data[sent:])
             self._epoll.modify(peer.fd, _OUT)
-            self._hold(peer, len(peer.unsent))
+            self._hold(peer)
 
     def _send_rest(self, peer: _Peer) -> None:
         rest = peer.unsent
@@ -504,7 +504,7 @@ class Listener:
         if sent < len(rest):
             peer.unsent = rest[sent:]
             peer.received += sent
-            self._hold(peer, len(peer.unsent))
+            self._hold(peer)
             return
         peer.unsent = None
         if peer.is_closing:
@@ -516,13 +516,17 @@ class Listener:
 
     # --- What is held ------------------------------------------------------------------
 
-    def _hold(self, peer: _Peer, count: int) -> None:
+    def _hold(self, peer: _Peer) -> None:
         """Note how many bytes are held for a connection that has just made progress."""
+        count = peer.protocol.buffered
+        if peer.unsent is not None:
+            # All of it is kept as long as a part is left.
+            count += len(cast("bytes", peer.unsent.obj))
         if not count:
             self._forget(peer)
             return
         now = time.monotonic()
-        if not peer.held:
+        if peer.is_ready or not peer.held:
             peer.since, peer.received = now, 0
         self._held += count - peer.held
         peer.held, peer.progress = count, now
@@ -551,7 +555,7 @@ class Listener:
             is_slow = (
                 elapsed > limit and peer.received < elapsed * _BYTES_PER_SECOND_MIN
             )
-            if is_slow or now - peer.progress > limit:
+            if not peer.is_ready and (is_slow or now - peer.progress > limit):
                 slow.append(peer)
         for peer in slow:
             self._close(peer)

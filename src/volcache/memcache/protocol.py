@@ -58,7 +58,7 @@ class Codec(Protocol):
 
     @property
     def buffered(self) -> int:
-        """How many bytes of input are held."""
+        """How many bytes of memory the input takes."""
 
     def receive(self, data: bytes) -> None:
         """Take bytes that the client sent."""
@@ -101,7 +101,7 @@ class Connection:
 
     @property
     def buffered(self) -> int:
-        """How many bytes of input are held."""
+        """How many bytes of memory the input takes."""
         return 0 if self._codec is None else self._codec.buffered
 
     def receive(self, data: bytes) -> None:

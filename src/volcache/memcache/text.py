@@ -53,6 +53,8 @@ GET_LINE_BYTES_MAX: Final = 1 << 20
 _LEADING_SPACES_MAX: Final = 100
 _OTHER: Final = re.compile(rb"(?!m.\Z)[^acdgist].")
 _GETS: Final = (b"get ", b"gets ", b"gat ", b"gats ")
+_WORD: Final = re.compile(rb" *([^ ]+) *")
+_THREE_WORDS: Final = re.compile(rb" *([^ ]+) *([^ ]*) *([^ ]*)")
 # memcached takes no more words from a line, except from a get.
 _WORDS_MAX: Final = 23
 # What a client sends as "user password".
@@ -198,10 +200,13 @@ class TextCodec:
         self._at = 0
         # The beginning of a line that has not ended.
         self._line = bytearray()
-        # What to do before the next line: the keys of a get, or a method that goes on
-        # with what has begun.
-        self._keys: list[bytes] = []
+        # The line that is parsed, without its end.
+        self._line_at = self._line_stop = 0
+        # What to do before the next line. The keys of a get stay in the line, which has
+        # this many bytes left, until their turn: a line may have 350,000 of them.
+        self._keys_left = 0
         self._series = Get("get", b"")
+        # Or a method that goes on with what has begun.
         self._resume: Callable[[], Command | None] | None = None
         # The value that is being read, its pieces and their size.
         self._expected: _Expected | None = None
@@ -240,8 +245,9 @@ class TextCodec:
 
     @property
     def buffered(self) -> int:
-        """How many bytes of input are held."""
-        return len(self._data) - self._at + len(self._line) + self._held
+        """How many bytes of memory the input takes."""
+        size = len(self._data)
+        return (size if self._at < size else 0) + len(self._line) + self._held
 
     def receive(self, data: bytes) -> None:
         """Take bytes that the client sent."""
@@ -253,7 +259,7 @@ class TextCodec:
 
     def next_command(self) -> Command | None:  # noqa: C901, PLR0911 - All pass here.
         """Return the next command; None if more bytes are needed."""
-        if self._keys:
+        if self._keys_left:
             return self._next_key()
         if self._resume is not None:
             command = self._resume()
@@ -267,10 +273,15 @@ class TextCodec:
             return self._hold_line()
         self._at = end + 1
         size = end - at
-        if size > LINE_BYTES_MAX and not self._may_be_longer(data[at:end]):
+        stop = end - 1 if size > 1 and data[end - 1] == _CR else end
+        self._line_at, self._line_stop = at, stop
+        if size <= LINE_BYTES_MAX:
+            words = data[at:stop].split(b" ")
+        elif self._may_be_longer(data, at, size):
+            # The name, the time of "gat" and a key; all others are only keys.
+            words = list(_THREE_WORDS.match(data, at, stop).groups())  # type: ignore[union-attr]
+        else:
             return self._refuse_line()
-        line = data[at : end - 1 if size > 1 and data[end - 1] == _CR else end]
-        words = line.split(b" ")
         if b"" in words:
             words = [word for word in words if word]
             if not words:
@@ -283,9 +294,13 @@ class TextCodec:
     def reply(self, command: Command, result: Result) -> bytes:
         """Return the reply to a command; empty for none."""
         reply: bytes = command.reply(command, result)
-        if self._keys and result.status not in {_HIT, Status.MISS}:
+        if self._keys_left and result.status not in {_HIT, Status.MISS}:
             # The rest of the keys of this get: its reply ends with the error.
-            self._keys = []
+            self._end_series()
+        if self._at == len(self._data):
+            # Its memory is not needed while the reply is sent.
+            self._data = b""
+            self._at = 0
         return reply
 
     # --- Lines -----------------------------------------------------------------------
@@ -293,7 +308,8 @@ class TextCodec:
     def _join_line(self, data: bytes, at: int) -> tuple[bytes, int]:
         """Join what is held of a line with the rest, if its end has been received."""
         if data.find(b"\n", at) >= 0:
-            self._data = data = bytes(self._line) + data[at:]
+            self._line += memoryview(data)[at:]
+            self._data = data = bytes(self._line)
             self._at = at = 0
             self._line = bytearray()
         return data, at
@@ -304,19 +320,19 @@ class TextCodec:
         line += memoryview(self._data)[self._at :]
         self._data = b""
         self._at = 0
-        if len(line) > LINE_BYTES_MAX and not self._may_be_longer(line):
+        if len(line) > LINE_BYTES_MAX and not self._may_be_longer(line, 0, len(line)):
             return self._refuse_line()
         return None
 
     @staticmethod
-    def _may_be_longer(line: bytes | bytearray) -> bool:
+    def _may_be_longer(data: bytes | bytearray, at: int, size: int) -> bool:
         """Whether a line above `LINE_BYTES_MAX` is accepted, at least so far."""
-        start = bytes(line[: _LEADING_SPACES_MAX + 8])
+        start = bytes(data[at : at + _LEADING_SPACES_MAX + 8])
         words = start.lstrip(b" ")
         return (
             len(start) - len(words) <= _LEADING_SPACES_MAX
             and words.startswith(_GETS)
-            and len(line) <= GET_LINE_BYTES_MAX
+            and size <= GET_LINE_BYTES_MAX
         )
 
     def _refuse_line(self) -> Command:
@@ -419,10 +435,10 @@ class TextCodec:
             key = words[1]
             if len(key) <= KEY_BYTES_MAX:
                 return Get("get", key, None, True, _value_end)  # noqa: FBT003
-        return self._begin_series(Get("get", b"", reply=_value_end), words[1:])
+        return self._begin_series(Get("get", b"", reply=_value_end), 1)
 
-    def _parse_gets(self, words: list[bytes]) -> Command:
-        return self._begin_series(Get("gets", b"", reply=_version_end), words[1:])
+    def _parse_gets(self, _words: list[bytes]) -> Command:
+        return self._begin_series(Get("gets", b"", reply=_version_end), 1)
 
     def _parse_gat(self, words: list[bytes]) -> Command:
         name = words[0].decode()
@@ -432,30 +448,47 @@ class TextCodec:
         if exptime is None:
             return answer_error(name, _BAD_EXPTIME)
         reply = _value_end if name == "gat" else _version_end
-        return self._begin_series(Get(name, b"", exptime, reply=reply), words[2:])
+        return self._begin_series(Get(name, b"", exptime, reply=reply), 2)
 
-    def _begin_series(self, last: Get, keys: list[bytes]) -> Command:
-        """Begin a command for each key; `last` without its key is the last of them."""
-        if not keys:
+    def _begin_series(self, last: Get, words: int) -> Command:
+        """
+        Begin a command for each key of the line.
+
+        Args:
+            last: The last of these commands, without its key.
+            words: How many words are before the keys.
+        """
+        data, at, stop = self._data, self._line_at, self._line_stop
+        for _ in range(words):
+            at = _WORD.match(data, at, stop).end()  # type: ignore[union-attr]
+        if at == stop:
             # "gat" takes a time without a key.
             line = b"ERROR" if last.exptime is None else b"END"
             return Simple(last.name, Line(line + b"\r\n"), last.exptime is None)
-        for key in keys:
-            if len(key) > KEY_BYTES_MAX:
-                return answer_error(last.name, BAD_FORMAT)
-        keys.reverse()
-        self._keys = keys
+        if _has_long_key(data, at, stop):
+            return answer_error(last.name, BAD_FORMAT)
         self._series = last
+        self._at = at
+        self._keys_left = stop - at
         return self._next_key()
 
     def _next_key(self) -> Command:
-        keys = self._keys
-        key = keys.pop()
+        data, at = self._data, self._at
+        found = _WORD.match(data, at, at + self._keys_left)
+        assert found is not None  # noqa: S101
+        self._at = found.end()
+        self._keys_left -= self._at - at
         last = self._series
         reply = last.reply
-        if keys:
+        if self._keys_left:
             reply = _value if reply is _value_end else _version
-        return Get(last.name, key, last.exptime, True, reply)  # noqa: FBT003
+        else:
+            self._end_series()
+        return Get(last.name, found[1], last.exptime, True, reply)  # noqa: FBT003
+
+    def _end_series(self) -> None:
+        self._keys_left = 0
+        self._at = self._data.index(b"\n", self._at) + 1
 
     # --- Writing ---------------------------------------------------------------------
 
@@ -633,3 +666,13 @@ class TextCodec:
         if words[:_WORDS_MAX][-1].startswith(b"HTTP/") and _OTHER.match(words[0]):
             return self._close(answer_error("unknown", b"", closes=True))
         return _UNKNOWN
+
+
+def _has_long_key(data: bytes, at: int, stop: int) -> bool:
+    """Whether a part of a line has a longer word than a key may be."""
+    while stop - at > KEY_BYTES_MAX:
+        # From the end of what it may have: short keys are passed many at a time.
+        at = data.rfind(b" ", at, at + KEY_BYTES_MAX + 1) + 1
+        if not at:
+            return True
+    return False
