@@ -48,9 +48,8 @@ _REPLY: Final = 0x81
 _HEADER: Final = Struct(">BBHB3xI4sQ")
 # The same of a reply, with its status.
 _REPLY_HEADER: Final = Struct(">BBHBxHI4sQ")
-# With flags, or a number, after the header.
-_FLAGS_REPLY: Final = Struct(">BBHBxHI4sQI")
-_NUMBER_REPLY: Final = Struct(">BBHBxHI4sQQ")
+_FLAGS: Final = Struct(">I")
+_NUMBER: Final = Struct(">Q")
 _FLAGS_AND_EXPTIME: Final = Struct(">II")
 _EXPTIME: Final = Struct(">I")
 _ARITHMETIC: Final = Struct(">QQI")
@@ -104,12 +103,21 @@ class _Origin(NamedTuple):
     opaque: bytes
 
 
-def _reply(
-    opcode: int, opaque: bytes, status: int = _SUCCESS, body: bytes = b"", cas: int = 0
+def _reply(  # noqa: PLR0913, PLR0917 - The fields.
+    opcode: int,
+    opaque: bytes,
+    status: int = _SUCCESS,
+    body: bytes = b"",
+    cas: int = 0,
+    key: bytes = b"",
+    extras: bytes = b"",
 ) -> bytes:
-    """Return a reply without extras and key."""
-    size = len(body)
-    return _REPLY_HEADER.pack(_REPLY, opcode, 0, 0, status, size, opaque, cas) + body
+    key_size, extras_size = len(key), len(extras)
+    size = extras_size + key_size + len(body)
+    head = _REPLY_HEADER.pack(
+        _REPLY, opcode, key_size, extras_size, status, size, opaque, cas
+    )
+    return b"%b%b%b%b" % (head, extras, key, body)
 
 
 def _failure(origin: _Origin, result: Result) -> bytes:
@@ -123,75 +131,28 @@ def _failure(origin: _Origin, result: Result) -> bytes:
 
 def _answer_get(origin: _Origin, command: Command, result: Result) -> bytes:
     _, opcode, opaque = origin
-    if result.status is _HIT:
-        record = result.record
-        value = record.value  # type: ignore[union-attr]
-        if opcode not in _WITH_KEY:
-            return (
-                _FLAGS_REPLY.pack(
-                    _REPLY,
-                    opcode,
-                    0,
-                    4,
-                    _SUCCESS,
-                    len(value) + 4,
-                    opaque,
-                    record.stored_us,  # type: ignore[union-attr]
-                    record.flags,  # type: ignore[union-attr]
-                )
-                + value
-            )
-        return _with_key(origin, cast("Get", command).key, result)
+    record = result.record
+    key = cast("Get", command).key if opcode in _WITH_KEY else b""
+    if result.status is _HIT and record is not None:
+        flags = _FLAGS.pack(record.flags)
+        cas = record.stored_us
+        return _reply(opcode, opaque, _SUCCESS, record.value, cas, key, flags)
     if result.status is not Status.MISS:
         return _failure(origin, result)
     if opcode in _QUIET:
         return b""
-    if opcode in _WITH_KEY:
-        key = cast("Get", command).key
-        code, size = _NOT_FOUND[0], len(key)
-        return _REPLY_HEADER.pack(_REPLY, opcode, size, 0, code, size, opaque, 0) + key
+    if key:
+        return _reply(opcode, opaque, _NOT_FOUND[0], key=key)
     return _reply(opcode, opaque, *_NOT_FOUND)
 
 
-def _with_key(origin: _Origin, key: bytes, result: Result) -> bytes:
-    record = result.record
-    assert record is not None  # noqa: S101 - For mypy.
-    value = record.value
-    size = 4 + len(key) + len(value)
-    return b"".join(
-        (
-            _FLAGS_REPLY.pack(
-                _REPLY,
-                origin.opcode,
-                len(key),
-                4,
-                _SUCCESS,
-                size,
-                origin.opaque,
-                record.stored_us,
-                record.flags,
-            ),
-            key,
-            value,
-        )
-    )
-
-
 def _answer_touch(origin: _Origin, _command: Command, result: Result) -> bytes:
+    _, opcode, opaque = origin
     record = result.record
     if result.status is not Status.TOUCHED or record is None:
         return _failure(origin, result)
-    return _FLAGS_REPLY.pack(
-        _REPLY,
-        origin.opcode,
-        0,
-        4,
-        _SUCCESS,
-        4,
-        origin.opaque,
-        record.stored_us,
-        record.flags,
-    )
+    flags = _FLAGS.pack(record.flags)
+    return _reply(opcode, opaque, cas=record.stored_us, extras=flags)
 
 
 def _answer_put(origin: _Origin, command: Command, result: Result) -> bytes:
@@ -203,7 +164,7 @@ def _answer_put(origin: _Origin, command: Command, result: Result) -> bytes:
         record = result.record
         # There is none if it has expired at once.
         cas = 0 if record is None else record.stored_us
-        return _REPLY_HEADER.pack(_REPLY, opcode, 0, 0, _SUCCESS, 0, opaque, cas)
+        return _reply(opcode, opaque, cas=cas)
     put = cast("Put", command)
     if status is Status.NOT_STORED and put.mode == "add":
         return _reply(opcode, opaque, *_EXISTS)
@@ -222,8 +183,7 @@ def _answer_arithmetic(origin: _Origin, _command: Command, result: Result) -> by
         return b""
     record = result.record
     cas = 0 if record is None else record.stored_us
-    number = result.number
-    return _NUMBER_REPLY.pack(_REPLY, opcode, 0, 0, _SUCCESS, 8, opaque, cas, number)
+    return _reply(opcode, opaque, body=_NUMBER.pack(result.number), cas=cas)
 
 
 def _answer_plainly(origin: _Origin, _command: Command, result: Result) -> bytes:
@@ -240,17 +200,8 @@ def _answer_stats(origin: _Origin, _command: Command, result: Result) -> bytes:
     if result.status is not Status.OK:
         return _failure(origin, result)
     _, opcode, opaque = origin
-    replies: list[bytes] = []
-    for name, text in result.pairs:
-        key, value = name.encode(), text.encode()
-        size = len(key) + len(value)
-        replies += (
-            _REPLY_HEADER.pack(_REPLY, opcode, len(key), 0, _SUCCESS, size, opaque, 0),
-            key,
-            value,
-        )
-    replies.append(_reply(opcode, opaque))
-    return b"".join(replies)
+    pairs = [(name.encode(), text.encode()) for name, text in (*result.pairs, ("", ""))]
+    return b"".join(_reply(opcode, opaque, body=text, key=name) for name, text in pairs)
 
 
 def _answer_authenticate(origin: _Origin, _command: Command, result: Result) -> bytes:

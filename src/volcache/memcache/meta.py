@@ -234,19 +234,17 @@ def _reply(
 # --- Replies -------------------------------------------------------------------------
 
 
+_NUMBERS: Final[dict[bytes, Callable[[Result], int]]] = {
+    b"t": lambda result: result.ttl,
+    b"c": lambda result: result.record.stored_us if result.record else 0,
+    b"f": lambda result: result.record.flags if result.record else 0,
+    b"h": lambda result: result.idle >= 0,
+    b"l": lambda result: max(0, result.idle),
+}
+
+
 def _repeat(reply: MetaReply, key: bytes, result: Result, *, value_size: int) -> bytes:
     """Return the flags of a reply, each with a space before it."""
-    if not reply.words:
-        return b""
-    record = result.record
-    numbers = {
-        b"t": result.ttl,
-        b"s": value_size,
-        b"c": 0 if record is None else record.stored_us,
-        b"f": 0 if record is None else record.flags,
-        b"h": result.idle >= 0,
-        b"l": max(0, result.idle),
-    }
     parts: list[bytes] = []
     for word in reply.words:
         letter = word[:1]
@@ -254,8 +252,10 @@ def _repeat(reply: MetaReply, key: bytes, result: Result, *, value_size: int) ->
             parts.append(b" " + word)
         elif letter == b"k":
             parts.append(b" k" + _encode_key(key) if reply.is_base64 else b" k" + key)
-        elif letter in numbers:
-            parts.append(b" %b%d" % (letter, numbers[letter]))
+        elif letter == b"s":
+            parts.append(b" s%d" % value_size)
+        elif letter in _NUMBERS:
+            parts.append(b" %b%d" % (letter, _NUMBERS[letter](result)))
     return b"".join(parts)
 
 

@@ -7,6 +7,7 @@ Follows memcached 1.6; docs/MEMCACHE.md lists what differs. See `protocol.py` fo
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from volcache.memcache import meta
@@ -88,54 +89,28 @@ def _nothing(_command: Command, _result: Result) -> bytes:
     return b""
 
 
-def _value_end(command: Get, result: Result) -> bytes:
-    """Answer the last or only key of "get" and "gat"."""
-    if result.status is _HIT:
-        record = result.record
-        value = record.value  # type: ignore[union-attr]
-        return b"VALUE %b %d %d\r\n%b\r\nEND\r\n" % (
-            command.key,
-            record.flags,  # type: ignore[union-attr]
-            len(value),
-            value,
-        )
-    return b"END\r\n" if result.status is Status.MISS else failure(result)
+def _value(end: bytes, command: Get, result: Result, *, has_cas: bool = False) -> bytes:
+    """Answer a key of "get" and "gat"."""
+    record = result.record
+    if result.status is not _HIT or record is None:
+        return end if result.status is Status.MISS else failure(result)
+    value = record.value
+    cas = b" %d" % record.stored_us if has_cas else b""
+    return b"VALUE %b %d %d%b\r\n%b\r\n%b" % (
+        command.key,
+        record.flags,
+        len(value),
+        cas,
+        value,
+        end,
+    )
 
 
-def _value(command: Get, result: Result) -> bytes:
-    """Answer a key of "get" and "gat" that more keys follow."""
-    if result.status is _HIT:
-        record = result.record
-        value = record.value  # type: ignore[union-attr]
-        return b"VALUE %b %d %d\r\n%b\r\n" % (
-            command.key,
-            record.flags,  # type: ignore[union-attr]
-            len(value),
-            value,
-        )
-    return b"" if result.status is Status.MISS else failure(result)
-
-
-def _version_end(command: Get, result: Result) -> bytes:
-    """Answer the last or only key of "gets" and "gats"."""
-    if result.status in {_HIT, Status.MISS}:
-        return _version(command, result) + b"END\r\n"
-    return failure(result)
-
-
-def _version(command: Get, result: Result) -> bytes:
-    """Answer a key of "gets" and "gats" that more keys follow."""
-    if result.status is _HIT:
-        record = result.record
-        value = record.value  # type: ignore[union-attr]
-        return b"VALUE %b %d %d %d\r\n%b\r\n" % (
-            command.key,
-            record.flags,  # type: ignore[union-attr]
-            len(value),
-            record.stored_us,  # type: ignore[union-attr]
-            value,
-        )
-    return b"" if result.status is Status.MISS else failure(result)
+_LAST_VALUE: Final = partial(_value, b"END\r\n")
+_NEXT_VALUE: Final = partial(_value, b"")
+# Of "gets" and "gats".
+_LAST_VERSION: Final = partial(_LAST_VALUE, has_cas=True)
+_NEXT_VERSION: Final = partial(_NEXT_VALUE, has_cas=True)
 
 
 def _number(_command: Command, result: Result) -> bytes:
@@ -434,11 +409,11 @@ class TextCodec:
         if len(words) == 2:  # noqa: PLR2004 - The most frequent command.
             key = words[1]
             if len(key) <= KEY_BYTES_MAX:
-                return Get("get", key, None, True, _value_end)  # noqa: FBT003
-        return self._begin_series(Get("get", b"", reply=_value_end), 1)
+                return Get("get", key, None, True, _LAST_VALUE)  # noqa: FBT003
+        return self._begin_series(Get("get", b"", reply=_LAST_VALUE), 1)
 
     def _parse_gets(self, _words: list[bytes]) -> Command:
-        return self._begin_series(Get("gets", b"", reply=_version_end), 1)
+        return self._begin_series(Get("gets", b"", reply=_LAST_VERSION), 1)
 
     def _parse_gat(self, words: list[bytes]) -> Command:
         name = words[0].decode()
@@ -447,7 +422,7 @@ class TextCodec:
         exptime = signed(words[1])
         if exptime is None:
             return answer_error(name, _BAD_EXPTIME)
-        reply = _value_end if name == "gat" else _version_end
+        reply = _LAST_VALUE if name == "gat" else _LAST_VERSION
         return self._begin_series(Get(name, b"", exptime, reply=reply), 2)
 
     def _begin_series(self, last: Get, words: int) -> Command:
@@ -481,7 +456,7 @@ class TextCodec:
         last = self._series
         reply = last.reply
         if self._keys_left:
-            reply = _value if reply is _value_end else _version
+            reply = _NEXT_VALUE if reply is _LAST_VALUE else _NEXT_VERSION
         else:
             self._end_series()
         return Get(last.name, found[1], last.exptime, True, reply)  # noqa: FBT003
