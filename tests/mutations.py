@@ -6,7 +6,7 @@ Break the store in one place at a time, and check that a test fails each time.
 
 Each mutation is applied to a copy of the source tree, and tests are run against that copy,
 two copies at a time: for Python those below, without the native core; for C those that
-mutations_c.py names, with it. The exit code is 0 only if the unchanged sources make no test
+mutations.toml names, with it. The exit code is 0 only if the unchanged sources make no test
 fail, and each mutation makes one fail, except those that say why none does.
 """
 
@@ -18,19 +18,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 if not __package__:  # Run as a script: the helpers are beside it.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from mutations_c import C_MUTATIONS, CMutation
-from support.c_changes import Objects
+from support.c_changes import Objects, changed_c
 from support.code_changes import (
-    Change,
     NotFoundError,
     changed,
     move,
@@ -70,555 +70,55 @@ GOOD: Final = frozenset(("noticed", "with a reason", "unchanged"))
 
 
 class Mutation(NamedTuple):
-    """A fault, and the changes of one function that cause it."""
+    """A fault, the changes of one function that cause it, and who should notice it."""
 
+    language: str
     fault: str
-    where: str  # `module:function` below `volcache`.
-    changes: tuple[Change, ...]
-    survives: str = ""  # Why no test fails.
+    where: str  # `module:function` or `file:function` below `volcache`.
+    changes: tuple[tuple[str, ...], ...]
+    tests: tuple[str, ...]
+    survives: str  # Why no test fails.
+
+    @classmethod
+    def of(cls, language: str, row: dict[str, Any]) -> Self:
+        """Return a mutation of mutations.toml."""
+        tests = (GROUPS.get(name, [name]) for name in row.get("tests", TESTS))
+        return cls(
+            language,
+            row["fault"],
+            row["where"],
+            tuple(map(tuple, row["changes"])),
+            tuple(dict.fromkeys(chain.from_iterable(tests))),
+            row.get("survives", ""),
+        )
+
+    @property
+    def file(self) -> str:
+        """The path of the file below `volcache`."""
+        module = self.where.partition(":")[0]
+        return module if self.language == "c" else module.replace(".", "/") + ".py"
 
     def changed_file(self, package: Path) -> tuple[Path, str]:
         """
-        Return the path of the module in a package, and its changed source.
+        Return the path of the file in a package, and its changed source.
 
         Raises:
-            NotFoundError: A change is not found exactly once.
+            NotFoundError: The function, or a change in it, is not found exactly once.
         """
-        module, _, function = self.where.partition(":")
-        path = package.joinpath(*module.split(".")).with_suffix(".py")
-        return path, changed(path.read_text(), function, *self.changes)
+        path, function = package / self.file, self.where.partition(":")[2]
+        if self.language == "c":
+            return path, changed_c(path.read_text(), function, *self.changes)
+        changes = [CHANGES[kind](*texts) for kind, *texts in self.changes]
+        return path, changed(path.read_text(), function, *changes)
 
 
-def mutation(fault: str, where: str, *changes: Change) -> Mutation:
-    """Return a mutation of one change or more."""
-    return Mutation(fault, where, changes)
-
-
-MUTATIONS: Final = (
-    # --- A record that is read ---------------------------------------------------------
-    mutation(
-        "a position of another key returns its value",
-        "store.format:decode_record",
-        replace("data[key_start:key_end] != key", "False"),
-    ),
-    mutation(
-        "the checksum of a value is not compared",
-        "store.format:decode_record",
-        replace("crc32c(value) != checksum", "False"),
-    ),
-    mutation(
-        "the checksum of a record's header is not compared",
-        "store.format:decode_record",
-        replace("crc32c(data[:value_start]) != _CHECKED", "False"),
-    ),
-    mutation(
-        "a record with another salt is read",
-        "store.format:decode_record",
-        replace("found != prefix", "found[:4] != prefix[:4]"),
-    ),
-    mutation(
-        "a record of another offset is read",
-        "store.format:decode_record",
-        replace("at != offset", "False"),
-    ),
-    mutation(
-        "a record of another volume is read",
-        "store.format:decode_record",
-        replace("kind & _KIND_MAX != volume", "(kind & _KIND_MAX) >> 16"),
-    ),
-    mutation(
-        "a header with another salt is accepted",
-        "store.format:decode_header",
-        replace("data.startswith(prefix)", "data.startswith(prefix[:4])"),
-    ),
-    mutation(
-        "a header of another offset is accepted",
-        "store.format:decode_header",
-        replace("at != offset", "False"),
-    ),
-    mutation(
-        "a header of another volume is accepted",
-        "store.format:decode_header",
-        replace("volume_found != volume", "False"),
-    ),
-    mutation(
-        "a record longer than the index says is damaged",
-        "store.store:Store._retry_read",
-        replace("isinstance(error, TruncatedReadError)", "False"),
-    ),
-    mutation(
-        "a record that the disk cannot read is a miss",
-        "store.store:Store._count_failed_read",
-        replace("isinstance(error, OSError)", "False"),
-    ),
-    mutation(
-        "a delete does not check the key on the disk",
-        "store.store:Store.delete",
-        replace("header.key != key", "False"),
-    ),
-    # --- Files that were replaced ------------------------------------------------------
-    mutation(
-        "a replaced data file is used",
-        "store.inventory:_Comparison.compare",
-        replace("(header.use, header.store_id) != (use, self._store_id)", "False"),
-    ),
-    mutation(
-        "a replaced data file is taken for one that a crash explains",
-        "store.inventory:_Comparison._is_stale",
-        replace(
-            "header.store_id != self._store_id or header.use.seq >= listed.use.seq",
-            "False",
-        ),
-    ),
-    mutation(
-        "a synced volume is taken for one that a power loss took",
-        "store.inventory:_Comparison._is_stale",
-        replace("listed.state != 'synced'", "True"),
-    ),
-    mutation(
-        "a volume that was written is taken for one not started",
-        "store.inventory:_Comparison._is_stale",
-        replace("not is_written", "True"),
-    ),
-    mutation(
-        "a volume whose keys are not known is ignored",
-        "store.inventory:_with_refusal",
-        replace("inventory.unknown_ids", "False"),
-    ),
-    mutation(
-        "most volumes may be those of another use",
-        "store.inventory:_with_refusal",
-        replace("2 * len(inventory.rejected_ids) > number", "False"),
-    ),
-    mutation(
-        "META.txt may be older than a data file",
-        "store.inventory:_with_refusal",
-        replace_call("_newer", "[]"),
-    ),
-    mutation(
-        "LOCK may contradict META.txt",
-        "store.inventory:_with_refusal",
-        replace_call("_contradiction", "None"),
-    ),
-    mutation(
-        "META.txt may be older than an index file",
-        "store.recovery:Replay.replay",
-        replace("other.seq > self._active.seq", "False"),
-    ),
-    mutation(
-        "an index file with a block of a copy is used",
-        "store.index_file:IndexContents.read",
-        replace_call("self._are_ours", "True"),
-    ),
-    mutation(
-        "an index file without its last blocks is complete",
-        "store.recovery:is_whole",
-        replace(
-            "(contents.volume_end, contents.checksum)"
-            " == (listed.end, listed.index_checksum)",
-            "True",
-        ),
-    ),
-    mutation(
-        "an index file of the right length but other contents is complete",
-        "store.recovery:is_whole",
-        replace(
-            "(contents.volume_end, contents.checksum)"
-            " == (listed.end, listed.index_checksum)",
-            "contents.volume_end == listed.end",
-        ),
-    ),
-    mutation(
-        "a sealed index file may end before its volume",
-        "store.recovery:is_whole",
-        replace("contents.volume_end >= listed.end", "True"),
-    ),
-    mutation(
-        "a replaced volume needs no complete index file",
-        "store.recovery:Replay._check_known",
-        replace("volume.id in self._inventory.rejected_ids", "False"),
-    ),
-    mutation(
-        "a replaced volume is written further",
-        "store.recovery:_Recovery._write_header",
-        replace("volume.id in inventory.rejected_ids", "False"),
-    ),
-    mutation(
-        "a mount writes records with the salt of the mount before",
-        "store.recovery:_Recovery._write_files",
-        remove("active.add_segment"),
-    ),
-    # --- Without META.txt --------------------------------------------------------------
-    mutation(
-        "volumes that do not follow each other are used",
-        "store.inventory:_sequence",
-        replace("not is_previous", "False"),
-    ),
-    mutation(
-        "the previous salt is not compared",
-        "store.inventory:_sequence",
-        replace("last.header.previous_salt == found.listed('open').salts[-1]", "True"),
-    ),
-    mutation(
-        "a reclaimed volume is used",
-        "store.inventory:_Rebuilt._chain",
-        replace("one.use.seq >= oldest_seq", "True"),
-    ),
-    mutation(
-        "volumes of two stores are used",
-        "store.inventory:_Rebuilt._store_id",
-        replace("len(counted) > 1", "False"),
-    ),
-    mutation(
-        "the volume that LOCK names may be missing",
-        "store.inventory:_Rebuilt.inventory",
-        replace("progress and not is_confirmed", "False"),
-    ),
-    mutation(
-        "an index file may be newer than its volume",
-        "store.inventory:_Rebuilt._candidates",
-        replace("other != name", "False"),
-    ),
-    mutation(
-        "the time is not taken from the headers",
-        "store.inventory:_Rebuilt.inventory",
-        replace("max((header.started_ms for header in headers), default=0)", "0"),
-    ),
-    # --- Keys that are not known -------------------------------------------------------
-    mutation(
-        "a gap in a volume hides no key",
-        "store.recovery:Replay._is_known",
-        replace("tail.has_gap", "False"),
-    ),
-    mutation(
-        "records missing before the end in META.txt hide no key",
-        "store.recovery:Replay._is_known",
-        replace("tail.end >= listed.end", "True"),
-    ),
-    mutation(
-        "records missing before the end in LOCK hide no key",
-        "store.recovery:Replay._is_known",
-        replace("tail.end >= line.end", "True"),
-    ),
-    mutation(
-        "an earlier index file hides no key without META.txt",
-        "store.recovery:Replay._is_known",
-        replace("contents.is_ours and contents.is_whole", "False"),
-    ),
-    mutation(
-        "a volume whose keys are not all known stays",
-        "store.inventory:outdated_bounds",
-        replace("use.seq + 1", "use.seq"),
-    ),
-    mutation(
-        "a header that cannot be read is no record",
-        "store.scan:_between",
-        replace_call("reader.may_hide_record", "False"),
-    ),
-    mutation(
-        "a value that cannot be read is damaged",
-        "store.scan:_check_value",
-        replace("reader.is_unreadable(header.offset, end)", "False"),
-    ),
-    mutation(
-        "a header with a wrong bit is not corrected",
-        "store.scan:scan_records",
-        replace_call("reader.corrected_header_at", "None"),
-    ),
-    mutation(
-        "a value with a wrong bit is torn",
-        "store.scan:_check_value",
-        replace_call("is_one_bit_wrong", "False"),
-    ),
-    # --- The clock ---------------------------------------------------------------------
-    mutation(
-        "the clock goes back",
-        "store.clock:Clock.now_us",
-        replace("now - elapsed > self._offset_us", "True"),
-    ),
-    mutation(
-        "two records have the same time",
-        "store.clock:Clock.next_us",
-        replace("self._stored_us + 1", "self._stored_us"),
-    ),
-    mutation(
-        "a time of the machine is not converted",
-        "store.clock:Clock.from_machine_ms",
-        replace("(self.now_us() - self._machine_us()) // 1000", "0"),
-    ),
-    mutation(
-        "a start does not advance the clock",
-        "store.recovery:_Recovery._replay_files",
-        remove("self._clock.advance_to"),
-    ),
-    mutation(
-        "a start ignores the time in META.txt",
-        "store.recovery:Replay.__init__",
-        replace("manifest.time_us", "0"),
-    ),
-    mutation(
-        "a start ignores the time in LOCK",
-        "store.recovery:Replay.__init__",
-        replace("line.time_us", "0"),
-    ),
-    mutation(
-        "a start ignores the time of scanned records",
-        "store.recovery:Replay._replay_record",
-        remove("self.latest_us"),
-    ),
-    mutation(
-        "a start ignores the time of the last indexed record",
-        "store.recovery:Replay._see_time_of",
-        remove("self.latest_us"),
-    ),
-    mutation(
-        "a purged record is returned",
-        "store.store:Store._current",
-        replace("purges.covers(key, record.stored_us)", "False"),
-    ),
-    mutation(
-        "a purged record is copied",
-        "store.reclaim:PythonReclaim._copy",
-        replace("self._index.purges.covers(key, header.stored_us)", "False"),
-    ),
-    mutation(
-        "an earlier PURGE.txt is used",
-        "store.purges:_is_next",
-        replace("file.listed == listed", "True"),
-    ),
-    mutation(
-        "an expiry that was seen is not noted",
-        "store.store:Store._current",
-        remove("self._log.note_expiry"),
-    ),
-    mutation(
-        "a date may name two values",
-        "http.responses:ValueHeaders.make",
-        replace("modified <= self.second", "True"),
-    ),
-    mutation(
-        "a date that was sent is not seen by the store",
-        "http.responses:ValueHeaders.update",
-        remove("self._remaining_ms"),
-    ),
-    mutation(
-        "If-Modified-Since may be in the future",
-        "http.preconditions:is_not_modified",
-        replace("modified <= date <= now", "modified <= date"),
-    ),
-    # --- Copies in the hot tier --------------------------------------------------------
-    mutation(
-        "a put leaves the copies of its key",
-        "cache:Cache.put",
-        remove("self.drop_copies"),
-    ),
-    mutation(
-        "a delete leaves the copies of its key",
-        "cache:Cache.delete",
-        replace("self.drop_copies(key)", "True"),
-    ),
-    mutation(
-        "copies are invalidated before a delete is on the disk",
-        "cache:Cache.delete",
-        move("self.drop_copies", before="self.store.delete"),
-    ),
-    mutation(
-        "a copy is promoted although its record was replaced meanwhile",
-        "hot.memcached:MemcachedTier.promote",
-        replace("is_current()", "True"),
-    ),
-    mutation(
-        "a touch leaves the copies of its key",
-        "cache:Cache.touch",
-        remove("self.drop_copies"),
-    ),
-    mutation(
-        "a touch makes a new version",
-        "store.store:Store.touch",
-        replace("record.stored_us", "None"),
-    ),
-    mutation(
-        "a damaged record that a touch has made is taken for a copy of the one before",
-        "store.recovery:Replay._has_original",
-        replace("other.expires_ms", "header.expires_ms"),
-    ),
-    mutation(
-        "a conditional PUT lets other threads come between",
-        "http.app:App._put",
-        replace("self.cache.exclusive()", "suppress()"),
-    ),
-    mutation(
-        "the snapshot of another mount is used",
-        "hot.versions:KeyVersions._resume",
-        replace("not text.startswith(first)", "False"),
-    ),
-    mutation(
-        "a copy of HOT.txt is used",
-        "store.store:Store.take_hot_snapshot",
-        replace("self._directory.identify_hot() == valid", "True"),
-    ),
-    mutation(
-        "the snapshot is used without the last files",
-        "store.recovery:_Recovery.run",
-        replace("self._replay.is_clean", "True"),
-    ),
-    # --- Writing -----------------------------------------------------------------------
-    mutation(
-        "LOCK alone locks a directory",
-        "store.directory:StoreDirectory.open",
-        replace("_take_lock(fs, path, descriptors[0])", "None"),
-    ),
-    mutation(
-        "a reclaimed volume stays in the table of volumes",
-        "store.log:CircularLog._drop",
-        replace_call("self.volumes.pop", "self.volumes[seq]"),
-    ),
-    mutation(
-        "META.txt is not synced before it is renamed",
-        "store.files:replace_file",
-        remove("fs.sync"),
-    ),
-    mutation(
-        "the name of META.txt is not synced",
-        "store.files:replace_file",
-        remove("fs.sync_directory"),
-    ),
-    mutation(
-        "the names of new volumes are not synced",
-        "store.recovery:_create_data_files",
-        remove("directory.fs.sync_directory"),
-    ),
-    mutation(
-        "a deletion is not written to the volume",
-        "store.store:Store.delete",
-        remove("self._append"),
-    ),
-    mutation(
-        "the index entry of a deletion waits for others",
-        "store.store:Store.delete",
-        replace("volume.has_index_backlog", "True"),
-    ),
-    mutation(
-        "a volume is reclaimed in memory before META.txt is written",
-        "store.log:CircularLog._rotate",
-        move("self._drop", before="self._start"),
-    ),
-    mutation(
-        "the header of a volume is written before META.txt names it",
-        "store.log:CircularLog._start",
-        replace_call(
-            "remove_index_file",
-            "volume.start(0, mount_count=0, oldest_seq=0, previous_salt=0)",
-        ),
-    ),
-    mutation(
-        "volumes that a killed process had sealed are not synced",
-        "store.log:CircularLog._resume",
-        remove("self._unsynced.extend"),
-    ),
-    mutation(
-        "sync mode always does not sync",
-        "store.store:Store._append",
-        replace("self._syncs_each", "False"),
-    ),
-    mutation(
-        "a volume whose sync failed is written further",
-        "store.log:CircularLog._retire_unsynced",
-        remove("failed.retire"),
-    ),
-    # --- What the disk has refused -----------------------------------------------------
-    mutation(
-        "a refused record is not erased",
-        "store.log:CircularLog._settle",
-        remove("volume.erase_refused"),
-    ),
-    mutation(
-        "that a refused record is erased is not synced",
-        "store.log:CircularLog._settle",
-        replace('self._sync_mode == "always"', "False"),
-    ),
-    mutation(
-        "META.txt does not say where a volume ends whose sync has failed",
-        "store.log:CircularLog._settle",
-        remove("self._write_manifest"),
-    ),
-    mutation(
-        "a value is stored although another one that was refused is not erased",
-        "store.log:CircularLog.settle",
-        replace("self._unsettled", "False"),
-    ),
-    mutation(
-        "after a refused append the other ring is written further",
-        "store.log:CircularLog.hold",
-        remove("active.hold"),
-    ),
-    mutation(
-        "a deletion of nothing is answered although a refused value may return",
-        "store.store:Store.delete",
-        remove("self._log.settle"),
-    ),
-    mutation(
-        "a volume whose sync has failed stays open in META.txt",
-        "store.log:CircularLog._retire_unsynced",
-        remove("self.hold"),
-    ),
-    mutation(
-        "a volume without its header is written",
-        "store.log:CircularLog._start",
-        remove("self.hold"),
-    ),
-    mutation(
-        "a volume is started although the last one has no header",
-        "store.log:CircularLog._rotate",
-        remove("self._settle"),
-    ),
-    mutation(
-        "LOCK names a volume that has no header",
-        "store.log:CircularLog.note_progress",
-        replace("self._refusal or self._unsettled", "self._refusal"),
-    ),
-    mutation(
-        "a volume is given up although META.txt names it",
-        "store.log:CircularLog._give_up_oldest",
-        remove("self.hold"),
-    ),
-    mutation(
-        "a start uses what is behind the end of a closed volume",
-        "store.recovery:tail_reader",
-        replace("listed.end or WHOLE_VOLUME", "WHOLE_VOLUME"),
-    ),
-    mutation(
-        "a record replaces one that was stored later in the other ring",
-        "store.recovery:Replay._is_outdated",
-        replace("other.stored_us > header.stored_us", "False"),
-    ),
-    mutation(
-        "the clock of a start is behind the last record of a volume",
-        "store.recovery:Replay.replay",
-        remove("self._see_time_of"),
-    ),
-    # --- What is evicted first ---------------------------------------------------------
-    mutation(
-        "META.txt does not say that a reclaim of probation has begun",
-        "store.log:CircularLog._begin_reclaim",
-        remove("self._write_manifest"),
-    ),
-    mutation(
-        "the oldest volume of probation is reclaimed first",
-        "store.log:CircularLog._victim",
-        replace("probation[0].seq <= self._probation_first", "True"),
-    ),
-    mutation(
-        "a lower volume_num removes the volumes that are written",
-        "store.recovery:_Recovery._oldest",
-        replace("self._newest(self._found)", "[]"),
-    ),
-    mutation(
-        "what a start must reclaim first is written",
-        "store.recovery:_Recovery._newest",
-        replace("self._may_be_outdated(v)", "False"),
-    ),
-)
+TABLE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+GROUPS: Final[dict[str, list[str]]] = TABLE["groups"]
+CHANGES: Final = {one.__name__: one for one in (replace, replace_call, remove, move)}
+MUTATIONS: Final = {
+    language: [Mutation.of(language, row) for row in TABLE[language]]
+    for language in ("python", "c")
+}
 
 
 class Ended(NamedTuple):
@@ -743,11 +243,11 @@ def python_failure(mutation: Mutation | None, folder: Path) -> str:
     return first_failure(source, folder)
 
 
-def c_failure(objects: Objects, mutation: CMutation | None, folder: Path) -> str:
+def c_failure(objects: Objects, mutation: Mutation | None, folder: Path) -> str:
     """Return the test or program that fails first with a mutation of C; empty: none."""
     source = folder / "src"
     shutil.copytree(ROOT / "src", source)
-    names = dict.fromkeys(test for one in C_MUTATIONS for test in one.tests)
+    names = dict.fromkeys(test for one in MUTATIONS["c"] for test in one.tests)
     if mutation is not None:
         path, text = mutation.changed_file(source / "volcache")
         path.write_text(text)
@@ -769,7 +269,7 @@ class Trial(NamedTuple):
 
     language: str
     failure: Callable[[Path], str]  # What fails first, in a folder of its own.
-    mutation: Mutation | CMutation | None = None
+    mutation: Mutation | None = None
 
 
 def judge(trial: Trial) -> tuple[str, str]:
@@ -796,19 +296,14 @@ def judge(trial: Trial) -> tuple[str, str]:
 
 def trials(languages: Sequence[str], folder: Path) -> list[Trial]:
     """Return what is to be tested; `folder` is for what is built once."""
-    found: list[Trial] = []
-    if "python" in languages:
-        found += [
-            Trial("python", partial(python_failure, one), one)
-            for one in (None, *MUTATIONS)
-        ]
+    failures = {"python": python_failure}
     if "c" in languages:
-        objects = Objects.of(ROOT / "src", folder)
-        found += [
-            Trial("c", partial(c_failure, objects, one), one)
-            for one in (None, *C_MUTATIONS)
-        ]
-    return found
+        failures["c"] = partial(c_failure, Objects.of(ROOT / "src", folder))
+    return [
+        Trial(language, partial(failures[language], one), one)
+        for language in languages
+        for one in (None, *MUTATIONS[language])
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:

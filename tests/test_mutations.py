@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 
-from mutations import MUTATIONS, ROOT, Mutation
-from mutations_c import C_MUTATIONS, CMutation
-from support.c_changes import changed_c, replace_text
+from mutations import MUTATIONS, ROOT
+from support.c_changes import changed_c
 from support.code_changes import (
     Change,
     NotFoundError,
@@ -20,9 +18,7 @@ from support.code_changes import (
     replace_call,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+ALL = [mutation for some in MUTATIONS.values() for mutation in some]
 PACKAGE = ROOT / "src" / "volcache"
 SOURCE = """\
 class Log:
@@ -58,45 +54,34 @@ seal(void)
 """
 
 
-def wrong(mutations: Iterable[Mutation | CMutation]) -> list[str]:
-    """Return a line for each mutation that does not apply to the sources."""
-    lines = []
-    for mutation in mutations:
+def test_each_mutation_applies_exactly_once() -> None:
+    """Whoever moves or rewrites a mutated function updates the list."""
+    wrong = []
+    for mutation in ALL:
         try:
             path, text = mutation.changed_file(PACKAGE)
             if path.suffix == ".py":
                 compile(text, path, "exec")
         except (OSError, NotFoundError, SyntaxError) as error:
-            lines.append(f"{mutation.fault}: {error}")
-    return lines
+            wrong.append(f"{mutation.fault}: {error}")
+    assert not wrong
 
 
-@pytest.mark.parametrize("mutations", [MUTATIONS, C_MUTATIONS], ids=["python", "c"])
-def test_each_mutation_applies_exactly_once(
-    mutations: Iterable[Mutation | CMutation],
-) -> None:
-    """Whoever moves or rewrites a mutated function updates the list."""
-    assert not wrong(mutations)
-
-
-@pytest.mark.parametrize("mutations", [MUTATIONS, C_MUTATIONS], ids=["python", "c"])
-def test_no_mutation_is_there_twice(
-    mutations: Iterable[Mutation | CMutation],
-) -> None:
+def test_no_mutation_is_there_twice() -> None:
     """Neither under two names nor with one name for two."""
     for found in (
-        Counter(mutation.fault for mutation in mutations),
-        Counter((mutation.where, mutation.changes) for mutation in mutations),
+        Counter((mutation.language, mutation.fault) for mutation in ALL),
+        Counter((mutation.where, mutation.changes) for mutation in ALL),
     ):
         assert [name for name, count in found.items() if count > 1] == []
 
 
-def test_each_mutation_of_c_names_tests_that_are_there() -> None:
+def test_each_mutation_names_tests_that_are_there() -> None:
     """A program of tests/native by its name, or a file by its path."""
-    names = {test for mutation in C_MUTATIONS for test in mutation.tests}
+    names = {test for mutation in ALL for test in mutation.tests}
     paths = {name: name if "/" in name else f"tests/native/{name}.c" for name in names}
     assert [name for name, path in paths.items() if not (ROOT / path).exists()] == []
-    assert [mutation.fault for mutation in C_MUTATIONS if not mutation.tests] == []
+    assert [mutation.fault for mutation in ALL if not mutation.tests] == []
 
 
 @pytest.mark.parametrize(
@@ -107,7 +92,7 @@ def test_each_mutation_of_c_names_tests_that_are_there() -> None:
         (remove("seal"), "seal(self)", "pass"),
         (remove("self.end"), "self.end = 0", "pass"),
         (
-            move("start", before="sync"),
+            move("start", "sync"),
             SOURCE.partition("rotate(self):\n")[2],
             "        start(self)\n"
             + SOURCE.partition("rotate(self):\n")[2].replace(
@@ -130,8 +115,8 @@ def test_a_change_is_made_in_its_place_only(change: Change, old: str, new: str) 
         ("Log", remove("seal")),
         ("Log.rotate", remove("sealed")),
         ("Log.rotate", replace("self", "None")),
-        ("Log.rotate", move("sync", before="start")),
-        ("Log.rotate", move("seal", before="sync")),
+        ("Log.rotate", move("sync", "start")),
+        ("Log.rotate", move("seal", "sync")),
     ],
 )
 def test_a_change_that_does_not_apply_once_is_an_error(
@@ -159,7 +144,7 @@ def test_a_text_of_c_is_replaced_in_its_function_only(
     begin = C_SOURCE.index(f"\n{before}") if before else 0
     place = C_SOURCE.index(text, begin)
     expected = C_SOURCE[:place] + by + C_SOURCE[place + len(text) :]
-    assert changed_c(C_SOURCE, function, replace_text(text, by)) == expected
+    assert changed_c(C_SOURCE, function, (text, by)) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,4 +161,4 @@ def test_a_text_of_c_that_is_not_there_once_is_an_error(
 ) -> None:
     """No such function, no such text in it, several of them, or no change."""
     with pytest.raises(NotFoundError):
-        changed_c(C_SOURCE, function, replace_text(text, by))
+        changed_c(C_SOURCE, function, (text, by))

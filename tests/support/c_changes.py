@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import sysconfig
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from support.code_changes import NotFoundError
 
@@ -29,26 +29,14 @@ COMPILE: Final = (
 )
 
 
-class TextChange(NamedTuple):
-    """A piece of text of a function, and what takes its place."""
-
-    text: str
-    by: str
-
-
-def replace_text(text: str, by: str) -> TextChange:
-    """Put another text in the place of one; the statements around it stay."""
-    return TextChange(text, by)
-
-
-def changed_c(source: str, function: str, *changes: TextChange) -> str:
+def changed_c(source: str, function: str, *changes: tuple[str, ...]) -> str:
     """
     Return the source of a C file with one of its functions changed.
 
     Args:
         source: Of the file; functions begin and end at the start of a line.
         function: Its name.
-        changes: Made one after the other.
+        changes: Each a text and what takes its place; made one after the other.
 
     Raises:
         NotFoundError: The function is not defined exactly once, or a text is not in it
@@ -56,11 +44,11 @@ def changed_c(source: str, function: str, *changes: TextChange) -> str:
     """
     begin, end = _find(source, function)
     body = source[begin:end]
-    for change in changes:
-        count = body.count(change.text)
-        if count != 1 or change.text == change.by:
-            raise NotFoundError(f"{function}: {change.text}: found {count} times")
-        body = body.replace(change.text, change.by)
+    for text, by in changes:
+        count = body.count(text)
+        if count != 1 or text == by:
+            raise NotFoundError(f"{function}: {text}: found {count} times")
+        body = body.replace(text, by)
     return source[:begin] + body + source[end:]
 
 

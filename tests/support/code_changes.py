@@ -81,7 +81,7 @@ def remove(name: str) -> Change:
     return Change(f"remove the statement with {name}", apply)
 
 
-def move(name: str, *, before: str) -> Change:
+def move(name: str, before: str) -> Change:
     """Move the statement that calls or sets `name` before another one of its block."""
 
     def apply(function: Function) -> int:
