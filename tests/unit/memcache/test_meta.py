@@ -1,209 +1,75 @@
-"""The meta commands: bytes to commands, results to bytes."""
+"""The meta commands: what is sent and what is answered."""
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:
+    from support.memcache_talk import Talk
 
-from support.tables import each_row
-from volcache.memcache.commands import (
-    Arithmetic,
-    Command,
-    Delete,
-    Get,
-    Put,
-    Result,
-    Simple,
-    Status,
-)
-from volcache.memcache.protocol import Connection, WireLimits
-from volcache.memcache.replies import NO_VERSION
-from volcache.store import Record
-
-LIMITS = WireLimits(key_size=250, value_size=100)
-MISSED = Result(Status.MISS)
-STORED = Result(Status.STORED)
+# In base64, "a b".
+BINARY = "YSBi"
+NON_NUMERIC = "CLIENT_ERROR cannot increment or decrement non-numeric value"
+BAD_FORMAT = "CLIENT_ERROR bad command line format"
+BAD_TOKEN = "CLIENT_ERROR bad token in command line format"  # noqa: S105
+INVALID = "CLIENT_ERROR invalid or duplicate flag"
 
 
-def hit(value: bytes, **fields: Any) -> Result:
-    """Return the result of a get of a record with flags 5 and cas unique 7."""
-    record = Record(value, b"", b"", b"", 7, 0, 5, 0, 0, 90, len(value), 0)
-    return Result(Status.HIT, record, **fields)
+def test_commands_are_answered_as_by_memcached(talk: Talk) -> None:
+    """The flags of a reply have the order of the command; "T" and "N" count in it, too."""
+    rows = [
+        ("mg a v;mg a q v;mg a k Oid v t;mn", "EN;EN ka Oid;MN"),
+        ("ms a 1 F5;x;mg a;mg a v;mg a q;mg a s v f c k Oid;mg a k Oid v t",
+         "HD;HD;VA 1;x;HD;VA 1 s1 f5 c@0 ka Oid;x;VA 1 ka Oid t-1;x"),
+        ("ms a 1;x;mg a v C@0 c;mg a v C5 c", "HD;HD c@0;VA 1 c@0;x"),
+        ("ms a 1 T60;x;mg a t;mg a T90 t;mg a t T50;mg a t",
+         "HD;HD t60;HD t90;HD t90;HD t50"),
+        ("ms a 1 T60;x;me a;me b;ms b 1;x;me b",
+         "HD;ME a exp=-60 cas=@0 size=66;EN;HD;ME b exp=-1 cas=@1 size=66"),
+        (f"ms {BINARY} 1 b k T0;x;mg {BINARY} b k v;mg {BINARY} k;me {BINARY} b;md {BINARY} b k",
+         (f"HD k{BINARY} b;VA 1 k{BINARY} b;x;EN k{BINARY};ME {BINARY} exp=-1 cas=@0 size=68;"
+         f"HD k{BINARY} b")),
+        ("ms a 0 c k Oid;;ms b 0 q;;mg b v", "HD c@0 ka Oid;VA 0;"),
+        (("ms a 1 MR;x;ms a 1 MA;x;ms a 1 ME C5;x;ms a 1 ME q k;x;ms a 1 MR;y;ms a 1 MA;1;"
+         "ms a 1 MP;0;mg a v"), "NS;NS;HD;NS ka;HD;HD;HD;VA 3;0y1"),
+        ("ms a 1 MA N50 T9;x;mg a t v", "HD;VA 1 t50;x"),
+        ("ms a 1 C5 c;x;ms a 1;x;ms a 1 C5;x;ms a 1 C0;x;ms a 1 C@0;y",
+         "NF c0;HD;EX;EX;HD"),
+        ("md a Oid;md a q;ms a 1;5;md a C5;md a C@0 q;md a;ms b 1;x;md b Oid",
+         "NF Oid;NF;HD;EX;NF;HD;HD Oid"),
+        ("ma a;ma a N60 J9 v t;ma a v t c;ma a MD D3 v;ma a T9 v t;ma a q;ma a q v;ma a C5",
+         "NF;VA 1 t60;9;VA 2 t60 c@1;10;VA 1;7;VA 1 t9;8;EX"),
+        ("ms a 3;100;ma a D5;ma a M- D6;mg a v", "HD;HD;HD;VA 3;99 "),
+        ("ms a 1;x;ma a;ma a q", f"HD;{NON_NUMERIC};{NON_NUMERIC}"),
+    ]  # fmt: skip
+    talk.check(rows)
 
 
-def command_of(data: bytes) -> Command:
-    """Return the only command in some bytes."""
-    connection = Connection(LIMITS)
-    connection.receive(data)
-    command = connection.next_command()
-    assert command is not None
-    assert connection.next_command() is None
-    return command
+def test_bad_lines_are_answered_as_by_memcached(talk: Talk) -> None:
+    """The value of a bad "ms" is skipped; errors are answered even if it is quiet."""
+    rows = [
+        ("mg;mx a", "ERROR;ERROR"),
+        (f"mg a k k;mg {BINARY} b b",
+         "CLIENT_ERROR duplicate flag;CLIENT_ERROR duplicate flag"),
+        ("mg a !;mg a Tx;mg a Cx;mg a Nx",
+         ";".join(["CLIENT_ERROR invalid flag", *[BAD_TOKEN] * 3])),
+        (f"mg a O{'o' * 32}", "CLIENT_ERROR opaque token too long"),
+        (f"mg {'k' * 251};ms a;ms a -1;ms a 1 Fx;x;me;mn", f"{BAD_FORMAT};" * 5 + "MN"),
+        (f"mg a{' k' * 18}", "CLIENT_ERROR options flags are too long"),
+        ("ms a 1 MX;x;ms a 1 MSS;x;ma a MX",
+         ("CLIENT_ERROR invalid mode for ms M token;CLIENT_ERROR incorrect length for M token;"
+         "CLIENT_ERROR invalid mode for ma M token")),
+        ("ms !!! 1 b;x;ms a 0 k b;;mn", "CLIENT_ERROR error decoding key;" * 2 + "MN"),
+        ("md a k k;ma a Dx", f"{INVALID};{INVALID}"),
+        ("ms a 1 q;xyz;mn", "CLIENT_ERROR bad data chunk;ERROR;MN"),
+    ]  # fmt: skip
+    talk.check(rows)
 
 
-def reply_to(data: bytes, result: Result) -> bytes:
-    """Return the reply to the only command in some bytes."""
-    command = command_of(data)
-    return bytes(command.reply(command, result))
-
-
-def error_of(data: bytes) -> bytes:
-    """Return the reply to a command that is an error."""
-    command = command_of(data)
-    assert isinstance(command, Simple)
-    assert command.is_error
-    return bytes(command.reply(command, STORED))
-
-
-_GET = Get("mg", b"a", None, wants_value=False, is_meta=True)
-_BASE64 = b"YSBi"  # a b
-
-
-@each_row(
-    ("data", "command"),
-    [
-        (b"mg a\r\n", _GET),
-        (b"mg a v\r\n", _GET._replace(wants_value=True)),
-        (b"mg YSBi b\r\n", _GET._replace(key=b"a b")),
-        (b"mg a T30\r\n", _GET._replace(exptime=30)),
-        (b"mg a N30 R10\r\n", _GET._replace(vivify=30, recache=10)),
-        (b"mg a N30 T60\r\n", _GET._replace(exptime=60, vivify=60)),
-        (b"mg a T60 N30\r\n", _GET._replace(exptime=60, vivify=30)),
-        (
-            b"mg a T60 R10\r\n",
-            _GET._replace(exptime=60, recache=10, is_recache_late=True),
-        ),
-        (b"mg a t\r\n", _GET._replace(ttl="after")),
-        (b"mg a t T60\r\n", _GET._replace(exptime=60, ttl="before")),
-        (b"mg a T60 t\r\n", _GET._replace(exptime=60, ttl="after")),
-        (b"ms a 1\r\nx\r\n", Put("ms", b"a", "set", b"x")),
-        (b"ms a 1 T60 F3\r\nx\r\n", Put("ms", b"a", "set", b"x", 3, 60)),
-        (b"ms a 1 ME C5\r\nx\r\n", Put("ms", b"a", "add", b"x")),
-        (b"ms a 1 MR\r\nx\r\n", Put("ms", b"a", "replace", b"x")),
-        (b"ms a 1 MA N60\r\nx\r\n", Put("ms", b"a", "append", b"x", vivify=60)),
-        (b"ms a 1 MP\r\nx\r\n", Put("ms", b"a", "prepend", b"x")),
-        (b"ms a 1 C5\r\nx\r\n", Put("ms", b"a", "set", b"x", cas=5)),
-        (b"ms a 1 C0\r\nx\r\n", Put("ms", b"a", "set", b"x", cas=NO_VERSION)),
-        (b"ms YSBi 1 b\r\nx\r\n", Put("ms", b"a b", "set", b"x")),
-        (b"md a\r\n", Delete("md", b"a")),
-        (b"md a C5\r\n", Delete("md", b"a", 5)),
-        (b"ma a\r\n", Arithmetic("ma", b"a", 1)),
-        (b"ma a MD D3\r\n", Arithmetic("ma", b"a", 3, is_decrement=True)),
-        (b"ma a N60 J9\r\n", Arithmetic("ma", b"a", 1, False, 9, 60)),  # noqa: FBT003
-        (b"ma a T60 C5\r\n", Arithmetic("ma", b"a", 1, exptime=60, cas=5,
-                                        initial_exptime=60)),
-        (b"me a\r\n", Get("me", b"a", None, wants_value=False, is_peek=True)),
-    ],
-)  # fmt: skip
-def test_a_line_becomes_its_command(data: bytes, command: Command) -> None:
-    """Flags are in any order; what "T" and "N" say counts in their order."""
-    assert command_of(data)._replace(reply=None) == command
-
-
-@each_row(
-    ("data", "result", "reply"),
-    [
-        (b"mg a\r\n", hit(b"x"), b"HD\r\n"),
-        (b"mg a v\r\n", hit(b"xyz"), b"VA 3\r\nxyz\r\n"),
-        (b"mg a s v f c k Oid\r\n", hit(b"xyz"), b"VA 3 s3 f5 c7 ka Oid\r\nxyz\r\n"),
-        (b"mg a t\r\n", hit(b"", ttl=60), b"HD t60\r\n"),
-        (b"mg a t\r\n", hit(b"", ttl=-1), b"HD t-1\r\n"),
-        (b"mg YSBi b k\r\n", hit(b""), b"HD kYSBi b\r\n"),
-        (b"mg a N30 v\r\n", hit(b"", token=b"W"), b"VA 0 W\r\n\r\n"),
-        (b"mg a v\r\n", hit(b"x", token=b"Z"), b"VA 1 Z\r\nx\r\n"),
-        (b"mg a v C7 c\r\n", hit(b"xyz"), b"HD c7\r\n"),
-        (b"mg a v C8 c\r\n", hit(b"xyz"), b"VA 3 c7\r\nxyz\r\n"),
-        (b"mg a k Oid v t\r\n", MISSED, b"EN ka Oid\r\n"),
-        (b"mg a q\r\n", MISSED, b""),
-        (b"mg a q\r\n", hit(b"x"), b"HD\r\n"),
-        (b"ms a 0\r\n\r\n", STORED, b"HD\r\n"),
-        (b"ms a 0 k Oid c b\r\n\r\n", STORED, None),
-        (b"ms a 0 q\r\n\r\n", STORED, b""),
-        (b"ms a 0 q k\r\n\r\n", Result(Status.NOT_STORED), b"NS ka\r\n"),
-        (b"ms a 0\r\n\r\n", Result(Status.EXISTS), b"EX\r\n"),
-        (b"ms a 0 c\r\n\r\n", Result(Status.NOT_FOUND), b"NF c0\r\n"),
-        (b"md a Oid\r\n", Result(Status.DELETED), b"HD Oid\r\n"),
-        (b"md a q\r\n", Result(Status.DELETED), b""),
-        (b"md a q\r\n", Result(Status.NOT_FOUND), b"NF\r\n"),
-        (b"ma a\r\n", hit(b"5")._replace(status=Status.STORED, number=5), b"HD\r\n"),
-        (
-            b"ma a v t c\r\n",
-            hit(b"15")._replace(status=Status.STORED, number=15, ttl=-1),
-            b"VA 2 t-1 c7\r\n15\r\n",
-        ),
-        (b"ma a q v\r\n", hit(b"5")._replace(status=Status.STORED, number=5), b""),
-        (
-            b"ma a q\r\n",
-            Result(Status.NON_NUMERIC),
-            b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
-        ),
-        (b"me a\r\n", hit(b"x", ttl=-1), b"ME a exp=-1 cas=7 size=90\r\n"),
-        (b"me YSBi b\r\n", hit(b"x", ttl=9), b"ME YSBi exp=-9 cas=7 size=90\r\n"),
-        (b"me a\r\n", MISSED, b"EN\r\n"),
-        (b"mn\r\n", Result(Status.OK), b"MN\r\n"),
-    ],
-)
-def test_results_are_answered_as_by_memcached(
-    data: bytes, result: Result, reply: bytes | None
-) -> None:
-    """The flags of a reply are in the order of those of the command."""
-    if reply is None:  # "a" is no base64.
-        reply = b"CLIENT_ERROR error decoding key\r\n"
-    assert reply_to(data, result) == reply
-
-
-@each_row(
-    ("data", "reply"),
-    [
-        (b"mg\r\n", b"ERROR\r\n"),
-        (b"mg a k k\r\n", b"CLIENT_ERROR duplicate flag\r\n"),
-        (b"mg a !\r\n", b"CLIENT_ERROR invalid flag\r\n"),
-        (b"mg a Tx\r\n", b"CLIENT_ERROR bad token in command line format\r\n"),
-        (b"mg a O" + b"o" * 32 + b"\r\n", b"CLIENT_ERROR opaque token too long\r\n"),
-        (b"mg " + b"k" * 251 + b"\r\n", b"CLIENT_ERROR bad command line format\r\n"),
-        (
-            b"mg a" + b" k" * 18 + b"\r\n",
-            b"CLIENT_ERROR options flags are too long\r\n",
-        ),
-        (b"ms a\r\n", b"CLIENT_ERROR bad command line format\r\n"),
-        (b"ms a -1\r\n", b"CLIENT_ERROR bad command line format\r\n"),
-        (b"ms a 1 MX\r\nx\r\n", b"CLIENT_ERROR invalid mode for ms M token\r\n"),
-        (b"ms a 1 MSS\r\nx\r\n", b"CLIENT_ERROR incorrect length for M token\r\n"),
-        (b"ms a 1 Fx\r\nx\r\n", b"CLIENT_ERROR bad command line format\r\n"),
-        (b"ms !!! 1 b\r\nx\r\n", b"CLIENT_ERROR error decoding key\r\n"),
-        (b"md a k k\r\n", b"CLIENT_ERROR invalid or duplicate flag\r\n"),
-        (b"ma a Dx\r\n", b"CLIENT_ERROR invalid or duplicate flag\r\n"),
-        (b"ma a MX\r\n", b"CLIENT_ERROR invalid mode for ma M token\r\n"),
-        (b"me\r\n", b"CLIENT_ERROR bad command line format\r\n"),
-        (b"mx a\r\n", b"ERROR\r\n"),
-    ],
-)
-def test_a_bad_line_is_answered_as_by_memcached(data: bytes, reply: bytes) -> None:
-    """The value of a bad "ms" is skipped."""
-    assert error_of(data) == reply
-
-
-@pytest.mark.parametrize("flag", [b"I", b"E5"])
-@pytest.mark.parametrize("line", [b"mg a", b"ms a 0", b"md a", b"ma a"])
-def test_flags_that_a_record_cannot_keep_are_refused(line: bytes, flag: bytes) -> None:
+def test_flags_that_a_record_cannot_keep_are_refused(talk: Talk) -> None:
     """An answer must not depend on what a restart would forget."""
-    assert b"invalid" in error_of(
-        line + b" " + flag + b"\r\n" + b"\r\n" * (b"ms" in line)
-    )
-
-
-def test_a_bad_data_chunk_is_answered_even_if_quiet() -> None:
-    """Errors always are."""
-    reply = error_of(b"ms a 1 q\r\nx\n\n\n"[:-1])
-    assert reply == b"CLIENT_ERROR bad data chunk\r\n"
-
-
-def test_a_value_above_the_limit_is_skipped() -> None:
-    """As by `set`."""
-    command = command_of(b"ms a 101 MA\r\n" + b"x" * 101 + b"\r\n")
-    assert isinstance(command, Put)
-    assert command.is_too_large
-    assert command.reply(command, Result(Status.TOO_LARGE)) == (
-        b"SERVER_ERROR object too large for cache\r\n"
-    )
+    for line, flag in product(("mg a", "ms a 0", "md a", "ma a"), ("I", "E5")):
+        reply = talk.connect().say(f"{line} {flag}" + ";" * line.startswith("ms"))
+        assert "invalid" in reply
+        assert ";" not in reply

@@ -1,0 +1,119 @@
+"""The memcached protocol over a small store, without sockets."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Self
+
+from support.refusing_disk import RefusingDisk
+from support.stores import FakeClock, open_store
+from volcache.cache import Cache
+from volcache.memcache.command_log import result_of
+from volcache.memcache.commands import Simple
+from volcache.memcache.executor import Executor, Limits
+from volcache.memcache.protocol import Connection, WireLimits
+from volcache.memcache.service import Facts, Service
+from volcache.monitoring.commands import CommandStats
+from volcache.tokens import Refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from volcache.memcache.service import Access
+
+VALUE_SIZE_MAX = 1000
+
+
+class Talk:
+    """A client and its server: what is sent is executed at once."""
+
+    def __init__(
+        self, directory: Path, access: Access | None = None, **limits: int
+    ) -> None:
+        """Open the store, and connect; `limits` as of the executor."""
+        self.clock = FakeClock()
+        self.disk = RefusingDisk()
+        self.store = open_store(directory, clock=self.clock, fs=self.disk)
+        self.stats = CommandStats()
+        self.refused = {"read": 0, "write": 0, "admin": 0}
+        cache = Cache(self.store)
+        sizes = {"key_size": 250, "value_size": VALUE_SIZE_MAX}
+        self.service = Service(
+            cache,
+            Executor(
+                cache,
+                Limits(**sizes | limits),
+                clock=lambda: self.clock.now_ms * 1_000_000,
+            ),
+            self.stats,
+            Refusals(self.refused, clock=self._seconds),
+            Facts("127.0.0.1:11211", connections_max=100, value_size=VALUE_SIZE_MAX),
+            access=access,
+            may_flush=True,
+            clock=self._seconds,
+        )
+        self.connect()
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the store."""
+        self.store.close()
+
+    def _seconds(self) -> float:
+        return self.clock.now_ms / 1000
+
+    def connect(self, remote: str = "1.1.1.1") -> Self:
+        """Begin a connection, to an empty store a second later."""
+        for key in (b"a", b"b"):
+            self.store.delete(key)
+        self.clock.advance(1)
+        self._first_cas = self.clock.now_ms * 1000
+        self.session = self.service.session(remote)
+        self.connection = Connection(
+            WireLimits(250, VALUE_SIZE_MAX), self.session.wants_credentials
+        )
+        self.is_closed = False
+        return self
+
+    def ask(self, *pieces: bytes) -> bytes:
+        """Send pieces; return the replies."""
+        replies = b""
+        for piece in pieces:
+            self.connection.receive(piece)
+            while (command := self.connection.next_command()) is not None:
+                assert not self.is_closed
+                result = self.service.execute(self.session, command)
+                name = result_of(command, result)
+                self.stats.answers[command.name, name].observe(0, 1)
+                replies += self.connection.reply(command, result)
+                self.is_closed = isinstance(command, Simple) and command.closes
+                self.connection.wants_credentials = self.session.wants_credentials
+        return replies
+
+    def say(self, lines: str, **options: Any) -> str:
+        """
+        Send lines of text, separated by ";"; return the replies in the same form.
+
+        "@0" is the cas unique of the first value that the connection has stored, "@1" that
+        of the second; "in_bytes" sends each byte alone.
+        """
+        lines = re.sub(r"@(\d)", lambda n: str(self._first_cas + int(n[1])), lines)
+        data = f"{lines};".replace(";", "\r\n").encode("latin-1")
+        pieces = [bytes([one]) for one in data] if options.get("in_bytes") else [data]
+        replies = self.ask(*pieces).decode("latin-1").replace("\r\n", ";")
+        found = re.sub(
+            r"17\d{14}", lambda cas: f"@{int(cas[0]) - self._first_cas}", replies
+        )
+        return found.removesuffix(";")
+
+    def check(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Say each row to an empty store, at once and byte by byte."""
+        for in_bytes in (False, True):
+            for lines, replies in rows:
+                self.connect()
+                assert self.say(lines, in_bytes=in_bytes) == replies, lines
+                assert self.connection.buffered == 0, lines
