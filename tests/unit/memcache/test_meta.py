@@ -27,9 +27,10 @@ def test_commands_are_answered_as_by_memcached(talk: Talk) -> None:
          "HD;HD t60;HD t90;HD t90;HD t50"),
         ("ms a 1 T60;x;me a;me b;ms b 1;x;me b",
          "HD;ME a exp=-60 cas=@0 size=66;EN;HD;ME b exp=-1 cas=@1 size=66"),
-        (f"ms {BINARY} 1 b k T0;x;mg {BINARY} b k v;mg {BINARY} k;me {BINARY} b;md {BINARY} b k",
-         (f"HD k{BINARY} b;VA 1 k{BINARY} b;x;EN k{BINARY};ME {BINARY} exp=-1 cas=@0 size=68;"
-         f"HD k{BINARY} b")),
+        ((f"ms {BINARY} 1 b k T0;x;mg {BINARY} b k v;mg {BINARY} k;"
+         f"me {BINARY} b;md {BINARY} b k"),
+         (f"HD k{BINARY} b;VA 1 k{BINARY} b;x;EN k{BINARY};"
+         f"ME {BINARY} exp=-1 cas=@0 size=68;HD k{BINARY} b")),
         ("ms a 0 c k Oid;;ms b 0 q;;mg b v", "HD c@0 ka Oid;VA 0;"),
         (("ms a 1 MR;x;ms a 1 MA;x;ms a 1 ME C5;x;ms a 1 ME q k;x;ms a 1 MR;y;ms a 1 MA;1;"
          "ms a 1 MP;0;mg a v"), "NS;NS;HD;NS ka;HD;HD;HD;VA 3;0y1"),
@@ -58,7 +59,8 @@ def test_bad_lines_are_answered_as_by_memcached(talk: Talk) -> None:
         (f"mg {'k' * 251};ms a;ms a -1;ms a 1 Fx;x;me;mn", f"{BAD_FORMAT};" * 5 + "MN"),
         (f"mg a{' k' * 18}", "CLIENT_ERROR options flags are too long"),
         ("ms a 1 MX;x;ms a 1 MSS;x;ma a MX",
-         ("CLIENT_ERROR invalid mode for ms M token;CLIENT_ERROR incorrect length for M token;"
+         ("CLIENT_ERROR invalid mode for ms M token;"
+         "CLIENT_ERROR incorrect length for M token;"
          "CLIENT_ERROR invalid mode for ma M token")),
         ("ms !!! 1 b;x;ms a 0 k b;;mn", "CLIENT_ERROR error decoding key;" * 2 + "MN"),
         ("md a k k;ma a Dx", f"{INVALID};{INVALID}"),

@@ -67,11 +67,11 @@ def test_errors_are_those_of_memcached(talk: Talk) -> None:
     rows = {
         "ERROR": " |bogus|GET a|get|gat|set a 0 0|set a 0 0 1 x y|incr a|touch a|delete|"
         "flush_all 1 2 3|verbosity|m",
-        BAD_FORMAT: "set a 0 0 -1|set a 0 0 x|set a x 0 1|set a 4294967296 0 1|set a -1 0 1|"
-        f"set a 0 1.5 1|cas a 0 0 1 x|get {LONG_KEY}|delete {LONG_KEY}|touch {LONG_KEY} 1|"
-        f"incr {LONG_KEY} 1|verbosity x",
-        BAD_TIME: "touch a x|gat x a|flush_all x|touch a 1x|touch a 1_0|touch a -|touch a \xb2|"
-        f"touch a 9223372036854775808|touch a {'9' * 2000}",
+        BAD_FORMAT: "set a 0 0 -1|set a 0 0 x|set a x 0 1|set a 4294967296 0 1|"
+        f"set a -1 0 1|set a 0 1.5 1|cas a 0 0 1 x|get {LONG_KEY}|delete {LONG_KEY}|"
+        f"touch {LONG_KEY} 1|incr {LONG_KEY} 1|verbosity x",
+        BAD_TIME: "touch a x|gat x a|flush_all x|touch a 1x|touch a 1_0|touch a -|"
+        f"touch a \xb2|touch a 9223372036854775808|touch a {'9' * 2000}",
         "NOT_FOUND": "touch a -0|touch a +7|touch a 007|touch a -9223372036854775808|"
         "touch a 9223372036854775807|touch a 1\tx|touch a \t1|incr a 18446744073709551615|"
         "incr a -0|incr a +5",
