@@ -128,6 +128,14 @@ typedef struct {
     uint64_t prefix, size;
 } verdict;
 
+static bool is_text(const uint8_t *at, size_t length)
+{
+    bool is_all = true;
+    for (size_t i = 0; i < length; i++)
+        is_all &= at[i] >= ' ' && at[i] != 127;
+    return is_all;
+}
+
 static verdict judge(const uint8_t *at, size_t left, uint64_t salt, uint16_t volume,
                      uint64_t offset)
 {
@@ -140,7 +148,8 @@ static verdict judge(const uint8_t *at, size_t left, uint64_t salt, uint16_t vol
     found.has_prefix = !memcmp(at, "VLR\2", 4) && get(at + AT_RECORD_SALT, 8) == salt
         && found.prefix <= left && key_length && get(at + AT_OFFSET, 8) == offset
         && get(at + AT_RECORD_VOLUME, 2) == volume
-        && get(at + found.prefix - 4, 4) == vc_crc32c(0, at, found.prefix - 4);
+        && get(at + found.prefix - 4, 4) == vc_crc32c(0, at, found.prefix - 4)
+        && is_text(at + VC_FIXED_BYTES, types_of(at));
     found.is_intact = found.has_prefix && found.size <= left
         && get(at + AT_CHECKSUM, 4)
             == vc_crc32c(0, at + found.prefix, found.size - found.prefix);
@@ -446,6 +455,10 @@ static void fix_records(uint8_t *data, size_t length, uint64_t *state)
                                             % (left - VC_OVERHEAD_BYTES));
             prefix = VC_OVERHEAD_BYTES + get(one + AT_KEY_LENGTH, 2);
         }
+        bool may_have_controls = next_random(state) % 16 == 0;
+        for (size_t i = 0; i < types_of(one) && !may_have_controls; i++)
+            if (!is_text(one + VC_FIXED_BYTES + i, 1))
+                one[VC_FIXED_BYTES + i] = 'x';
         size_t value = get(one + AT_LENGTH, 4);
         if (value > left - prefix && next_random(state) % 8) {
             value %= left - prefix + 1;
@@ -515,6 +528,7 @@ static void add_record(sample *file, uint64_t *state)
         return;
     bytes[0] = (uint8_t)(dice % 3);     /* the key begins with it: some are equal */
     memset(bytes + 1, 'k', 7);
+    memset(bytes + 70, dice >> 58 ? 'x' : '\n', 1000);
     record.checksum = vc_crc32c(0, bytes + 8, record.length);
     file->length += vc_record_encode(file->data + file->length, get(file->data + AT_SALT, 8),
                                      &record, bytes + 70, bytes + 400, bytes + 700, bytes);

@@ -15,6 +15,7 @@ use, of a copy of the mount point or of another store are never accepted.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -78,6 +79,9 @@ _KIND_MAX: Final = 2**24 - 1  # volume id with kind, without the length above th
 # The CRC-32C of any bytes followed by their own CRC-32C.
 _CHECKED: Final = 0x48674BC7
 _POLYNOMIAL: Final = 0x82F63B78  # of CRC-32C, reflected
+
+# Answers have the text fields as headers: a line end would begin another header.
+_CONTROL_BYTE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
 _unpack_read_fields = _READ_FIELDS.unpack_from
 
@@ -386,6 +390,7 @@ def decode_record(
         or at != offset
         or not key_length
         or kind & _KIND_MAX != volume  # Above the volume id is 0: a value.
+        or _CONTROL_BYTE.search(data, FIXED_BYTES, key_start)
     ):
         raise DamagedRecordError("header check failed", volume, offset)
     if data[key_start:key_end] != key:
@@ -449,7 +454,11 @@ def record_size(data: bytes) -> int:
 
 
 def decode_header(
-    data: bytes, identity: VolumeIdentity, offset: int
+    data: bytes,
+    identity: VolumeIdentity,
+    offset: int,
+    *,
+    with_control_bytes: bool = False,
 ) -> RecordHeader | None:
     """
     Check the header part of a record and return it.
@@ -458,6 +467,7 @@ def decode_header(
         data: The bytes from `offset` on, at least the header part.
         identity: Of the volume.
         offset: Where in the volume `data` begins.
+        with_control_bytes: Accept them in the text fields.
 
     Returns:
         None if no intact header of that volume and offset is here. Each header contains
@@ -491,6 +501,10 @@ def decode_header(
         or not key_length
         or len(data) < value_start
         or _CHECKSUM.unpack_from(data, key_end)[0] != crc32c(data[:key_end])
+        or (
+            not with_control_bytes
+            and _CONTROL_BYTE.search(data, FIXED_BYTES, key_start)
+        )
     ):
         return None
     return RecordHeader(
@@ -510,14 +524,14 @@ def decode_header(
     )
 
 
-# --- One wrong bit -----------------------------------------------------------------
+# --- Damaged headers ---------------------------------------------------------------
 
 
 def correct_header(
     data: bytes, identity: VolumeIdentity, offset: int
 ) -> RecordHeader | None:
     """
-    Return the header part of a record in which a single bit is wrong.
+    Return a damaged header part: a bit is wrong, or a text field has a control byte.
 
     A record without an entry in the index file has its key only here: with the key, the
     damaged record still supersedes an older one.
@@ -528,8 +542,11 @@ def correct_header(
         offset: Where in the volume `data` begins.
 
     Returns:
-        None if not exactly one bit is wrong, or the header is longer than 4,096 bytes.
+        None if more than one bit is wrong, or the header is longer than 4,096 bytes.
     """
+    found = decode_header(data, identity, offset, with_control_bytes=True)
+    if found is not None:
+        return found
     wrong = _different_bits(data[:IDENTITY_BYTES], identity.prefix)
     found_offset = data[_OFFSET_AT : _OFFSET_AT + 8]
     wrong += _different_bits(found_offset, offset.to_bytes(8, "little"))

@@ -181,7 +181,7 @@ class VolumeReader:
         return self._whole(decode_header(data, identity, offset))
 
     def corrected_header_at(self, offset: int) -> RecordHeader | None:
-        """Return the header of a record here, in which one bit is wrong."""
+        """Return the damaged header of a record here; see `correct_header`."""
         data = self.read(offset, RECORD_PREFIX_BYTES_MAX)
         return self._whole(correct_header(data, self.identity_at(offset), offset))
 
@@ -279,7 +279,7 @@ def _check_value(
         reader: Of the volume.
         header: Of the record.
         window: A record behind a torn one is at most this many bytes further on.
-        is_corrected: The header on the disk has a wrong bit.
+        is_corrected: The header on the disk is damaged.
     """
     end = header.offset + header.size
     value = reader.value_of(header)

@@ -762,7 +762,8 @@ class Store:
         Args:
             key: 1 to 65,535 bytes of any kind.
             value: 0 bytes to what fits a volume; not copied.
-            content_type: At most 255 bytes, returned unchanged.
+            content_type: At most 255 bytes, returned unchanged. With a control byte in
+                one of these three, the record is damaged.
             content_encoding: Likewise.
             cache_control: Likewise.
             expires_ms: By `clock`, milliseconds since the epoch; 0 = never.

@@ -144,9 +144,7 @@ class VolumeCheck:
         header = found.header
         if not found.intact:
             self._forget(header.key)
-            yield self._lost(
-                header.offset, header.size, header.key, "value checksum mismatch"
-            )
+            yield self._lost(header.offset, header.size, header.key, "is damaged")
             return
         self._counts.records += 1
         if header.tombstone:

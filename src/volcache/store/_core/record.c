@@ -1,5 +1,6 @@
 #include "record.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "crc32c.h"
@@ -36,6 +37,13 @@ static void set(uint8_t *data, int bytes, uint64_t number) {
     for (int i = 0; i < bytes; i++) data[i] = (uint8_t)(number >> (8 * i));
 }
 
+/* Answers have the text fields as headers: a line end would begin another header. */
+static bool has_control_byte(const uint8_t *text, uint32_t length) {
+    for (uint32_t i = 0; i < length; i++)
+        if (text[i] < 0x20 || text[i] == 0x7f) return true;
+    return false;
+}
+
 vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, uint16_t volume,
                            uint64_t offset, vc_record *record) {
     if (length <= VC_OVERHEAD_BYTES || memcmp(data, MAGIC, sizeof MAGIC) ||
@@ -61,7 +69,8 @@ vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, ui
     record->kind = data[AT_KIND];
     record->type = data + VC_FIXED_BYTES;
     record->key = record->type + types;
-    if (record->offset != offset || record->volume != volume || !record->key_length)
+    if (record->offset != offset || record->volume != volume || !record->key_length ||
+        has_control_byte(record->type, types))
         return VC_DAMAGED;
     return VC_OK;
 }

@@ -48,7 +48,8 @@ static inline int vc_record_types(const vc_record *record) {
     return record->type_length + record->encoding_length + record->cache_length;
 }
 
-/* Check everything before the value of a record; `length` bytes are at `data`.
+/* Check everything before the value of a record, `length` bytes are at `data`: its checksum, its
+ * place, and that its text fields have no control bytes.
  * Returns VC_OK, VC_SHORT (the prefix is longer than `length`) or VC_DAMAGED. */
 vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, uint16_t volume,
                            uint64_t offset, vc_record *record);

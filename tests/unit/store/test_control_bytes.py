@@ -1,0 +1,123 @@
+"""
+A stored type, encoding or directive with a control byte makes its record damaged.
+
+Answers have these fields as headers, so a line end in one of them would begin another. The
+server stores none; whoever may write to the disk or to memcached can make such a record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from google_crc32c import value as crc32c
+
+from support.contents import values
+from support.stores import kill, open_store, reopen
+from volcache.cli.main import main
+from volcache.errors import DamagedRecordError
+from volcache.store.format import (
+    correct_header,
+    decode_header,
+    decode_record,
+    encode_record,
+    volume_identity,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from volcache.store import Store
+
+CONTROL_BYTES = [*range(0x20), 0x7F]
+FIELDS = ["content_type", "content_encoding", "cache_control"]
+SPLIT = b"a\r\nSet-Cookie: b"
+
+
+@pytest.mark.parametrize("field", range(3))
+def test_every_control_byte_in_a_field_is_damage(field: int) -> None:
+    """Other bytes are not, and the key may have any; a scan still learns the key."""
+    identity = volume_identity(3, 7)
+    for byte in range(256):
+        fields = [b"x", b"y", b"z"]
+        fields[field] = b"a%cb" % byte
+        prefix = encode_record(
+            identity, 64, 1, 0, *fields, b"a\n", len(b"value"), crc32c(b"value")
+        )
+        whole = decode_header(prefix, identity, 64)
+        if byte in CONTROL_BYTES:
+            assert whole is None
+            with pytest.raises(DamagedRecordError, match="header check"):
+                decode_record(prefix + b"value", identity, 64, b"a\n")
+            found = correct_header(prefix, identity, 64)
+            assert found is not None
+            assert found.key == b"a\n"
+        else:
+            assert whole is not None
+            assert decode_record(prefix + b"value", identity, 64, b"a\n") is not None
+
+
+def put_forged(store: Store, key: bytes, field: str, text: bytes) -> None:
+    """Store a value with a field that no request can store."""
+    store.put(key, b"old")
+    store.put(key, b"value", **{field: text})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_forged_record_is_a_miss_and_is_counted(tmp_path: Path, field: str) -> None:
+    """By get and by stat, for every control byte, with either core."""
+    store = open_store(tmp_path, volume_size=2**20)
+    for byte in CONTROL_BYTES:
+        put_forged(store, b"%d" % byte, field, b"a%cb" % byte)
+        put_forged(store, b"%d head" % byte, field, b"%c" % byte)
+        assert store.get(b"%d" % byte) is None
+        assert store.stat(b"%d head" % byte) is None
+    assert store.stats.damaged_records == 2 * len(CONTROL_BYTES)
+    store.close()
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_start_finds_it_damaged(tmp_path: Path, field: str) -> None:
+    """It has no index entry; its older value is not served, and the next record is."""
+    store = open_store(tmp_path)
+    put_forged(store, b"forged", field, SPLIT)
+    store.put(b"behind", b"v")
+    kill(store)
+    store = open_store(tmp_path)
+
+    assert (store.recovery.damaged, store.recovery.unknown) == (1, 0)
+    assert store.get(b"forged") is None
+    assert store.get(b"behind") is not None
+    store = reopen(store, tmp_path)
+    assert store.get(b"forged") is None
+    store.close()
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_check_and_repair_report_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_indexed: bool
+) -> None:
+    """A repair changes no volume: the record stays a miss."""
+    store = open_store(tmp_path)
+    put_forged(store, b"forged", "content_type", SPLIT)
+    store.put(b"behind", b"v")
+    store.close()
+    if not is_indexed:
+        (tmp_path / "index" / "0").unlink()
+
+    assert main(["repair", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["check", str(tmp_path)]) == 1
+    assert "forged, 91 bytes: is damaged" in capsys.readouterr().out
+    assert values(tmp_path) == {b"behind": b"v"}
+
+
+def test_a_forged_copy_of_memcached_is_not_used(tmp_path: Path) -> None:
+    """Its bytes are right but for the field."""
+    store = open_store(tmp_path)
+    put_forged(store, b"k", "content_encoding", SPLIT)
+    copy = store.read_raw(b"k")
+
+    assert copy is not None
+    assert store.validate(b"k", copy) is None
+    store.close()
