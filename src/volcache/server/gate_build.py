@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 LINK: Final = Path(__file__).parent / "_gate" / "link.c"
 # The calls of bjoern that link.c replaces.
-WRAPPED: Final = ("accept", "read", "write", "close", "ev_io_start", "ev_run")
+WRAPPED: Final = (
+    *("accept", "read", "write", "close", "ev_io_start", "ev_run"),
+    *("fprintf", "__fprintf_chk"),
+)
 _COMPILE: Final = (
     *("-std=gnu11", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"),
     *("-I/usr/include/libev", "-I/usr/local/include"),

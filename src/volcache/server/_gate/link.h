@@ -1,10 +1,11 @@
 /* Between bjoern and the gate.
  *
  * bjoern is built from its own, unmodified source, with link.c added and some of its calls
- * redirected to it by the linker: `accept`, `read`, `write`, `close`, `ev_io_start`, `ev_run`.
+ * redirected to it by the linker: `accept`, `read`, `write`, `close`, `ev_io_start`, `ev_run`,
+ * `fprintf`.
  * link.c knows bjoern's watchers and nothing of HTTP. The gate decides, through `vc_hooks`;
- * it knows neither bjoern nor libev. Until hooks are installed, bjoern runs as if there were no
- * link.c.
+ * it knows neither bjoern nor libev. Until hooks are installed, bjoern runs as without
+ * link.c, but prints nothing.
  *
  * All functions are called by the thread that runs bjoern's loop, without Python's lock, except
  * `wake`. */
