@@ -37,17 +37,22 @@ def checked_key(key: bytes) -> bytes:
     """
     Return the key, if the service stores a value under this and no other key.
 
+    The service has keys that begin with a slash, of paths that begin with two. Whoever
+    gives one here has given a path.
+
     The longest key, `max_key_size`, is a setting of the service, which refuses it.
 
     Raises:
-        InvalidKeyError: It is empty, begins with `-/`, or has a control byte or a segment
-            `.` or `..`.
+        InvalidKeyError: It is empty, begins with `-/` or a slash, or has a control byte
+            or a segment `.` or `..`.
     """
     reason = ""
     if not key:
         reason = "it is empty"
     elif key.startswith(_RESERVED):
         reason = 'the prefix "-/" is reserved'
+    elif key.startswith(b"/"):
+        reason = f"it begins with a slash; the key of this path is {key.lstrip(b'/')!r}"
     elif _CONTROL_BYTE.search(key):
         reason = "it has a control byte"
     elif _DOT_SEGMENT.search(key):
@@ -55,7 +60,7 @@ def checked_key(key: bytes) -> bytes:
     if reason:
         raise InvalidKeyError(
             f"bad key {key!r}: {reason}; a key has at least one byte, no control bytes, no"
-            ' segments "." and "..", and does not begin with "-/"'
+            ' segments "." and "..", and does not begin with "-/" or a slash'
         )
     return key
 

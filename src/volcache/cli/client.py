@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from volcache.cli.command import seconds
 from volcache.cli.token import add_token_file, token_of
-from volcache.errors import ConfigError, InstanceError
+from volcache.errors import BadKeyError, ConfigError, InstanceError
 from volcache.fleet.remote import Answer, url_of
 from volcache.keys import parse_key
 
@@ -112,6 +112,11 @@ def path_of(text: str, *, is_encoded: bool) -> str:
     key = os.fsencode(text)
     if is_encoded:
         key = unquote_to_bytes(key)
+    if key.startswith(b"/"):
+        raise BadKeyError(
+            f"bad key {shown(text)}: it begins with a slash; the key of this path is"
+            f" {shown(text.lstrip('/'))}"
+        )
     parse_key(f"/{key.decode('latin-1')}", _KEY_BYTES_MAX)
     return f"/{quote(key, safe='/')}"
 
@@ -129,10 +134,7 @@ def refusal(exchange: Exchange, url: str, text: str) -> InstanceError | None:
     if status in {HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT}:
         return None
     if status == HTTPStatus.NOT_FOUND:
-        reason = "not found"
-        if text.startswith("/"):
-            reason += f"; the key of the path {shown(text)} is {shown(text[1:])}"
-        return InstanceError(shown(text), reason)
+        return InstanceError(shown(text), "not found")
     line = Answer(status, next(exchange.pieces(), b"")).line
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         line += "; give the token by --token-file or in the environment"

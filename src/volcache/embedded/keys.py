@@ -3,7 +3,8 @@ The keys and times to live of an embedded cache, checked.
 
 A key is what the server accepts as the path of a request, after its first slash, so that
 whatever is stored here can be requested there. The server resolves dot segments; here they
-are refused, because two keys that are not equal must not be one entry.
+are refused, because two keys that are not equal must not be one entry. So is a slash at the
+beginning: whoever gives one has given a path, and the value would be missed at that path.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ KEY_BYTES_MAX: Final = KIB
 RESERVED: Final = b"-/"
 
 # Neither reserved nor with a segment that begins with a dot, which may be a dot segment.
-_ordinary: Final = re.compile(rb"(?!-/|\.)[^\x00-\x1f\x7f]{1,%d}" % KEY_BYTES_MAX)
+_ordinary: Final = re.compile(rb"(?!-/|[./])[^\x00-\x1f\x7f]{1,%d}" % KEY_BYTES_MAX)
 _is_ordinary: Final = _ordinary.fullmatch
 _CONTROL_BYTE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _ALLOWED: Final = (
     f"a key is str or bytes: 1 to {KEY_BYTES_MAX} bytes (str as UTF-8), without control"
-    ' bytes, not beginning with "-/", without the segments "." and ".."'
+    ' bytes, not beginning with "-/" or a slash, without the segments "." and ".."'
 )
 _SHOWN_MAX: Final = 60
 
@@ -90,6 +91,9 @@ def _checked(key: bytes) -> bytes:
         _refuse(key, f"it holds the control byte 0x{control[0][0]:02X}")
     if key.startswith(RESERVED):
         _refuse(key, 'the prefix "-/" is reserved for the server')
+    if key.startswith(b"/"):
+        bare = _shown(key.lstrip(b"/"))
+        _refuse(key, f"it begins with a slash; the key of this path is {bare}")
     if {b".", b".."} & set(key.split(b"/")):
         _refuse(key, 'it has a segment "." or "..", which the server resolves')
     return key

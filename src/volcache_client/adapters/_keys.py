@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Final
 
 # What the service refuses or would resolve, and the sign of what was replaced.
-_UNSAFE: Final = re.compile(rb"[\x00-\x1f\x7f%]|(?:(?<=/)|^)\.{1,2}(?=/|$)")
+_UNSAFE: Final = re.compile(rb"^/|[\x00-\x1f\x7f%]|(?:(?<=/)|^)\.{1,2}(?=/|$)")
 # A key may have 1024 bytes by default, the prefix of the client included.
 _BYTES_MAX: Final = 512
 
@@ -16,7 +16,8 @@ def safe_key(key: str) -> str:
     """
     Return a text as a key that every instance accepts; two texts have two keys.
 
-    Control characters, `%`, and segments `.` and `..` are percent-encoded. What is then
+    Control characters, `%`, segments `.` and `..`, and a slash at the beginning are
+    percent-encoded. What is then
     longer than 512 bytes ends with its SHA-256 instead. What stands before the key must be
     empty or end with a slash, and one of the two must not be empty.
     """

@@ -117,7 +117,6 @@ def test_device_is_written_and_not_replaced(
         ("gr\xfcn", [], b"/gr%C3%BCn"),
         ("\udcff\udcfe", [], b"/%FF%FE"),
         ("a%20b%2fc", ["--encoded"], b"/a%20b/c"),
-        ("/a", [], b"//a"),
     ],
 )
 def test_key_is_percent_encoded(key: str, options: list[str], path: bytes) -> None:

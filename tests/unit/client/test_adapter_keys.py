@@ -31,9 +31,10 @@ TEXTS = st.text(st.characters(), max_size=20) | st.lists(
 
 @given(TEXTS)
 def test_every_text_is_a_key(text: str) -> None:
-    """Below a prefix, and has at most 512 bytes."""
+    """Also below a prefix, and has at most 512 bytes."""
     key = safe_key(text).encode()
     assert len(key) <= 512
+    assert key[:1] != b"/"
     assert checked_key(b"a/" + key) == b"a/" + key
 
 
@@ -57,6 +58,7 @@ def test_a_key_that_was_made_is_a_text_as_well(text: str) -> None:
         (":1:a b/é", ":1:a b/é"),
         ("a/../.b./...", "a/%2E%2E/.b./..."),
         ("100%", "100%25"),
+        ("//a/b", "%2F/a/b"),
         ("a\r\nb", "a%0D%0Ab"),
         ("é\udc80", "%C3%A9%ED%B2%80"),
     ],

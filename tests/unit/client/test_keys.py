@@ -37,9 +37,9 @@ def parsed(key: bytes) -> bytes | str:
 @UNHURRIED
 @given(key=KEYS)
 def test_a_key_is_accepted_if_the_service_stores_under_it(key: bytes) -> None:
-    """And refused if the service refuses it, or would take it for another one."""
+    """And refused if the service refuses it, or it is another one, or a path."""
     reason = _refusal(key)
-    assert (parsed(key) == key) == (reason is None)
+    assert (parsed(key) == key and key[:1] != b"/") == (reason is None)
     if reason is not None:
         assert _holds(reason, key)
 
@@ -57,6 +57,7 @@ def _holds(text: str, key: bytes) -> bool:
     segments = set(key.split(b"/"))
     return (
         ("it is empty" in text and not key)
+        or ("it begins with a slash" in text and key.startswith(b"/"))
         or ('prefix "-/" is reserved' in text and key.startswith(b"-/"))
         or ("control byte;" in text and any(c < 32 or c == 127 for c in key))
         or ('a segment "." or ".."' in text and bool(segments & {b".", b".."}))
@@ -97,7 +98,7 @@ def test_refused_key_is_named_with_the_reason(key: bytes, reason: str) -> None:
     assert "; a key has at least one byte" in str(raised.value)
 
 
-@each_row("key", [b"-", b"-x", b"a/-/b", b"/-/x", b"...", b"a/.b", b" "])
+@each_row("key", [b"-", b"-x", b"a/-/b", b"a//x", b"...", b"a/.b", b" "])
 def test_similar_keys_are_accepted(key: bytes) -> None:
     """Only whole segments and the very beginning count."""
     assert checked_key(key) == key == parsed(key)
