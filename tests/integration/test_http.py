@@ -128,7 +128,7 @@ def test_value_replaced_at_once_is_not_lost_to_a_date(port: int, method: str) ->
         ("DELETE", "/absent", None, 404),
         ("OPTIONS", "/", None, 200),
         ("POST", "/key", b"", 405),
-        ("PROPFIND", "/folder/", None, 207),
+        ("PROPFIND", "/folder/", None, 403),
         ("MKCOL", "/folder/", None, 201),
         ("GET", "/-/healthy", None, 200),
         ("GET", "/a%01", None, 400),
@@ -453,6 +453,7 @@ def test_webdav_client_can_store(port: int) -> None:
     """The requests of opendal in sccache: PROPFIND, MKCOL, PUT."""
     depth = "Depth: 0"
     assert exchange(port, "PROPFIND", "/c/ab/", b"", depth).status == 207
+    assert exchange(port, "PROPFIND", "/c/ab/", b"", "Depth: 1").status == 403
     assert exchange(port, "PROPFIND", "/c/ab/absent", b"", depth).status == 404
     assert exchange(port, "MKCOL", "/c/ab/").status == 201
     assert exchange(port, "PUT", "/c/ab/file", b"object").status == 200

@@ -234,6 +234,7 @@ _HEADERS: Final = (
         b"Expect: 100-Continue",
         b"Depth: 0",
         b"Content-Range: bytes 0-1/2",
+        b"Depth: 1",
         b"Expect: x",
     ),
     *(b"Content-Type: text/x; a=b", b"Content-Encoding: br", b"Content-Type: \xe9"),

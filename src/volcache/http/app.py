@@ -318,12 +318,13 @@ class App:
     def _options(self, _environ: WSGIEnvironment, _path: str) -> Response:
         return empty_response(ALLOW)
 
-    def _propfind(self, _environ: WSGIEnvironment, path: str) -> Response:
-        if path == "/":
-            return webdav.directory_response(path, self._clock() // NS_PER_SECOND)
-        key = parse_key(path, self.limits.key_size)
-        if webdav.is_directory(path):
-            return webdav.directory_response(path, self._clock() // NS_PER_SECOND)
+    def _propfind(self, environ: WSGIEnvironment, path: str) -> Response:
+        key = parse_key(path, self.limits.key_size) if path != "/" else b""
+        if path.endswith("/"):
+            depth = environ.get("HTTP_DEPTH", "infinity")
+            return webdav.directory_response(
+                path, depth, self._clock() // NS_PER_SECOND
+            )
         record = self.cache.stat(key)
         if record is None:
             return miss_response()

@@ -1,18 +1,19 @@
 """
 The part of WebDAV that sccache needs: it looks for the directory before it stores a file.
 
-There are no directories. A path that ends with a slash counts as one, and MKCOL changes
-nothing; any other path is a file if a value is stored under it.
+There are no directories. A path that ends with a slash counts as one that cannot be listed,
+and MKCOL changes nothing; any other path is a file if a value is stored under it.
 """
 
 from __future__ import annotations
 
 from html import escape
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from volcache.http.preconditions import etag_of
-from volcache.http.responses import content_type_of, format_date
+from volcache.http.responses import content_type_of, format_date, text_response
 
 if TYPE_CHECKING:
     from volcache.http.responses import Response
@@ -25,13 +26,21 @@ _TEMPLATE = """<?xml version="1.0" encoding="utf-8"?>
 """
 
 
-def is_directory(path: str) -> bool:
-    """Return whether a path counts as a directory."""
-    return path.endswith("/")
+def directory_response(path: str, depth: str, now: int) -> Response:
+    """
+    Return the 207 for a directory; a 403 if what is in it is asked for.
 
-
-def directory_response(path: str, now: int) -> Response:
-    """Return the 207 for a directory; `now` is in seconds since the epoch."""
+    Args:
+        path: That of the request.
+        depth: The header Depth; without one it means `infinity`.
+        now: Seconds since the epoch.
+    """
+    if depth != "0":
+        # An empty list would be worse: programs that synchronise delete what it lacks.
+        return text_response(
+            HTTPStatus.FORBIDDEN,
+            "keys cannot be listed; allowed for a path that ends with a slash is Depth: 0",
+        )
     return _multi_status(
         path,
         "<D:resourcetype><D:collection/></D:resourcetype>"

@@ -52,10 +52,29 @@ def test_propfind_describes_a_file(client: Client) -> None:
 @pytest.mark.parametrize("path", ["/", "/any/", "/any/deep/", "/folder/"])
 def test_path_with_a_trailing_slash_is_a_directory(client: Client, path: str) -> None:
     """Directories need not be created."""
-    href, found = properties(client.ask("PROPFIND", path))
+    href, found = properties(client.ask("PROPFIND", path, HTTP_DEPTH="0"))
     assert href == path
     assert found["resourcetype"] == "{DAV:}collection"
     assert found["getlastmodified"]
+
+
+@pytest.mark.parametrize("path", ["/", "/any/", "/any/deep/", "/folder/"])
+@pytest.mark.parametrize(
+    "depth",
+    [{}, *({"HTTP_DEPTH": text} for text in ("1", "infinity", "1,noroot", "", "00"))],
+)
+def test_a_directory_cannot_be_listed(
+    client: Client, path: str, depth: dict[str, str]
+) -> None:
+    """An empty list would let a program that synchronises delete what it has."""
+    assert_error(client.ask("PROPFIND", path, **depth), 403, "cannot be listed")
+
+
+@pytest.mark.parametrize("depth", [{}, {"HTTP_DEPTH": "1"}])
+def test_a_file_has_no_depth(client: Client, depth: dict[str, str]) -> None:
+    """Programs that copy a named file ask so."""
+    href, _ = properties(client.ask("PROPFIND", "/a&<b\xc3\xa9", **depth))
+    assert href == "/a%26%3Cb%C3%A9"
 
 
 def test_propfind_of_an_absent_key_is_404(client: Client) -> None:
