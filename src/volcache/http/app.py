@@ -25,7 +25,7 @@ from volcache.http.admin import Admin
 from volcache.http.preconditions import (
     is_conditional,
     is_not_modified,
-    requested_range,
+    requested_ranges,
     require_change_allowed,
 )
 from volcache.http.responses import (
@@ -223,10 +223,10 @@ class App:
                 return self._miss()
         headers = self.value_headers.make(key, record)
         if "HTTP_RANGE" in environ:
-            part = requested_range(environ, record, self.value_headers.second)
-            if part is not None:
-                self.stats.bytes_out += len(part)
-                return range_response(headers, record, part)
+            parts = requested_ranges(environ, record, self.value_headers.second)
+            if parts is not None:
+                self.stats.bytes_out += sum(map(len, parts))
+                return range_response(headers, record, parts)
         self.stats.bytes_out += record.length
         return OK, headers, [record.value], record.source
 

@@ -2,9 +2,9 @@
 Conditional requests and ranges, as RFC 9110 sections 13 and 14 define them.
 
 Conditions compare the request with the stored record by its entity tag and by its date
-(see `modified_of`), in the order of section 13.2.2. One range of bytes is served; any
-other `Range` header, such as one with several ranges, is ignored, which section 14.2
-allows. Depends neither on methods nor on status codes.
+(see `modified_of`), in the order of section 13.2.2. A `Range` header that is malformed, or
+has too many ranges or some that overlap, is ignored, which section 14.2 allows. Depends
+neither on methods nor on status codes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import ClientError
@@ -35,10 +36,10 @@ _US_PER_SECOND: Final = 1_000_000
 # bjoern joins repeated headers without a comma, so tags are searched for, not split.
 _TAG: Final = re.compile(r'(W/)?("[^"]*")')
 # The digits are bounded because Python refuses to convert thousands of them.
-_RANGE: Final = re.compile(
-    r"\s*bytes\s*=\s*([0-9]{0,18})\s*-\s*([0-9]{0,18})\s*", re.IGNORECASE
-)
+_RANGE: Final = re.compile(r"([0-9]{0,18})-([0-9]{0,18})")
+_RANGES_MAX: Final = 64
 _DATES_KEPT_MAX: Final = 1_000
+_DATE_LENGTH_MAX: Final = 100  # Those of RFC 9110 have 24 to 33 characters.
 
 
 class PreconditionFailedError(ClientError):
@@ -117,9 +118,11 @@ def require_change_allowed(environ: WSGIEnvironment, record: Record | None) -> N
         raise PreconditionFailedError(f"If-None-Match is false: {_stored(tag)}")
 
 
-def requested_range(environ: WSGIEnvironment, record: Record, now: int) -> range | None:
+def requested_ranges(
+    environ: WSGIEnvironment, record: Record, now: int
+) -> list[range] | None:
     """
-    Return the bytes of the value that a request asks for.
+    Return the parts of the value that a request asks for, in its order.
 
     Args:
         environ: The request.
@@ -127,27 +130,48 @@ def requested_range(environ: WSGIEnvironment, record: Record, now: int) -> range
         now: The second of the response's Date.
 
     Returns:
-        None for the whole value; an empty range if the value has none of these bytes.
+        None for the whole value. Otherwise 1 to 64 parts that do not overlap, none of them
+        empty; an empty list if the value has none of these bytes.
     """
-    found = _RANGE.fullmatch(environ.get("HTTP_RANGE", ""))
-    if found is None or not _is_if_range_true(environ, record, now):
+    unit, _, text = environ.get("HTTP_RANGE", "").partition("=")
+    ranges = text.split(",", _RANGES_MAX)
+    if (
+        unit.strip().lower() != "bytes"
+        or len(ranges) > _RANGES_MAX
+        or not _is_if_range_true(environ, record, now)
+    ):
+        return None
+    parts = [_part(one.strip(" \t"), record.length) for one in ranges]
+    found = [part for part in parts if part]
+    in_order = sorted(found, key=lambda part: part.start)
+    is_whole = None in parts or any(
+        following.start < part.stop for part, following in pairwise(in_order)
+    )
+    return None if is_whole else found
+
+
+def _part(text: str, length: int) -> range | None:
+    """Return the bytes of a range, empty if it has none; None: ignore the header."""
+    found = _RANGE.fullmatch(text)
+    if found is None:
         return None
     first, last = found.groups()
-    length = record.length
     if first:
         if last and int(last) < int(first):
-            return None  # Invalid, so it is ignored: RFC 9110 section 14.1.1.
+            return None  # Invalid: RFC 9110 section 14.1.1.
         return range(int(first), min(int(last) + 1, length) if last else length)
-    if not last:
-        return None
-    if int(last) and not length:
+    if not last or (int(last) and not length):
         return None  # A suffix of an empty value is satisfiable, but has no numbers.
     return range(max(length - int(last), 0), length)
 
 
-@lru_cache(maxsize=_DATES_KEPT_MAX)
 def parse_date(text: str) -> int | None:
     """Return an HTTP date in seconds since the epoch; None if the text is no date."""
+    return _parse_date(text) if len(text) <= _DATE_LENGTH_MAX else None
+
+
+@lru_cache(maxsize=_DATES_KEPT_MAX)
+def _parse_date(text: str) -> int | None:
     try:
         return int(parsedate_to_datetime(text).timestamp())
     except (ValueError, TypeError, IndexError, OverflowError):

@@ -163,30 +163,54 @@ def not_modified_response(headers: Headers, source: str) -> Response:
     return "304 Not Modified", headers, [], source
 
 
-def range_response(headers: Headers, record: Record, part: range) -> Response:
+def range_response(headers: Headers, record: Record, parts: list[range]) -> Response:
     """
-    Return a 206 with a part of a value; a 416 if the part is empty.
+    Return a 206 with parts of a value; a 416 if there are none.
 
     Args:
         headers: Those of the 200.
         record: Has the whole value.
-        part: Indexes within the value, or an empty range.
+        parts: Indexes within the value; no part is empty.
     """
-    if not part:
+    if not parts:
         status, headers, text, _ = text_response(
             HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-            f"the range starts after the end of the file; the file has {record.length}"
-            " bytes",
+            f"no range starts within the file; the file has {record.length} bytes",
             ("Content-Range", f"bytes */{record.length}"),
         )
         return status, headers, text, record.source
-    body = record.value[part.start : part.stop]
+    if len(parts) > 1:
+        headers, body = _multipart(headers, record, parts)
+    else:
+        body = record.value[parts[0].start : parts[0].stop]
+        headers.append(("Content-Range", _place(parts[0], record)))
     headers = [header for header in headers if header[0] != "Content-Length"]
-    headers += [
-        ("Content-Length", str(len(body))),
-        ("Content-Range", f"bytes {part.start}-{part.stop - 1}/{record.length}"),
-    ]
+    headers.append(("Content-Length", str(len(body))))
     return "206 Partial Content", headers, [body], record.source
+
+
+def _multipart(
+    headers: Headers, record: Record, parts: list[range]
+) -> tuple[Headers, bytes]:
+    """Return headers and body of several parts: RFC 9110, 14.6."""
+    content_type = dict(headers)["Content-Type"]
+    # Not known before the value is stored, so that the value does not have it.
+    boundary = etag_of(record).strip('"')
+    value, pieces = memoryview(record.value), list[bytes | memoryview]()
+    for part in parts:
+        head = (
+            f"\r\n--{boundary}\r\nContent-Type: {content_type}\r\n"
+            f"Content-Range: {_place(part, record)}\r\n\r\n"
+        )
+        pieces += [head.encode("latin-1"), value[part.start : part.stop]]
+    pieces.append(f"\r\n--{boundary}--\r\n".encode())
+    rest = [header for header in headers if header[0] != "Content-Type"]
+    multipart = ("Content-Type", f"multipart/byteranges; boundary={boundary}")
+    return [*rest, multipart], b"".join(pieces)
+
+
+def _place(part: range, record: Record) -> str:
+    return f"bytes {part.start}-{part.stop - 1}/{record.length}"
 
 
 class ValueHeaders:

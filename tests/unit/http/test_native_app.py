@@ -86,6 +86,7 @@ HEADERS: Final[list[dict[str, Any]]] = [
     {"HTTP_RANGE": "bytes=0-1"},
     {"HTTP_RANGE": "bytes=1-"},
     {"HTTP_RANGE": "bytes=-2"},
+    {"HTTP_RANGE": "bytes=0-0,-1"},
     {"HTTP_RANGE": "bytes=9999999-"},
     {"HTTP_RANGE": "x"},
     {"HTTP_SERVICE_WORKER": "script"},

@@ -218,7 +218,7 @@ def ten_bytes() -> Client:
         ("bytes=5-99", 5, 9),
         ("bytes=-1", 9, 9),
         ("bytes=-99", 0, 9),
-        ("Bytes = 0 - 3 ", 0, 3),
+        ("Bytes=0-3", 0, 3),
         ("bytes=0-999999999999999999", 0, 9),
     ],
 )
@@ -245,7 +245,7 @@ def test_range_after_the_end_is_416(ten_bytes: Client, asked: str) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        "bytes=0-1,3-4",
+        "bytes=0 - 3",
         "bytes=5-2",
         "bytes=-",
         "bytes=a-b",
@@ -257,7 +257,7 @@ def test_range_after_the_end_is_416(ten_bytes: Client, asked: str) -> None:
         "bytes=" + "9" * 5000 + "-",
     ],
 )
-def test_anything_but_one_range_is_ignored(ten_bytes: Client, asked: str) -> None:
+def test_what_is_no_range_is_ignored(ten_bytes: Client, asked: str) -> None:
     """200 with the whole value."""
     answer = ten_bytes.ask("GET", HTTP_RANGE=asked)
     assert (answer.status, answer.body) == ("200 OK", VALUE)

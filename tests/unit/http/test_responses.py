@@ -110,7 +110,7 @@ def test_flags_are_sent_if_there_are_any(record: Record, flags: int) -> None:
     make = ValueHeaders(lambda: 0, lambda _: 0).make
     record = record._replace(flags=flags)
     expected = [str(flags)] if flags else []
-    _, of_part, _, _ = range_response(make(b"key", record), record, range(1, 2))
+    _, of_part, _, _ = range_response(make(b"key", record), record, [range(1, 2)])
     _, of_nothing, _, _ = not_modified_response(make(b"key", record), "DISK")
     for headers in (make(b"key", record), of_part, of_nothing):
         assert [value for name, value in headers if name == "X-Flags"] == expected

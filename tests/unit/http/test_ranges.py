@@ -1,0 +1,159 @@
+"""Several ranges of bytes in one request, as RFC 9110 section 14 defines them."""
+
+from __future__ import annotations
+
+import random
+from email.parser import BytesParser
+from typing import Final
+
+import pytest
+
+from support.fake_cache import FakeCache
+from support.wsgi_client import Answer, Client, assert_error
+
+VALUE: Final = bytes(range(256)) + b"\r\n--" + bytes(96)
+LENGTH: Final = len(VALUE)
+RANGES_MAX: Final = 64
+
+
+@pytest.fixture
+def client() -> Client:
+    """Return a client of a cache with one value."""
+    cache = FakeCache()
+    cache.put(b"key", VALUE, content_type=b"text/x; a=\xe9", content_encoding=b"br")
+    return Client(cache)
+
+
+def parts_of(answer: Answer) -> list[tuple[str, str, bytes]]:
+    """Return content type, range and bytes of each part, read by a library."""
+    assert answer.status == "206 Partial Content"
+    assert answer.headers["Content-Length"] == str(len(answer.body))
+    assert "Content-Range" not in answer.headers
+    head = f"Content-Type: {answer.headers['Content-Type']}\r\n\r\n".encode()
+    message = BytesParser().parsebytes(head + answer.body)
+    assert message.get_content_type() == "multipart/byteranges"
+    assert not message.defects
+    boundary = f"\r\n--{message.get_boundary()}".encode()
+    found = []
+    for piece in answer.body.split(boundary)[1:-1]:
+        lines, _, body = piece.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        headers = dict(
+            line.split(": ", 1) for line in lines.decode("latin-1").split("\r\n")
+        )
+        assert set(headers) == {"Content-Type", "Content-Range"}
+        found.append((headers["Content-Type"], headers["Content-Range"], body))
+    assert answer.body.endswith(boundary + b"--\r\n")
+    assert len(message.get_payload()) == len(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "places"),
+    [
+        ("bytes=0-1,3-4", [(0, 1), (3, 4)]),
+        ("bytes=0-1, 2-3 ,\t4-5", [(0, 1), (2, 3), (4, 5)]),
+        ("bytes=200-,0-0", [(200, LENGTH - 1), (0, 0)]),
+        ("BYTES=-1,5-9", [(LENGTH - 1, LENGTH - 1), (5, 9)]),
+        ("bytes=0-9,9999-,20-29,-0", [(0, 9), (20, 29)]),
+    ],
+)
+def test_each_range_is_a_part(
+    client: Client, asked: str, places: list[tuple[int, int]]
+) -> None:
+    """In the order of the request; the other headers are those of the whole value."""
+    answer = client.ask("GET", HTTP_RANGE=asked)
+    assert parts_of(answer) == [
+        ("text/x; a=\xe9", f"bytes {first}-{last}/{LENGTH}", VALUE[first : last + 1])
+        for first, last in places
+    ]
+    whole = client.ask("GET").headers
+    differ = {"Content-Type", "Content-Length"}
+    assert {k: v for k, v in answer.headers.items() if k not in differ} == {
+        k: v for k, v in whole.items() if k not in differ
+    }
+
+
+def test_as_many_ranges_as_are_allowed(client: Client) -> None:
+    """64; of one more the whole value is returned."""
+    ranges = [f"{5 * number}-{5 * number + 3}" for number in range(RANGES_MAX)]
+    assert (
+        len(parts_of(client.ask("GET", HTTP_RANGE=f"bytes={','.join(ranges)}"))) == 64
+    )
+    answer = client.ask("GET", HTTP_RANGE=f"bytes={','.join([*ranges, '340-340'])}")
+    assert (answer.status, answer.body) == ("200 OK", VALUE)
+
+
+@pytest.mark.parametrize("asked", ["bytes=0-9,9999-", "bytes=-0,0-9", "bytes=0-9"])
+def test_the_only_range_with_bytes_is_not_a_part(client: Client, asked: str) -> None:
+    """As if it had been asked for alone."""
+    answer = client.ask("GET", HTTP_RANGE=asked)
+    assert (answer.status, answer.body) == ("206 Partial Content", VALUE[:10])
+    assert answer.headers["Content-Range"] == f"bytes 0-9/{LENGTH}"
+
+
+def test_ranges_without_bytes_are_416(client: Client) -> None:
+    """If all of them are."""
+    assert_error(client.ask("GET", HTTP_RANGE="bytes=9999-,-0"), 416, f"{LENGTH} bytes")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *("bytes=0-4,4-5", "bytes=4-5,0-4", "bytes=0-,-1", "bytes=0-1,8-9,0-1"),
+        *(
+            "bytes=0-1,,3-4",
+            "bytes=0-1,",
+            "bytes=0-1,5-2",
+            "bytes=0-1;3-4",
+            "bytes=0-1,x",
+        ),
+    ],
+)
+def test_ranges_that_overlap_or_are_malformed_are_ignored(
+    client: Client, asked: str
+) -> None:
+    """The whole value is returned, as RFC 9110 allows."""
+    answer = client.ask("GET", HTTP_RANGE=asked)
+    assert (answer.status, answer.body) == ("200 OK", VALUE)
+
+
+def test_any_ranges_are_parts_or_ignored(client: Client) -> None:
+    """Compared with what the text of the header says."""
+    dice = random.Random(1)  # noqa: S311 - Not a secret.
+    kinds = set()
+    for _ in range(1000):
+        ranges = [
+            sorted(dice.choices(range(LENGTH), k=2)) for _ in range(dice.randint(2, 5))
+        ]
+        wanted = [(first, last) for first, last in ranges]
+        text = ",".join(f"{first}-{last}" for first, last in wanted)
+        answer = client.ask("GET", HTTP_RANGE=f"bytes={text}")
+        covered = [at for first, last in wanted for at in range(first, last + 1)]
+        is_apart = len(covered) == len(set(covered))
+        kinds.add(is_apart)
+        if is_apart:
+            found = [body for _, _, body in parts_of(answer)]
+            assert found == [VALUE[first : last + 1] for first, last in wanted]
+        else:
+            assert (answer.status, answer.body) == ("200 OK", VALUE)
+    assert kinds == {True, False}
+
+
+def test_the_boundary_is_not_in_the_value(client: Client) -> None:
+    """Whoever stores a value cannot know it: it changes with each PUT."""
+    first = client.ask("GET", HTTP_RANGE="bytes=0-1,3-4")
+    client.now_ms += 1
+    client.cache.put(b"key", first.body)
+    again = client.ask("GET", HTTP_RANGE=f"bytes=0-{len(first.body) - 2},-1")
+    assert [body for _, _, body in parts_of(again)] == [
+        first.body[:-1],
+        first.body[-1:],
+    ]
+
+
+def test_if_range_applies_to_all_ranges(client: Client) -> None:
+    """Parts of another value would corrupt the copy of the client."""
+    tag = client.ask("HEAD").headers["ETag"]
+    asked = {"HTTP_RANGE": "bytes=0-1,3-4"}
+    assert len(parts_of(client.ask("GET", **asked, HTTP_IF_RANGE=tag))) == 2
+    assert client.ask("GET", **asked, HTTP_IF_RANGE='"other"').status == "200 OK"
