@@ -67,13 +67,13 @@ def test_a_directory_cannot_be_listed(
     client: Client, path: str, depth: dict[str, str]
 ) -> None:
     """An empty list would let a program that synchronises delete what it has."""
-    assert_error(client.ask("PROPFIND", path, **depth), 403, "cannot be listed")
+    assert_error(client.ask("PROPFIND", path, b"", **depth), 403, "cannot be listed")
 
 
 @pytest.mark.parametrize("depth", [{}, {"HTTP_DEPTH": "1"}])
 def test_a_file_has_no_depth(client: Client, depth: dict[str, str]) -> None:
     """Programs that copy a named file ask so."""
-    href, _ = properties(client.ask("PROPFIND", "/a&<b\xc3\xa9", **depth))
+    href, _ = properties(client.ask("PROPFIND", "/a&<b\xc3\xa9", b"", **depth))
     assert href == "/a%26%3Cb%C3%A9"
 
 

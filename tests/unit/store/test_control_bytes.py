@@ -42,7 +42,16 @@ def test_every_control_byte_in_a_field_is_damage(field: int) -> None:
         fields = [b"x", b"y", b"z"]
         fields[field] = b"a%cb" % byte
         prefix = encode_record(
-            identity, 64, 1, 0, *fields, b"a\n", len(b"value"), crc32c(b"value")
+            identity,
+            64,
+            1,
+            0,
+            fields[0],
+            fields[1],
+            fields[2],
+            b"a\n",
+            len(b"value"),
+            crc32c(b"value"),
         )
         whole = decode_header(prefix, identity, 64)
         if byte in CONTROL_BYTES:
