@@ -39,7 +39,7 @@ _INSTANCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SPECIFIER: Final = re.compile("%(.?)", re.DOTALL)
 _AT_LINE: Final = re.compile(r"\(at line ([0-9]+)")
 # The name at the beginning of a line: of a setting, or of a table.
-_BEGINNING: Final = re.compile(r"\s*\[*\s*[\"']?([^\s\"'=.\[\]]+)[\"']?\s*[]=.]")
+_BEGINNING: Final = re.compile(r"[\s\[]*[\"']?([^\s\"'=.\[\]]+)[\"']?\s*[]=.]")
 _LINES_TRIED_MAX: Final = 20
 _PROBLEMS_MAX: Final = 100  # of a file that are looked at
 

@@ -262,8 +262,9 @@ def read_file(path: Path) -> list[tuple[str, int]]:
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"{path}: not UTF-8: {error}") from None
     listed = []
-    for number, line in enumerate(text.split("\n"), 1):
-        is_last = number > text.count("\n")
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        is_last = number == len(lines)
         try:
             listed += _read_line(_COMMENT.sub("", line), is_last=is_last)
         except InvalidArgumentError as error:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from volcache_client.messages import Answer, Opened
 
 _ETAG: Final = re.compile(r'\*|"[!#-~]*"')
+_DIGITS_MAX: Final = 18
 _OK: Final = 200
 _PRECONDITION_FAILED: Final = 412
 
@@ -48,9 +49,9 @@ def size_of(node: str, answer: Answer | Opened) -> int:
     Raises:
         UnexpectedAnswerError: It has none.
     """
-    text = answer.headers.get("Content-Length", "")
-    if text.isascii() and text.isdigit():
-        return int(text)
+    size = _number(answer.headers.get("Content-Length", ""))
+    if size is not None:
+        return size
     raise UnexpectedAnswerError(node, answer.status, b"no Content-Length")
 
 
@@ -115,6 +116,12 @@ def checked_type(content_type: str) -> str:
 def _max_age(cache_control: str) -> int | None:
     for directive in cache_control.split(","):
         name, _, seconds = directive.strip().partition("=")
-        if name.lower() == "max-age" and seconds.isdigit():
-            return int(seconds)
+        if name.lower() == "max-age" and (age := _number(seconds)) is not None:
+            return age
     return None
+
+
+def _number(text: str) -> int | None:
+    """Return a number; None if it has another character than a digit, or too many."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    return int(text) if is_number else None

@@ -1,0 +1,291 @@
+"""
+Hostile text takes linear time in every parser of requests, answers, keys and numbers.
+
+The size of a text is raised in steps to 30 KiB, nearly the longest head that is accepted.
+The CPU time may grow four times as fast as the size; quadratic time grows a hundred times
+as fast. What is too slow is measured again, so the load of the machine decides nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from contextlib import suppress
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pytest
+
+from support.extent import sample
+from support.fake_cache import FakeCache
+from support.wsgi_client import Client
+from volcache.embedded.keys import encode_key, encode_prefix
+from volcache.errors import ClientError
+from volcache.http.access_log import AccessLog
+from volcache.http.auth import TokenCheck
+from volcache.http.cors import Cors, CorsHeaders
+from volcache.keys import parse_key
+from volcache.memcache.commands import Result, Status
+from volcache.memcache.executor import parse_number
+from volcache.memcache.protocol import Connection, WireLimits
+from volcache.tokens import Refusals
+from volcache_client import headers, http1
+from volcache_client.adapters._keys import safe_key
+from volcache_client.errors import CacheError
+from volcache_client.keys import checked_key
+from volcache_client.nodes import parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache_client.messages import Answer
+
+    Parser = Callable[[str], object]
+
+pytestmark = pytest.mark.property
+
+TOKEN: Final = "t"  # noqa: S105 - Of this test.
+BASE_BYTES: Final = 256
+SIZES: Final = (1024, 4096, 15 * 1024, 30 * 1024)
+GROWTH_MAX: Final = 4
+NOISE_SECONDS: Final = 20e-6
+RUNS_MAX: Final = 5
+LIMITS: Final = WireLimits(key_size=250, value_size=1 << 20)
+
+HEADERS: Final = (
+    *("IF_MATCH", "IF_NONE_MATCH", "IF_MODIFIED_SINCE", "IF_UNMODIFIED_SINCE", "RANGE"),
+    *("IF_RANGE", "CACHE_CONTROL", "EXPIRES", "CONTENT_ENCODING", "TRANSFER_ENCODING"),
+    *("DEPTH", "AUTHORIZATION", "ORIGIN", "HOST", "ACCEPT_ENCODING", "USER_AGENT"),
+    *("REFERER", "X_FORWARDED_FOR"),
+)
+REQUESTS: Final = (
+    ("GET", "/key"),
+    ("PUT", "/key"),
+    ("PROPFIND", "/key/"),
+    ("POST", "/-/purge"),
+    ("GET", "/-/stats"),
+)
+LINES: Final = (
+    *(
+        "get %s",
+        "gat %s k",
+        "set %s 0 0 1",
+        "set k %s 0 1",
+        "set k 0 %s 1",
+        "incr k %s",
+    ),
+    *("set k 0 0 %s", "cas k 0 0 1 %s", "touch k %s", "delete k %s", "flush_all %s"),
+    *(
+        "mg k %s",
+        "mg %s b",
+        "ms k 1 %s",
+        "ms k %s",
+        "ma k %s",
+        "md k %s",
+        "stats %s",
+        "%s",
+    ),
+)
+
+
+def http_parsers() -> dict[str, Parser]:
+    """Return what sends a text in each part of each request, with all wrappers."""
+    client = Client(FakeCache(), admin_token=TOKEN, admin_hosts=["a"])
+    client.put("/key", b"value", HTTP_CACHE_CONTROL="public")
+    refusals = Refusals({"read": 0, "write": 0, "admin": 0})
+    checked = TokenCheck(client.app, client.app, refusals, read="r", write="w")
+    lines: list[str] = []
+    wrapped = AccessLog(Cors(checked, CorsHeaders(["http://a"])), lines.append)
+
+    def send(method: str, path: str, name: str, text: str) -> None:
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "CONTENT_LENGTH": "1",
+            "HTTP_AUTHORIZATION": f"Bearer {TOKEN}",
+            name: text,
+        }
+        for application in (client.app, wrapped):
+            environ["wsgi.input"] = io.BytesIO(b"v")
+            cast("Any", application)(environ, lambda *_: None)
+
+    parts = [f"HTTP_{name}" for name in HEADERS]
+    parts += ["CONTENT_TYPE", "CONTENT_LENGTH", "QUERY_STRING", "PATH_INFO"]
+    return {
+        f"{method} {path} {part}": partial(send, method, path, part)
+        for (method, path), part in product(REQUESTS, parts)
+    }
+
+
+def give_line(form: str, text: str) -> None:
+    """Give the memcached protocol a line, and answer what it asks."""
+    connection = Connection(LIMITS)
+    connection.receive((form % text).encode("latin-1") + b"\r\nv\r\n")
+    while (command := connection.next_command()) is not None:
+        connection.reply(command, Result(Status.NOT_FOUND))
+
+
+def receive(method: str, form: bytes, text: str) -> None:
+    """Let the client read an answer with the text in it, and what its headers say."""
+    receiving = http1.receive(method)
+    next(receiving)
+    try:
+        receiving.send(form % text.encode("latin-1"))
+        receiving.send(b"")
+    except StopIteration as stop:
+        answer: Answer = stop.value.answer
+        headers.head_of(answer, 0)
+        headers.has_end(answer)
+        headers.size_of("node", answer)
+        headers.etag_of("node", answer)
+
+
+def other_parsers() -> dict[str, Parser]:
+    """Return those of the memcached protocol, of keys, and of the client."""
+    found: dict[str, Parser] = {
+        f"memcached {form}": partial(give_line, form) for form in LINES
+    }
+    answers = (
+        *(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n", b"%s\r\n\r\n", b"HTTP/1.1 %s\r\n\r\n"),
+        *(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n%s: %%s\r\n\r\n" % name
+            for name in (b"ETag", b"Cache-Control", b"Connection", b"Content-Type")
+        ),
+        b"HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nCache-Control: max-age=%s\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%s\r\n\r\n",
+        b"HTTP/1.1 500 x\r\n\r\n%s",
+    )
+    for method, form in product(("GET", "HEAD"), answers):
+        found[f"answer to {method} {form!r}"] = partial(receive, method, form)
+    return found | {
+        "key of a path": lambda text: parse_key(f"/{text}", 1 << 20),
+        "key of an embedded cache": encode_key,
+        "prefix of an embedded cache": encode_prefix,
+        "key of the client": lambda text: checked_key(text.encode("latin-1")),
+        "key of an adapter": safe_key,
+        "address of a node": parse_address,
+        "entity tag": headers.checked_etag,
+        "content type": headers.checked_type,
+        "number of incr": lambda text: parse_number(text.encode("latin-1")),
+    }
+
+
+# What a text begins with, what is repeated in it, what is between two halves, and its end.
+BEGINNINGS: Final = (
+    "",
+    "bytes=",
+    "max-age=",
+    'a="',
+    "[",
+    "prefix=",
+    "-",
+    "Basic ",
+    "0.",
+)
+REPEATED: Final = (
+    *(" ", "\t", "9", "0", "a", '"', "\\", ",", ";", "=", "/", "%", "&", ":", "-", "."),
+    *(
+        "%2",
+        "%41",
+        "/..",
+        "/./",
+        "/a/..",
+        " , ",
+        '\\"',
+        'a="',
+        'a="\\',
+        "W/",
+        '""',
+        '"a",',
+    ),
+    *(
+        "0-",
+        "-0,",
+        "1-2,",
+        "a;q=0,",
+        "max-age",
+        "max-age ",
+        ",max-age =",
+        "a=a",
+        "a b ",
+    ),
+    *(
+        "&prefix=",
+        "a=&",
+        "[]",
+        "\xe9",
+        "\x7f",
+        "\n",
+        "\r\n",
+        "a:b\r\n",
+        "1\r\nx\r\n",
+        "Mon,",
+    ),
+)
+MIDDLES: Final = ("", "-")
+ENDS: Final = ("", "x")
+SHAPES: Final = {
+    f"{begin!r} {repeated!r} {middle!r} {end!r}": (begin, repeated, middle, end)
+    for begin, repeated, middle, end in product(BEGINNINGS, REPEATED, MIDDLES, ENDS)
+}
+# One in so many, and always two: a Range that took hours, and a long number.
+SAMPLED: Final = 60
+KNOWN: Final = "'bytes=' ' ' '-' 'x'"
+DIGITS: Final = "'' '9' '' ''"
+
+
+def text_of(shape: tuple[str, str, str, str], size: int) -> str:
+    """Return a text of about a size."""
+    begin, repeated, middle, end = shape
+    half = repeated * (size // 2 // len(repeated))
+    return f"{begin}{half}{middle}{half}{end}"
+
+
+def cpu_seconds(parse: Parser, text: str) -> float:
+    """Return how long it takes, by the clock of this thread; what is refused is refused."""
+    started = time.thread_time()
+    with suppress(ClientError, CacheError, http1.BadAnswerError):
+        parse(text)
+    return time.thread_time() - started
+
+
+def excess(parse: Parser, shape: tuple[str, str, str, str]) -> str:
+    """Return at which size the time is above linear growth; empty if at none."""
+    base = max(cpu_seconds(parse, text_of(shape, BASE_BYTES)), NOISE_SECONDS)
+    for size in SIZES:
+        allowed = GROWTH_MAX * base * size / BASE_BYTES
+        text = text_of(shape, size)
+        runs = (cpu_seconds(parse, text) for _ in range(RUNS_MAX))
+        if not any(seconds <= allowed for seconds in runs):
+            return f"{size} bytes take more than {allowed:.6f} s"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def shapes() -> set[str]:
+    """Return the shapes that are tried today."""
+    return {KNOWN, DIGITS, *sample(list(SHAPES), SAMPLED)}
+
+
+@pytest.mark.parametrize("parsers", [http_parsers, other_parsers])
+def test_time_grows_with_the_size_and_no_faster(
+    parsers: Callable[[], dict[str, Parser]], shapes: set[str]
+) -> None:
+    """For each parser and each shape of text; and nothing but a refusal is raised."""
+    found = {
+        f"{name}: {shape}": why
+        for name, parse in parsers().items()
+        for shape in shapes
+        if (why := excess(parse, SHAPES[shape]))
+    }
+    assert found == {}
+
+
+def test_more_than_linear_time_is_noticed() -> None:
+    """A pattern that backtracks over spaces, and no other text."""
+    quadratic = re.compile(r"bytes=\s*(\d{0,18})\s*-").match
+    assert excess(quadratic, SHAPES["'bytes=' ' ' '' 'x'"])
+    assert not excess(quadratic, SHAPES[DIGITS])
