@@ -106,6 +106,7 @@ missing_for_test() {
         { command -v nginx >/dev/null && ! dpkg-query -W nginx-common >/dev/null 2>&1; } ||
         echo libnginx-mod-http-js
     command -v openssl >/dev/null || echo openssl
+    command -v squid >/dev/null || echo squid
     command -v systemd-analyze >/dev/null || echo systemd
 }
 
@@ -162,7 +163,7 @@ allow_service_start() {
     command -v systemctl >/dev/null || return 0
     for package in "$@"; do
         case $package in
-            haproxy | memcached | nginx | nutcracker | varnish)
+            haproxy | memcached | nginx | nutcracker | squid | varnish)
                 as_root systemctl disable "$package" >/dev/null 2>&1 || true
                 ;;
         esac

@@ -1,0 +1,107 @@
+"""Squid in front of an instance, with the configuration of the document."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import requests
+
+from support.ports import listens, pick_port
+from support.program import Program
+from support.recipes import FRONT, RunningCache, a_cache, snippet
+from support.wire import exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
+
+PROGRAM: Final = shutil.which("squid", path="/usr/sbin:/usr/bin:/usr/local/sbin") or ""
+FIX: Final = "request_header_access Cache-Control deny put\n"
+EXPIRES: Final = {"Expires": "Fri, 01 Jan 2100 00:00:00 GMT"}
+THREE_DAYS: Final = 259_200
+# It keeps neither logs nor a process id, and ends at once.
+QUIET: Final = """
+pid_filename none
+cache_log /dev/null
+access_log none
+shutdown_lifetime 1 second
+"""
+
+
+class Squid(Program):
+    """One squid."""
+
+    def __init__(self, folder: Path, cache: RunningCache, *, without: str) -> None:
+        """Write its configuration, but for one line."""
+        super().__init__()
+        self.port = pick_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        text = snippet("Squid", "squid").replace(FRONT, f"127.0.0.1:{self.port}")
+        text = text.replace(" 1234 ", f" {cache.host.split(':')[1]} ")
+        assert without in text
+        self._file = folder / "squid.conf"
+        self._file.write_text(text.replace(without, "") + QUIET)
+
+    def command(self) -> list[str | Path]:
+        """Return the command that starts it in the foreground."""
+        return [PROGRAM, "-N", "-f", self._file]
+
+    def answers(self) -> bool:
+        """Whether it accepts connections."""
+        return listens(self.port)
+
+
+@contextmanager
+def squid(folder: Path, *, without: str = "") -> Iterator[tuple[str, RunningCache]]:
+    """Run an instance behind Squid; return the address of Squid."""
+    if not PROGRAM:
+        pytest.skip("squid is not installed")
+    with (
+        a_cache(folder, "alone") as cache,
+        Squid(folder, cache, without=without) as front,
+    ):
+        yield front.url, cache
+
+
+def lifetime_of(cache: RunningCache, key: str) -> str:
+    """Return what the instance says of the lifetime of a file."""
+    answer = requests.get(f"http://{cache.host}/{key}", timeout=5)
+    return answer.headers["Cache-Control"]
+
+
+def test_a_put_through_squid_has_the_lifetime_that_was_given(tmp_path: Path) -> None:
+    """None, or that of Expires."""
+    with squid(tmp_path) as (url, cache):
+        assert requests.put(f"{url}/a", data=b"x", timeout=5).ok
+        assert lifetime_of(cache, "a") == "no-cache"
+        assert requests.put(f"{url}/b", data=b"x", headers=EXPIRES, timeout=5).ok
+        assert int(lifetime_of(cache, "b").removeprefix("max-age=")) > 10 * THREE_DAYS
+
+
+def test_without_the_line_squid_gives_three_days(tmp_path: Path) -> None:
+    """What the line is for."""
+    with squid(tmp_path, without=FIX) as (url, cache):
+        assert requests.put(f"{url}/a", data=b"x", timeout=5).ok
+        left = int(lifetime_of(cache, "a").removeprefix("max-age="))
+        assert left in range(THREE_DAYS - 60, THREE_DAYS + 1)
+
+
+def test_squid_keeps_what_was_read_and_drops_what_was_written(tmp_path: Path) -> None:
+    """With a lifetime; and hides the paths of the operator."""
+    with squid(tmp_path) as (url, cache):
+        assert requests.put(f"{url}/a", data=b"old", headers=EXPIRES, timeout=5).ok
+        assert requests.get(f"{url}/a", timeout=5).content == b"old"
+        kept = requests.get(f"{url}/a", timeout=5)
+        assert kept.content == b"old"
+        assert ", HIT from " in kept.headers["X-Cache"]
+        assert requests.put(f"{url}/a", data=b"new", timeout=5).ok
+        assert requests.get(f"{url}/a", timeout=5).content == b"new"
+        port = int(url.rpartition(":")[2])
+        for path in ("/-/stats", "/a/../-/stats", "/%2d/stats", "/a/%2e./-/stats"):
+            assert exchange(port, "GET", path).status == 403
+        assert requests.get(f"http://{cache.host}/-/stats", timeout=5).ok
