@@ -315,25 +315,6 @@ def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
     return checked + _CHECKSUM.pack(crc32c(checked))
 
 
-def encode_tombstone(
-    identity: VolumeIdentity, offset: int, stored_us: int, key: bytes
-) -> bytes:
-    """Return the record of a deletion."""
-    return encode_record(
-        identity,
-        offset,
-        stored_us,
-        0,
-        b"",
-        b"",
-        b"",
-        key,
-        0,
-        0,
-        kind=_TOMBSTONE,
-    )
-
-
 def decode_record(
     data: bytes, identity: VolumeIdentity, offset: int, key: bytes
 ) -> Record | None:

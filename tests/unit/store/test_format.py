@@ -20,7 +20,6 @@ from volcache.store.format import (
     decode_record,
     decode_volume_header,
     encode_record,
-    encode_tombstone,
     encode_volume_header,
     identity_of,
     is_one_bit_wrong,
@@ -178,7 +177,7 @@ def test_a_record_of_another_volume_or_offset_is_refused() -> None:
 
 def test_a_tombstone_is_not_a_value() -> None:
     """A scan finds a tombstone; a get never returns it as an empty value."""
-    data = encode_tombstone(VOLUME, 64, 42, b"gone")
+    data = encode_record(VOLUME, 64, 42, 0, b"", b"", b"", b"gone", 0, 0, kind=1)
 
     header = decode_header(data, VOLUME, 64)
 
