@@ -55,7 +55,7 @@ _LEADING_SPACES_MAX: Final = 100
 _OTHER: Final = re.compile(rb"(?!m.\Z)[^acdgist].")
 _GETS: Final = (b"get ", b"gets ", b"gat ", b"gats ")
 _WORD: Final = re.compile(rb" *([^ ]+) *")
-_THREE_WORDS: Final = re.compile(rb" *([^ ]+) *([^ ]*) *([^ ]*)")
+_THREE_WORDS: Final = re.compile(rb" *([^ ]+)(?: +([^ ]+))?(?: +([^ ]+))?")
 # memcached takes no more words from a line, except from a get.
 _WORDS_MAX: Final = 23
 # What a client sends as "user password".
@@ -254,7 +254,7 @@ class TextCodec:
             words = data[at:stop].split(b" ")
         elif self._may_be_longer(data, at, size):
             # The name, the time of "gat" and a key; all others are only keys.
-            words = list(_THREE_WORDS.match(data, at, stop).groups())  # type: ignore[union-attr]
+            words = list(_THREE_WORDS.match(data, at, stop).groups(b""))  # type: ignore[union-attr]
         else:
             return self._refuse_line()
         if b"" in words:
