@@ -656,6 +656,10 @@ class _Values(ValuesView[V]):
     def __iter__(self) -> Iterator[V]:
         return (value for _, value in self._cache.read_items())
 
+    def __contains__(self, value: object) -> bool:
+        # The one of the base class reads the keys one by one, which may be gone by then.
+        return any(found is value or found == value for found in self)
+
 
 class _Items(ItemsView[bytes, V]):
     """The keys and values of a cache."""

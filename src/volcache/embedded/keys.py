@@ -67,13 +67,18 @@ def encode_prefix(prefix: str | bytes) -> bytes:
     raise BadPrefixError(f"bad prefix {_shown(found)}: {why}")
 
 
+def exact(data: bytes) -> bytes:
+    """Return bytes of a subclass, such as numpy.bytes_, as bytes: C takes no other type."""
+    return data if type(data) is bytes else bytes.__getitem__(data, slice(None))
+
+
 def _as_bytes(key: object, what: str) -> bytes:
     if isinstance(key, bytes):
-        return key
+        return exact(key)
     if not isinstance(key, str):
         raise TypeError(f"a {what} of type {type(key).__name__}; {_ALLOWED}")
     try:
-        return key.encode()
+        return str.encode(key)
     except UnicodeEncodeError:
         raise BadKeyError(
             f"bad {what} {key[:_SHOWN_MAX]!a}: it is not valid Unicode; {_ALLOWED}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from volcache.embedded.keys import exact
 from volcache.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Codec(Generic[V]):
         """
         if self._serializer is None:
             if isinstance(value, bytes):
-                return value
+                return exact(value)
             if isinstance(value, bytearray | memoryview):
                 return bytes(value)
             raise TypeError(
@@ -70,9 +71,9 @@ class Codec(Generic[V]):
             )
         encoded = self._serializer.dumps(value)
         if isinstance(encoded, str):
-            return encoded.encode()
+            return str.encode(encoded)
         if isinstance(encoded, bytes):
-            return encoded
+            return exact(encoded)
         raise TypeError(
             f"dumps of the serializer has returned {type(encoded).__name__}; allowed are"
             " bytes and str"

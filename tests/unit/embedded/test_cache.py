@@ -410,3 +410,60 @@ def test_volcache_offers_its_names_only_and_loads_them_when_they_are_used() -> N
     name = "nothing"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = getattr(volcache, name)
+
+
+class Bytes(bytes):
+    """A subclass, as numpy.bytes_ is one."""
+
+    def __getitem__(self, _: object) -> Any:
+        """Return what the store must not ask for."""
+        raise AssertionError("not asked for")
+
+
+class Text(str):
+    """A subclass."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:
+        """Return what the store must not ask for."""
+        raise AssertionError("not asked for")
+
+
+def test_subclasses_of_bytes_and_str_are_stored_as_these(
+    cache: volcache.EmbeddedCache[bytes],
+) -> None:
+    """By every method that writes; the store is not opened again."""
+    store = cache._session.store
+    for key in (Bytes(b"a"), Text("a")):
+        value = Bytes(b"value")
+        version = cache.set(key, value)
+        assert cache.cas(key, value, version)
+        assert cache.replace(key, value)
+        assert not cache.add(key, value)
+        assert cache.touch(key, 60)
+        assert cache[key] == cache.get_or_set(key, lambda: b"") == b"value"
+        assert type(cache.pop(key)) is bytes
+        assert cache.setdefault(key, value) == b"value"
+        cache.purge(key)
+        assert key not in cache
+    assert cache._session.store is store
+
+
+def test_a_value_is_searched_without_counting_reads_or_failing(
+    cache: volcache.EmbeddedCache[bytes],
+) -> None:
+    """Although keys are deleted meanwhile."""
+    cache.update({f"{number}": b"%d" % number for number in range(300)})
+
+    class Deleting(bytes):
+        def __eq__(self, other: object) -> bool:
+            del cache[next(iter(cache))]
+            return super().__eq__(other)
+
+        __hash__ = bytes.__hash__
+
+    before = cache.stats()
+    assert b"299" in cache.values()
+    assert Deleting(b"none") not in cache.values()
+    assert (cache.stats().hits, cache.stats().misses) == (before.hits, before.misses)
