@@ -48,7 +48,9 @@ _LISTEN: Final = re.compile(
     r"|([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}|/[!-~]{1,106}"
 )
 _PORT_MAX: Final = 65535
+_IPV6: Final = 6
 
+_INTERFACE: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}")  # Of the network.
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}")
 _ORIGIN: Final = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])"
@@ -365,9 +367,22 @@ LISTEN: Final = Text(
 HOST_NAMES: Final = Texts(
     'host names without a port, such as "cache-1.example.org"', _HOST_NAME.fullmatch
 )
+
+
+def is_ip_address(text: str) -> bool:
+    """Return whether text is an IP address; one of IPv6 may name an interface."""
+    address, sign, interface = text.partition("%")
+    try:
+        version = ipaddress.ip_address(address).version
+    except ValueError:
+        return False
+    is_interface = _INTERFACE.fullmatch(interface) is not None
+    return not sign or (version == _IPV6 and is_interface)
+
+
 ADDRESS: Final = Text(
-    'an IPv4 or IPv6 address such as "127.0.0.1", "0.0.0.0" or "::1"',
-    ipaddress.ip_address,
+    'an IPv4 or IPv6 address such as "127.0.0.1", "0.0.0.0", "::1" or "fe80::1%eth0"',
+    is_ip_address,
 )
 
 

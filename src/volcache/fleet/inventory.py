@@ -14,7 +14,6 @@ Everything that a machine has may be a default. docs/OPERATIONS.md lists all key
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import json
 import re
 import string
@@ -24,7 +23,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from volcache.errors import ConfigError
 from volcache.fleet.targets import read_text
-from volcache.settings import ADDRESS, SETTINGS, Flag, Integer, Kind, Text
+from volcache.settings import (
+    ADDRESS,
+    SETTINGS,
+    Flag,
+    Integer,
+    Kind,
+    Text,
+    is_ip_address,
+)
 from volcache.text import one_line
 
 if TYPE_CHECKING:
@@ -195,7 +202,7 @@ class _Reader:
             )
         address = self._value(layers, "address", _HOST, name)
         listen = self._value(layers, "listen", ADDRESS, "")
-        if not listen and not _is_ip(address):
+        if not listen and not is_ip_address(address):
             raise self._error(
                 f"{where}.address = {_shown(address)} is a host name; then listen is"
                 ' needed, an IP address of the machine, or "0.0.0.0" for all'
@@ -367,14 +374,6 @@ def _as_text(raw: object, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(raw)
-
-
-def _is_ip(address: str) -> bool:
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return True
 
 
 def _in_brackets(host: str) -> str:

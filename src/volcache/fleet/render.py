@@ -50,7 +50,7 @@ _LISTEN_TEXT: Final = """\
 
 [Socket]
 ListenStream=
-ListenStream={listen}:%i
+ListenStream={listen}
 """
 _DISK_TEXT: Final = """\
 # The mount point of the instance at port {port}.
@@ -68,8 +68,13 @@ _SCRIPT_TEXT: Final = """\
 # then enables and starts the instances of this machine. It may be repeated: what runs
 # already continues to run, and is named if it needs a restart.
 # DESTDIR, if set, is put before the path of each file that is written.
+# With --folders, a disk may be a plain folder: nothing has to be mounted there.
 
 set -eu
+case "$*" in
+'' | --folders) ;;
+*) echo "$0: unknown arguments: $*; allowed is --folders" >&2; exit 2 ;;
+esac
 cd "$(dirname "$0")"
 root=${{DESTDIR:-}}
 ports='{ports}'
@@ -77,8 +82,10 @@ ports='{ports}'
 for disk in \\
 {disks}
 do
-    if ! [ -d "$root$disk" ]; then
-        echo "$disk does not exist: mount the disk there, and run this again" >&2
+    if [ "$*" = --folders ] && [ -d "$root$disk" ]; then continue; fi
+    if ! mountpoint -q "$root$disk"; then
+        echo "$disk is not mounted: mount the disk there, and run this again;" \\
+            "with --folders if it is a plain folder" >&2
         exit 1
     fi
 done
@@ -206,9 +213,11 @@ def _machine_files(machine: Machine, instances: Sequence[Instance]) -> dict[str,
     """Return the files of a machine, by their path below its folder."""
     files = {SCRIPT: _script_text(machine, instances)}
     if machine.listen != LISTEN_DEFAULT:
-        listen = f"[{machine.listen}]" if ":" in machine.listen else machine.listen
+        address, _, interface = machine.listen.partition("%")
+        listen = f"[{address}]:%i" if ":" in address else f"{address}:%i"
         files["etc/systemd/system/volcache@.socket.d/listen.conf"] = (
-            HEADER + _LISTEN_TEXT.format(listen=listen)
+            HEADER
+            + _LISTEN_TEXT.format(listen=listen + (interface and f"%%{interface}"))
         )
     for found in instances:
         if variables := _variables(found):

@@ -165,6 +165,10 @@ def test_a_file_may_be_written_elsewhere(tmp_path: Path) -> None:
         ('[machines]\nm = "a b"', r'machines.m.address = "a b" is not allowed'),
         ('[machines]\nm = "cache"', r"is a host name; then listen is needed"),
         ('[machines]\nm = {listen = "x"}', r'machines.m.listen = "x" is not allowed'),
+        *(
+            (f'[machines]\nm = {{listen = "{text}"}}', "machines.m.listen = .* is not")
+            for text in ("fe80::1%", "fe80::1%a b", "::1%%i", "::1%$x", "1.2.3.4%eth0")
+        ),
         (
             ONE + 'n = "10.0.0.1"',
             r"machines.n, disk 1 and machines.m, disk 1 both have",

@@ -119,6 +119,21 @@ def test_what_differs_is_in_the_files_of_an_instance(rendered: Rendered) -> None
     assert "\nListenStream=[fd00::1]:%i\n" in listen
 
 
+def test_systemd_accepts_every_address_to_listen_at(rendered: Rendered) -> None:
+    """Also one of an interface, whose sign is that of a specifier of systemd."""
+    for address in ("10.0.0.1", "::", "fe80::1%lo"):
+        rendered.write(f'[machines]\na = {{ address = "h", listen = "{address}" }}\n')
+        drop_in = rendered.text(
+            "machines/a/etc/systemd/system/volcache@.socket.d/listen.conf"
+        )
+        unit = rendered.folder / "x@.socket"
+        unit.write_text(drop_in)
+        unit.with_suffix(".service").write_text("[Service]\nExecStart=/bin/true\n")
+        command = ["systemd-analyze", "verify", "--man=no", unit.with_stem("x@1234")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), address
+
+
 def test_a_file_that_is_right_is_not_touched(rendered: Rendered) -> None:
     """Not even replaced by the same text."""
     rendered.write(TWO)
@@ -284,12 +299,17 @@ class Installed:
         (self._programs / name).write_text(text)
         (self._programs / name).chmod(0o755)
 
-    def run(self) -> subprocess.CompletedProcess[str]:
+    def mount(self, disk: str) -> None:
+        """Let a disk be mounted."""
+        (self.root / disk[1:]).mkdir(parents=True, exist_ok=True)
+        self._program("mountpoint", f'#!/bin/sh\n[ "$2" = "{self.root}{disk}" ]\n')
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the script."""
         self._log.write_text("")
         path = f"{self._programs}:{os.environ['PATH']}"
         return subprocess.run(
-            [self._folder / "apply.sh"],
+            [self._folder / "apply.sh", *arguments],
             env={"PATH": path, "DESTDIR": str(self.root)},
             capture_output=True,
             text=True,
@@ -308,10 +328,16 @@ def test_the_script_installs_and_enables(rendered: Rendered, tmp_path: Path) -> 
     done = machine.run()
     assert (done.returncode, done.stderr) == (
         1,
-        "/srv/x does not exist: mount the disk there, and run this again\n",
+        (
+            "/srv/x is not mounted: mount the disk there, and run this again; with"
+            " --folders if it is a plain folder\n"
+        ),
     )
-    assert machine.commands() == []
     (machine.root / "srv/x").mkdir(parents=True)
+    assert "is not mounted" in machine.run().stderr
+    assert machine.run("--folder").returncode == 2
+    assert machine.commands() == []
+    machine.mount("/srv/x")
     done = machine.run()
     assert (done.returncode, done.stderr) == (0, "")
     for path in ("srv/x/1234", "srv/x/1235", "etc/volcache/1235.env"):
@@ -333,14 +359,14 @@ def test_the_script_removes_what_is_no_longer_rendered(
     """And names what needs a restart; a file of the operator stays."""
     rendered.write(DISKS)
     machine = Installed(rendered.folder / "machines/a", tmp_path)
-    (machine.root / "srv/x").mkdir(parents=True)
+    machine.mount("/srv/x")
     assert machine.run().returncode == 0
     mine = machine.root / "etc/volcache/1234.env"
     mine.write_text("VOLCACHE_VOLUME_NUM=9\n")
     rendered.write('[machines]\na = { address = "fd00::1", disks = 2 }\n')
     for port in (1234, 1235):
         (machine.root / f"srv/volcache/{port}").mkdir(parents=True)
-    done = machine.run()
+    done = machine.run("--folders")
     assert (done.returncode, done.stderr) == (0, "")
     assert mine.read_text() == "VOLCACHE_VOLUME_NUM=9\n"
     assert not (machine.root / "etc/volcache/1235.env").exists()
