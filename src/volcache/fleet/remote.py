@@ -21,11 +21,12 @@ from http.client import (
 )
 from io import BufferedReader, RawIOBase
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from volcache.errors import ConfigError, InstanceError
+from volcache.settings import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +37,11 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS: Final = 5.0
 # An action is answered when it is on the disk of the instance.
 ACTION_TIMEOUT_SECONDS: Final = 60.0
-ANSWER_BYTES_MAX: Final = 64 << 20
+# A list of 65,535 volumes has 11 MB; without it, there are 6 KB.
+ANSWER_BYTES_MAX: Final = 16 << 20
+STATS_BYTES_MAX: Final = 128 << 10
+# Of all bodies that are being read at the same time.
+BODIES_BYTES_MAX: Final = 64 << 20
 AT_ONCE_MAX: Final = 64  # Instances that are asked at the same time.
 _LINE_CHARACTERS_MAX: Final = 400
 _PIECE_BYTES: Final = 1 << 16
@@ -86,7 +91,7 @@ def url_of(target: str) -> str:
     return f"{where.scheme}://{where.netloc}{front.rstrip('/')}"
 
 
-def ask(
+def ask(  # noqa: PLR0913 - By keyword.
     url: str,
     path: str,
     *,
@@ -94,6 +99,7 @@ def ask(
     token: str = "",
     headers: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT_SECONDS,
+    size_max: int = ANSWER_BYTES_MAX,
 ) -> Answer:
     """
     Return the answer of an instance to one request, whatever its status.
@@ -105,9 +111,10 @@ def ask(
         token: The `admin_token`; empty = without one.
         headers: Further headers.
         timeout: For the connection and the whole answer together, seconds.
+        size_max: Of the body, bytes.
 
     Raises:
-        InstanceError: There is no answer in time, or not one of HTTP.
+        InstanceError: There is no answer in time, or not one of HTTP, or it is too long.
     """
     body = b"" if method == "POST" else None
     with Exchange(
@@ -120,7 +127,23 @@ def ask(
         timeout=timeout,
         is_whole=True,
     ) as exchange:
-        return Answer(exchange.status, exchange.read())
+        return Answer(exchange.status, exchange.read(size_max))
+
+
+class _Sum:
+    """A number that threads change."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._value = 0
+
+    def add(self, number: int) -> int:
+        with self._lock:
+            self._value += number
+            return self._value
+
+
+_bodies: Final = _Sum()
 
 
 class Exchange:
@@ -207,22 +230,28 @@ class Exchange:
                 return
             yield piece
 
-    def read(self) -> bytes:
+    def read(self, size_max: int = ANSWER_BYTES_MAX) -> bytes:
         """
         Return a body that may never end.
 
         Raises:
-            InstanceError: As `pieces`, or it is too long.
+            InstanceError: As `pieces`, or it is too long, or all bodies together are.
         """
-        found: list[bytes] = []
-        size = 0
-        for piece in self.pieces():
-            found.append(piece)
-            size += len(piece)
-            if size > ANSWER_BYTES_MAX:
-                with self._translated():
-                    raise HTTPException
-        return b"".join(found)
+        found = bytearray()
+        try:
+            for piece in self.pieces():
+                found += piece
+                if _bodies.add(len(piece)) > BODIES_BYTES_MAX:
+                    what, limit = "all answers together are", BODIES_BYTES_MAX
+                elif len(found) > size_max:
+                    what, limit = "the answer is", size_max
+                else:
+                    continue
+                reason = f"{what} longer than {format_size(limit)}"
+                raise InstanceError(self._url, reason)
+            return bytes(found)
+        finally:
+            _bodies.add(-len(found))
 
     def close(self) -> None:
         """End the connection."""
@@ -297,14 +326,15 @@ def fetch_stats(
     Args:
         url: Of the instance, from `url_of`.
         volumes: With the list `store.volumes`. Without it the instance has less work: with
-            1,000 volumes, a tenth. One of an older version sends the list anyway.
+            1,000 volumes, a tenth.
         timeout: As for `ask`.
 
     Raises:
         InstanceError: There is no answer, or not one of a volcache instance.
     """
     path = "/-/stats" if volumes else "/-/stats?volumes=0"
-    answer = ask(url, path, timeout=timeout)
+    size_max = ANSWER_BYTES_MAX if volumes else STATS_BYTES_MAX
+    answer = ask(url, path, timeout=timeout, size_max=size_max)
     if answer.status != HTTPStatus.OK:
         reason = f"/-/stats is answered with {answer.status}"
         if answer.status == HTTPStatus.MISDIRECTED_REQUEST:
@@ -333,7 +363,14 @@ def act(
     Raises:
         InstanceError: It does not answer, or refuses.
     """
-    answer = ask(url, path, method="POST", token=token, timeout=timeout)
+    answer = ask(
+        url,
+        path,
+        method="POST",
+        token=token,
+        timeout=timeout,
+        size_max=STATS_BYTES_MAX,
+    )
     if answer.status != HTTPStatus.OK:
         raise InstanceError(url, f"{answer.status} {answer.line}")
     return answer.line

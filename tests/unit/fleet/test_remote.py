@@ -193,3 +193,38 @@ def test_results_are_in_the_order_of_the_instances() -> None:
 def test_no_instances_have_no_results() -> None:
     """And start no threads."""
     assert list(each([], lambda url: url)) == []
+
+
+def endless(connection: socket.socket) -> None:
+    """Send a body until the client has enough."""
+    with closing(connection), suppress(OSError):
+        connection.recv(1 << 16)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            connection.sendall(bytes(1 << 16))
+
+
+def test_endless_answers_of_many_instances_take_bounded_memory() -> None:
+    """Each has a limit, and so have all that are read at the same time."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=100)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    threading.Thread(target=endless, args=(connection,)).start()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        reasons = [
+            {str(answer).partition(": ")[2] for _, answer in each([url] * 24, call)}
+            for call in (lambda url: fetch_stats(url, volumes=False), fetch_stats)
+        ]
+        assert reasons[0] == {"the answer is longer than 128KiB"}
+        assert "all answers together are longer than 64MiB" in reasons[1]
+        # What was counted is counted no longer.
+        with pytest.raises(InstanceError, match="the answer is longer than 16MiB"):
+            fetch_stats(url)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)

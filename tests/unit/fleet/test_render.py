@@ -129,7 +129,8 @@ def test_systemd_accepts_every_address_to_listen_at(rendered: Rendered) -> None:
         unit = rendered.folder / "x@.socket"
         unit.write_text(drop_in)
         unit.with_suffix(".service").write_text("[Service]\nExecStart=/bin/true\n")
-        command = ["systemd-analyze", "verify", "--man=no", unit.with_stem("x@1234")]
+        name = str(unit.with_stem("x@1234"))
+        command = ["systemd-analyze", "verify", "--man=no", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), address
 
