@@ -12,8 +12,12 @@ import asyncio
 import os
 import select
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
+
+from aiohappyeyeballs import AddrInfoType, start_connection
 
 from volcache_client.http1 import (
     BadAnswerError,
@@ -38,6 +42,7 @@ _PART_BYTES: Final = 1 << 16
 _RETRY_SECONDS: Final = 0.005
 # After which the next address of a host is tried as well.
 _NEXT_ADDRESS_SECONDS: Final = 0.25
+_LOOKUPS_MAX: Final = 4  # Names that are resolved at the same time, for all clients.
 
 
 class ConnectError(ConnectionError):
@@ -403,14 +408,21 @@ class Connections:
                 raw.close()
                 raise
             return made
-        _, made = await self._loop.create_connection(
-            self._made,
-            address.host,
-            address.port,
-            ssl=self._context,
-            server_hostname=address.host if self._context is not None else None,
-            happy_eyeballs_delay=_delay_of(address.host),
+        raw = await start_connection(
+            await look_up(address.host, address.port),
+            happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS,
+            loop=self._loop,
         )
+        try:
+            _, made = await self._loop.create_connection(
+                self._made,
+                sock=raw,
+                ssl=self._context,
+                server_hostname=address.host if self._context is not None else None,
+            )
+        except BaseException:
+            raw.close()
+            raise
         return made
 
     def _made(self) -> Connection:
@@ -448,7 +460,23 @@ async def _connect_unix(path: str) -> socket.socket:
         raise
 
 
-def _delay_of(host: str) -> float | None:
-    """Return the delay between addresses of a name; None for an address."""
-    is_address = ":" in host or host.replace(".", "").isdigit()
-    return None if is_address else _NEXT_ADDRESS_SECONDS
+async def look_up(host: str, port: int) -> list[AddrInfoType]:
+    """
+    Return the addresses of a name, or of an address, as `socket.getaddrinfo` does.
+
+    Names that take long do not delay what the application does in the threads of its loop.
+
+    Raises:
+        OSError, UnicodeError: There are none.
+    """
+    if ":" in host or host.replace(".", "").isdigit():
+        kind, flag = socket.SOCK_STREAM, socket.AI_NUMERICHOST
+        return [*socket.getaddrinfo(host, port, type=kind, flags=flag)]
+    resolve = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    loop = asyncio.get_running_loop()
+    return [*await loop.run_in_executor(_lookups(), resolve)]
+
+
+@cache
+def _lookups() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="volcache_client-names")

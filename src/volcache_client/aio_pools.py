@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections import deque
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.connector import BaseConnector
 from aiohttp.http import HttpProcessingError
 from yarl import URL
@@ -26,6 +28,7 @@ from volcache_client.aio_http1 import (
     KEPT_SECONDS,
     Connections,
     ConnectTimeoutError,
+    look_up,
 )
 from volcache_client.aio_uploads import FilePayload
 from volcache_client.errors import (
@@ -512,6 +515,31 @@ class _TcpConnector(_Connector, aiohttp.TCPConnector):
     pass
 
 
+class _Resolver(AbstractResolver):
+    """Resolves names as `aio_http1.py` does."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: int = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await look_up(host, port)
+        return [
+            ResolveResult(
+                hostname=host,
+                # Of IPv6, the interface of a link-local address follows its flow.
+                host="%".join(map(str, filter(None, (target[0], *target[3:])))),
+                port=port,
+                family=kind,
+                proto=protocol,
+                flags=0,
+            )
+            for kind, _, protocol, _, target in found
+            if family in {socket.AF_UNSPEC, kind}
+        ]
+
+    async def close(self) -> None:
+        """Do nothing: the threads are those of all clients."""
+
+
 class _UnixConnector(_Connector, aiohttp.UnixConnector):
     pass
 
@@ -527,7 +555,7 @@ def _open_connector(
         return _UnixConnector(path=node.address.socket_path, **arguments)
     if context is not None:
         arguments["ssl"] = context
-    return _TcpConnector(**arguments)
+    return _TcpConnector(resolver=_Resolver(), **arguments)
 
 
 @cache
