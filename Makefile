@@ -42,17 +42,21 @@ GIVEN := $(filter-out CONFIG VOLCACHE_%,$(foreach name,$(.VARIABLES), \
 	$(if $(filter command,$(origin $(name))),$(name))))
 $(foreach name,$(GIVEN),$(eval run: export \
 	VOLCACHE_$(shell echo '$(name)' | tr a-z A-Z) = $$(value $(name))))
+NGINX_PORT = $(if $(filter PORT,$(GIVEN)),$(PORT),8080)
 
 run: ## serve ./data at 127.0.0.1:1234 until Ctrl-C (CONFIG=FILE PORT=1235, any setting)
 	@tools/setup.sh run
 	@exec $(PYTHON) src/ $(CONFIG)
 
-cluster: ## run nginx at 127.0.0.1:8080, three instances and memcached until Ctrl-C
-	@$(if $(GIVEN),echo "make cluster: unknown $(GIVEN); it takes no settings: edit\
-		conf/cluster/Procfile" >&2; exit 2)
+cluster: ## run nginx, three instances and memcached until Ctrl-C (PORT=8080, of nginx)
+	@for name in $(filter-out PORT,$(GIVEN)); do echo "make cluster: unknown $$name;" \
+		"allowed is PORT; edit conf/cluster/Procfile for the rest" >&2; exit 2; done
+	@case '$(NGINX_PORT)' in ''|*[!0-9]*) echo "make cluster: PORT = $(NGINX_PORT) is not" \
+		"allowed; allowed is a number" >&2; exit 2;; esac
 	@tools/setup.sh cluster
 	@mkdir -p cluster/nginx/temp
 	@cp -r nginx/. cluster/nginx
+	@sed -i 's/127.0.0.1:8080/127.0.0.1:$(NGINX_PORT)/' cluster/nginx/volcache/listen.conf
 	@echo 'access_log /dev/stdout volcache;' > cluster/nginx/volcache/log.conf
 	@echo 'default 1;' > cluster/nginx/volcache/show-instance.conf
 	@exec $(BIN)/honcho --procfile conf/cluster/Procfile --app-root . start

@@ -62,8 +62,12 @@ def test_config_of_make_run_is_no_setting(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["VOLCACHE_PORT=1", "src/ my.toml"]
 
 
-def test_settings_of_make_cluster_are_refused(tmp_path: Path) -> None:
-    """They are in files."""
-    done = make(tmp_path, "cluster", "PORT=1")
-    assert done.returncode == 2
-    assert "make cluster: unknown PORT; it takes no settings" in done.stderr
+def test_make_cluster_takes_the_port_of_nginx_only(tmp_path: Path) -> None:
+    """The rest is in files."""
+    for words, error in (
+        (["PORT=1", "IP=x"], "make cluster: unknown IP; allowed is PORT"),
+        (["PORT=x"], "make cluster: PORT = x is not allowed; allowed is a number"),
+    ):
+        done = make(tmp_path, "cluster", *words)
+        assert done.returncode == 2
+        assert error in done.stderr

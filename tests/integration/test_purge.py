@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -149,6 +150,16 @@ def test_the_command_asks_every_instance(server: ServerProcess, tmp_path: Path) 
     first, second = failed.stdout.splitlines()
     assert first == f"failed: {gone}: Connection refused"
     assert second.startswith(f"{server.url}: purged b: ")
+    found = json.loads(run("b", gone, server.url, "--json").stdout)
+    assert (found["prefix"], [row["done"] for row in found["instances"]]) == (
+        "b",
+        [False, True],
+    )
+    assert found["instances"][0] == {
+        "url": gone,
+        "done": False,
+        "answer": "Connection refused",
+    }
     assert "401 purge needs" in run("b", server.url, token="x").stdout  # noqa: S106
 
 

@@ -55,6 +55,7 @@ def _add_action(parser: argparse.ArgumentParser) -> None:
 def _add_inventory(parser: argparse.ArgumentParser, folder: str) -> None:
     parser.add_argument("folder", metavar="DIR", help=folder)
     parser.add_argument(
+        "-i",
         "--inventory",
         required=True,
         metavar="FILE",

@@ -95,6 +95,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     """Parse the arguments and run the command; return the exit code."""
+    if argv[:1] == ["help"]:  # As of git: of all, or of a command.
+        argv = [*argv[1:], "--help"]
     try:
         arguments = _parse(argv)
         command: Command = arguments.command
@@ -116,8 +118,7 @@ def _run(argv: list[str]) -> int:
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = build_parser(argv)
     try:
-        # Also without arguments, as git and docker; the exit code is then 0 as well.
-        arguments, rest = parser.parse_known_args(argv or ["--help"])
+        arguments, rest = parser.parse_known_args(argv)
     except BrokenPipeError:
         raise
     except OSError as error:  # From printing --help or --version.
@@ -153,6 +154,8 @@ class _Parser(argparse.ArgumentParser):
         """Name what is unknown before what is missing; take options at any place."""
         given = sys.argv[1:] if args is None else list(args)
         commands = self._commands()
+        if commands is not None and not given:
+            given = ["--help"]  # As git and docker; the exit code is then 0 as well.
         self._refuse_unknown(given, commands)
         if commands is None:
             given = self._options_first(given)
@@ -220,7 +223,8 @@ def _is_number(word: str) -> bool:
 
 def _closest(word: str, known: list[str]) -> str:
     """Return the end of an error: the closest known word, if one is close."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.65)
+    near = [one for one in known if one.startswith(word)]
+    near += difflib.get_close_matches(word, known, n=1, cutoff=0.65)
     return f"; the closest known is {near[0]!r}" if near else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -28,7 +29,7 @@ def purge(
     prefix: bytes,
     urls: list[str],
     token: str,
-    report: Callable[[str], None],
+    report: Callable[[str, str, bool], None],
     *,
     is_dry: bool,
 ) -> bool:
@@ -39,7 +40,8 @@ def purge(
         prefix: Of keys.
         urls: Addresses of the instances.
         token: Their `admin_token`.
-        report: Called with one line for each instance.
+        report: Called for each instance with its URL, its answer or what failed, and
+            whether it has done it.
         is_dry: Change nothing, and report how long the purge would stay in the list.
 
     Returns:
@@ -55,10 +57,10 @@ def purge(
         addresses, lambda url: act(url, f"/-/purge?{query}", token)
     ):
         if isinstance(answer, InstanceError):
-            report(f"failed: {answer}")
+            report(url, answer.reason, False)  # noqa: FBT003
         else:
             done += 1
-            report(f"{url}: {answer}")
+            report(url, answer, True)  # noqa: FBT003
     return done == len(urls)
 
 
@@ -77,16 +79,26 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="change nothing; tell how long the purge would stay in the list",
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_token_file(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     token = read_token(arguments.token_file)
     prefix = os.fsencode(arguments.prefix)
-    with output() as report:
+    rows: list[dict[str, object]] = []
+    with output() as write:
+
+        def report(url: str, answer: str, is_done: bool) -> None:  # noqa: FBT001
+            rows.append({"url": url, "done": is_done, "answer": answer})
+            if not arguments.json:
+                write(f"{'' if is_done else 'failed: '}{url}: {answer}")
+
         is_complete = purge(
             prefix, arguments.urls, token, report, is_dry=arguments.dry_run
         )
+        if arguments.json:
+            write(json.dumps({"prefix": arguments.prefix, "instances": rows}))
         return EXIT_OK if is_complete else EXIT_FAILED
 
 

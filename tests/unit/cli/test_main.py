@@ -68,6 +68,10 @@ def test_unexpected_error_keeps_its_traceback(wiring: Wiring) -> None:
         (["--jsn", "check"], "unknown option '--jsn'; see "),
         (["check", "--jsn"], "unknown option '--jsn'; the closest known is '--json'; "),
         (["check", "a", "--jso"], "unknown option '--jso'; the closest known is "),
+        (
+            ["get", "k", "--time"],
+            "unknown option '--time'; the closest known is '--timeo",
+        ),
         (["tail", "-x5", "f"], "unknown option '-x5'; "),
         (["get", "k", "-o"], "argument -o/--output: expected one argument; "),
     ],
@@ -94,7 +98,7 @@ def test_version_is_printed(
     assert capsys.readouterr() == (f"volcache {volcache.__version__}\n", "")
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"]])
+@pytest.mark.parametrize("argv", [[], ["--help"], ["help"]])
 def test_help_shows_commands_and_an_example(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +108,22 @@ def test_help_shows_commands_and_an_example(
     assert "example: volcache serve conf/volcache.toml" in out
     for module in cli.MODULES:
         assert re.search(rf"^    {module.removesuffix('_')}\s", out, re.MULTILINE)
+
+
+def test_help_of_a_command_is_asked_for_in_any_way(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A command of commands shows it if none is given."""
+    for words in (["get"], ["cluster"], ["config"], ["cluster", "purge"]):
+        outputs = set()
+        asked = [["help", *words], [*words, "--help"]]
+        asked += [words] if words in (["cluster"], ["config"]) else []
+        for argv in asked:
+            assert cli.main(argv) == 0
+            outputs.add(capsys.readouterr())
+        ((out, err),) = outputs
+        assert out.startswith(f"usage: volcache {' '.join(words)} ")
+        assert err == ""
 
 
 def test_source_directory_runs_without_installation(tmp_path: Path) -> None:
