@@ -225,6 +225,7 @@ class CircularLog:
         # Those of the unused ids whose files do not have the space of a volume.
         self._unspaced = {volume for volume in self._unused if self._lacks(volume)}
         self._disk_room = 0  # how many volumes can be started in free space
+        self._freed: set[int] = set()  # their files, for the volume that is started
         self._may_be_smaller = (
             False  # the next volume, because there is too little space
         )
@@ -520,10 +521,14 @@ class CircularLog:
 
     def _lacks(self, volume: int) -> bool:
         """Return whether the file of an id lacks the space of a volume."""
+        return self._held(volume) < self._volume_size
+
+    def _held(self, volume: int) -> int:
+        """Return how many bytes of the disk the data file of an id takes."""
         try:
-            return self._fs.held_bytes(self._descriptors[volume]) < self._volume_size
+            return self._fs.held_bytes(self._descriptors[volume])
         except OSError:
-            return True
+            return 0
 
     def _look_at_disk(self) -> None:
         """Find out how many volumes the disk has space for."""
@@ -571,6 +576,7 @@ class CircularLog:
         """
         self._look_at_disk()
         self._may_be_smaller = False
+        self._freed.clear()
         while True:
             try:
                 return attempt()
@@ -668,7 +674,10 @@ class CircularLog:
 
     def _free_spare(self) -> bool:
         """Free the space of a file that has no volume; return whether there was one."""
-        for volume in self._unused - self._unspaced:
+        for volume in sorted(self._unused - self._freed):
+            if not self._held(volume):
+                continue
+            self._freed.add(volume)
             try:
                 self._fs.truncate(self._descriptors[volume], 0)
             except OSError as refused:
@@ -688,10 +697,10 @@ class CircularLog:
             return False
         if not isinstance(error, DiskFullError):
             return self._fs.space(self._directory.data).free < SHORT_BYTES
-        spare = (len(self._unused) - len(self._unspaced)) * self._volume_size
+        spare = sum(map(self._held, self._unused - self._freed))
         sealed = (v for v in self.volumes.values() if v not in self.actives)
         most = error.free + spare + sum(volume.held_bytes for volume in sealed)
-        return error.free < error.needed <= most
+        return error.free < error.needed and (spare > 0 or error.needed <= most)
 
     def disk_usage(self) -> DiskUsage:
         """Return what the disk has, and how many volumes it allows."""
@@ -1142,8 +1151,13 @@ class CircularLog:
         try:
             return self._begin_reclaim(self._policy)
         except OSError as error:
-            self._stats.count_rotation_error(error)
+            self._count_early(error)
             return None
+
+    def _count_early(self, error: OSError) -> None:
+        """Count a refusal of work that can wait, unless space is made when it cannot."""
+        if error.errno not in DISK_FULL:
+            self._stats.count_rotation_error(error)
 
     def _room(self, free: int) -> int:
         """
@@ -1248,7 +1262,7 @@ class CircularLog:
         try:
             self._write_manifest(kept, self._open_volumes())
         except OSError as error:
-            self._stats.count_rotation_error(error)
+            self._count_early(error)
             return
         self._drop([seq], None, everything=False)
 
