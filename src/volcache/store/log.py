@@ -386,7 +386,7 @@ class CircularLog:
         try:
             volume.write_index()
         except OSError as error:
-            self._stats.count_index_error(error, volume=volume.id)
+            self._count_unless_full(error, index_of=volume)
         self.note_progress()
 
     def note_progress(self, *, ahead_us: int = 0) -> None:
@@ -516,6 +516,22 @@ class CircularLog:
         except OSError as error:
             self._stats.count_rotation_error(error)
             raise _refusal_of(error, what) from error
+
+    def _count_unless_full(
+        self, error: OSError, index_of: Volume | None = None
+    ) -> None:
+        """
+        Count a refusal of work that can wait: for want of space, it refuses nothing.
+
+        A reclaim is begun when room is needed; lines of an index file are written with the
+        next ones, or a start scans the volume.
+        """
+        if error.errno in DISK_FULL and self._is_short(error):
+            return
+        if index_of is None:
+            self._stats.count_rotation_error(error)
+        else:
+            self._stats.count_index_error(error, volume=index_of.id)
 
     # --- The space of the disk -----------------------------------------------------
 
@@ -884,7 +900,7 @@ class CircularLog:
         try:
             volume.seal()
         except OSError as error:
-            self._stats.count_index_error(error, volume=volume.id)
+            self._count_unless_full(error, index_of=volume)
 
     def _start(self, volume: Volume, kept: list[Volume], actives: list[Volume]) -> None:
         """
@@ -932,7 +948,7 @@ class CircularLog:
         try:
             volume.open_index_file(self._directory.index_path(volume.id), 0)
         except OSError as error:
-            self._stats.count_index_error(error, volume=volume.id)
+            self._count_unless_full(error, index_of=volume)
 
     def _note_start(self) -> None:
         """Find out which records a single ring would have reclaimed by now."""
@@ -1151,13 +1167,8 @@ class CircularLog:
         try:
             return self._begin_reclaim(self._policy)
         except OSError as error:
-            self._count_early(error)
+            self._count_unless_full(error)
             return None
-
-    def _count_early(self, error: OSError) -> None:
-        """Count a refusal of work that can wait, unless space is made when it cannot."""
-        if error.errno not in DISK_FULL:
-            self._stats.count_rotation_error(error)
 
     def _room(self, free: int) -> int:
         """
@@ -1262,7 +1273,7 @@ class CircularLog:
         try:
             self._write_manifest(kept, self._open_volumes())
         except OSError as error:
-            self._count_early(error)
+            self._count_unless_full(error)
             return
         self._drop([seq], None, everything=False)
 
