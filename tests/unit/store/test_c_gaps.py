@@ -178,6 +178,17 @@ def test_any_key_that_was_missed_is_remembered(index: Any) -> None:
         assert index.ring_for(key) is Ring.PROBATION, key
 
 
+def test_key_that_is_missed_often_takes_one_place(index: Any) -> None:
+    """There are 65,536 places."""
+    index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
+    keys = [b"%d" % number for number in range(30_000)]
+    for key in keys:
+        for _ in range(4):
+            index.miss(key)
+
+    assert sum(index.ring_for(key) is Ring.PROBATION for key in keys) > 25_000
+
+
 def test_only_reads_of_values_earn_tokens(index: Any) -> None:
     """As many as the middle of their size class."""
     index.set_policy(Rates(1.0, 0.0, 1e9, (0, 0)))
@@ -272,11 +283,14 @@ def test_copies_count_as_bytes_of_the_ring(
     """Hits of its records count when enough was appended after them."""
     index.put(b"old", target.seq, VOLUME_HEADER_BYTES, 100)
     reclaim, _ = begin_reclaim(index, store)
+    assert index.hit(b"k")
     assert not index.hit(b"old")
 
-    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, TERMS, target, 0)
+    terms = TERMS._replace(hits_taken=1)
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, terms, target, 0)
 
     assert step.fate.copied == 1
+    assert index.hits(b"k") == 1
     assert index.hit(b"old")
 
 
@@ -293,6 +307,36 @@ def test_key_that_is_forgotten_after_the_search_is_not_copied(
 
     assert step.fate.copied == 0
     assert index.find(b"k") is None
+
+
+def test_step_ends_where_it_should(index: Any, store: Store, target: Target) -> None:
+    """At an offset, after enough bytes, and at a record that finds no room."""
+    keys = [b"%d" % number for number in range(8)]
+    records = [store.put(key, bytes(900)) for key in keys]
+    large = store.put(b"large", bytes(5000))
+    active, size = bind(index, store), records[0].size
+    index.set_age(SEQ, Ring.PROBATION, 0, active.end)
+    for key, record in zip((*keys, b"large"), (*records, large), strict=True):
+        index.put(key, SEQ, record.offset, record.size)
+        assert index.hit(key)
+    reclaim = _native.Reclaim(index, SEQ, active.id, VOLUME_BYTES)
+    reclaim.collect(SHARES, TERMS)
+    writer = target.writer
+
+    def step(end: int, copy_bytes: int) -> tuple[str, int, int]:
+        found = reclaim.step(end, copy_bytes, TERMS, target, 0)
+        return found.why, found.fate.copied, found.fate.left
+
+    assert step(records[0].offset, VOLUME_BYTES) == ("more", 0, 0)
+    assert step(records[1].offset, VOLUME_BYTES) == ("more", 1, 0)
+    assert step(records[1].offset + 1, VOLUME_BYTES) == ("more", 1, 0)
+    assert step(VOLUME_BYTES, 1) == ("more", 1, 0)
+    assert step(VOLUME_BYTES, size + 1) == ("more", 2, 0)
+    writer.capacity = writer.end + 2 * size - 1
+    assert step(VOLUME_BYTES, VOLUME_BYTES) == ("full", 1, 0)
+    assert step(VOLUME_BYTES, VOLUME_BYTES) == ("full", 0, 0)
+    writer.end, writer.capacity = 200, 200 + 2 * size
+    assert step(VOLUME_BYTES, VOLUME_BYTES) == ("done", 2, 1)
 
 
 @pytest.mark.parametrize("is_probation", [False, True])
@@ -320,6 +364,7 @@ def test_record_of_another_key_is_not_copied(
     step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, TERMS, target, 0)
 
     assert (step.fate.copied, step.fate.damaged) == (0, 1)
+    assert index.is_deleted(b"k")
 
 
 @pytest.mark.parametrize(("more", "unused"), [(-1.0, 0), (0.0, 0), (1.0, 1)])

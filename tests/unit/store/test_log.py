@@ -87,6 +87,9 @@ def test_value_that_was_asked_for_goes_to_probation(tmp_path: Path, ask: str) ->
 
     assert ring_of(store, b"asked") == "probation"
     assert ring_of(store, b"other") == "main"
+    store.flush()
+    store.put(b"asked", VALUE)
+    assert ring_of(store, b"asked") == "main"
     store.close()
 
 
