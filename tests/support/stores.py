@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +68,21 @@ class BootedFileSystem(UnsyncedFileSystem):
     def boot_id(self) -> str:
         """Return another id after each boot."""
         return f"boot {self.boots}"
+
+
+class UnreadableFileSystem(UnsyncedFileSystem):
+    """A disk on which one sector of the volumes cannot be read."""
+
+    def __init__(self, bad_sector: int) -> None:
+        """Fail reads of 4,096 bytes from this offset on."""
+        self.bad_sector = bad_sector
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """Read, unless the range includes the sector of a volume."""
+        is_volume = os.fstat(fd).st_size >= VOLUME_SIZE
+        if is_volume and offset < self.bad_sector + 4096 <= offset + length + 4095:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.pread(fd, length, offset)
 
 
 class Crash(BaseException):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -11,9 +9,8 @@ import pytest
 
 from support.damage import overwrite
 from support.stores import (
-    VOLUME_SIZE,
     BootedFileSystem,
-    UnsyncedFileSystem,
+    UnreadableFileSystem,
     kill,
     open_store,
     reopen,
@@ -140,21 +137,6 @@ def test_an_unreadable_sector_without_records_does_not_prevent_a_start(
 
     assert value_of(store.get(b"k")) == b"v"
     store.close()
-
-
-class UnreadableFileSystem(UnsyncedFileSystem):
-    """A disk on which one sector of the volumes cannot be read."""
-
-    def __init__(self, bad_sector: int) -> None:
-        """Fail reads of 4,096 bytes from this offset on."""
-        self.bad_sector = bad_sector
-
-    def pread(self, fd: int, length: int, offset: int) -> bytes:
-        """Read, unless the range includes the sector of a volume."""
-        is_volume = os.fstat(fd).st_size >= VOLUME_SIZE
-        if is_volume and offset < self.bad_sector + 4096 <= offset + length + 4095:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return os.pread(fd, length, offset)
 
 
 def test_damage_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:

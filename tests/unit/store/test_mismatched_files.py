@@ -1,0 +1,677 @@
+"""Files that do not belong together: what a start refuses, and what it says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.damage import overwrite
+from support.replaced import mix
+from support.stores import (
+    VOLUME_NUM,
+    BootedFileSystem,
+    UnreadableFileSystem,
+    fill_volume,
+    kill,
+    open_fifo,
+    value_of,
+)
+from volcache.errors import MismatchedFilesError, StoreLockedError
+from volcache.store.format import VOLUME_HEADER_BYTES, decode_volume_header
+from volcache.store.index_format import (
+    decode_blocks,
+    decode_entries,
+    decode_index_header,
+    decode_segments,
+    encode_block,
+    encode_index_header,
+    encode_segment,
+)
+from volcache.store.manifest import Manifest, decode_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from volcache.store import Store
+    from volcache.store.files import FileSystem
+    from volcache.store.format import Record, VolumeUse
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a place for a mount point, with room for others beside it."""
+    return tmp_path / "mount"
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """Return the contents of all files."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def refusal(directory: Path, fs: FileSystem | None = None) -> str:
+    """Return why a start is refused, after checking that it has changed nothing."""
+    before = files(directory)
+    with pytest.raises(MismatchedFilesError) as caught:
+        open_fifo(directory, fs=fs)
+    # LOCK was created if it was missing: it has to be locked.
+    assert {**files(directory), "LOCK": b""} == {**before, "LOCK": b""}
+    begin = f"mount point {str(directory)!r}: "
+    end = (
+        f'. Nothing was changed. Or run "volcache repair {directory}" to go on without'
+        " what does not match"
+    )
+    text = str(caught.value)
+    assert text.startswith(begin)
+    assert text.endswith(end)
+    return text.removeprefix(begin).removesuffix(end)
+
+
+def manifest_of(directory: Path) -> Manifest:
+    """Return META.txt."""
+    manifest = decode_manifest((directory / "META.txt").read_bytes())
+    assert manifest is not None
+    return manifest
+
+
+def text_of(use: VolumeUse, store_id: int) -> str:
+    """Return a use of a volume as the text of a refusal has it."""
+    volume, seq, _, salt = use
+    return f"volume {volume} seq {seq} salt {salt:016x} of store {store_id:016x}"
+
+
+def found_in(directory: Path, path: str) -> str:
+    """Return what a data file or an index file is, as the text of a refusal has it."""
+    data = (directory / path).read_bytes()
+    if path.startswith("index"):
+        named = decode_index_header(data)
+        assert named is not None
+        return f"{path} is {text_of(*named[1])}"
+    header = decode_volume_header(data[:VOLUME_HEADER_BYTES])
+    assert header is not None
+    return f"{path} is {text_of(header.use, header.store_id)}"
+
+
+def mismatch(directory: Path, path: str) -> str:
+    """Return what the text of a refusal says of a file that META.txt does not name."""
+    manifest = manifest_of(directory)
+    (use,) = (v.use for v in manifest.volumes if f"/{v.use.volume}" in path)
+    expected = text_of(use, manifest.store_id)
+    return f"{found_in(directory, path)}, expected was {expected}"
+
+
+def change(
+    directory: Path, *steps: Callable[[Store], object], is_stopped: bool = True
+) -> None:
+    """Start a process that does some steps, and stop or kill it."""
+    store = open_fifo(directory)
+    for step in steps:
+        step(store)
+    if is_stopped:
+        store.close()
+    else:
+        kill(store)
+
+
+def put_later(store: Store) -> Record:
+    """Put one value."""
+    return store.put(b"later", b"value")
+
+
+def make_store(directory: Path, *, turns: int = 6, is_stopped: bool = True) -> None:
+    """Make a store of `VOLUME_NUM` volumes."""
+    prefixes = (b"%d" % turn for turn in range(turns))
+    fills = [lambda store, prefix=one: fill_volume(store, prefix) for one in prefixes]
+    change(directory, *fills, is_stopped=is_stopped)
+
+
+def make_copy(root: Path) -> Path:
+    """Make a store, and return a copy of it."""
+    make_store(root)
+    return Path(shutil.copytree(root, root.with_name("copy")))
+
+
+def replace(root: Path, source: Path, names: Iterable[str]) -> None:
+    """Copy files."""
+    for name in names:
+        shutil.copy(source / name, root / name)
+
+
+def remove(root: Path, *names: str) -> None:
+    """Remove files."""
+    for name in names:
+        (root / name).unlink()
+
+
+def values_in(root: Path, *keys: bytes) -> list[bytes | None]:
+    """Start and stop, and return values."""
+    store = open_fifo(root)
+    found = [value_of(store.get(key)) for key in keys]
+    store.close()
+    return found
+
+
+def forge_index(
+    directory: Path, volume: int, *, records_left_out: int, is_sealed: bool
+) -> None:
+    """
+    Replace an index file by an intact one without the last records.
+
+    A sealed one says that the volume ends before them.
+    """
+    path = directory / "index" / str(volume)
+    data = path.read_bytes()
+    named = decode_index_header(data)
+    assert named is not None
+    blocks = list(decode_blocks(data))
+    segments = [one for block in blocks for one in decode_segments(block.lines)]
+    lines = [line for block in blocks for line in decode_entries(block.lines)]
+    kept = lines[: len(lines) - records_left_out]
+    end = lines[len(kept)][1] if is_sealed else blocks[-1].volume_end
+    header, checksum = encode_index_header(named[1])
+    block, _ = encode_block(
+        kept,
+        end,
+        sealed=is_sealed,
+        previous=checksum,
+        before="".join(encode_segment(one) for one in segments if one.start < end),
+    )
+    path.write_bytes(header + block)
+
+
+# --- With META.txt -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_meta_earlier", [True, False])
+def test_volume_that_is_newer_than_meta_is_refused(
+    root: Path, *, is_meta_earlier: bool
+) -> None:
+    """META.txt is an earlier one, or the data file is that of a copy that went on."""
+    if is_meta_earlier:
+        mix(root, ["META.txt"])
+        volume = 1
+    else:
+        copy = make_copy(root)
+        change(copy, fill_volume, put_later)
+        volume = manifest_of(copy).active.volume
+        replace(root, copy, [f"data/{volume}"])
+    why = refusal(root)
+
+    assert why.startswith(
+        "META.txt is older than the volumes, or a volume is that of a copy of this mount"
+        " point: "
+    )
+    newest = manifest_of(root).active.seq
+    assert (
+        f"{found_in(root, f'data/{volume}')}, expected was at most seq {newest}" in why
+    )
+    assert why.endswith("; put back the files that belong together")
+
+
+def test_meta_from_before_the_last_start_is_refused(root: Path, tmp_path: Path) -> None:
+    """LOCK has the salt of a mount that it does not name."""
+    make_store(root)
+    shutil.copy(root / "META.txt", tmp_path)
+    change(root, put_later, is_stopped=False)
+    salt = manifest_of(root).volumes[-1].salts[-1]
+    replace(root, tmp_path, ["META.txt"])
+    manifest = manifest_of(root)
+    why = refusal(root)
+
+    assert why.startswith("META.txt and LOCK do not belong together: LOCK is of seq ")
+    assert f"of seq {manifest.active.seq} salt {salt:016x} end " in why
+    assert f"expected was {text_of(manifest.active, manifest.store_id)}" in why
+    assert why.endswith(
+        "; put back the right META.txt, or remove LOCK if it is not of this mount point"
+    )
+
+
+def test_lock_of_a_copy_is_refused_until_it_is_removed(root: Path) -> None:
+    """Another process has written it."""
+    copy = make_copy(root)
+    change(copy, put_later, is_stopped=False)
+    replace(root, copy, ["LOCK"])
+
+    assert "or remove LOCK if it is not of this mount point" in refusal(root)
+    remove(root, "LOCK")
+    missing, there = values_in(root, b"later", b"5/0")
+    assert missing is None
+    assert there is not None
+
+
+def test_lock_of_another_store_says_nothing(root: Path, tmp_path: Path) -> None:
+    """With META.txt or without, no value is lost."""
+    make_store(root)
+    make_store(tmp_path / "other", turns=9, is_stopped=False)
+    for lost in ((), ("META.txt",)):
+        replace(root, tmp_path / "other", ["LOCK"])
+        remove(root, *lost)
+        assert None not in values_in(root, b"5/0", b"3/0")
+
+
+def test_replaced_volume_whose_keys_are_not_known_is_refused(root: Path) -> None:
+    """What it replaced is not known; no power loss explains it after a stop."""
+    mix(root, ["data/1", "index/1"])
+    begin = (
+        "files do not match META.txt, so that it is unknown which older values they"
+        f" replaced: {mismatch(root, 'data/1')}"
+    )
+    index = f"; {mismatch(root, 'index/1')}"
+    for fs in (None, BootedFileSystem()):
+        assert refusal(root, fs) == f"{begin}{index}; put back the right files"
+    remove(root, "index/1")
+    assert refusal(root) == f"{begin}; put back the right files"
+
+
+def test_active_volume_of_another_store_is_refused_after_a_power_loss(
+    root: Path, tmp_path: Path
+) -> None:
+    """A power loss takes what was written last, but brings no file of another store."""
+    make_store(root, is_stopped=False)
+    make_store(tmp_path / "other", turns=2)
+    active = manifest_of(root).active.volume
+    replace(root, tmp_path / "other", [f"data/{active}", f"index/{active}"])
+
+    assert found_in(root, f"data/{active}") in refusal(root, BootedFileSystem())
+
+
+def test_active_volume_that_was_written_is_refused_if_it_is_an_earlier_one(
+    root: Path,
+) -> None:
+    """LOCK says that the header was written: no kill explains that it is missing."""
+    mix(root, [])
+    change(root, put_later, is_stopped=False)
+    replace(root, root.with_name(f"{root.name} earlier"), ["data/2", "index/2"])
+
+    assert found_in(root, "data/2") in refusal(root)
+
+
+@pytest.mark.parametrize("volume", [1, 2])
+def test_replaced_volume_with_an_incomplete_index_file_is_refused(
+    root: Path, volume: int
+) -> None:
+    """Its last block is missing, or it is intact but not the one META.txt names."""
+    mix(root, [f"data/{volume}"])
+    if volume == 1:
+        path = root / "index" / "1"
+        data = path.read_bytes()
+        path.write_bytes(data[: list(decode_blocks(data))[-2].file_end])
+    else:
+        forge_index(root, 2, records_left_out=1, is_sealed=False)
+
+    assert refusal(root) == (
+        f"data/{volume} was replaced and its index file is not complete, so that it is"
+        f" unknown which older values it replaced: {mismatch(root, f'data/{volume}')};"
+        " put back the right file"
+    )
+
+
+def test_replaced_data_file_with_its_index_file_is_left_out(root: Path) -> None:
+    """The index file has the keys, so that no older value takes their place."""
+    mixed = mix(root, ["data/1"])
+    store = open_fifo(root)
+
+    assert store.recovery.rejected == 1
+    found = {key: value_of(store.get(key)) for key in mixed.values}
+    left = {key: value for key, value in found.items() if value is not None}
+    assert left == mixed.of({0, 2, 3})
+    store.close()
+
+
+def test_replaced_active_data_file_is_not_written(root: Path) -> None:
+    """It may be that of a copy, to be put back there: the next volume is started."""
+    mixed = mix(root, ["data/2"])
+    before = (root / "data" / "2").read_bytes()
+    store = open_fifo(root)
+    assert put_later(store).volume == 3
+    store.close()
+
+    assert (root / "data" / "2").read_bytes() == before
+    left = mixed.of({0, 1})
+    assert values_in(root, b"later", *left) == [b"value", *left.values()]
+
+
+@pytest.mark.parametrize("is_meta_theirs", [True, False])
+def test_meta_or_volumes_of_another_store_are_refused(
+    root: Path, tmp_path: Path, *, is_meta_theirs: bool
+) -> None:
+    """No volume is what META.txt says; three of them are named."""
+    make_store(root)
+    make_store(tmp_path / "other", turns=9)
+    volumes = [f"data/{volume}" for volume in range(VOLUME_NUM)]
+    replace(root, tmp_path / "other", ["META.txt"] if is_meta_theirs else volumes)
+    oldest = manifest_of(root).volumes[0].use
+    why = refusal(root)
+
+    begin = f"{VOLUME_NUM} of {VOLUME_NUM} volumes do not match META.txt: "
+    assert why.startswith(begin)
+    assert f"{mismatch(root, f'data/{oldest.volume}')}; " in why
+    assert why.count(" expected was ") == 3
+    assert why.endswith(" more; put back the right META.txt or the right volumes")
+
+
+def test_index_file_that_is_newer_than_meta_is_refused(root: Path) -> None:
+    """It is that of a copy that went on."""
+    copy = make_copy(root)
+    change(copy, fill_volume)
+    active = manifest_of(copy).active
+    replace(root, copy, [f"index/{active.volume}"])
+
+    assert refusal(root) == (
+        f"index/{active.volume} is newer (seq {active.seq}) than META.txt (seq"
+        f" {manifest_of(root).active.seq}); put back the right files"
+    )
+
+
+@pytest.mark.parametrize("is_meta_theirs", [True, False])
+def test_index_file_of_a_copy_is_refused(root: Path, *, is_meta_theirs: bool) -> None:
+    """Both have gone on with the same volume, each with a salt of its own."""
+    copy = make_copy(root)
+    change(root, put_later)
+    change(copy, put_later)
+    active = manifest_of(root).active.volume
+    replace(root, copy, ["META.txt" if is_meta_theirs else f"index/{active}"])
+    remove(root, "LOCK")
+
+    assert refusal(root) == (
+        f"index/{active} and META.txt do not belong together: one of them is that of a"
+        " copy of this mount point; put back the right file"
+    )
+
+
+def test_data_file_of_a_copy_returns_no_record_of_the_copy(root: Path) -> None:
+    """The header is the same, and so are the places of the records; the salts are not."""
+    copy = make_copy(root)
+    change(root, lambda store: store.put(b"key", b"ours"))
+    change(copy, lambda store: store.put(b"key", b"copy"))
+    replace(root, copy, [f"data/{manifest_of(root).active.volume}"])
+    store = open_fifo(root)
+
+    assert store.stat(b"key") is None
+    assert store.get(b"key") is None
+    assert value_of(store.get(b"5/0")) is not None
+    store.close()
+
+
+# --- Without META.txt --------------------------------------------------------------
+
+
+def test_volumes_of_two_stores_without_meta_are_refused(
+    root: Path, tmp_path: Path
+) -> None:
+    """Those that are fewer do not belong here; or else those that LOCK does not name."""
+    make_store(root)
+    store_id = manifest_of(root).store_id
+    make_store(tmp_path / "other")
+    lock = (root / "LOCK").read_bytes()
+    remove(root, "META.txt", "LOCK")
+    replace(root, tmp_path / "other", ["data/0"])
+    why = (
+        "META.txt is missing or damaged, and the volumes belong to 2 stores: {} to"
+        f" another one than the rest ({store_id:016x}); move away what does not belong here"
+    )
+
+    assert refusal(root).startswith(why.format("data/0"))
+    (root / "LOCK").write_bytes(lock)
+    replace(root, tmp_path / "other", ["data/2", "data/3"])
+    assert refusal(root).startswith(why.format("data/0, data/2, data/3"))
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_missing_volume_without_meta_is_refused(root: Path, *, is_copy: bool) -> None:
+    """Volumes are counted; the next one does not follow one of a copy."""
+    copy = make_copy(root)
+    for directory in (root, copy):
+        change(directory, fill_volume, fill_volume)
+    oldest, lost, after, last = (listed.use for listed in manifest_of(root).volumes)
+    remove(root, "META.txt")
+    if is_copy:
+        replace(root, copy, [f"data/{after.volume}", f"index/{after.volume}"])
+        oldest, after = after, last
+    else:
+        remove(root, f"data/{lost.volume}", f"index/{lost.volume}")
+
+    assert refusal(root) == (
+        "META.txt is missing or damaged, and no file is the volume before"
+        f" data/{after.volume} (seq {after.seq}), but there are older ones, such as"
+        f" data/{oldest.volume} (seq {oldest.seq}); put back the right files"
+    )
+
+
+def test_lost_newest_volume_without_meta_is_refused(root: Path) -> None:
+    """LOCK names it."""
+    make_store(root)
+    newest = manifest_of(root).active.volume
+    remove(root, "META.txt", f"data/{newest}", f"index/{newest}")
+
+    assert refusal(root) == (
+        "META.txt is missing or damaged, and LOCK names the volume that was written last,"
+        " and it is not there; put it back, or remove LOCK if it is not of this mount"
+        " point"
+    )
+
+
+def test_older_data_file_without_meta_is_refused(root: Path) -> None:
+    """Its index file says that there was a newer use."""
+    mix(root, ["data/1"])
+    remove(root, "META.txt")
+
+    found, named = (
+        found_in(root, path).partition(" is ")[2] for path in ("data/1", "index/1")
+    )
+    why = f"data/1 and index/1 do not belong together: {found} and {named}"
+    assert why in refusal(root)
+
+
+def test_unreadable_header_without_meta_is_refused(root: Path) -> None:
+    """The volume may be newer than any other one."""
+    make_store(root)
+    remove(root, "META.txt")
+
+    with pytest.raises(MismatchedFilesError, match="data/0, data/1, .* cannot be read"):
+        open_fifo(root, fs=UnreadableFileSystem(0))
+    open_fifo(root).close()
+
+
+@pytest.mark.parametrize("lost", [(), ("META.txt",), ("LOCK",), ("META.txt", "LOCK")])
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_files_that_belong_together_are_never_refused(
+    root: Path, lost: tuple[str, ...], *, is_stopped: bool
+) -> None:
+    """Whichever of them is lost."""
+    make_store(root, is_stopped=is_stopped)
+    remove(root, *lost)
+
+    assert None not in values_in(root, b"3/0", b"4/0", b"5/0")
+
+
+# --- Keys that are not known -------------------------------------------------------
+
+
+def make_superseded(directory: Path, *, is_filled: bool = True) -> Record:
+    """
+    Store a key in two volumes, with other keys in the second one.
+
+    Returns:
+        Its second record.
+    """
+    store = open_fifo(directory)
+    store.put(b"same", b"old")
+    fill_volume(store, b"old")
+    store.put(b"before", b"value")
+    record = store.put(b"same", b"new")
+    store.put(b"after", b"value")
+    store.sync()
+    if is_filled:
+        fill_volume(store, b"newer")
+        put_later(store)
+        store.close()
+    else:
+        kill(store)
+    return record
+
+
+@pytest.mark.parametrize("is_filled", [True, False])
+def test_records_missing_before_a_known_end_drop_the_volume(
+    root: Path, *, is_filled: bool
+) -> None:
+    """And all older ones. META.txt has the end, or LOCK that of a killed process."""
+    record = make_superseded(root, is_filled=is_filled)
+    remove(root, f"index/{record.volume}")
+    path = root / "data" / str(record.volume)
+    data = path.read_bytes()
+    path.write_bytes(data[: record.offset].ljust(len(data), b"\0"))
+
+    *gone, later = values_in(root, b"old/1", b"before", b"same", b"later")
+    assert gone == [None] * 3
+    assert bool(later) == is_filled
+
+
+def test_gap_without_an_index_file_drops_the_volume(root: Path) -> None:
+    """The records in it may have been newer values."""
+    record = make_superseded(root)
+    remove(root, f"index/{record.volume}")
+    path = root / "data" / str(record.volume)
+    overwrite(path, record.offset, b"\xff" * record.size)
+
+    *gone, later = values_in(root, b"old/1", b"before", b"same", b"later")
+    assert gone == [None] * 3
+    assert later == b"value"
+
+
+def test_earlier_files_of_a_volume_without_meta_drop_it(root: Path) -> None:
+    """Its index file was sealed before the next volume was started."""
+    store = open_fifo(root)
+    store.put(b"same", b"old")
+    fill_volume(store)
+    volume = store.put(b"before", b"value").volume
+    store.sync()
+    earlier = files(root)
+    store.put(b"same", b"new")
+    fill_volume(store, b"more")
+    put_later(store)
+    store.close()
+    for name in (f"data/{volume}", f"index/{volume}"):
+        (root / name).write_bytes(earlier[name])
+    remove(root, "META.txt")
+
+    *gone, left = values_in(root, b"same", b"before", b"fill/1", b"later")
+    assert gone == [None] * 3
+    assert left == b"value"
+
+
+def test_sealed_index_file_that_ends_early_hides_no_record(root: Path) -> None:
+    """META.txt has the end of the volume: the rest is found by a scan."""
+    volume = make_superseded(root).volume
+    forge_index(root, volume, records_left_out=3, is_sealed=True)
+    store = open_fifo(root)
+
+    assert store.recovery.scanned == 3
+    assert value_of(store.get(b"same")) == b"new"
+    store.close()
+
+
+def test_deletion_whose_record_is_damaged_stays(root: Path) -> None:
+    """Its entry was in the index file when the delete returned."""
+    store = open_fifo(root)
+    store.put(b"key", b"value")
+    last = store.put(b"other", b"value")
+    store.delete(b"key")
+    kill(store)
+    overwrite(root / "data" / "0", last.offset + last.size, b"\xff" * 60)
+
+    assert values_in(root, b"key", b"other") == [None, b"value"]
+
+
+@pytest.mark.parametrize("damage", ["", "index lost", "copied"])
+def test_snapshot_of_the_hot_tier_needs_the_files_of_the_last_process(
+    root: Path, damage: str
+) -> None:
+    """The last index file shows it, and META.txt has the inode of the snapshot."""
+    change(
+        root,
+        lambda store: store.put(b"key", b"value"),
+        lambda store: store.write_hot_snapshot(lambda binding: binding.encode()),
+    )
+    if damage == "index lost":
+        remove(root, "index/0")
+    elif damage == "copied":
+        shutil.copy(root / "HOT.txt", root / "HOT.txt.new")
+        (root / "HOT.txt.new").rename(root / "HOT.txt")
+    store = open_fifo(root)
+
+    assert bool(store.take_hot_snapshot()[0]) is not bool(damage)
+    assert value_of(store.get(b"key")) == b"value"
+    store.close()
+
+
+def test_directory_without_lock_is_still_locked(root: Path) -> None:
+    """LOCK can be removed by hand while a process serves the directory."""
+    store = open_fifo(root)
+    remove(root, "LOCK")
+
+    with pytest.raises(StoreLockedError):
+        open_fifo(root)
+    store.close()
+
+
+# --- Leftovers ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_meta", [True, False])
+def test_no_removed_volume_returns_when_volume_num_is_raised_again(
+    root: Path, *, has_meta: bool
+) -> None:
+    """Even if its files do; and none of its records, when its id is used again."""
+    store = open_fifo(root, volume_num=6)
+    for turn in range(6):
+        store.put(b"same", b"%d" % turn)
+        fill_volume(store, b"%d" % turn)
+    store.close()
+    before = Path(shutil.copytree(root, root.with_name("before")))
+    store = open_fifo(root, volume_num=2)
+    removed = [b"same", b"5/0"]
+    for key in removed:
+        assert store.delete(key)
+    kept = {found.id for found in store.usage().volumes if found.state != "empty"}
+    store.close()
+    for volume in set(range(6)) - kept:
+        replace(root, before, [f"data/{volume}", f"index/{volume}"])
+    if has_meta:
+        removed += [b"%d/0" % turn for turn in range(4)]
+    else:  # They were evicted by age: what superseded their records is still there.
+        remove(root, "META.txt")
+    for turn in range(8):
+        store = open_fifo(root, volume_num=6)
+        assert [key for key in removed if store.get(key)] == []
+        fill_volume(store, b"new %d" % turn)
+        kill(store)
+
+
+def test_volume_reclaimed_by_a_flush_does_not_return_without_meta(root: Path) -> None:
+    """The header of the volume that the flush has started ends what is valid."""
+    make_store(root)
+    change(root, lambda store: store.flush(), put_later)
+    remove(root, "META.txt")
+    store = open_fifo(root)
+
+    assert store.count == 1
+    assert value_of(store.get(b"later")) == b"value"
+    store.close()
+
+
+def test_damaged_header_is_no_other_file(root: Path) -> None:
+    """Its bytes say nothing, but the index file and META.txt agree: nothing is lost."""
+    make_store(root)
+    overwrite(root / "data" / "0", 20, b"\xff")
+    store = open_fifo(root)
+
+    assert (store.recovery.rejected, store.recovery.damaged) == (0, 1)
+    assert value_of(store.get(b"4/0")) is not None
+    store.close()
