@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.extent import EXTENT, SEED, sample
+from support.memcached import MemcachedProcess
+from support.process import ServerPool
 from volcache.config import ENVIRONMENT_PREFIX, PURE_VARIABLE
 
 if TYPE_CHECKING:
@@ -78,3 +80,35 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name != PURE_VARIABLE:
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
+    """Return the servers that the tests of this worker share."""
+    pool = ServerPool(lambda: tmp_path_factory.mktemp("pool") / "store")
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def _memcacheds() -> Iterator[list[MemcachedProcess]]:
+    """Return at most one memcached, which runs."""
+    idle: list[MemcachedProcess] = []
+    yield idle
+    while idle:
+        idle.pop().__exit__()
+
+
+@pytest.fixture
+def memcached(_memcacheds: list[MemcachedProcess]) -> Iterator[MemcachedProcess]:
+    """Return an empty memcached; other tests get another one if it gets a signal."""
+    process = _memcacheds.pop() if _memcacheds else MemcachedProcess()
+    if process.is_running:
+        process.forget()
+    else:
+        process.__enter__()
+    yield process
+    if process.is_disturbed:
+        process.__exit__()
+    else:
+        _memcacheds.append(process)

@@ -11,7 +11,7 @@ import pytest
 
 from support.browser import Tab, a_browser
 from support.gate import NEEDS_GATE
-from support.process import ServerProcess
+from support.process import ServerPool, ServerProcess
 from support.wire import Talk, exchange, request_bytes
 
 if TYPE_CHECKING:
@@ -228,9 +228,9 @@ def test_star_is_the_same_for_all_requests(public: int, origin: str) -> None:
         assert found[ALLOW_ORIGIN] == "*"
 
 
-def test_without_origins_there_are_no_headers(tmp_path: Path) -> None:
+def test_without_origins_there_are_no_headers(servers: ServerPool) -> None:
     """Whatever a page sends."""
-    with ServerProcess(tmp_path, settings=SMALL) as server:
+    with servers.server(SMALL) as server:
         assert exchange(server.port, "PUT", "/key", b"0123456789").status == 200
         for method, path, body, header in REQUESTS:
             sent = f"Origin: {MAPS}\n{PREFLIGHT}\n{header}".strip()
@@ -344,10 +344,10 @@ def test_page_of_another_origin_reads_and_writes(
 
 @pytest.mark.slow
 def test_page_of_another_origin_is_blocked_by_default(
-    browser: Browser, tmp_path: Path
+    browser: Browser, servers: ServerPool
 ) -> None:
     """It sees no answer, and its PUT and DELETE are not sent."""
-    with a_site() as site, ServerProcess(tmp_path, settings=SMALL) as server:
+    with a_site() as site, servers.server(SMALL) as server:
         assert exchange(server.port, "PUT", "/tile", b"kept").status == 200
         blocked = seen_by_a_page(browser, site, server.url)
         assert blocked == [[0, [], "TypeError"]] * len(STEPS)
@@ -356,10 +356,10 @@ def test_page_of_another_origin_is_blocked_by_default(
 
 @pytest.mark.slow
 def test_stored_script_does_not_become_a_service_worker(
-    browser: Browser, tmp_path: Path
+    browser: Browser, servers: ServerPool
 ) -> None:
     """Neither from a stored page nor from one of the instance itself."""
-    with ServerProcess(tmp_path, settings=SMALL) as server:
+    with servers.server(SMALL) as server:
         script = "Content-Type: text/javascript"
         assert exchange(server.port, "PUT", "/sw.js", b"1", script).status == 200
         page = "Content-Type: text/html"

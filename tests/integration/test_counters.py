@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from support.memcached import MemcachedProcess
 from support.process import ServerProcess
 from support.samples import samples_of, total
 from support.stores import counted_size
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from support.memcached import MemcachedProcess
     from support.wire import Reply
 
 pytestmark = pytest.mark.integration
@@ -164,13 +164,6 @@ def assert_sums(ledger: Ledger, found: dict[str, float]) -> None:
     assert found["volcache_misses_total"] == ledger.sources["MISS"]
     assert found["volcache_received_bytes_total"] == ledger.bytes_in
     assert found["volcache_sent_bytes_total"] == ledger.bytes_out
-
-
-@pytest.fixture
-def memcached() -> Iterator[MemcachedProcess]:
-    """One memcached."""
-    with MemcachedProcess() as process:
-        yield process
 
 
 @pytest.fixture

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 from support.gate import NEEDS_GATE
-from support.memcached import MemcachedProcess
-from support.process import ServerProcess
+from support.process import ServerPool, ServerProcess
 from support.waiting import wait_until
 from support.wire import ANSWER_SECONDS, Reply, Talk, exchange, request_bytes, send
 from volcache.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from support.memcached import MemcachedProcess
 
 pytestmark = [pytest.mark.sampled(4), pytest.mark.integration, NEEDS_GATE]
 
@@ -727,10 +728,10 @@ def test_get_sees_every_change_before_it(port: int) -> None:
                 assert writer.exchange("GET", "/changing").status == 404
 
 
-def test_get_after_a_flush_is_a_miss(tmp_path: Path) -> None:
+def test_get_after_a_flush_is_a_miss(servers: ServerPool) -> None:
     """On a connection that was answered by the gate before."""
     settings = SETTINGS | {"admin_token": "secret"}
-    with ServerProcess(tmp_path, settings=settings) as server, Talk(server.port) as on:
+    with servers.server(settings) as server, Talk(server.port) as on:
         assert on.exchange("PUT", "/key", b"value").status == 200
         assert on.exchange("GET", "/key").body == b"value"
         flush = on.exchange("POST", "/-/flush", b"", "Authorization: Bearer secret")
@@ -914,24 +915,25 @@ def test_slow_log_has_the_answers_of_the_gate(tmp_path: Path) -> None:
     assert lines["absent"] == ("404", 0)
 
 
-def test_hot_tier_is_asked_before_the_gate_answers(tmp_path: Path) -> None:
+def test_hot_tier_is_asked_before_the_gate_answers(
+    servers: ServerPool, memcached: MemcachedProcess
+) -> None:
     """Reads are counted, and the third one moves a file to memcached."""
-    with MemcachedProcess() as memcached:
-        hot = {"memc_on": True, "memc_port": memcached.port}
-        with ServerProcess(tmp_path, settings=SETTINGS | hot) as server:
-            exchange(server.port, "PUT", "/hot", b"value")
-            seen: list[str | None] = []
+    hot = {"memc_on": True, "memc_port": memcached.port}
+    with servers.server(SETTINGS | hot) as server:
+        exchange(server.port, "PUT", "/hot", b"value")
+        seen: list[str | None] = []
 
-            def is_promoted() -> bool:
-                reply = exchange(server.port, "GET", "/hot")
-                assert reply.body == b"value"
-                seen.append(reply.headers["X-Cache"])
-                return seen[-1] == "MEMC"
+        def is_promoted() -> bool:
+            reply = exchange(server.port, "GET", "/hot")
+            assert reply.body == b"value"
+            seen.append(reply.headers["X-Cache"])
+            return seen[-1] == "MEMC"
 
-            wait_until(is_promoted, "a read from memcached")
-            assert exchange(server.port, "GET", "/cold").status == 404
-            exchange(server.port, "PUT", "/hot", b"other")
-            assert exchange(server.port, "GET", "/hot").body == b"other"
+        wait_until(is_promoted, "a read from memcached")
+        assert exchange(server.port, "GET", "/cold").status == 404
+        exchange(server.port, "PUT", "/hot", b"other")
+        assert exchange(server.port, "GET", "/hot").body == b"other"
     assert seen.count("DISK") >= 3
 
 

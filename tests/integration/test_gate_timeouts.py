@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from support.gate import NEEDS_GATE
-from support.process import SOURCE, ServerProcess
+from support.process import SOURCE, ServerPool, ServerProcess
 from support.waiting import comes_true, wait_until
 from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
 
@@ -62,9 +62,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def patient(tmp_path: Path) -> Iterator[ServerProcess]:
+def patient(servers: ServerPool) -> Iterator[ServerProcess]:
     """Yield an instance with the limits of the settings, and with `/key`."""
-    with ServerProcess(tmp_path / "data", settings=SETTINGS) as running:
+    with servers.server(SETTINGS) as running:
         exchange(running.port, "PUT", "/key", b"value")
         yield running
 
@@ -551,6 +551,7 @@ def test_shortage_of_descriptors_lowered_while_serving_is_survived(
         assert cpu_seconds_of_one(patient) < 0.3
         wait_until(lambda: "connections.full" in patient.stderr, "a line in the log")
     assert comes_true(lambda: is_served(patient)), "connections are no longer accepted"
+    patient.kill()  # Its limit stays.
 
 
 def is_closed_or_answered(connection: socket.socket) -> bool:

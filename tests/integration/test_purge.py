@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from support.memcached import MemcachedProcess
-from support.process import SOURCE, ServerProcess
+from support.process import SOURCE, ServerPool, ServerProcess
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ SETTINGS: Final = {
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
+def server(servers: ServerPool) -> Iterator[ServerProcess]:
     """One instance."""
-    with ServerProcess(tmp_path / "store", settings=SETTINGS) as server:
+    with servers.server(SETTINGS) as server:
         yield server
 
 
@@ -165,6 +165,7 @@ def test_the_command_asks_every_instance(server: ServerProcess, tmp_path: Path) 
 
 def test_the_command_refuses_what_cannot_work(server: ServerProcess) -> None:
     """Before any instance is asked."""
+    before = purges(server)
     for arguments, token, text in (
         (("b", server.url, "ftp://x"), TOKEN, "not the address of an instance"),
         (("b", server.url), "", "no token: set VOLCACHE_ADMIN_TOKEN"),
@@ -174,5 +175,10 @@ def test_the_command_refuses_what_cannot_work(server: ServerProcess) -> None:
         done = run(*arguments, token=token)
         assert (done.returncode, done.stdout) == (2, "")
         assert text in done.stderr
+    assert purges(server) == before
+
+
+def purges(server: ServerProcess) -> int:
+    """Return how many purges an instance has done."""
     stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
-    assert stats["store"]["purges"] == 0
+    return int(stats["store"]["purges"])

@@ -11,7 +11,7 @@ import pytest
 
 from support.gate import NEEDS_GATE
 from support.nginx import Proxy
-from support.process import ServerProcess
+from support.process import ServerPool, ServerProcess
 from support.wire import Talk, exchange, request_bytes, send
 
 if TYPE_CHECKING:
@@ -367,10 +367,10 @@ def test_guesses_of_the_admin_token_are_limited(tmp_path: Path) -> None:
     ],
 )
 def test_each_token_is_for_its_requests_alone(
-    tmp_path: Path, settings: dict[str, str], reads: int, writes: int
+    servers: ServerPool, settings: dict[str, str], reads: int, writes: int
 ) -> None:
     """Without one, everyone may; a GET that the gate answers is no exception."""
-    with ServerProcess(tmp_path, settings={**SMALL, **settings}) as server:
+    with servers.server({**SMALL, **settings}) as server:
         right = bearer("w" if "write_token" in settings else "r")
         with Talk(server.port) as talk:
             assert talk.exchange("PUT", "/key", b"value", right).status == 200

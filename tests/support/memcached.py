@@ -13,8 +13,10 @@ from pymemcache.client.base import Client  # noqa: TID251 - To read the items.
 
 from support.ports import pick_port
 from support.program import Program
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
@@ -29,6 +31,7 @@ class MemcachedProcess(Program):
         super().__init__()
         self._options = options
         self.path = path
+        self.is_disturbed = False  # Whether it was suspended or killed.
         self.port = 0 if path else pick_port()
 
     @property
@@ -62,10 +65,27 @@ class MemcachedProcess(Program):
         finally:
             client.close()
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.is_disturbed = True
+        super().send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.is_disturbed = True
+        super().kill()
+
     def forget(self) -> None:
         """Drop all items."""
         with self.client() as client:
             client.flush_all(noreply=False)
+
+            def is_empty() -> bool:
+                # Otherwise it counts them until they are asked for.
+                client.raw_command("lru_crawler crawl all")
+                return not self.items()
+
+            wait_until(is_empty, "no items")
 
     def _stats(self) -> dict[bytes, Any]:
         with self.client() as client:

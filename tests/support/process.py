@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import subprocess
 import sys
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,9 +18,11 @@ from support.ports import pick_port
 from support.program import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
+POOL_TOKEN: Final = "operator"  # noqa: S105 - Of temporary servers.
+_IDLE_MAX: Final = 6
 
 
 def settings_environment(settings: Mapping[str, object]) -> dict[str, str]:
@@ -114,3 +117,66 @@ class ServerProcess(Program):
             return False
         finally:
             connection.close()
+
+
+class ServerPool:
+    """
+    Running servers by their settings; each is empty when a test gets it.
+
+    A test may do anything with the server that it has. If it was stopped or restarted, got
+    other settings or does not answer, it is thrown away. Its counters and its log go on.
+    """
+
+    def __init__(self, new_folder: Callable[[], Path]) -> None:
+        """Start nothing yet; each server gets a folder of its own."""
+        self._new_folder = new_folder
+        self._idle: list[tuple[dict[str, object], ServerProcess]] = []
+
+    @contextmanager
+    def server(self, settings: Mapping[str, object]) -> Iterator[ServerProcess]:
+        """Lend a server until the context ends; without an `admin_token` it gets one."""
+        wanted = {"admin_token": POOL_TOKEN, **settings}
+        server = self._take(wanted) or _started(self._new_folder(), wanted)
+        pid = server.pid
+        try:
+            yield server
+        finally:
+            if (server.settings, server.pid) == (wanted, pid) and server.is_running:
+                self._idle.append((wanted, server))
+            else:
+                server.__exit__()
+            while len(self._idle) > _IDLE_MAX:
+                self._idle.pop(0)[1].__exit__()
+
+    def close(self) -> None:
+        """Stop all servers."""
+        while self._idle:
+            self._idle.pop()[1].__exit__()
+
+    def _take(self, wanted: dict[str, object]) -> ServerProcess | None:
+        """Return an idle server with these settings, emptied; None if there is none."""
+        for entry in [entry for entry in self._idle if entry[0] == wanted]:
+            self._idle.remove(entry)
+            if _is_emptied(entry[1]):
+                return entry[1]
+            entry[1].__exit__()
+        return None
+
+
+def _started(folder: Path, settings: Mapping[str, object]) -> ServerProcess:
+    server = ServerProcess(folder, settings=settings)
+    server.__enter__()
+    return server
+
+
+def _is_emptied(server: ServerProcess) -> bool:
+    """Whether a server answers, and has no keys from now on."""
+    connection = http.client.HTTPConnection(server.ip, server.port, timeout=5)
+    token = {"Authorization": f"Bearer {server.settings['admin_token']}"}
+    try:
+        connection.request("POST", "/-/flush", b"", token)
+        return connection.getresponse().status == HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
