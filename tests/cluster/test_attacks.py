@@ -120,26 +120,6 @@ def test_path_too_long_is_rejected(cluster: Cluster) -> None:
     assert answers(cluster, path) == [404]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        b"Content-Length: 1048577\r\n\r\n",
-        b"Content-Length: 1048577\r\nExpect: 100-continue\r\n\r\n",
-        b"Content-Length: 107374182400\r\n\r\n",
-    ],
-    ids=["a byte too many", "asked before", "100 GiB"],
-)
-def test_large_value_is_rejected_before_it_is_sent(
-    headers: bytes, cluster: Cluster
-) -> None:
-    """413 in one line, by nginx, without waiting for the body."""
-    with Wire(cluster.nginx.port) as wire:
-        wire.socket.sendall(b"PUT /large HTTP/1.1\r\n" + HOST + headers)
-        answer = wire.socket.recv(4096)
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert not asked(cluster, "/large")
-
-
 def test_large_value_in_chunks_is_rejected(cluster: Cluster) -> None:
     """The total length counts; the largest allowed value is stored."""
 
@@ -170,37 +150,6 @@ def test_pipelined_requests_are_all_answered(cluster: Cluster) -> None:
     heads = text.split(b"HTTP/1.1 ")[1:]
     assert [int(head[:3]) for head in heads] == [200] * 41
     assert [head[-2:] for head in heads[20:40]] == [b"%02d" % n for n in range(20)]
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/-/healthy", "/%2d/healthy", "/-%2fhealthy", "/x/../-/healthy", "/./-/x", "/-/"],
-)
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_operator_paths_are_forbidden(method: str, path: str, cluster: Cluster) -> None:
-    """In any spelling; nginx answers 403 itself."""
-    line = f"{method} {path} HTTP/1.1\r\n".encode()
-    assert answers(cluster, line + HOST + b"Content-Length: 0\r\n" + CLOSE) == [403]
-    assert not asked(cluster, path)
-
-
-@pytest.mark.parametrize(
-    "method", ["POST", "PATCH", "TRACE", "CONNECT", "COPY", "LOCK", "get", "X"]
-)
-def test_other_methods_are_rejected(method: str, cluster: Cluster) -> None:
-    """Nginx answers 405, or 400 for an invalid method; no instance receives it."""
-    line = f"{method} /m HTTP/1.1\r\n".encode()
-    (status,) = answers(cluster, line + HOST + b"Content-Length: 0\r\n" + CLOSE)
-    assert status in {400, 405}
-    assert not asked(cluster, "/m")
-
-
-def test_rejected_method_gets_the_allowed_ones(cluster: Cluster) -> None:
-    """405 has the header Allow, as RFC 9110 requires."""
-    answer = requests.post(f"{cluster.url}/allowed", data=b"x", timeout=10)
-    assert answer.status_code == 405
-    assert answer.headers["Allow"].startswith("GET, HEAD, PUT, DELETE")
-    assert "Allow" not in requests.get(f"{cluster.url}/allowed", timeout=10).headers
 
 
 def test_header_cannot_be_injected(cluster: Cluster) -> None:

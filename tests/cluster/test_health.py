@@ -61,22 +61,13 @@ def test_nginx_is_healthy_while_it_serves(tmp_path: Path, mode: str) -> None:
         assert HEALTH not in nginx.log()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/-/nginx",
-        "/-/nginx/",
-        "/-/nginx/healthy/",
-        "/-/nginx/healthyx",
-        "/-/nginx/status",
-        "/-//nginx/healthy",
-        "/-/healthy",
-    ],
-)
-def test_other_paths_of_the_operator_stay_closed(tmp_path: Path, path: str) -> None:
+def test_other_paths_of_the_operator_stay_closed(tmp_path: Path) -> None:
     """Only the exact path is answered."""
     with Nginx(tmp_path / "nginx", [f"127.0.0.1:{pick_port()}"]) as nginx:
-        assert exchange(nginx.port, "GET", path).status == 403
+        for path in ("", "/", "/healthy/", "/healthyx", "/status"):
+            assert exchange(nginx.port, "GET", f"/-/nginx{path}").status == 403, path
+        for path in ("/-//nginx/healthy", "/-/healthy"):
+            assert exchange(nginx.port, "GET", path).status == 403, path
 
 
 def test_exporter_has_the_metrics_of_nginx(tmp_path: Path) -> None:

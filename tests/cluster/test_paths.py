@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.sampled(4), pytest.mark.integration]
+pytestmark = pytest.mark.integration
 
 SEGMENTS = ["-", "%2d", ".", "..", "%2E%2e", "a", ""]
 SLASHES = ["/", "%2F"]
@@ -188,9 +188,8 @@ def test_nginx_and_the_instance_derive_the_same_key(front: Front) -> None:
 
 
 @pytest.mark.parametrize("mode", ["pinned", "failover", "growing"])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "POST"])
 def test_operator_path_that_resolves_to_a_key_is_forbidden(
-    method: str, mode: str, tmp_path: Path
+    mode: str, tmp_path: Path
 ) -> None:
     """403 for each method in each failure mode; 405 for a method that is not allowed."""
     text = (SOURCE / "volcache.conf").read_text()
@@ -199,9 +198,15 @@ def test_operator_path_that_resolves_to_a_key_is_forbidden(
         stub_instance() as stub,
         Nginx(tmp_path / "n", [stub.name], files=files) as nginx,
     ):
-        for path in ("/-/../200", "/%2d%2F..%2f200", "/-%2F../200", "/-/x/../../200"):
-            reply = exchange(nginx.port, method, path, b"")
-            assert reply.status == (405 if method == "POST" else 403)
+        for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "POST"):
+            for path in (
+                "/-/../200",
+                "/%2d%2F..%2f200",
+                "/-%2F../200",
+                "/-/x/../../200",
+            ):
+                reply = exchange(nginx.port, method, path, b"")
+                assert reply.status == (405 if method == "POST" else 403), method
         assert not stub.received
         assert exchange(nginx.port, "PUT", "/./x/../200", b"").status == 200
         assert len(stub.received) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.slow]
 
 DEADLINE_SECONDS = 20.0
-IDLE_CONNECTIONS = 2000
 MIB = 1 << 20
 
 
@@ -52,11 +51,6 @@ def connect(server: ServerProcess) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), DEADLINE_SECONDS)
 
 
-def descriptors(server: ServerProcess) -> int:
-    """Return how many files the server has open."""
-    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
-
-
 def is_pending(server: ServerProcess) -> bool:
     """Return whether a signal is pending for the server."""
     try:
@@ -65,85 +59,6 @@ def is_pending(server: ServerProcess) -> bool:
         return False
     pending = [line.split()[1] for line in lines if line.startswith("ShdPnd")]
     return int(pending[0], 16) != 0 if pending else False
-
-
-def test_idle_connections_do_not_block_requests(server: ServerProcess) -> None:
-    """2,000 idle connections, and one that is answered."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < IDLE_CONNECTIONS + 200:
-        pytest.skip(f"only {hard} descriptors are allowed here")
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = (IDLE_CONNECTIONS + 200, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, wanted)
-    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, wanted)
-    at_first = descriptors(server)
-    try:
-        with ExitStack() as opened:
-            for _ in range(IDLE_CONNECTIONS):
-                opened.enter_context(connect(server))
-            # One that was closing when they were counted first may be missing now.
-            wait_until(
-                lambda: descriptors(server) >= at_first + IDLE_CONNECTIONS - 2,
-                "all connections to be open",
-            )
-            assert get(server, "kept") == b"value"
-        wait_until(
-            lambda: descriptors(server) <= at_first + 1, "all connections to be closed"
-        )
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_server_recovers_from_a_shortage_of_descriptors(
-    server: ServerProcess,
-) -> None:
-    """More connections than descriptors; when some close, the next are answered."""
-    at_first = descriptors(server)
-    limit = at_first + 20
-    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
-    with ExitStack() as opened:
-        for _ in range(60):
-            opened.enter_context(connect(server))
-        wait_until(lambda: descriptors(server) >= limit, "all descriptors to be taken")
-    assert get(server, "kept") == b"value"
-    put(server, "after", b"v")
-    assert get(server, "after") == b"v"
-
-
-def test_clients_that_disconnect_change_nothing(server: ServerProcess) -> None:
-    """During an upload nothing is stored; during a download nothing is lost."""
-    put(server, "big", b"x" * MIB)
-    at_first = descriptors(server)
-    for _ in range(50):
-        with connect(server) as connection:
-            connection.sendall(
-                b"PUT /kept HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nhalf"
-            )
-        with connect(server) as connection:
-            connection.sendall(b"GET /big HTTP/1.1\r\nHost: t\r\n\r\n")
-            connection.recv(1000)
-    wait_until(
-        lambda: descriptors(server) <= at_first + 1, "all connections to be closed"
-    )
-    assert get(server, "big") == b"x" * MIB
-
-
-def test_slow_clients_do_not_block_others(server: ServerProcess) -> None:
-    """Requests that arrive byte by byte, and responses that are not read."""
-    put(server, "big", b"x" * MIB)
-    request = b"GET /kept HTTP/1.1\r\nHost: t\r\n\r\n"
-    with ExitStack() as opened:
-        writers = [opened.enter_context(connect(server)) for _ in range(20)]
-        for _ in range(20):
-            reader = opened.enter_context(connect(server))
-            reader.sendall(b"GET /big HTTP/1.1\r\nHost: t\r\n\r\n")
-        # The request line whole: the parser refuses one that is cut in its path.
-        for piece in (request[:20], *(request[n : n + 1] for n in range(20, 31))):
-            for writer in writers:
-                writer.sendall(piece)
-            assert get(server, "kept") == b"value"
-        for writer in writers:
-            assert writer.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_body_larger_than_the_memory_is_refused_and_takes_none(

@@ -288,26 +288,3 @@ async def comes_true(condition: Callable[[], Awaitable[object]], what: str) -> N
     while not await condition():
         assert loop.time() < deadline, f"timed out waiting for {what}"
         await asyncio.sleep(0.005)
-
-
-def test_a_client_whose_instance_is_not_there_finds_it_when_it_starts(
-    tmp_path: Path,
-) -> None:
-    """Reads are misses meanwhile, and values are made."""
-
-    async def run(server: ServerProcess) -> None:
-        client = client_of(server.url, on_error="miss", backoff=(0.01, 0.05))
-        async with client:
-            for _ in range(5):
-                assert await client.get("a") is None
-                assert await client.put("a", b"1") is None
-                assert await client.get_or_set("a", lambda: b"made") == b"made"
-            (node,) = client.metrics().nodes.values()
-            assert not node.is_up
-            await asyncio.to_thread(server.restart)
-            await comes_true(lambda: client.put("a", b"1"), "the node to be used")
-            assert await client.get("a") == b"1"
-
-    with ServerProcess(tmp_path / "data", settings=SMALL) as server:
-        server.kill()
-        asyncio.run(run(server))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -514,29 +513,6 @@ def test_clone_on_the_same_memcached_gets_no_foreign_copy(
                 tally.check("the clone", twin, theirs)
     # "kept" in the clone is a value of the original: it may be served, or be a miss.
     tally.wrong = [fault for fault in tally.wrong if ": kept is 'ours" not in fault]
-    tally.finish()
-
-
-def test_refused_put_keeps_the_copy_in_memcached(
-    tmp_path: Path, memcached: MemcachedProcess
-) -> None:
-    """507, and the old value is still served, also after a restart."""
-    tally, memory = Tally(), Memory("ours")
-    with hot_site(tmp_path / "store", memory, memcached.address) as site:
-        make_copies(site, "k")
-        before, hard = resource.prlimit(site.server.pid, resource.RLIMIT_FSIZE)
-        for _ in range(3):
-            # No file may grow: the next volume is refused as by a full disk.
-            resource.prlimit(site.server.pid, resource.RLIMIT_FSIZE, (1000, hard))
-            answer = site.ask("PUT", "k", b"x" * 899_000)
-            resource.prlimit(site.server.pid, resource.RLIMIT_FSIZE, (before, hard))
-            tally.trials += 1
-            if answer.status != 507:
-                tally.errors.append(f"PUT is answered {answer.status}")
-            for _ in range(3):
-                tally.check("after a refused PUT", site, memory, ["k"])
-        site.server.restart()
-        tally.check("after a restart", site, memory, ["k"])
     tally.finish()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from support.process import ServerPool, ServerProcess
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    import socket
     import threading
     from collections.abc import Callable, Iterator
 
@@ -190,30 +188,6 @@ def test_killed_instance_begins_with_no_copies(site: Site) -> None:
     has_no_copy(site, "k", "new")
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_instance_that_ran_without_the_hot_tier_begins_with_no_copies(
-    site: Site,
-    is_killed: bool,  # noqa: FBT001
-) -> None:
-    """What was put and deleted meanwhile was not recorded."""
-    site.put("k", b"value")
-    site.make_hot("k")
-    site.put("other", b"old")
-    site.make_hot("other")
-    site.age()
-    site.server.settings["memc_on"] = "false"
-    site.server.restart()
-    assert site.source("k") == "MISS"
-    site.put("other", b"new")
-    assert site.session.delete(f"{site.server.url}/other", timeout=5).ok
-    if is_killed:
-        site.server.kill()
-    site.server.settings["memc_on"] = "true"
-    site.server.restart()
-    assert site.source("other") == "MISS"
-    has_no_copy(site, "k", "new")
-
-
 def damage_file(file: Path) -> None:
     """Change one bit."""
     data = bytearray(file.read_bytes())
@@ -241,27 +215,6 @@ def test_damaged_snapshot_begins_with_no_copies(
     site.server.restart()
     assert not file.exists()
     has_no_copy(site, "k", "new")
-
-
-def test_clone_of_an_instance_uses_none_of_its_copies(
-    tmp_path: Path, memcached: MemcachedProcess
-) -> None:
-    """The original goes on with them; neither gets a value of the other."""
-    settings = settings_for(memcached.address)
-    with open_site(tmp_path / "a", settings) as original:
-        original.put("k", b"value")
-        original.make_hot("k")
-        original.age()
-        original.server.terminate()
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        original.server.restart()
-        with open_site(tmp_path / "b", settings) as clone:
-            has_no_copy(clone, "k", "new")
-            assert original.source("k") == "MEMC"
-            assert original.source("new") == "MISS"
-            clone.put("k", b"of the clone")
-            clone.make_hot("k")
-            assert original.get("k").content == b"value"
 
 
 @pytest.mark.parametrize("is_on_disk", [True, False])
@@ -451,28 +404,6 @@ def test_server_of_another_protocol_is_bypassed(tmp_path: Path) -> None:
         assert [site.source("k") for _ in range(10)] == ["DISK"] * 10
         assert "hot.down" in site.server.stderr
         assert "kind=protocol" in site.server.stderr
-
-
-@pytest.mark.parametrize("name", [b"other", b"\xc3\xa9", b"\xff"])
-def test_item_that_was_not_requested_is_a_miss(tmp_path: Path, name: bytes) -> None:
-    """Never a 500: the server is taken down, and the disk answers."""
-
-    def answer(data: bytes, connection: socket.socket) -> None:
-        if data.startswith(b"version"):
-            connection.sendall(b"VERSION 1.6.18\r\n")
-        elif data.startswith(b"set"):
-            connection.sendall(b"STORED\r\n")
-        else:
-            connection.sendall(b"VALUE %s 0 1\r\nx\r\nEND\r\n" % name)
-
-    with (
-        FakeMemcached(answer) as server,
-        open_site(tmp_path, settings_for(server.address)) as site,
-    ):
-        site.put("k", b"value")
-        assert [site.source("k") for _ in range(10)] == ["DISK"] * 10
-        assert "kind=protocol" in site.server.stderr
-        assert "request.failed" not in site.server.stderr
 
 
 def test_full_memcached_stays_in_use(tmp_path: Path) -> None:

@@ -355,14 +355,6 @@ def test_content_headers_are_returned(port: int) -> None:
 # --- What build tools send -------------------------------------------------------
 
 
-def test_chunked_upload_is_stored(port: int) -> None:
-    """Without a length, as DVC, aiohttp and Node send it."""
-    head = "PUT /chunked HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
-    body = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"
-    assert send(port, head.encode() + body).status == 200
-    assert exchange(port, "GET", "/chunked").body == b"abcde"
-
-
 def put_expecting_continue(
     connection: socket.socket, body: bytes, expect: str
 ) -> bytes:
@@ -386,13 +378,6 @@ def test_upload_with_expect_gets_100_continue(port: int) -> None:
             assert interim.startswith(b"HTTP/1.1 100 ")
             connection.sendall(request_bytes("GET", "/asked"))
             assert read_reply(connection).body == body
-
-
-def test_expect_may_be_in_capitals(port: int) -> None:
-    """Java sends `100-Continue`."""
-    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
-        interim = put_expecting_continue(connection, b"value", "100-Continue")
-    assert interim.startswith(b"HTTP/1.1 100 ")
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])
@@ -431,13 +416,6 @@ def test_options_of_the_server(ports: dict[str, int]) -> None:
     assert exchange(ports["alone"], "OPTIONS", "*").status == 200
 
 
-def test_query_is_not_part_of_the_key(port: int) -> None:
-    """With the same, another or no query in GET and PUT."""
-    exchange(port, "PUT", "/artifact?teamId=x&slug=y", b"value")
-    for path in ("/artifact?teamId=x&slug=y", "/artifact", "/artifact?"):
-        assert exchange(port, "GET", path).body == b"value"
-
-
 def test_keys_that_look_like_directories_are_independent(port: int) -> None:
     """Each is a key of its own; special characters are kept."""
     paths = ["/a", "/a/", "/a/b", "/a//b", "/a/-/b", "/a+b", "/a%20b", "/@a/!b", "/a:b"]
@@ -462,17 +440,6 @@ def test_webdav_client_can_store(port: int) -> None:
     assert b"<D:getcontentlength>6</D:getcontentlength>" in reply.body
 
 
-def test_aborted_upload_stores_nothing(port: int) -> None:
-    """The old file stays."""
-    data = request_bytes("PUT", "/key", b"x" * 100)
-    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
-        connection.sendall(data[:-1])
-        connection.shutdown(socket.SHUT_WR)
-        while connection.recv(4096):
-            pass
-    assert exchange(port, "GET", "/key").body == b"0123456789"
-
-
 def test_value_of_64_mib_is_stored_and_one_byte_more_is_refused(port: int) -> None:
     """The response names the limit."""
     value = b"0123456789abcdef" * (VALUE_BYTES_MAX // 16)
@@ -483,27 +450,6 @@ def test_value_of_64_mib_is_stored_and_one_byte_more_is_refused(port: int) -> No
     assert str(VALUE_BYTES_MAX).encode() in reply.body
     head = exchange(port, "HEAD", "/large")
     assert head.headers["Content-Length"] == str(VALUE_BYTES_MAX)
-
-
-def test_offer_to_upgrade_is_ignored(port: int) -> None:
-    """Java and cargo offer h2c, also with a body."""
-    offer = "Connection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AA"
-    assert exchange(port, "PUT", "/h2c", b"value", offer).status == 200
-    assert exchange(port, "GET", "/h2c", headers=offer).body == b"value"
-
-
-def test_pipelined_requests_are_answered_in_order(port: int) -> None:
-    """As apt sends them."""
-    exchange(port, "PUT", "/1", b"one")
-    exchange(port, "PUT", "/2", b"two")
-    both = request_bytes("GET", "/1") + request_bytes("GET", "/2", None)
-    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
-        connection.sendall(both)
-        seen = b""
-        while seen.count(b"HTTP/1.1 200") < 2 or not seen.endswith(b"two"):
-            seen += (more := connection.recv(4096))
-            assert more
-    assert seen.index(b"one") < seen.index(b"two")
 
 
 def test_upload_to_a_full_disk_keeps_the_old_value(

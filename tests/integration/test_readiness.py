@@ -7,10 +7,8 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-import requests
 
 from support.process import ServerProcess
-from support.stores import counted_size
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -36,17 +34,3 @@ def test_stopping_process_is_not_ready(tmp_path: Path) -> None:
         assert answer.startswith(b"HTTP/1.1 503 "), answer
         assert b"not ready: the process is stopping" in answer
         assert server.wait() == 0
-
-
-def test_stats_show_store_and_process(tmp_path: Path) -> None:
-    """The stored value, and the id of the process."""
-    settings = {"volume_size": 2 << 20, "volume_num": 3, "sync_mode": "none"}
-    with ServerProcess(tmp_path, settings=settings) as server:
-        requests.put(f"{server.url}/key", data=b"value", timeout=5)
-        stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
-    assert stats["ready"]
-    assert stats["process"]["pid"] == server.pid
-    store = stats["store"]
-    assert (store["keys"], store["mount_point"]) == (1, str(tmp_path))
-    assert (store["sync_mode"], len(store["volumes"])) == ("none", 3)
-    assert store["live_bytes"] == counted_size(64 + len("key") + len("value"))

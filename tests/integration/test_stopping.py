@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.process import SOURCE
 from support.waiting import comes_true, wait_until
 from support.web_process import (
     GET,
@@ -24,6 +27,7 @@ from volcache.server.bjoern import listen
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration]
 
@@ -224,3 +228,22 @@ def test_inherited_socket_stays_open() -> None:
         with WebProcess(listener=listener) as server, waiting:
             assert waiting.recv(100).startswith(b"HTTP/1.1 404 ")
             assert server.stop().exit_code == 0
+
+
+def test_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
+    """Exit code 1 and the remedy."""
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        ended = subprocess.run(
+            [sys.executable, str(SOURCE)],
+            cwd=tmp_path,
+            env={"VOLCACHE_PORT": str(port)},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert f"127.0.0.1:{port}" in ended.stderr
+    assert not list(tmp_path.iterdir())
