@@ -17,7 +17,7 @@ import requests
 
 import nginx_tokens
 from support.cluster import running_cluster
-from support.nginx import SOURCE, Nginx
+from support.nginx import SOURCE, Nginx, with_mode
 from support.ports import pick_port
 from support.prometheus import status_text
 from support.stub_instance import stub_instance
@@ -40,13 +40,6 @@ def enabled(name: str) -> str:
     before, directive, rest = text.partition("# proxy_set_header")
     assert directive
     return before + re.sub(r"^# ", "", directive + rest, flags=re.MULTILINE)
-
-
-def with_mode(name: str) -> dict[str, str]:
-    """Return the main file with another failure mode."""
-    text = (SOURCE / "volcache.conf").read_text()
-    assert "include volcache/pinned.conf;" in text
-    return {"volcache.conf": text.replace("volcache/pinned", f"volcache/{name}")}
 
 
 def make_certificate(folder: Path) -> None:

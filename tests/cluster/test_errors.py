@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.nginx import SOURCE, Nginx
+from support.nginx import SOURCE, Nginx, with_mode
 from support.ports import pick_port
 from support.stub_instance import HEADERS, instance_text, stub_instance
 from support.wire import ANSWER_SECONDS, Wire, exchange, request_bytes, send
@@ -87,12 +87,6 @@ HEADS = {
 }
 
 
-def front(mode: str) -> dict[str, str]:
-    """Return the main file in a failure mode."""
-    text = (SOURCE / "volcache.conf").read_text()
-    return {"volcache.conf": text.replace("volcache/pinned", f"volcache/{mode}")}
-
-
 def ask(nginx: Nginx, data: bytes, method: str = "GET") -> Reply:
     """Send bytes on a new connection and read the response."""
     return send(nginx.port, data, method)
@@ -125,7 +119,7 @@ def nginx(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Nginx]:
     """Run nginx as it is shipped, in front of one instance, in each failure mode."""
-    files = front(request.param) | HIDDEN
+    files = with_mode(request.param) | HIDDEN
     folder = tmp_path_factory.mktemp("errors") / "nginx"
     with Nginx(folder, [stub.name], files=files) as running:
         yield running
@@ -271,7 +265,7 @@ def test_instance_that_does_not_answer_is_told_in_one_line(
 ) -> None:
     """A miss for reads; 503 with Retry-After for the others."""
     names = [f"127.0.0.1:{pick_port()}"]
-    with Nginx(tmp_path / "nginx", names, files=front(mode) | HIDDEN) as nginx:
+    with Nginx(tmp_path / "nginx", names, files=with_mode(mode) | HIDDEN) as nginx:
         for method in METHODS:
             reply = exchange(nginx.port, method, "/200", headers="Content-Length: 0")
             if method in {"GET", "HEAD"}:

@@ -14,7 +14,7 @@ import requests
 from support.cluster import instances_of, running_cluster
 from support.load import Load
 from support.machine import ALL_FILES, Machine
-from support.nginx import SOURCE, Nginx
+from support.nginx import SOURCE, Nginx, with_mode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PATHS = [f"/failure/{n}" for n in range(60)]
-
-
-def mode(name: str) -> dict[str, str]:
-    """Return the main file with another failure mode."""
-    text = (SOURCE / "volcache.conf").read_text()
-    return {"volcache.conf": text.replace("volcache/pinned", f"volcache/{name}")}
 
 
 def ask(
@@ -140,7 +134,7 @@ def test_failover_skips_an_instance_whose_disk_cannot_be_read(
     """For immutable keys: the next instance on the ring serves its keys."""
     disk = Machine(tmp_path / "shim")
     with running_cluster(
-        tmp_path, files=mode("failover"), environment=disk.environment
+        tmp_path, files=with_mode("failover"), environment=disk.environment
     ) as cluster:
         name, server = next(iter(cluster.instances.items()))
         for path in PATHS:
@@ -265,7 +259,7 @@ def test_reload_of_nginx_fails_no_request(cluster: Cluster) -> None:
 
 def test_failover_reads_and_writes_at_the_next_instance(tmp_path: Path) -> None:
     """For immutable keys: the keys of a dead instance are stored elsewhere at once."""
-    with running_cluster(tmp_path, files=mode("failover")) as cluster:
+    with running_cluster(tmp_path, files=with_mode("failover")) as cluster:
         lines = [
             f"server {name} weight=10 max_fails=1 fail_timeout=60s;\n"
             for name in cluster.instances
@@ -293,7 +287,7 @@ def test_failover_reads_and_writes_at_the_next_instance(tmp_path: Path) -> None:
 
 def test_growing_finds_moved_keys_at_their_old_instance(tmp_path: Path) -> None:
     """For immutable keys: all keys of a new instance can be read at once."""
-    with running_cluster(tmp_path, files=mode("growing")) as cluster:
+    with running_cluster(tmp_path, files=with_mode("growing")) as cluster:
         names = list(cluster.instances)
         before = "".join(
             f"server {name} weight=10 max_fails=0;\n" for name in names[:2]

@@ -8,7 +8,7 @@ import pytest
 import requests
 
 import nginx_tokens
-from support.nginx import SOURCE, Nginx
+from support.nginx import SOURCE, Nginx, with_mode
 from support.ports import pick_port
 from support.prometheus import Exporter, status_text
 from support.wire import exchange
@@ -37,12 +37,7 @@ def files_with(drain: Path) -> dict[str, str]:
 def test_nginx_is_healthy_while_it_serves(tmp_path: Path, mode: str) -> None:
     """With all instances down, without a token; 503 while a file exists."""
     drain = tmp_path / "drain"
-    main = (
-        (SOURCE / "volcache.conf")
-        .read_text()
-        .replace("volcache/pinned", f"volcache/{mode}")
-    )
-    files = files_with(drain) | {"volcache.conf": main}
+    files = files_with(drain) | with_mode(mode)
     with Nginx(tmp_path / "nginx", [f"127.0.0.1:{pick_port()}"], files=files) as nginx:
         for method in ("GET", "HEAD", "OPTIONS"):
             assert exchange(nginx.port, method, HEALTH).status == 200

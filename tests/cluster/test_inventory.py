@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.fetched import fetched_program
-from support.nginx import SOURCE, Nginx
+from support.nginx import Nginx, with_mode
 from support.ports import listens, pick_port
 from support.program import Program
 from volcache.cli import main as cli
@@ -47,9 +47,8 @@ def test_nginx_accepts_the_lists(tmp_path: Path, mode: str) -> None:
     """That of now, and that of before a machine was added."""
     render(tmp_path, INVENTORY.replace("cache-1", "# cache-1"))
     folder = render(tmp_path)
-    main = (SOURCE / "volcache.conf").read_text()
     files = {
-        "volcache.conf": main.replace("volcache/pinned", f"volcache/{mode}"),
+        **with_mode(mode),
         **{
             f"volcache/{path.name}": path.read_text()
             for path in (folder / "nginx/volcache").iterdir()

@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 import pytest
 
 from support.cluster import SETTINGS
-from support.nginx import SOURCE, Nginx
+from support.nginx import SOURCE, Nginx, with_mode
 from support.process import ServerProcess
 from support.stub_instance import stub_instance
 from support.waiting import wait_until
@@ -192,11 +192,9 @@ def test_operator_path_that_resolves_to_a_key_is_forbidden(
     mode: str, tmp_path: Path
 ) -> None:
     """403 for each method in each failure mode; 405 for a method that is not allowed."""
-    text = (SOURCE / "volcache.conf").read_text()
-    files = {"volcache.conf": text.replace("volcache/pinned", f"volcache/{mode}")}
     with (
         stub_instance() as stub,
-        Nginx(tmp_path / "n", [stub.name], files=files) as nginx,
+        Nginx(tmp_path / "n", [stub.name], files=with_mode(mode)) as nginx,
     ):
         for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "POST"):
             for path in (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import nginx_tokens
-from support.nginx import SOURCE, Nginx
+from support.nginx import Nginx, with_mode
 from support.stub_instance import instance_text, stub_instance
 from support.wire import exchange
 
@@ -54,11 +54,8 @@ def nginx(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Nginx]:
     """Run nginx with both tokens."""
-    text = (SOURCE / "volcache.conf").read_text()
-    files = {
-        "volcache.conf": text.replace("volcache/pinned", f"volcache/{request.param}"),
-        "volcache/tokens.conf": nginx_tokens.render(READ, WRITE),
-    }
+    tokens = {"volcache/tokens.conf": nginx_tokens.render(READ, WRITE)}
+    files = with_mode(request.param) | tokens
     folder = tmp_path_factory.mktemp("tokens") / "nginx"
     with Nginx(folder, [stub.name], files=files) as running:
         yield running

@@ -83,12 +83,3 @@ def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
     ]
     slow = "command.slow remote=127.0.0.1 command=set key=hot result=stored "
     assert slow in (tmp_path / "volcache.log").read_text()
-
-
-def test_without_the_protocol_there_are_no_numbers(tmp_path: Path) -> None:
-    """No series, and null in JSON."""
-    with ServerProcess(tmp_path) as server:
-        text = requests.get(f"{server.url}/-/metrics", timeout=5).text
-        assert "memcache_" not in text
-        stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
-        assert stats["memcache"] is None

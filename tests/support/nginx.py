@@ -68,6 +68,13 @@ def copy_configuration(folder: Path) -> None:
     (folder / "temp").mkdir()
 
 
+def with_mode(name: str) -> dict[str, str]:
+    """Return the main file with another failure mode, as `files` of `Nginx`."""
+    text = (SOURCE / "volcache.conf").read_text()
+    assert "include volcache/pinned.conf;" in text
+    return {"volcache.conf": text.replace("volcache/pinned", f"volcache/{name}")}
+
+
 def instances_text(instances: Sequence[str]) -> str:
     """Return `instances.conf` for the `host:port` of each instance."""
     lines = [f"server {name} weight=10 max_fails=0;\n" for name in instances]
