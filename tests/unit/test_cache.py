@@ -158,6 +158,18 @@ def test_put_invalidates_the_copy(cache: Cache, hot: DictTier) -> None:
     assert source_of(cache, b"k") == "DISK"
 
 
+def test_touch_invalidates_the_copy(cache: Cache, hot: DictTier) -> None:
+    """It has another expiry."""
+    cache.put(b"k", b"value")
+    make_hot(cache, b"k")
+    with cache.exclusive():
+        record = cache.get(b"k")
+        assert record is not None
+        cache.touch(b"k", record, FakeClock().now_ms + 5000)
+    assert hot.calls[1:] == ["invalidate"]
+    assert source_of(cache, b"k") == "DISK"
+
+
 def change(cache: Cache, how: str) -> None:
     """Put, delete or flush."""
     {

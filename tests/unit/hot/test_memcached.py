@@ -98,3 +98,15 @@ def test_flush_calls_no_server_and_hides_every_copy() -> None:
         assert not tier.may_hold(b"k")
         assert tier.get(b"k") is None
         assert len(script.items) == 1
+
+
+def test_a_copy_of_a_record_that_was_replaced_meanwhile_is_not_stored() -> None:
+    """Nor is it found later."""
+    with (
+        FakeMemcached(Scripted()) as server,
+        open_tier(server.address, timeout=5) as tier,
+    ):
+        assert not tier.promote(b"k", b"item", 0, lambda: False)
+        assert not tier.may_hold(b"k")
+        assert tier.get(b"k") is None
+    assert tier.stats.promotions == 0
