@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,15 +16,14 @@ from support.stores import UnsyncedFileSystem, open_store
 from support.tables import each_row
 from volcache.store import native
 from volcache.store.index import PythonIndex
-from volcache.store.writer import PythonWriter, SyncFailedError
+from volcache.store.writer import SyncFailedError
 
 if TYPE_CHECKING:
-    from volcache.store.writer import Writer
+    from pathlib import Path
 
 if native.IS_NATIVE:
     from volcache.store._core import _native
 
-SOURCES = Path(__file__).parents[3] / "src"
 KEY = bytes(range(16))
 VOLUME_BYTES = 2**24
 FS = UnsyncedFileSystem()
@@ -40,15 +38,15 @@ def make_index(*, volumes: int = 2) -> _native.Index:
 
 
 @needs_native
-@pytest.mark.parametrize("length", [0, 1, 15, 17, 32])
-def test_hash_key_has_16_bytes(length: int) -> None:
+def test_hash_key_has_16_bytes() -> None:
     """Any other length is an error."""
-    with pytest.raises(ValueError, match="must have 16 bytes"):
-        _native.Index(FS, bytes(length), volume_bytes=VOLUME_BYTES, volumes=2)
+    for length in (0, 1, 15, 17, 32):
+        with pytest.raises(ValueError, match="must have 16 bytes"):
+            _native.Index(FS, bytes(length), volume_bytes=VOLUME_BYTES, volumes=2)
 
 
 @needs_native
-@pytest.mark.parametrize(
+@each_row(
     ("volume_bytes", "volumes"),
     [(2**40, 2**8), (2**40 + 1, 1), (2**24, 65_537), (2**24, 0), (2**32, 2**16)],
 )
@@ -61,7 +59,7 @@ def test_index_whose_positions_do_not_fit_is_refused(
 
 
 @needs_native
-@pytest.mark.parametrize("volumes", [1, 2, 3, 5])
+@each_row("volumes", [1, 2, 3, 5])
 def test_more_volumes_than_promised_are_refused(volumes: int) -> None:
     """Until one is reclaimed; a volume that is there already is no error."""
     index = make_index(volumes=volumes)
@@ -77,12 +75,7 @@ def test_more_volumes_than_promised_are_refused(volumes: int) -> None:
     index.reclaim(0)
     index.add_volume(1000)
     index.set(b"k", 1000, 64, 70)
-    assert index.find(b"k") == (1000, 64, native_size(70))
-
-
-def native_size(size: int) -> int:
-    """Return a size as the native index has it."""
-    return _native.size_max(size)
+    assert index.find(b"k") == (1000, 64, _native.size_max(70))
 
 
 @needs_native
@@ -100,7 +93,7 @@ def test_volume_that_was_not_added_is_an_error() -> None:
 
 
 @needs_native
-@pytest.mark.parametrize(
+@each_row(
     ("offset", "size"),
     [(0, 70), (VOLUME_BYTES, 70), (2**40, 70), (2**63, 70), (64, 0), (64, 2**32)],
 )
@@ -111,7 +104,7 @@ def test_impossible_position_is_not_set(offset: int, size: int) -> None:
     index.set(b"other", 1, 64, 70)
     index.set(b"k", 1, offset, size)
     assert index.find(b"k") is None
-    assert index.find(b"other") == (1, 64, native_size(70))
+    assert index.find(b"other") == (1, 64, _native.size_max(70))
     assert index.count == 1
 
 
@@ -123,7 +116,7 @@ def test_key_is_found_only_where_its_volume_was_bound(tmp_path: Path) -> None:
     index = make_index()
     index.add_volume(3)
     index.set(b"k", 3, record.offset, record.size)
-    assert index.find(b"k") == (3, record.offset, native_size(record.size))
+    assert index.find(b"k") == (3, record.offset, _native.size_max(record.size))
     assert index.read(b"k") is None
 
     active = store.core_parts().log.active  # type: ignore[union-attr]
@@ -136,7 +129,7 @@ def test_key_is_found_only_where_its_volume_was_bound(tmp_path: Path) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("name", ["find", "hits", "is_deleted", "read", "is_stale"])
+@each_row("name", ["find", "hits", "is_deleted", "read", "is_stale"])
 def test_key_that_is_not_bytes_is_refused(name: str) -> None:
     """None and text are errors, not another key."""
     for key in (None, "k", 5, bytearray(b"k")):
@@ -145,20 +138,6 @@ def test_key_that_is_not_bytes_is_refused(name: str) -> None:
 
 
 # --- The choice --------------------------------------------------------------------
-
-
-@needs_native
-def test_native_implementations_are_chosen(tmp_path: Path) -> None:
-    """For the index, and for the writer of each volume."""
-    index = native.make_index(
-        FS, 1, volumes=3, volume_bytes=VOLUME_BYTES, expected=1000
-    )
-    assert index.is_native
-    assert isinstance(index, _native.Index)
-    assert isinstance(native.make_writer(FS, 0, 0), _native.Writer)
-    store = open_store(tmp_path)
-    assert store.core_parts() is not None
-    store.close()
 
 
 @each_row(
@@ -180,7 +159,7 @@ def test_too_large_a_store_has_the_index_in_python(
 
 
 @needs_native
-@pytest.mark.parametrize(
+@each_row(
     ("volume_bytes", "volumes"),
     [(1, 1), (4096, 3), (2**24, 65_536), (2**31, 65_536), (2**40, 128)],
 )
@@ -210,139 +189,58 @@ def test_hash_key_depends_on_the_store() -> None:
 # --- The writer --------------------------------------------------------------------
 
 
-def writers(fd: int) -> list[Writer]:
-    """Return the implementations there are, with 1 MiB of room."""
-    made: list[Writer] = [PythonWriter(FS, fd, 1)]
-    if native.IS_NATIVE:
-        made.append(_native.Writer(FS, fd, 1))
-    for writer in made:
-        writer.capacity = 1 << 20
-    return made
+def make_writer(fd: int) -> _native.Writer:
+    """Return a writer with 1 MiB of room."""
+    writer = _native.Writer(FS, fd, 1)
+    writer.capacity = 1 << 20
+    return writer
+
+
+def append(writer: _native.Writer, key: bytes, value: bytes, *types: bytes) -> None:
+    """Append a record."""
+    types = types or (b"", b"", b"")
+    writer.append(key, value, *types, 1, 0, 0, False, False)  # type: ignore[call-arg, arg-type]
 
 
 @needs_native
-@pytest.mark.parametrize("key", [b"", bytes(65_536), bytes(100_000)], ids=len)
-def test_key_of_wrong_length_is_refused(tmp_path: Path, key: bytes) -> None:
+def test_key_or_stored_header_of_wrong_length_is_refused() -> None:
     """Nothing is written."""
-    writer = _native.Writer(FS, FS.open(str(tmp_path / "v"), create=True), 1)
-    writer.capacity = 1 << 20
-    with pytest.raises(ValueError, match="1 to 65,535"):
-        writer.append(key, b"v", b"", b"", b"", 1, 0, 0, False, False)
+    fd = os.memfd_create("volume")
+    writer = make_writer(fd)
+    for key in (b"", bytes(65_536), bytes(100_000)):
+        with pytest.raises(ValueError, match="1 to 65,535"):
+            append(writer, key, b"v")
+    for lengths in ((256, 0, 0), (0, 256, 0), (70_000, 1, 0), (0, 0, 256)):
+        with pytest.raises(ValueError, match="at most 255"):
+            append(writer, b"k", b"v", *map(bytes, lengths))
     assert (writer.end, writer.pending) == (64, 0)
-    assert (tmp_path / "v").stat().st_size == 0
-    FS.close(writer.fd)
+    assert os.fstat(fd).st_size == 0
+    os.close(fd)
 
 
 @needs_native
-@pytest.mark.parametrize(
-    "lengths", [(256, 0, 0), (0, 256, 0), (70_000, 1, 0), (0, 0, 256)]
-)
-def test_long_stored_header_is_refused(
-    tmp_path: Path, lengths: tuple[int, int, int]
-) -> None:
-    """Nothing is written."""
-    writer = _native.Writer(FS, FS.open(str(tmp_path / "v"), create=True), 1)
-    writer.capacity = 1 << 20
-    types = [bytes(length) for length in lengths]
-    with pytest.raises(ValueError, match="at most 255"):
-        writer.append(b"k", b"v", *types, 1, 0, 0, False, False)  # type: ignore[call-arg, arg-type]
-    assert (writer.end, writer.pending) == (64, 0)
-    FS.close(writer.fd)
-
-
-def test_longest_key_and_types_are_written(tmp_path: Path) -> None:
-    """By both writers: the same bytes, and the same entry."""
-    found = []
-    for number in range(len(writers(0))):
-        fd = FS.open(str(tmp_path / str(number)), create=True)
-        writer = writers(fd)[number]
-        place = writer.append(
-            b"\xff" * 65_535,
-            b"value",
-            b"t" * 255,
-            b"e" * 255,
-            b"c" * 255,
-            *(2**64 - 1, 2**64 - 1, 2**32 - 1, False, False),
-        )
-        data = (tmp_path / str(number)).read_bytes()
-        found.append((place, data, writer.lines, writer.end, writer.pending))
-        FS.close(fd)
-    assert len(set(found)) == 1
-    assert found[0][0][:2] == (64, 64 + 65_535 + 765 + 5)
-
-
-def test_record_may_end_where_the_volume_ends(tmp_path: Path) -> None:
+def test_record_may_end_where_the_volume_ends() -> None:
     """One byte more is refused, and changes nothing."""
-    fd = FS.open(str(tmp_path / "v"), create=True)
-    for writer in writers(fd):
-        writer.capacity = 64 + 65 + 10
-        with pytest.raises(ValueError, match="longer than the rest"):
-            writer.append(b"k", bytes(11), b"", b"", b"", 1, 0, 0, False, False)
-        assert (writer.end, writer.pending) == (64, 0)
-        writer.append(b"k", bytes(10), b"", b"", b"", 1, 0, 0, False, False)
-        assert writer.end == writer.capacity
-        with pytest.raises(ValueError, match="longer than the rest"):
-            writer.append(b"k", b"", b"", b"", b"", 1, 0, 0, True, False)
-    FS.close(fd)
+    writer = make_writer(fd := os.memfd_create("volume"))
+    writer.capacity = 64 + 65 + 10
+    with pytest.raises(ValueError, match="longer than the rest"):
+        append(writer, b"k", bytes(11))
+    assert (writer.end, writer.pending) == (64, 0)
+    append(writer, b"k", bytes(10))
+    assert writer.end == writer.capacity
+    with pytest.raises(ValueError, match="longer than the rest"):
+        append(writer, b"k", b"")
+    os.close(fd)
 
 
+@needs_native
 def test_closed_file_is_an_error_of_the_disk() -> None:
     """For a write; and the bare functions of `os` are called without Python."""
-    for writer in writers(-1):
-        with pytest.raises(OSError, match="Bad file descriptor") as caught:
-            writer.append(b"k", b"v", b"", b"", b"", 1, 0, 0, False, False)
-        assert not isinstance(caught.value, SyncFailedError)
-        assert (writer.end, writer.pending) == (64, 0)
-
-
-# --- Python instead ----------------------------------------------------------------
-
-_SCRIPT = """
-import logging, sys, tempfile
-lines = []
-handler = logging.Handler()
-handler.emit = lambda record: lines.append(record.getMessage())
-logging.getLogger().addHandler(handler)
-from volcache.http import app, native_app
-from volcache.store import Store, native
-from volcache.store.files import OsFileSystem
-with tempfile.TemporaryDirectory() as folder:
-    store = Store.open(folder, volume_size=1 << 16, volume_num=2)
-    store.put(b"k", b"value")
-    assert store.get(b"k").value == b"value"
-    print(native.IS_NATIVE, store.core_parts() is not None)
-    store.close()
-native.make_index(OsFileSystem(), 1, volumes=2, volume_bytes=1, expected=0)
-print([line for line in lines if "core" in line])
-native.warn_if_python()
-print([line for line in lines if "core" in line])
-"""
-
-
-def run(**environment: str) -> list[str]:
-    """Run the script in another process; return its lines."""
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT],
-        env={**os.environ, "PYTHONPATH": str(SOURCES), **environment},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.splitlines()
-
-
-@pytest.mark.slow
-def test_environment_variable_selects_python() -> None:
-    """Everything works, and nothing is logged until the start of a server."""
-    warning = "[\"core.python reason='VOLCACHE_PURE is set'\"]"
-    assert run(VOLCACHE_PURE="1") == ["False False", "[]", warning]
-
-
-@pytest.mark.slow
-@needs_native
-def test_native_core_is_selected_without_a_line_in_the_log() -> None:
-    """An empty variable is none."""
-    assert run(VOLCACHE_PURE="") == ["True True", "[]", "[]"]
+    writer = make_writer(-1)
+    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+        append(writer, b"k", b"v")
+    assert not isinstance(caught.value, SyncFailedError)
+    assert (writer.end, writer.pending) == (64, 0)
 
 
 def test_a_server_in_python_warns_once(
@@ -356,3 +254,16 @@ def test_a_server_in_python_warns_once(
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage() == "core.python reason='there was no compiler'"
+
+
+@pytest.mark.slow
+def test_environment_variable_selects_python() -> None:
+    """In a process that has it."""
+    code = "from volcache.store import native; print(native.IS_NATIVE, native.WHY_NOT)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"VOLCACHE_PURE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        capture_output=True,
+    )
+    assert done.stdout == b"False VOLCACHE_PURE is set\n"
