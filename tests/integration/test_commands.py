@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import requests
 
+from support.command_line import VOLCACHE
 from support.process import SOURCE, ServerProcess
-from support.unheard import VOLCACHE
 from support.waiting import wait_until
 
 if TYPE_CHECKING:

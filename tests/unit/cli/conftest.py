@@ -8,11 +8,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 import volcache
+from support.command_line import Done, Run
 from support.wiring import Wiring
+from volcache.cli import main as cli
 from volcache.cli import serve as serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a command in this process."""
+
+    def run(*words: object) -> Done:
+        code = cli.main([str(word) for word in words])
+        return Done(code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture
@@ -24,9 +37,3 @@ def wiring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wiring]:
     monkeypatch.setattr(serving, "setup_logging", lambda *_: None)
     monkeypatch.setattr(serving, "block_hangups", lambda: None)
     return wiring
-
-
-@pytest.fixture(params=[False, True], ids=["buffered", "unbuffered"])
-def unbuffered(request: pytest.FixtureRequest) -> bool:
-    """Whether a command writes each line by itself, or all lines at its end."""
-    return bool(request.param)

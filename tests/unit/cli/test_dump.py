@@ -6,34 +6,26 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from support.damage import extents, fill
-from support.full_output import run_with_full_output
 from support.replaced import mix
-from support.unheard import run_unheard
-from volcache.cli import main as cli
 from volcache.cli.dump import STATES, dump
+
+if TYPE_CHECKING:
+    from support.command_line import Run
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 
 
-def lines_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
-    """Run a dump that succeeds; return its lines."""
-    assert cli.main(["dump", *argv]) == 0
-    return capsys.readouterr().out.splitlines()
-
-
-def test_each_record_is_one_line_in_the_order_of_the_disk(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_each_record_is_one_line_in_the_order_of_the_disk(run: Run) -> None:
     """All columns, and all states a healthy directory has."""
-    lines = lines_of(capsys, str(GOLDEN / "healthy"))
+    code, out, _ = run("dump", GOLDEN / "healthy")
+    lines = out.splitlines()
     assert "1 5 main 439 98 1790000000000 0 text/plain live a/hello.txt" in lines
     assert "1 5 main 764 72 1790000000000 0 - superseded deleted" in lines
     assert "1 5 main 836 71 1790000000000 0 - tombstone deleted" in lines
-    assert len(lines) == 11
+    assert (code, len(lines)) == (0, 11)
     columns = [line.split(" ") for line in lines]
     places = [tuple(int(row[at]) for at in (0, 1, 3)) for row in columns]
     assert places == sorted(places, key=lambda place: place[1:])
@@ -53,10 +45,10 @@ def test_expired_and_damaged_records_have_their_states(tmp_path: Path) -> None:
         assert states["a/hello.txt"] == "damaged"
 
 
-def test_json_names_each_column(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_names_each_column(run: Run) -> None:
     """One object per line; numbers are numbers."""
     healthy = str(GOLDEN / "healthy")
-    *rows, last = map(json.loads, lines_of(capsys, "--json", healthy))
+    *rows, last = map(json.loads, run("dump", "--json", healthy).lines)
     (hello,) = [row for row in rows if row["key"] == "a/hello.txt"]
     assert hello == {
         "volume": 1,
@@ -76,31 +68,28 @@ def test_json_names_each_column(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_keys_are_those_of_live_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_keys_are_those_of_live_records(tmp_path: Path, run: Run) -> None:
     """Each key once, without superseded records; the whole dump has every record."""
     fill(tmp_path / "store")
-    keys = lines_of(capsys, "--keys", str(tmp_path / "store"))
+    keys = run("dump", "--keys", tmp_path / "store").lines
     assert len(keys) == len(set(keys)) > 500
-    lines = lines_of(capsys, str(tmp_path / "store"))
+    lines = run("dump", tmp_path / "store").lines
     assert len(lines) == len(extents(tmp_path / "store"))
     assert sum(" live " in line for line in lines) == len(keys)
 
 
-def test_directory_with_a_replaced_volume_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is unknown which of the older records are live."""
+def test_directory_with_a_replaced_volume_is_refused(tmp_path: Path, run: Run) -> None:
+    """It is unknown which of the older records are live, or which may become files."""
     mix(tmp_path / "store", ["data/1", "index/1"])
-    assert cli.main(["dump", str(tmp_path / "store")]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(
-        f"volcache: mount point '{tmp_path / 'store'}': files do not match META.txt,"
-    )
-    assert err.count("\n") == 1
-    assert 'Nothing was changed. Or run "volcache repair ' in err
+    target = tmp_path / "target"
+    for words in (["dump", tmp_path / "store"], ["export", tmp_path / "store", target]):
+        code, out, err = run(*words)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert err.startswith(
+            f"volcache: mount point '{tmp_path / 'store'}': files do not match META.txt,"
+        )
+        assert 'Nothing was changed. Or run "volcache repair ' in err
+    assert not any(target.rglob("*"))
 
 
 def test_records_of_a_replaced_data_file_are_not_listed(tmp_path: Path) -> None:
@@ -110,18 +99,3 @@ def test_records_of_a_replaced_data_file_are_not_listed(tmp_path: Path) -> None:
     assert {row.volume for row in rows} == {3, 0, 2}
     live = {row.key.encode() for row in rows if row.state == "live"}
     assert live == set(whole.of([3, 0, 2]))
-
-
-@pytest.mark.slow
-def test_dump_ends_if_its_reader_goes_away(*, unbuffered: bool) -> None:
-    """There is nothing else to do; exit code 0."""
-    assert run_unheard(GOLDEN, "dump", "healthy", unbuffered=unbuffered) == (0, "")
-
-
-@pytest.mark.slow
-def test_full_disk_under_the_output_is_one_line(*, unbuffered: bool) -> None:
-    """Exit code 1."""
-    assert run_with_full_output(GOLDEN, "dump", "healthy", unbuffered=unbuffered) == (
-        1,
-        "volcache: standard output cannot be written: No space left on device\n",
-    )

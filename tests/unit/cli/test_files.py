@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-
 from support.unheard import run_unheard
+
 from volcache import shipped
 from volcache.cli import files
 from volcache.cli import main as cli

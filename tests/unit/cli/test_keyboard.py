@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.command_line import VOLCACHE
 from support.process import SOURCE
 from support.stats_server import StatsServer, empty_stats
-from support.unheard import VOLCACHE
 from support.waiting import wait_until
 
 if TYPE_CHECKING:

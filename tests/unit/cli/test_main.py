@@ -8,12 +8,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from support.full_output import run_with_full_output
+from support.unheard import run_unheard
 
 import volcache
-from support.full_output import run_with_full_output
 from support.process import SOURCE
 from support.tables import each_row
-from support.unheard import run_unheard
 from volcache.cli import main as cli
 from volcache.errors import ConfigError, ListenError, MountPointError
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
-from support.full_output import run_with_full_output
 from support.replaced import ACTIVE, EARLIER, mix, newer_than
 from support.stores import kill, open_store
-from support.unheard import run_unheard
-from volcache.cli import main as cli
 from volcache.hot.versions import KeyVersions
 from volcache.store.index_format import (
     decode_blocks,
@@ -29,12 +27,14 @@ from volcache.store.index_format import (
 from volcache.store.manifest import decode_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
+
+    from support.command_line import Run
 
 pytestmark = pytest.mark.sampled(3)
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 Lines = list[tuple[bytes, int, int]]
+Check = Callable[[], list[str]]
 
 
 def forge(path: Path, change: Callable[[Lines], Lines], meta: Path) -> None:
@@ -66,10 +66,16 @@ def stored(directory: Path) -> dict[bytes, bytes]:
     return values(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
 
 
-def check(directory: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Return the findings of a check, without its summary."""
-    cli.main(["check", str(directory)])
-    return capsys.readouterr().out.splitlines()[:-1]
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Return the place of a mount point."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def check(directory: Path, run: Run) -> Check:
+    """Return a function that returns the findings of a check, without its summary."""
+    return lambda: run("check", directory).lines[:-1]
 
 
 def swap_keys(lines: Lines) -> Lines:
@@ -94,188 +100,158 @@ def name_a_place_between(lines: Lines) -> Lines:
     return lines
 
 
-def delete_what_was_not_deleted(lines: Lines) -> Lines:
-    """Add the line of a deletion that did not happen."""
-    return [*lines[:30], (lines[29][0], 0, 0), *lines[30:]]
-
-
-def leave_out(lines: Lines) -> Lines:
-    """Remove the lines of some records."""
-    return lines[:40] + lines[60:]
-
-
-def repeat_lines(lines: Lines) -> Lines:
-    """Repeat all lines."""
-    return lines + lines
-
-
-def remove_lines(_: Lines) -> Lines:
-    """Remove all lines."""
-    return []
-
-
 def shuffle(lines: Lines) -> Lines:
     """Change the order of the lines."""
     random.Random(3).shuffle(lines)  # noqa: S311 - Seeded, to be repeated.
     return lines
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "change",
-    [
-        swap_keys,
-        name_a_place_far_ahead,
-        name_a_place_between,
-        delete_what_was_not_deleted,
-        leave_out,
-        repeat_lines,
-        remove_lines,
-        shuffle,
+CHANGES: dict[str, Callable[[Lines], Lines]] = {
+    "swap keys": swap_keys,
+    "name a place far ahead": name_a_place_far_ahead,
+    "name a place between": name_a_place_between,
+    "delete what was not deleted": lambda lines: [
+        *lines[:30],
+        (lines[29][0], 0, 0),
+        *lines[30:],
     ],
-)
+    "leave out lines": lambda lines: lines[:40] + lines[60:],
+    "repeat all": lambda lines: lines + lines,
+    "remove all": lambda _: [],
+    "shuffle": shuffle,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("volume", ["0", "active"])
 def test_wrong_lines_with_valid_checksums_are_corrected(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    change: Callable[[Lines], Lines],
-    volume: str,
+    directory: Path, run: Run, check: Check, change: str, volume: str
 ) -> None:
     """The check reports them; the repair writes what the server would have, once."""
-    directory = tmp_path / "store"
     fill(directory)
-    number = (
-        (directory / "META.txt").read_text().split()[0] if volume == "active" else "0"
-    )
-    path, meta = directory / "index" / number, directory / "META.txt"
+    meta = directory / "META.txt"
+    number = meta.read_text().split()[0] if volume == "active" else "0"
+    path = directory / "index" / number
     expected = stored(directory)
     forge(path, lambda lines: lines, meta)
     right = path.read_bytes()
-    forge(path, change, meta)
-    findings = check(directory, capsys)
-    assert {line.split()[1] for line in findings} == {f"index/{number}"}
-
-    assert cli.main(["repair", str(directory)]) == 0
-
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith(f"index/{number}: rewritten, 0 bytes kept, ")
-    assert re.search(r", (1 line|\d+ lines) wrong or missing$", out[0])
+    forge(path, CHANGES[change], meta)
+    assert {line.split()[1] for line in check()} == {f"index/{number}"}
+    if change == "repeat all":  # Each value is exported once.
+        files = run("export", directory, directory.with_name("files"))
+        assert f": {len(expected)} files, " in files.out
+    code, out, _ = run("repair", directory)
+    first = out.splitlines()[0]
+    assert code == 0
+    assert first.startswith(f"index/{number}: rewritten, 0 bytes kept, ")
+    assert re.search(r", (1 line|\d+ lines) wrong or missing$", first)
     assert path.read_bytes() == right
-    assert check(directory, capsys) == []
+    assert check() == []
     assert stored(directory) == expected
-    assert cli.main(["repair", str(directory)]) == 0
-    assert capsys.readouterr().out.endswith(": 5 volumes, 0 files written\n")
+    code, out, _ = run("repair", directory)
+    assert (code, out.endswith(": 5 volumes, 0 files written\n")) == (0, True)
 
 
 def test_every_start_after_a_repair_finds_files_that_belong_together(
-    tmp_path: Path,
+    directory: Path, run: Run
 ) -> None:
     """Also after mounts that have written nothing, before the repair and after it."""
-    store = open_store(tmp_path)
+    store = open_store(directory)
     store.put(b"key", b"value")
     store.close()
-    open_store(tmp_path).close()
-    (tmp_path / "index" / "0").unlink()
-
-    assert cli.main(["repair", str(tmp_path)]) == 0
-
+    open_store(directory).close()
+    (directory / "index" / "0").unlink()
+    assert run("repair", directory).code == 0
     for _ in range(3):
-        assert values(tmp_path) == {b"key": b"value"}
-        assert cli.main(["check", str(tmp_path)]) == 0
+        assert values(directory) == {b"key": b"value"}
+        assert run("check", directory).code == 0
 
 
 def test_one_line_with_a_far_offset_hides_no_other_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, run: Run, check: Check
 ) -> None:
     """Damaged records behind it are still reported, also after a repair."""
-    directory = tmp_path / "store"
     fill(directory)
     dice = random.Random(1)  # noqa: S311 - Seeded, to be repeated.
     hit = [record for record in extents(directory) if record.volume == 0][50:80:3]
     for record in hit:
         flip(directory / "data" / "0", record.start + 20, dice)  # In its header.
-    named = check(directory, capsys)
-    assert [place(line) for line in named] == [record[:2] for record in hit]
+    named = check()
+    places = [re.findall(r"\d+", line)[:2] for line in named]
+    assert places == [["0", str(record.start)] for record in hit]
     meta = directory / "META.txt"
     forge(directory / "index" / "0", name_a_place_far_ahead, meta)
-    assert len(check(directory, capsys)) == len(named) + 2
-    assert set(named) < set(check(directory, capsys))
-
-    assert cli.main(["repair", str(directory)]) == 0
-
-    capsys.readouterr()
-    assert check(directory, capsys) == named
-
-
-def place(line: str) -> tuple[int, ...]:
-    """Return volume and offset of damage."""
-    _, file, _, offset, *_ = line.split()
-    return int(file.removeprefix("data/")), int(offset.rstrip(":"))
+    assert len(check()) == len(named) + 2
+    assert set(named) < set(check())
+    assert run("repair", directory).code == 0
+    assert check() == named
 
 
 def test_directory_in_place_of_an_index_file_is_reported_and_the_rest_repaired(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, tmp_path: Path, run: Run, check: Check
 ) -> None:
     """It is neither moved nor removed, as it may contain files of a user."""
-    directory = tmp_path / "store"
     fill(directory)
-    whole = {path.name: path.read_bytes() for path in (directory / "index").iterdir()}
+    shutil.copytree(directory / "index", tmp_path / "whole")
     for name in ("1", "2"):
         (directory / "index" / name).unlink()
     (directory / "index" / "1" / "user file").mkdir(parents=True)
-
-    assert cli.main(["repair", str(directory)]) == 1
-
-    out = capsys.readouterr().out.splitlines()
-    assert out[0] == "index/1: is a directory; move it away and run repair again"
-    assert out[1].startswith("index/2: rewritten, ")
-    assert out[2] == "META.txt: written for 5 volumes"
-    assert out[3] == f"{directory}: 5 volumes, 2 files written, 1 failed"
-    assert check(directory, capsys) == [
-        "damaged index/1 offset 0: is a directory in the place of a file"
-    ]
+    shutil.copytree(directory, tmp_path / "copy")
+    reason = "is a directory; move it away and run repair again"
+    code, out, _ = run("repair", directory)
+    lines = out.splitlines()
+    assert (code, lines[0]) == (1, f"index/1: {reason}")
+    assert lines[1].startswith("index/2: rewritten, ")
+    assert lines[2] == "META.txt: written for 5 volumes"
+    assert lines[3] == f"{directory}: 5 volumes, 2 files written, 1 failed"
+    place = "damaged index/1 offset 0: is a directory in the place of a file"
+    assert check() == [place]
     (directory / "index" / "1" / "user file").rmdir()
     (directory / "index" / "1").rmdir()
-    assert cli.main(["repair", str(directory)]) == 0
+    assert run("repair", directory).code == 0
     meta = directory / "META.txt"
-    for name, data in whole.items():
-        forge(directory / "index" / name, lambda lines: lines, meta)
-        (tmp_path / name).write_bytes(data)
-        forge(tmp_path / name, lambda lines: lines, meta)
-        assert (directory / "index" / name).read_bytes() == (
-            tmp_path / name
-        ).read_bytes()
+    for whole in (tmp_path / "whole").iterdir():
+        path = directory / "index" / whole.name
+        for file in (path, whole):
+            forge(file, lambda lines: lines, meta)
+        assert path.read_bytes() == whole.read_bytes()
+
+    code, out, _ = run("repair", "--json", tmp_path / "copy")
+    *rows, last = map(json.loads, out.splitlines())
+    written = {row["file"]: row["written"] for row in rows}
+    assert (code, written["index/1"]) == (1, False)
+    assert written == {"index/1": False, "index/2": True, "META.txt": True}
+    assert [row["what"] for row in rows if row["file"] == "index/1"] == [reason]
+    summary = {"directory": f"{tmp_path / 'copy'}", "volumes": 5}
+    assert last["summary"] == {**summary, "written": 2, "failed": 1}
 
 
 def test_index_file_of_an_unreadable_volume_is_not_sealed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, tmp_path: Path, run: Run
 ) -> None:
     """Records without a line would be lost when the volume can be opened again."""
-    directory = tmp_path / "store"
     store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
     store.put(b"key", b"value")
     kill(store)
     before = (directory / "index" / "0").read_bytes()
     (directory / "data" / "0").rename(tmp_path / "aside")
     (directory / "data" / "0").mkdir()
-
-    assert cli.main(["repair", str(directory)]) == 1
-
-    out = capsys.readouterr().out.splitlines()
-    assert out[0] == "index/0: not changed: data/0 cannot be opened"
+    code, out, _ = run("repair", directory)
+    assert code == 1
+    assert out.startswith("index/0: not changed: data/0 cannot be opened\n")
     assert (directory / "index" / "0").read_bytes() == before
     (directory / "data" / "0").rmdir()
     (tmp_path / "aside").rename(directory / "data" / "0")
-    assert cli.main(["repair", str(directory)]) == 0
+    assert run("repair", directory).code == 0
     assert stored(directory) == {b"key": b"value"}
 
 
 @pytest.mark.parametrize("volume", [0, 1, ACTIVE])
 def test_replaced_volume_is_left_out_with_all_older_ones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], volume: int
+    directory: Path, tmp_path: Path, run: Run, check: Check, volume: int
 ) -> None:
     """The others have all their values; the next repair and start have nothing to do."""
-    directory = tmp_path / "store"
     names = [f"data/{volume}", f"index/{volume}"]
     mixed = mix(directory, names if volume in EARLIER else [])
     if volume not in EARLIER:  # The copy has the same use of volume 0.
@@ -284,22 +260,20 @@ def test_replaced_volume_is_left_out_with_all_older_ones(
         for name in names:
             shutil.copy(tmp_path / "other" / name, directory / name)
     kept = newer_than(volume)
-
-    assert cli.main(["repair", str(directory)]) == 0
-
-    out = capsys.readouterr().out.splitlines()
+    code, out, _ = run("repair", directory)
+    assert code == 0
     # If the active volume is left out, a new one takes its place.
     number = f"{len(kept)} volumes" if len(kept) > 1 else "1 volume"
     left_out = 4 - len(kept)
-    assert out[-2] == f"META.txt: written for {number}, {left_out} volumes left out"
-    damaged = [line for line in check(directory, capsys) if line.startswith("damaged")]
+    assert f"META.txt: written for {number}, {left_out} volumes left out\n" in out
+    damaged = [line for line in check() if line.startswith("damaged")]
     if volume in EARLIER:
         assert damaged == []
     else:  # It is not read, and stays until its id is used next.
         (line,) = damaged
         assert line.startswith("damaged data/0 offset 12: belongs to another store, ")
-    assert cli.main(["repair", str(directory)]) == 0
-    assert capsys.readouterr().out.endswith(", 0 files written\n")
+    code, out, _ = run("repair", directory)
+    assert (code, out.endswith(", 0 files written\n")) == (0, True)
     assert values(directory) == mixed.of(kept)
     store = open_store(directory)
     store.put(b"new", b"value")
@@ -307,66 +281,31 @@ def test_replaced_volume_is_left_out_with_all_older_ones(
     assert values(directory) == {**mixed.of(kept), b"new": b"value"}
 
 
-def test_replaced_data_file_hides_no_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replaced_data_file_hides_no_key(directory: Path, run: Run) -> None:
     """Its index file has the keys of its values, which are misses; nothing is left out."""
-    directory = tmp_path / "store"
     mixed = mix(directory, ["data/1"])
-
-    assert cli.main(["repair", str(directory)]) == 0
-
-    assert capsys.readouterr().out == f"{directory}: 4 volumes, 0 files written\n"
+    done = f"{directory}: 4 volumes, 0 files written\n"
+    assert run("repair", directory) == (0, done, "")
     assert values(directory) == mixed.of([3, 0, 2])
 
 
 def test_earlier_meta_txt_is_written_from_the_volumes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, run: Run, check: Check
 ) -> None:
     """LOCK confirms that the newest volume is there: nothing is left out."""
-    directory = tmp_path / "store"
     mixed = mix(directory, ["META.txt"])
-
-    assert cli.main(["repair", str(directory)]) == 0
-
-    assert "META.txt: written for 4 volumes" in capsys.readouterr().out
-    assert check(directory, capsys) == []
+    code, out, _ = run("repair", directory)
+    assert (code, "META.txt: written for 4 volumes" in out) == (0, True)
+    assert check() == []
     assert values(directory) == mixed.values
 
 
-def test_damaged_hot_txt_is_removed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_hot_txt_is_removed(directory: Path, run: Run, check: Check) -> None:
     """The next start begins a new epoch with and without it."""
-    directory = tmp_path / "store"
     fill(directory, records=10)
     (directory / "HOT.txt").write_bytes(KeyVersions().encode("store 1")[:-1])
-    assert len(check(directory, capsys)) == 1
-    assert cli.main(["repair", str(directory)]) == 0
-    assert capsys.readouterr().out.startswith(
-        "HOT.txt: removed; all copies in memcached"
-    )
-    assert check(directory, capsys) == []
-
-
-@pytest.mark.slow
-def test_repair_completes_if_its_reader_goes_away(
-    tmp_path: Path, *, unbuffered: bool
-) -> None:
-    """Every file is written."""
-    shutil.copytree(GOLDEN / "no_index", tmp_path / "store")
-    assert run_unheard(tmp_path, "repair", "store", unbuffered=unbuffered) == (0, "")
-    assert cli.main(["check", str(tmp_path / "store")]) == 0
-
-
-@pytest.mark.slow
-def test_repair_completes_if_the_disk_under_its_output_is_full(
-    tmp_path: Path, *, unbuffered: bool
-) -> None:
-    """One line on standard error, exit code 1, and every file is written."""
-    shutil.copytree(GOLDEN / "no_index", tmp_path / "store")
-    assert run_with_full_output(tmp_path, "repair", "store", unbuffered=unbuffered) == (
-        1,
-        "volcache: standard output cannot be written: No space left on device\n",
-    )
-    assert cli.main(["check", str(tmp_path / "store")]) == 0
+    assert len(check()) == 1
+    code, out, _ = run("repair", directory)
+    assert code == 0
+    assert out.startswith("HOT.txt: removed; all copies in memcached")
+    assert check() == []

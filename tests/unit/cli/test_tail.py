@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.command_line import VOLCACHE
 from support.process import SOURCE
 from support.tables import each_row
-from support.unheard import VOLCACHE
 from volcache.cli import main as cli
 from volcache.cli.tail import Filter, Request, parse_line, tail
 from volcache.http.access_log import AccessLog

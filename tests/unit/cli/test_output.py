@@ -1,0 +1,174 @@
+"""What commands do if their output cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import io
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command_line import VOLCACHE, Run, run_unheard
+from support.contents import values
+from support.process import SOURCE
+from support.stores import open_store
+from support.tables import each_row
+from volcache import shipped
+from volcache.cli.command import OutputError, output, print_line
+from volcache.errors import StoreError
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "golden" / "v2"
+FULL = OSError(errno.ENOSPC, "No space left on device")
+CLOSED = BrokenPipeError(errno.EPIPE, "Broken pipe")
+# With the exit code if the reader goes away.
+COMMANDS = {
+    "check bit_rot": 1,
+    "check torn_tail": 0,
+    "check --json torn_tail": 0,
+    "dump healthy": 0,
+    "repair no_index": 0,
+    "export keys exported": 1,
+    "import imported files": 1,
+    "files shipped": 0,
+    "check --help": 0,
+    "--help": 0,
+    "--version": 0,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize("is_full", [False, True])
+def test_commands_complete_without_their_output(
+    tmp_path: Path, run: Run, *, is_full: bool, unbuffered: bool
+) -> None:
+    """A full disk is one line and exit code 1; a reader that went away is nothing."""
+    for name in ("bit_rot", "torn_tail", "healthy", "no_index"):
+        shutil.copytree(GOLDEN / name, tmp_path / name)
+    store = open_store(tmp_path / "keys")
+    for key in (b"../out", b"one", b"..", b"two"):  # Two are left out of an export.
+        store.put(key, key)
+    store.close()
+    open_store(tmp_path / "imported").close()
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a").symlink_to("b")
+    (tmp_path / "files" / "b").write_bytes(b"value")
+    line = "volcache: standard output cannot be written: No space left on device\n"
+    for words, code in COMMANDS.items():
+        found = run_unheard(
+            tmp_path, *words.split(), is_full=is_full, unbuffered=unbuffered
+        )
+        assert found == ((1, line) if is_full else (code, "")), words
+    assert run("check", tmp_path / "no_index").code == 0
+    assert values(tmp_path / "imported") == {b"b": b"value"}
+    for key in ("one", "two"):
+        assert (tmp_path / "exported" / key).read_text() == key
+    written = [path for path in (tmp_path / "shipped").rglob("*") if path.is_file()]
+    assert len(written) == len(list(shipped.shipped_files(ROOT)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "code", "err"),
+    [
+        ("return 1", 1, ""),
+        ("raise errors.StoreError('bad')", 1, "volcache: bad\n"),
+        ("raise KeyboardInterrupt", 130, ""),
+    ],
+)
+def test_closed_output_does_not_change_the_exit_code(
+    tmp_path: Path, end: str, code: int, err: str
+) -> None:
+    """The pipe is closed when the output is written at the end."""
+    program = f"""
+import sys
+import types
+from volcache.cli import main as cli
+from volcache.cli import command
+from volcache import errors
+
+def run(_):
+    print("line")
+    {end}
+
+sys.modules["volcache.cli.say"] = types.SimpleNamespace(COMMAND=command.Command(
+    name="say", text="", epilog="", add_arguments=lambda _: None, run=run
+))
+cli.MODULES = ("say",)
+sys.exit(cli.main(["say"]))
+"""
+    assert run_unheard(tmp_path, program=program) == (code, err)
+
+
+@pytest.mark.slow
+def test_missing_output_is_not_an_error() -> None:
+    """As `>&-` leaves it."""
+    command = f"exec {sys.executable} -c '{VOLCACHE}' check healthy >&-"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=GOLDEN,
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+class FailingOutput(io.StringIO):
+    """Fails once, then accepts everything."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error: OSError | None = error
+
+    def write(self, text: str) -> int:
+        """Raise the error the first time."""
+        if self.error:
+            error, self.error = self.error, None
+            raise error
+        return super().write(text)
+
+
+@each_row(
+    ("failure", "error", "raised"),
+    [
+        (FULL, None, "No space left"),
+        (CLOSED, None, ""),
+        (FULL, StoreError("bad"), "bad"),
+    ],
+)
+def test_tool_prints_the_lines_after_a_failed_one(
+    failure: OSError, error: StoreError | None, raised: str
+) -> None:
+    """At its end it raises the error of its work, or else that of a full disk."""
+    with pytest.MonkeyPatch.context() as patched:
+        stdout = FailingOutput(failure)
+        patched.setattr(sys, "stdout", stdout)
+        text = ""
+        try:
+            with output() as report:
+                for line in ("one", "two", "three"):
+                    report(line)
+                if error:
+                    raise error
+        except (OutputError, StoreError) as caught:
+            text = str(caught)
+    assert stdout.getvalue() == "two\nthree\n"
+    assert raised in text
+    assert bool(raised) == bool(text)
+
+
+def test_single_line_that_cannot_be_printed_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At once; a closed pipe as itself, so that the command ends quietly."""
+    for failure, error in ((FULL, OutputError), (CLOSED, BrokenPipeError)):
+        monkeypatch.setattr(sys, "stdout", FailingOutput(failure))
+        with pytest.raises(error):
+            print_line("one")
