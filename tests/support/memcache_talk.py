@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from support.refusing_disk import RefusingDisk
 from support.stores import FakeClock, open_store
@@ -17,7 +17,6 @@ from volcache.monitoring.commands import CommandStats
 from volcache.tokens import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from volcache.memcache.service import Access
@@ -94,7 +93,7 @@ class Talk:
                 self.connection.wants_credentials = self.session.wants_credentials
         return replies
 
-    def say(self, lines: str, **options: Any) -> str:
+    def say(self, lines: str, *, in_bytes: bool = False) -> str:
         """
         Send lines of text, separated by ";"; return the replies in the same form.
 
@@ -103,17 +102,27 @@ class Talk:
         """
         lines = re.sub(r"@(\d)", lambda n: str(self._first_cas + int(n[1])), lines)
         data = f"{lines};".replace(";", "\r\n").encode("latin-1")
-        pieces = [bytes([one]) for one in data] if options.get("in_bytes") else [data]
+        pieces = [bytes([one]) for one in data] if in_bytes else [data]
         replies = self.ask(*pieces).decode("latin-1").replace("\r\n", ";")
         found = re.sub(
             r"17\d{14}", lambda cas: f"@{int(cas[0]) - self._first_cas}", replies
         )
         return found.removesuffix(";")
 
-    def check(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Say each row to an empty store, at once and byte by byte."""
+    def check(self, transcript: str) -> None:
+        """
+        Say what follows ">" at once and byte by byte; compare the replies with "<".
+
+        Each begins with an empty store after the replies to the one before.
+        """
+        rows = re.findall(r"((?:^ *> .*\n)+)((?:^ *< .*\n)*)", transcript, re.MULTILINE)
+        assert rows
         for in_bytes in (False, True):
-            for lines, replies in rows:
+            for row in rows:
+                asked, replies = (
+                    ";".join(re.findall(r"^ *[<>] (.*)$", half, re.MULTILINE))
+                    for half in row
+                )
                 self.connect()
-                assert self.say(lines, in_bytes=in_bytes) == replies, lines
-                assert self.connection.buffered == 0, lines
+                assert self.say(asked, in_bytes=in_bytes) == replies, asked
+                assert self.connection.buffered == 0, asked

@@ -125,22 +125,17 @@ def test_a_disk_that_refuses_is_an_answer(talk: Talk, *, is_quiet: bool) -> None
     assert talk.say("get a") == "VALUE a 0 1;5;END"
 
 
-# --- The right to replace a value ----------------------------------------------------
-
-
-def test_one_client_wins_the_right_to_store_a_missing_value(talk: Talk) -> None:
-    """The others see that another has, until a value is stored."""
-    talk.check([
-        ("mg a N30 v t;mg a N30;mg a;ms a 1;x;mg a N30", "VA 0 t30 W;;HD Z;HD Z;HD;HD")
-    ])  # fmt: skip
-
-
-def test_one_client_wins_the_right_to_renew_a_value(talk: Talk) -> None:
-    """When it expires within the time that was given; the flags count in their order."""
-    talk.check([
-        ("ms a 1 T60;x;mg a R30;mg a R70;mg a R70;mg a R70 T60;mg a",
-         "HD;HD;HD W;HD Z;HD Z;HD Z"),
-        ("ms a 1;x;mg a R30", "HD;HD"),
-        ("ms a 1 T60;x;mg a R30 T10", "HD;HD"),
-        ("ms a 1 T60;x;mg a T10 R30", "HD;HD W"),
-    ])  # fmt: skip
+def test_one_client_wins_the_right_to_store_or_renew_a_value(talk: Talk) -> None:
+    """The others see that another has, until a value is stored; flags have an order."""
+    talk.check("""
+        > mg a N30 v t;mg a N30;mg a;ms a 1;x;mg a N30
+        < VA 0 t30 W;;HD Z;HD Z;HD;HD
+        > ms a 1 T60;x;mg a R30;mg a R70;mg a R70;mg a R70 T60;mg a
+        < HD;HD;HD W;HD Z;HD Z;HD Z
+        > ms a 1;x;mg a R30
+        < HD;HD
+        > ms a 1 T60;x;mg a R30 T10
+        < HD;HD
+        > ms a 1 T60;x;mg a T10 R30
+        < HD;HD W
+    """)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from support.memcache_talk import Talk
 
-# In base64, "a b".
-BINARY = "YSBi"
 NON_NUMERIC = "CLIENT_ERROR cannot increment or decrement non-numeric value"
 BAD_FORMAT = "CLIENT_ERROR bad command line format"
 BAD_TOKEN = "CLIENT_ERROR bad token in command line format"  # noqa: S105
@@ -17,61 +15,67 @@ INVALID = "CLIENT_ERROR invalid or duplicate flag"
 
 
 def test_commands_are_answered_as_by_memcached(talk: Talk) -> None:
-    """The flags of a reply have the order of the command; "T" and "N" count in it, too."""
-    rows = [
-        ("mg a v;mg a q v;mg a k Oid v t;mn", "EN;EN ka Oid;MN"),
-        ("ms a 1 F5;x;mg a;mg a v;mg a q;mg a s v f c k Oid;mg a k Oid v t",
-         "HD;HD;VA 1;x;HD;VA 1 s1 f5 c@0 ka Oid;x;VA 1 ka Oid t-1;x"),
-        ("ms a 1;x;mg a v C@0 c;mg a v C5 c", "HD;HD c@0;VA 1 c@0;x"),
-        ("ms a 1 T60;x;mg a t;mg a T90 t;mg a t T50;mg a t",
-         "HD;HD t60;HD t90;HD t90;HD t50"),
-        ("ms a 1 T60;x;me a;me b;ms b 1;x;me b",
-         "HD;ME a exp=-60 cas=@0 size=66;EN;HD;ME b exp=-1 cas=@1 size=66"),
-        ((f"ms {BINARY} 1 b k T0;x;mg {BINARY} b k v;mg {BINARY} k;"
-         f"me {BINARY} b;md {BINARY} b k"),
-         (f"HD k{BINARY} b;VA 1 k{BINARY} b;x;EN k{BINARY};"
-         f"ME {BINARY} exp=-1 cas=@0 size=68;HD k{BINARY} b")),
-        ("ms a 0 c k Oid;;ms b 0 q;;mg b v", "HD c@0 ka Oid;VA 0;"),
-        (("ms a 1 MR;x;ms a 1 MA;x;ms a 1 ME C5;x;ms a 1 ME q k;x;ms a 1 MR;y;ms a 1 MA;1;"
-         "ms a 1 MP;0;mg a v"), "NS;NS;HD;NS ka;HD;HD;HD;VA 3;0y1"),
-        ("ms a 1 MA N50 T9;x;mg a t v", "HD;VA 1 t50;x"),
-        ("ms a 1 C5 c;x;ms a 1;x;ms a 1 C5;x;ms a 1 C0;x;ms a 1 C@0;y",
-         "NF c0;HD;EX;EX;HD"),
-        ("md a Oid;md a q;ms a 1;5;md a C5;md a C@0 q;md a;ms b 1;x;md b Oid",
-         "NF Oid;NF;HD;EX;NF;HD;HD Oid"),
-        ("ma a;ma a N60 J9 v t;ma a v t c;ma a MD D3 v;ma a T9 v t;ma a q;ma a q v;ma a C5",
-         "NF;VA 1 t60;9;VA 2 t60 c@1;10;VA 1;7;VA 1 t9;8;EX"),
-        ("ms a 3;100;ma a D5;ma a M- D6;mg a v", "HD;HD;HD;VA 3;99 "),
-        ("ms a 1;x;ma a;ma a q", f"HD;{NON_NUMERIC};{NON_NUMERIC}"),
-    ]  # fmt: skip
-    talk.check(rows)
+    """Flags of a reply are in the order of the command; "YSBi" is "a b" in base64."""
+    talk.check(f"""
+        > mg a v;mg a q v;mg a k Oid v t;mn
+        < EN;EN ka Oid;MN
+        > ms a 1 F5;x;mg a;mg a v;mg a q;mg a s v f c k Oid;mg a k Oid v t
+        < HD;HD;VA 1;x;HD;VA 1 s1 f5 c@0 ka Oid;x;VA 1 ka Oid t-1;x
+        > ms a 1;x;mg a v C@0 c;mg a v C5 c
+        < HD;HD c@0;VA 1 c@0;x
+        > ms a 1 T60;x;mg a t;mg a T90 t;mg a t T50;mg a t
+        < HD;HD t60;HD t90;HD t90;HD t50
+        > ms a 1 T60;x;me a;me b;ms b 1;x;me b
+        < HD;ME a exp=-60 cas=@0 size=66;EN;HD;ME b exp=-1 cas=@1 size=66
+        > ms YSBi 1 b k T0;x;mg YSBi b k v;mg YSBi k;me YSBi b;md YSBi b k
+        < HD kYSBi b;VA 1 kYSBi b;x;EN kYSBi;ME YSBi exp=-1 cas=@0 size=68;HD kYSBi b
+        > ms a 0 c k Oid;;ms b 0 q;;mg b v
+        < HD c@0 ka Oid;VA 0;
+        > ms a 1 MR;x;ms a 1 MA;x;ms a 1 ME C5;x;ms a 1 ME q k;x;ms a 1 MR;y;ms a 1 MA;1
+        > ms a 1 MP;0;mg a v
+        < NS;NS;HD;NS ka;HD;HD;HD;VA 3;0y1
+        > ms a 1 MA N50 T9;x;mg a t v
+        < HD;VA 1 t50;x
+        > ms a 1 C5 c;x;ms a 1;x;ms a 1 C5;x;ms a 1 C0;x;ms a 1 C@0;y
+        < NF c0;HD;EX;EX;HD
+        > md a Oid;md a q;ms a 1;5;md a C5;md a C@0 q;md a;ms b 1;x;md b Oid
+        < NF Oid;NF;HD;EX;NF;HD;HD Oid
+        > ma a;ma a N60 J9 C9 v t;ma a v t c;ma a MD D3 v;ma a T9 v t;ma a q;ma a q v
+        > ma a C5
+        < NF;VA 1 t60;9;VA 2 t60 c@1;10;VA 1;7;VA 1 t9;8;EX
+        > ms a 3;100;ma a D5;ma a M- D6;mg a v;mn
+        < HD;HD;HD;VA 3;99 ;MN
+        > ms a 1;x;ma a;ma a q
+        < HD;{NON_NUMERIC};{NON_NUMERIC}
+    """)
 
 
 def test_bad_lines_are_answered_as_by_memcached(talk: Talk) -> None:
     """The value of a bad "ms" is skipped; errors are answered even if it is quiet."""
-    rows = [
-        ("mg;mx a", "ERROR;ERROR"),
-        (f"mg a k k;mg {BINARY} b b",
-         "CLIENT_ERROR duplicate flag;CLIENT_ERROR duplicate flag"),
-        ("mg a !;mg a Tx;mg a Cx;mg a Nx",
-         ";".join(["CLIENT_ERROR invalid flag", *[BAD_TOKEN] * 3])),
-        (f"mg a O{'o' * 32}", "CLIENT_ERROR opaque token too long"),
-        (f"mg {'k' * 251};ms a;ms a -1;ms a 1 Fx;x;me;mn", f"{BAD_FORMAT};" * 5 + "MN"),
-        (f"mg a{' k' * 18}", "CLIENT_ERROR options flags are too long"),
-        ("ms a 1 MX;x;ms a 1 MSS;x;ma a MX",
-         ("CLIENT_ERROR invalid mode for ms M token;"
-         "CLIENT_ERROR incorrect length for M token;"
-         "CLIENT_ERROR invalid mode for ma M token")),
-        ("ms !!! 1 b;x;ms a 0 k b;;mn", "CLIENT_ERROR error decoding key;" * 2 + "MN"),
-        ("md a k k;ma a Dx", f"{INVALID};{INVALID}"),
-        ("ms a 1 q;xyz;mn", "CLIENT_ERROR bad data chunk;ERROR;MN"),
-    ]  # fmt: skip
-    talk.check(rows)
+    long_key, many = "k" * 251, " k" * 18
+    talk.check(f"""
+        > mg;mx a;mg a !;mg a O{"o" * 32};mg a{many}
+        < ERROR;ERROR;CLIENT_ERROR invalid flag;CLIENT_ERROR opaque token too long
+        < CLIENT_ERROR options flags are too long
+        > mg a k k;mg a Tx;mg a Cx;mg a Nx
+        < CLIENT_ERROR duplicate flag;{BAD_TOKEN};{BAD_TOKEN};{BAD_TOKEN}
+        > mg {long_key};ms a;ms a -1;ms a 1 Fx;x;me;mn
+        < {BAD_FORMAT};{BAD_FORMAT};{BAD_FORMAT};{BAD_FORMAT};{BAD_FORMAT};MN
+        > ms a 1 MX;x;ms a 1 MSS;x;ma a MX
+        < CLIENT_ERROR invalid mode for ms M token
+        < CLIENT_ERROR incorrect length for M token
+        < CLIENT_ERROR invalid mode for ma M token
+        > ms !!! 1 b;x;ms a 0 k b;;mn
+        < CLIENT_ERROR error decoding key;CLIENT_ERROR error decoding key;MN
+        > md a k k;ma a Dx;ms a 1 q;xyz;mn
+        < {INVALID};{INVALID};CLIENT_ERROR bad data chunk;ERROR;MN
+    """)
 
 
 def test_flags_that_a_record_cannot_keep_are_refused(talk: Talk) -> None:
     """An answer must not depend on what a restart would forget."""
-    for line, flag in product(("mg a", "ms a 0", "md a", "ma a"), ("I", "E5")):
+    lines = ("mg a", "ms a 0", "md a", "ma a")
+    for line, flag in product(lines, ("I", "E5")):
         reply = talk.connect().say(f"{line} {flag}" + ";" * line.startswith("ms"))
         assert "invalid" in reply
         assert ";" not in reply
