@@ -1,55 +1,107 @@
-"""The command line: errors, exit codes and help of all commands."""
+"""The command line: wrong arguments, exit codes, help and completion of all commands."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
-from support.full_output import run_with_full_output
-from support.unheard import run_unheard
 
 import volcache
-from support.process import SOURCE
+from support.process import SOURCE, run_to_its_end
 from support.tables import each_row
 from volcache.cli import main as cli
+from volcache.cli.completion import SHELLS, script
 from volcache.errors import ConfigError, ListenError, MountPointError
+from volcache.settings import SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from support.command_line import Run
     from support.wiring import Wiring
 
+SECONDS = "is not allowed; allowed is a number of seconds "
+ADDRESS = "not the address of an instance; allowed are HOST:PORT"
+# Wrong arguments, and what the line says.
+REFUSED = {
+    ("serve", "a", "b"): 'unexpected argument: b; see "volcache serve --help"',
+    ("sevre",): "unknown command 'sevre'; the closest known is 'serve'; see ",
+    ("x",): "unknown command 'x'; see \"volcache --help\"",
+    ("--jsn", "check"): "unknown option '--jsn'; see ",
+    ("check", "--jsn"): "unknown option '--jsn'; the closest known is '--json'; ",
+    ("check", "a", "--jso"): "unknown option '--jso'; the closest known is ",
+    ("get", "k", "--time"): "unknown option '--time'; the closest known is '--timeout'",
+    ("tail", "-x5", "f"): "unknown option '-x5'; ",
+    ("tail", "f", "--status", "4"): "argument --status: ",
+    ("tail", "f", "--status", "x"): "argument --status: ",
+    ("tail", "f", "--method", ","): "argument --method: ",
+    ("tail", "f", "-n", "-1"): "argument -n/--lines: ",
+    ("get", "k", "-o"): "argument -o/--output: expected one argument; ",
+    ("get", "a\nb"): "bad key: it holds the control byte 0x0A",
+    ("get", "a%0Ab", "--encoded"): "bad key: it holds the control byte 0x0A",
+    ("get", ""): "bad key: ",
+    ("get", "--", "-/stats"): 'bad key: the prefix "-/" is reserved',
+    ("get", "k", "h:1", "-t", "h:2"): "two targets, h:1 and h:2; allowed is one",
+    ("get", "k", "nowhere"): f"nowhere: {ADDRESS}",
+    ("get", "k", "--timeout", "0"): f"argument --timeout: '0' {SECONDS}above 0",
+    ("get", "k", "--token-file", "/none"): "/none",
+    ("rm", "good", "../x"): "bad key: ",
+    ("put", "k", "--max-age", "-1"): "argument --max-age: ",
+    ("put", "k", "--content-type", "a\r\nb"): "Content-Type: ",
+    ("stats", "127.0.0.1"): f"127.0.0.1: {ADDRESS}",
+    ("stats", "ftp://127.0.0.1"): f"ftp://127.0.0.1: {ADDRESS}",
+    ("stats", "http://a:b"): f"http://a:b: {ADDRESS}",
+    ("stats", "--interval", "1", "--once"): "--once and --interval exclude",
+    ("files",): "give either DIR, where to write the files, or --list\n",
+    ("files", ""): "give either DIR, where to write the files, or --list\n",
+    ("files", "--list", "x"): "give either DIR, where to write the files, or --list\n",
+    ("cluster", "status", "-i", "missing"): "missing: not the address of an instance",
+    ("cluster", "status", "--timeout", "0"): "argument --timeout: '0' ",
+    ("cluster", "status", "--timeout", "nan"): "argument --timeout: 'nan' ",
+    ("cluster", "top", "--interval", "x"): f"argument --interval: 'x' {SECONDS}above 0",
+    ("cluster", "flush", "-i", "h:1", "--yes"): "no token: set VOLCACHE_ADMIN_TOKEN",
+    ("cluster", "render", "x"): "the following arguments are required: -i/--inventory",
+    ("cluster", "render", "x", "-i", "no.toml"): "no.toml: cannot be read: No such",
+    ("dashboard", "-i"): "argument -i/--instances: expected at least one argument",
+    ("dashboard", "--instances", "x"): "x: not the address of an instance",
+    ("dashboard", "-i", "h:1", "--listen", "8090"): "--listen 8090: allowed is",
+    ("dashboard", "-i", "h:1", "--interval", "0"): (
+        f"argument --interval: '0' {SECONDS}from 1 to 3600"
+    ),
+}
+# Calls the function that bash would call for a tab behind the last word.
+COMPLETE = """
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+function=$(complete -p volcache | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
+"$function"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
+
+def test_wrong_arguments_are_one_line(run: Run) -> None:
+    """Exit code 2, and what is allowed or where to find help."""
+    for words, message in REFUSED.items():
+        code, out, err = run(*words)
+        assert (code, out, err.count("\n")) == (2, "", 1), words
+        assert err.startswith(f"volcache: {message}"), words
+
+
+def test_error_is_one_line_and_an_exit_code(wiring: Wiring, run: Run) -> None:
+    """An error of the package has no traceback."""
+    for error, code in (
         (ConfigError("a setting"), 2),
         (MountPointError("the disk"), 1),
         (ListenError("the address"), 1),
-    ],
-)
-def test_error_is_one_line_and_an_exit_code(
-    wiring: Wiring,
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    code: int,
-) -> None:
-    """An error of the package has no traceback."""
-    wiring.error = error
-    assert cli.main(["serve"]) == code
-    assert capsys.readouterr() == ("", f"volcache: {error}\n")
-
-
-def test_interrupt_during_the_start_prints_nothing(
-    wiring: Wiring, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Ctrl-C before the server has installed its handler: exit code 130."""
-    wiring.error = KeyboardInterrupt()
-    assert cli.main(["serve"]) == 130
-    assert capsys.readouterr() == ("", "")
+    ):
+        wiring.error = error
+        assert run("serve") == (code, "", f"volcache: {error}\n")
+    wiring.error = KeyboardInterrupt()  # Before the server has installed its handler.
+    assert run("serve") == (130, "", "")
 
 
 def test_unexpected_error_keeps_its_traceback(wiring: Wiring) -> None:
@@ -59,71 +111,83 @@ def test_unexpected_error_keeps_its_traceback(wiring: Wiring) -> None:
         cli.main(["serve"])
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["serve", "a", "b"], 'unexpected argument: b; see "volcache serve --help"'),
-        (["sevre"], "unknown command 'sevre'; the closest known is 'serve'; see "),
-        (["x"], "unknown command 'x'; see \"volcache --help\""),
-        (["--jsn", "check"], "unknown option '--jsn'; see "),
-        (["check", "--jsn"], "unknown option '--jsn'; the closest known is '--json'; "),
-        (["check", "a", "--jso"], "unknown option '--jso'; the closest known is "),
-        (
-            ["get", "k", "--time"],
-            "unknown option '--time'; the closest known is '--timeo",
-        ),
-        (["tail", "-x5", "f"], "unknown option '-x5'; "),
-        (["get", "k", "-o"], "argument -o/--output: expected one argument; "),
-    ],
-)
-def test_wrong_usage_is_one_line(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_serve_runs_with_the_settings_of_its_file(
+    wiring: Wiring, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wrong arguments: exit code 2 and where to find help."""
-    assert cli.main(argv) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"volcache: {message}")
-    assert err.count("\n") == 1
+    """Options override the file; without a file, there are defaults and environment."""
+    path = tmp_path / "conf.toml"
+    path.write_text('port = 8000\nmount_point = "/srv/%i"\n')
+    assert run("serve", path, "--instance", "a") == (0, "", "")
+    assert run("serve", "--instance", "b", path, "--set", "port=2").code == 0
+    monkeypatch.setenv("VOLCACHE_PORT", "9000")
+    assert run("serve").code == 0
+    found = [(config.port, config.mount_point) for config in wiring.configs]
+    assert found[:2] == [(8000, "/srv/a"), (2, "/srv/b")]
+    assert found[2][0] == 9000
+    monkeypatch.setenv("VOLCACHE_PORT", "x")
+    code, _, err = run("serve")
+    assert (code, len(wiring.configs)) == (2, 3)
+    assert err.startswith("volcache: environment variable VOLC")
 
 
-@pytest.mark.parametrize(
-    "argv", [["--version"], ["-V"], ["serve", "--version"], ["check", "-V"]]
-)
-def test_version_is_printed(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unusable_log_file_ends_the_start(tmp_path: Path) -> None:
+    """A log file that cannot be opened is reported before anything is served."""
+    log_file = tmp_path / "missing" / "log"
+    done = run_to_its_end(tmp_path, {"log_file": log_file, "port": 0})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f'volcache: log_file = "{log_file}" cannot be opened: '
+        "No such file or directory; use a file that this user may write to,"
+        " in an existing directory\n"
+    )
+
+
+def test_version_is_printed(run: Run) -> None:
     """Name and version."""
-    assert cli.main(argv) == 0
-    assert capsys.readouterr() == (f"volcache {volcache.__version__}\n", "")
+    for words in (["--version"], ["-V"], ["serve", "--version"], ["check", "-V"]):
+        assert run(*words) == (0, f"volcache {volcache.__version__}\n", "")
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"], ["help"]])
-def test_help_shows_commands_and_an_example(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_shows_commands_and_an_example(run: Run) -> None:
     """All commands, in one list; also without arguments."""
-    assert cli.main(argv) == 0
-    out = capsys.readouterr().out
-    assert "example: volcache serve conf/volcache.toml" in out
-    for module in cli.MODULES:
-        assert re.search(rf"^    {module.removesuffix('_')}\s", out, re.MULTILINE)
+    for words in ([], ["--help"], ["help"]):
+        code, out, _ = run(*words)
+        assert code == 0
+        assert "example: volcache serve conf/volcache.toml" in out
+        for module in cli.MODULES:
+            assert re.search(rf"^    {module.removesuffix('_')}\s", out, re.MULTILINE)
 
 
-def test_help_of_a_command_is_asked_for_in_any_way(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_help_of_a_command_is_asked_for_in_any_way(run: Run) -> None:
     """A command of commands shows it if none is given."""
     for words in (["get"], ["cluster"], ["config"], ["cluster", "purge"]):
-        outputs = set()
         asked = [["help", *words], [*words, "--help"]]
         asked += [words] if words in (["cluster"], ["config"]) else []
-        for argv in asked:
-            assert cli.main(argv) == 0
-            outputs.add(capsys.readouterr())
-        ((out, err),) = outputs
+        ((code, out, err),) = {run(*argv) for argv in asked}
+        assert (code, err) == (0, "")
         assert out.startswith(f"usage: volcache {' '.join(words)} ")
-        assert err == ""
+
+
+def test_help_of_each_command_has_an_example(run: Run) -> None:
+    """Its lines fit a terminal."""
+    for module in cli.MODULES:
+        name = module.removesuffix("_")
+        code, out, _ = run(name, "--help")
+        assert (code, "example" in out) == (0, True)
+        assert re.search(f"[ :] volcache {name} ", out)
+        if name != "serve":  # Its table of settings is wider.
+            assert max(map(len, out.splitlines())) <= 92
+
+
+def test_help_of_serve_lists_every_setting(run: Run) -> None:
+    """Name, text, and the default as TOML that can be copied into a file."""
+    out = run("serve", "--help").out
+    assert all(f"  {s.name} " in out and s.text in out for s in SETTINGS)
+    words = [line.split() for line in out.splitlines()]
+    shown = {line[0]: line[1] for line in words if len(line) > 2}
+    for setting in SETTINGS:
+        value = tomllib.loads(f"value = {shown[setting.name]}")["value"]
+        assert setting.kind.from_toml(value) == setting.default
 
 
 def test_source_directory_runs_without_installation(tmp_path: Path) -> None:
@@ -136,53 +200,6 @@ def test_source_directory_runs_without_installation(tmp_path: Path) -> None:
     assert done.stderr == (
         "volcache: missing.toml: cannot be read: No such file or directory\n"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("end", "code", "err"),
-    [
-        ("return 1", 1, ""),
-        ("raise errors.StoreError('bad')", 1, "volcache: bad\n"),
-        ("raise KeyboardInterrupt", 130, ""),
-    ],
-)
-def test_closed_output_does_not_change_the_exit_code(
-    tmp_path: Path, end: str, code: int, err: str
-) -> None:
-    """The pipe is closed when the output is written at the end."""
-    program = f"""
-import sys
-import types
-from volcache.cli import main as cli
-from volcache.cli import command
-from volcache import errors
-
-def run(_):
-    print("line")
-    {end}
-
-sys.modules["volcache.cli.say"] = types.SimpleNamespace(COMMAND=command.Command(
-    name="say", text="", epilog="", add_arguments=lambda _: None, run=run
-))
-cli.MODULES = ("say",)
-sys.exit(cli.main(["say"]))
-"""
-    assert run_unheard(tmp_path, program=program) == (code, err)
-
-
-@pytest.mark.parametrize("module", cli.MODULES)
-def test_help_of_each_command_has_an_example(
-    module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its lines fit a terminal."""
-    name = module.removesuffix("_")
-    assert cli.main([name, "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "example" in out
-    assert f"  volcache {name} " in out or f": volcache {name} " in out
-    if name != "serve":  # Its table of settings is wider.
-        assert max(map(len, out.splitlines())) <= 92
 
 
 @each_row(
@@ -207,20 +224,8 @@ def test_options_are_accepted_at_any_place(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["check", "--help"]])
-def test_full_disk_under_the_output_is_one_line(
-    tmp_path: Path, argv: list[str], *, unbuffered: bool
-) -> None:
-    """Exit code 1."""
-    assert run_with_full_output(tmp_path, *argv, unbuffered=unbuffered) == (
-        1,
-        "volcache: standard output cannot be written: No space left on device\n",
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("argv", [["serve", "--help"], ["--version"]])
-def test_server_does_not_load_the_tools(tmp_path: Path, argv: list[str]) -> None:
+def test_server_does_not_load_the_tools(argv: list[str]) -> None:
     """`serve` loads neither a tool nor the store before it has its settings."""
     program = f"""
 import sys
@@ -231,7 +236,6 @@ print(sorted(loaded), file=sys.stderr)
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=tmp_path,
         env={"PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
@@ -242,3 +246,40 @@ print(sorted(loaded), file=sys.stderr)
     assert is_tool_loaded == (argv[0] != "serve")
     assert ("volcache.store" in done.stderr) == is_tool_loaded
     assert "volcache.wiring" not in done.stderr
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    """Commands, options and choices; folders for a mount point, files for a log."""
+    path = tmp_path / "script"
+    path.write_text(script("bash"))
+    folder = tmp_path / "here"
+    (folder / "a folder").mkdir(parents=True)
+    (folder / "a file").touch()
+    for words, expected in (
+        (["s"], {"serve", "stats"}),
+        (["im"], {"import"}),
+        (["check", "--j"], {"--json"}),
+        (["tail", "--s"], {"--status", "--slower"}),
+        (["completion", ""], set(SHELLS)),
+        (["export", "a"], {"a folder"}),
+        (["tail", "a"], {"a folder", "a file"}),
+        (["import", "a folder", "x", "--config", "a f"], {"a folder", "a file"}),
+    ):
+        done = subprocess.run(
+            ["bash", "--norc", "-c", COMPLETE, "bash", path, "volcache", *words],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+        assert set(done.stdout.splitlines()) == expected
+        assert done.stderr == ""
+
+
+def test_script_of_each_shell_has_all_commands(run: Run) -> None:
+    """Made from the parsers."""
+    for shell in SHELLS:
+        code, out, _ = run("completion", shell)
+        assert code == 0
+        assert all(module.removesuffix("_") in out for module in cli.MODULES)
