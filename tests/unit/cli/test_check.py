@@ -9,7 +9,7 @@ import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -193,13 +193,13 @@ def flip_many(path: Path, dice: random.Random) -> None:
         flip(path, dice.randrange(path.stat().st_size), dice)
 
 
-DAMAGES = [
+DAMAGES: list[Any] = [
     flip_many,
     lambda path, dice: os.truncate(path, dice.randrange(path.stat().st_size)),
     lambda path, dice: path.write_bytes(dice.randbytes(path.stat().st_size)),
 ]
 # Of the file that was there: nothing, a directory, and a pipe without a writer.
-REPLACEMENTS = [
+REPLACEMENTS: list[Any] = [
     lambda *_: None,
     lambda path, _: path.mkdir(),
     lambda path, _: os.mkfifo(path),

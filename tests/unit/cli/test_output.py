@@ -65,8 +65,8 @@ def test_commands_complete_without_their_output(
         assert found == ((1, line) if is_full else (code, "")), words
     assert run("check", tmp_path / "no_index").code == 0
     assert values(tmp_path / "imported") == {b"b": b"value"}
-    for key in ("one", "two"):
-        assert (tmp_path / "exported" / key).read_text() == key
+    for name in ("one", "two"):
+        assert (tmp_path / "exported" / name).read_text() == name
     written = [path for path in (tmp_path / "shipped").rglob("*") if path.is_file()]
     assert len(written) == len(list(shipped.shipped_files(ROOT)))
 

@@ -253,7 +253,7 @@ class Target(NamedTuple):
 
 
 @pytest.fixture
-def target(index: Any, tmp_path: Path) -> Iterator[Target]:
+def target(index: Any, tmp_path: Path) -> Iterator[Any]:
     """A volume of ring main, with room."""
     index.set_policy(Rates(0.0, 2.0, 1e9, (500, 0)))
     index.add_volume(SEQ + 1)
@@ -278,7 +278,7 @@ def begin_reclaim(index: Any, store: Store, key: bytes = b"k") -> tuple[Any, int
 
 
 def test_copies_count_as_bytes_of_the_ring(
-    index: Any, store: Store, target: Target
+    index: Any, store: Store, target: Any
 ) -> None:
     """Hits of its records count when enough was appended after them."""
     index.put(b"old", target.seq, VOLUME_HEADER_BYTES, 100)
@@ -295,7 +295,7 @@ def test_copies_count_as_bytes_of_the_ring(
 
 
 def test_key_that_is_forgotten_after_the_search_is_not_copied(
-    index: Any, store: Store, target: Target
+    index: Any, store: Store, target: Any
 ) -> None:
     """Its entry has the same position as before."""
     reclaim, offset = begin_reclaim(index, store)
@@ -309,7 +309,7 @@ def test_key_that_is_forgotten_after_the_search_is_not_copied(
     assert index.find(b"k") is None
 
 
-def test_step_ends_where_it_should(index: Any, store: Store, target: Target) -> None:
+def test_step_ends_where_it_should(index: Any, store: Store, target: Any) -> None:
     """At an offset, after enough bytes, and at a record that finds no room."""
     keys = [b"%d" % number for number in range(8)]
     records = [store.put(key, bytes(900)) for key in keys]
@@ -341,7 +341,7 @@ def test_step_ends_where_it_should(index: Any, store: Store, target: Target) -> 
 
 @pytest.mark.parametrize("is_probation", [False, True])
 def test_only_what_probation_drops_at_the_last_look_goes_into_the_ghost(
-    index: Any, store: Store, target: Target, *, is_probation: bool
+    index: Any, store: Store, target: Any, *, is_probation: bool
 ) -> None:
     """A key that is put again then is a hit of the ghost."""
     reclaim, _ = begin_reclaim(index, store)
@@ -356,7 +356,7 @@ def test_only_what_probation_drops_at_the_last_look_goes_into_the_ghost(
 
 
 def test_record_of_another_key_is_not_copied(
-    index: Any, store: Store, target: Target
+    index: Any, store: Store, target: Any
 ) -> None:
     """It is damaged: the entry leads to the record of another key."""
     reclaim, _ = begin_reclaim(index, store, b"another")

@@ -474,7 +474,9 @@ def test_unreadable_header_without_meta_is_refused(root: Path) -> None:
     make_store(root)
     remove(root, "META.txt")
 
-    with pytest.raises(MismatchedFilesError, match=r"data/0, data/1, .* cannot be read"):
+    with pytest.raises(
+        MismatchedFilesError, match=r"data/0, data/1, .* cannot be read"
+    ):
         open_fifo(root, fs=UnreadableFileSystem(0))
     open_fifo(root).close()
 
