@@ -122,6 +122,7 @@ soak: ## mixed load with kills, every answer checked: 1 minute (MINUTES=1 SEED=1
 
 screenshot: ## take docs/page.png again, of an instance under load: 1 minute
 	@tools/setup.sh test
+	@tools/setup.sh bench
 	@$(PYTHON) tests/screenshot.py
 
 reference: ## write docs/REFERENCE.md, docs/volcache.1 and conf/volcache.toml from the code

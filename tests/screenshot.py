@@ -3,14 +3,16 @@ Take docs/page.png: the operator's page of an instance under load.
 
     make screenshot
 
-An instance with small volumes and a memcached serve a mixed load of random thumbnails and
-tiles for a minute; then a browser takes a screenshot.
+An instance with small volumes and a memcached serve random thumbnails and tiles, and wrk
+reads and replaces small values as fast as it can on a few connections; after a minute, a
+browser takes a screenshot.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -35,10 +37,11 @@ if TYPE_CHECKING:
 PICTURE: Final = Path(__file__).resolve().parents[1] / "docs" / "page.png"
 HEIGHT: Final = 1030
 CLIENTS: Final = 2
+CONNECTIONS: Final = 4
 PAUSE_SECONDS: Final = 0.004
 SETTINGS: Final = {
     "volume_size": 4 << 20,
-    "volume_num": 12,
+    "volume_num": 32,
     "memc_on": True,
     "memc_timeout": 1,  # So that a busy machine causes no errors.
 }
@@ -57,6 +60,14 @@ def ask(url: str, seed: int, is_ended: threading.Event) -> None:
             if answer.status_code == requests.codes.not_found or number % 40 == 7:
                 size = dice.randrange(20_000, 120_000)
                 session.put(address, data=dice.randbytes(size), timeout=5)
+
+
+def load(url: str, seconds: float, puts: int = 2) -> subprocess.Popen[bytes]:
+    """Start wrk with values of 4 KiB, of which some are stored, in percent of requests."""
+    script = PICTURE.parents[1] / "bench" / "wrk.lua"
+    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds:.0f}s", "-s", str(script)]
+    keys = ["--", "20000", "k", str(puts), "4096"]
+    return subprocess.Popen([*command, url, *keys], stdout=subprocess.DEVNULL)
 
 
 def photograph(url: str, seconds: float, picture: Path) -> list[str]:
@@ -85,7 +96,10 @@ def main() -> int:
         stack.enter_context(server)
         clients = [partial(ask, server.url, seed) for seed in range(CLIENTS)]
         stack.enter_context(in_background(*clients))
+        load(server.url, 3, puts=100).wait()
+        wrk = load(server.url, arguments.seconds + 5)
         complaints = photograph(server.url, arguments.seconds, arguments.picture)
+        wrk.wait()
     size = arguments.picture.stat().st_size
     sys.stdout.write(f"{arguments.picture}: {size} bytes\n")
     sys.stderr.writelines(f"browser: {text}\n" for text in complaints)
