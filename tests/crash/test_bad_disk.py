@@ -157,9 +157,10 @@ def test_failing_reads_make_the_instance_not_ready_until_the_disk_works() -> Non
     store = open_simulated(fs)
     store.put(b"k", b"v")
     fs.failing["pread"] = errno.EIO
-    for is_ready in (True, True, False):
-        with pytest.raises(UnreadableRecordError):
-            store.get(b"k")
+    reads = (store.get, store.stat, store.get)
+    for read, is_ready in zip(reads, (True, True, False), strict=True):
+        with pytest.raises(UnreadableRecordError, match="cannot be read"):
+            read(b"k")
         assert store.stats.is_disk_good == is_ready
     assert not store.is_ready()
     assert not store.is_ready()
