@@ -107,6 +107,10 @@ class ServerProcess(Program):
         inherited = super().environment()
         return {**inherited, **settings_environment(settings), **self._environment}
 
+    def descriptors(self) -> int:
+        """Return how many files and connections it has open."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
     def answers(self) -> bool:
         """Whether `/-/healthy` is 200."""
         connection = http.client.HTTPConnection(self.ip, self.port, timeout=1)

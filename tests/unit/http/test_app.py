@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
-
 from support.fake_cache import FakeCache
 from support.refusing_disk import RefusingDisk
 from support.stores import UnsyncedFileSystem, open_store
@@ -26,8 +25,9 @@ from volcache.http.app import App, Limits
 from volcache.http.slow_log import SlowLog
 
 if TYPE_CHECKING:
-    import pytest
     from pathlib import Path
+
+    import pytest
 
     from volcache.store import Store
 
