@@ -29,15 +29,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 if not __package__:  # Run as a script: the helpers are beside it.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from support.c_changes import Objects, changed_c
-from support.code_changes import (
-    NotFoundError,
-    changed,
-    move,
-    remove,
-    replace,
-    replace_call,
-)
+from support.c_changes import Objects
+from support.code_changes import NotFoundError, changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -106,15 +99,11 @@ class Mutation(NamedTuple):
             NotFoundError: The function, or a change in it, is not found exactly once.
         """
         path, function = package / self.file, self.where.partition(":")[2]
-        if self.language == "c":
-            return path, changed_c(path.read_text(), function, *self.changes)
-        changes = [CHANGES[kind](*texts) for kind, *texts in self.changes]
-        return path, changed(path.read_text(), function, *changes)
+        return path, changed(path, function, *self.changes)
 
 
 TABLE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 GROUPS: Final[dict[str, list[str]]] = TABLE["groups"]
-CHANGES: Final = {one.__name__: one for one in (replace, replace_call, remove, move)}
 MUTATIONS: Final = {
     language: [Mutation.of(language, row) for row in TABLE[language]]
     for language in ("python", "c")

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from mutations import MUTATIONS, ROOT
-from support.c_changes import changed_c
-from support.code_changes import (
-    Change,
-    NotFoundError,
-    changed,
-    move,
-    remove,
-    replace,
-    replace_call,
-)
+from support.code_changes import NotFoundError, changed
+from support.tables import each_row
 
 ALL = [mutation for some in MUTATIONS.values() for mutation in some]
 PACKAGE = ROOT / "src" / "volcache"
@@ -84,81 +78,61 @@ def test_each_mutation_names_tests_that_are_there() -> None:
     assert [mutation.fault for mutation in ALL if not mutation.tests] == []
 
 
-@pytest.mark.parametrize(
-    ("change", "old", "new"),
+@each_row(
+    ("function", "change", "expected"),
     [
-        (replace("self.closed", "False"), "self.closed", "False"),
-        (replace_call("full", "True"), "full(self)", "True"),
-        (remove("seal"), "seal(self)", "pass"),
-        (remove("self.end"), "self.end = 0", "pass"),
-        (
-            move("start", "sync"),
-            SOURCE.partition("rotate(self):\n")[2],
-            "        start(self)\n"
-            + SOURCE.partition("rotate(self):\n")[2].replace(
-                "        start(self)\n", ""
-            ),
-        ),
-    ],
-    ids=lambda value: value.text if isinstance(value, Change) else "",
-)
-def test_a_change_is_made_in_its_place_only(change: Change, old: str, new: str) -> None:
-    """All other code stays."""
-    assert changed(SOURCE, "Log.rotate", change) == SOURCE.replace(old, new)
-
-
-@pytest.mark.parametrize(
-    ("function", "change"),
-    [
-        ("Log.rotated", remove("seal")),
-        ("rotate", remove("seal")),
-        ("Log", remove("seal")),
-        ("Log.rotate", remove("sealed")),
-        ("Log.rotate", replace("self", "None")),
-        ("Log.rotate", move("sync", "start")),
-        ("Log.rotate", move("seal", "sync")),
+        ("Log.rotate", ("self.closed", "False"), "or False:"),
+        ("Log.rotate", ("self.end = 0 seal(self)", "pass"), "pass\n        start"),
+        ("Log.rotated", ("seal(self)", "pass"), ""),
+        ("rotate", ("seal(self)", "pass"), ""),
+        ("Log", ("seal(self)", "pass"), ""),
+        ("Log.rotate", ("sealed", "pass"), ""),
+        ("Log.rotate", ("self", "None"), ""),
+        ("Log.rotate", ("full", "full"), ""),
     ],
 )
-def test_a_change_that_does_not_apply_once_is_an_error(
-    function: str, change: Change
+def test_a_text_of_python_is_replaced_in_its_function_once(
+    function: str, change: tuple[str, str], expected: str
 ) -> None:
-    """No such function, no such place, several places, or a move that moves nothing."""
-    with pytest.raises(NotFoundError):
-        changed(SOURCE, function, change)
+    """Otherwise it is an error, for which no text is expected here."""
+    check("log.py", SOURCE, function, change, expected)
 
 
-@pytest.mark.parametrize(
-    ("function", "before", "text", "by"),
+@each_row(
+    ("function", "change", "expected"),
     [
-        ("rotate", "int rotate", "end > last", "end >= last"),
-        ("rotate", "int rotate", "return -1;", ""),
-        ("rotate", "int rotate", "find(end)", "0"),
-        ("find", "", "return key", "return 0"),
-        ("seal", "static int\nseal", "find(end)", "0"),
+        ("rotate", ("end > last", "end >= last"), "if (end >= last ||"),
+        ("rotate", ("return -1;", ""), "{\n        \n    }"),
+        ("rotate", ("find(end)", "0"), "|| !0)"),
+        ("find", ("return key", "return 0"), "{\n    return 0;"),
+        ("seal", ("find(end)", "0"), "return 0;\n}\n"),
+        ("rotated", ("end > last", "true"), ""),
+        ("rotate", ("return key", "return 0"), ""),
+        ("rotate", ("return", "(void)"), ""),
+        ("rotate", ("end > last", "end > last"), ""),
     ],
 )
-def test_a_text_of_c_is_replaced_in_its_function_only(
-    function: str, before: str, text: str, by: str
+def test_a_text_of_c_is_replaced_in_its_function_once(
+    function: str, change: tuple[str, str], expected: str
 ) -> None:
-    """All other code stays."""
-    begin = C_SOURCE.index(f"\n{before}") if before else 0
-    place = C_SOURCE.index(text, begin)
-    expected = C_SOURCE[:place] + by + C_SOURCE[place + len(text) :]
-    assert changed_c(C_SOURCE, function, (text, by)) == expected
+    """Likewise."""
+    check("log.c", C_SOURCE, function, change, expected)
 
 
-@pytest.mark.parametrize(
-    ("function", "text", "by"),
-    [
-        ("rotated", "end > last", "true"),
-        ("rotate", "return key", "return 0"),
-        ("rotate", "return", "(void)"),
-        ("rotate", "end > last", "end > last"),
-    ],
-)
-def test_a_text_of_c_that_is_not_there_once_is_an_error(
-    function: str, text: str, by: str
+def check(
+    name: str, source: str, function: str, change: tuple[str, str], expected: str
 ) -> None:
-    """No such function, no such text in it, several of them, or no change."""
-    with pytest.raises(NotFoundError):
-        changed_c(C_SOURCE, function, (text, by))
+    """Change a file; all but one place stays."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_text(source)
+        if not expected:
+            with pytest.raises(NotFoundError):
+                changed(path, function, change)
+            return
+        text = changed(path, function, change)
+    assert expected in text
+    assert expected not in source
+    before, _, after = text.partition(expected)
+    assert source.startswith(before)
+    assert source.endswith(after)

@@ -1,20 +1,16 @@
 """
-Changes of the text of one function of a C file, and programs built with the changed file.
+Programs and the extension, built with one changed C file.
 
-A change is an exact piece of text: C is not parsed. The objects of the files that are not
-changed are compiled once.
+The objects of the files that are not changed are compiled once.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import sysconfig
 from typing import TYPE_CHECKING, Final
-
-from support.code_changes import NotFoundError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,37 +23,6 @@ COMPILE: Final = (
     *("gcc", "-std=gnu11", "-O1", "-w", "-fPIC", "-fvisibility=hidden"),
     *("-include", "stdbool.h"),  # A change may use `true`.
 )
-
-
-def changed_c(source: str, function: str, *changes: tuple[str, ...]) -> str:
-    """
-    Return the source of a C file with one of its functions changed.
-
-    Args:
-        source: Of the file; functions begin and end at the start of a line.
-        function: Its name.
-        changes: Each a text and what takes its place; made one after the other.
-
-    Raises:
-        NotFoundError: The function is not defined exactly once, or a text is not in it
-            exactly once, or would stay as it is.
-    """
-    begin, end = _find(source, function)
-    body = source[begin:end]
-    for text, by in changes:
-        count = body.count(text)
-        if count != 1 or text == by:
-            raise NotFoundError(f"{function}: {text}: found {count} times")
-        body = body.replace(text, by)
-    return source[:begin] + body + source[end:]
-
-
-def _find(source: str, function: str) -> tuple[int, int]:
-    pattern = rf"^[A-Za-z_][^;{{}}#]*\b{function}\([^;{{}}]*\)\s*\{{.*?^\}}"
-    found = list(re.finditer(pattern, source, re.MULTILINE | re.DOTALL))
-    if len(found) != 1:
-        raise NotFoundError(f"{function}: found {len(found)} times")
-    return found[0].span()
 
 
 class Objects:
