@@ -139,3 +139,13 @@ def recording(requests: list[bytes], data: bytes) -> Callable[[Peer], None]:
         return data
 
     return answering(answer)
+
+
+def closing(requests: list[bytes], data: bytes) -> Callable[[Peer], None]:
+    """Return a function that keeps a request, sends bytes and closes the connection."""
+
+    def serve(peer: Peer) -> None:
+        requests.append(peer.request())
+        peer.send(data)
+
+    return serve

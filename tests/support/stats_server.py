@@ -265,21 +265,29 @@ class StatsServer:
 
     `stats` may be changed at any time; `now` and `uptime_seconds` are set at each request.
     `answer`, when it is not None, is sent instead. With `volumes=0`, the list of volumes is
-    empty.
+    empty. A POST is kept in `told`, with its token, and answered with `reply`.
     """
 
     def __init__(self, stats: dict[str, Any]) -> None:
         """Choose a port; do not listen yet."""
         self.stats = stats
         self.answer: tuple[int, bytes] | None = None
+        self.told: list[str] = []
+        self.reply = (200, "done")
+        self.clock_ahead = 0.0
         self.asked: list[str] = []  # paths, with their queries
         self.port = pick_port()
         self._server: ThreadingHTTPServer | None = None
 
     @property
+    def name(self) -> str:
+        """HOST:PORT."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
     def url(self) -> str:
         """The address without a slash at the end."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.name}"
 
     def __enter__(self) -> Self:
         """Start."""
@@ -308,7 +316,7 @@ class StatsServer:
         now = now_seconds()
         stats = {
             **self.stats,
-            "now": now,
+            "now": now + self.clock_ahead,
             "uptime_seconds": now - self.stats["started"],
         }
         if query == "volumes=0":
@@ -340,6 +348,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(status, [("Content-Type", "application/json")], body)
         else:
             self._send(404, [], b"")
+
+    def do_POST(self) -> None:
+        """Keep what was asked for."""
+        owner = self.server.owner
+        owner.told.append(f"{self.path} {self.headers.get('Authorization', '')}")
+        status, text = owner.reply
+        self._send(status, [], f"{text}\n".encode())
 
     def _send(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.send_response(status)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from support.scripted_server import ScriptedServer, closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,23 +24,8 @@ MISS = b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nno\r\n"
 def answering(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
     """Send the same bytes to each connection; yield HOST:PORT and what was received."""
     received: list[bytes] = []
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    received.append(connection.recv(1 << 16))
-                    connection.sendall(answer)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}", received
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+    with ScriptedServer(closing(received, answer)) as server:
+        yield server.name, received
 
 
 def test_file_stays_as_it_was_unless_all_of_the_value_arrives(

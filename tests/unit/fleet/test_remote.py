@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import threading
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.ports import pick_port
+from support.fake_fleet import free_address
+from support.scripted_server import Peer, ScriptedServer, closing, value
 from support.tables import each_row
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.remote import Answer, act, ask, each, fetch_stats, url_of
@@ -19,33 +19,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def answering(*pieces: bytes, closes: bool = True) -> Iterator[tuple[str, list[bytes]]]:
+def answering(data: bytes) -> Iterator[tuple[str, list[bytes]]]:
     """Send the same bytes to each connection; yield the URL and what was received."""
     received: list[bytes] = []
-    held: list[socket.socket] = []
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                received.append(connection.recv(1 << 16))
-                for piece in pieces:
-                    connection.sendall(piece)
-                if closes:
-                    connection.close()
-                else:
-                    held.append(connection)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", received
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
-        for connection in held:
-            connection.close()
+    with ScriptedServer(closing(received, data)) as server:
+        yield f"http://{server.name}", received
 
 
 @each_row(
@@ -72,17 +50,8 @@ def test_an_address_is_a_host_with_a_port_or_a_url(target: str, url: str) -> Non
 @each_row(
     "target",
     [
-        "",
-        "h",
-        "h:",
-        "h:x",
-        "h:70000",
-        "ftp://h",
-        "http://",
-        "http://u@h",
-        ":1",
-        "[::1",
-        "http://[x",
+        *("", "h", "h:", "h:x", "h:70000", "ftp://h", "http://", "http://u@h"),
+        *(":1", "[::1", "http://[x"),
     ],
 )
 def test_what_is_no_address_is_named(target: str) -> None:
@@ -92,40 +61,24 @@ def test_what_is_no_address_is_named(target: str) -> None:
 
 
 def test_an_action_is_a_post_with_the_token() -> None:
-    """Its answer is the first line."""
-    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nflushed\n\n") as (
-        url,
-        received,
-    ):
+    """Its answer is the first line; an error has no control characters."""
+    with answering(value(b"flushed\n\n")) as (url, received):
         assert act(url, "/-/flush", "secret") == "flushed"
     assert received[0].startswith(b"POST /-/flush HTTP/1.1\r\n")
     assert b"Authorization: Bearer secret\r\n" in received[0]
-
-
-def test_a_refused_action_is_an_error_of_one_line() -> None:
-    """Without control characters."""
-    with (
-        answering(b"HTTP/1.1 403 x\r\nContent-Length: 7\r\n\r\no\x1bff\nx\n") as (
-            url,
-            _,
-        ),
-        pytest.raises(InstanceError) as error,
-    ):
+    refused = b"HTTP/1.1 403 x\r\nContent-Length: 7\r\n\r\no\x1bff\nx\n"
+    with answering(refused) as (url, _), pytest.raises(InstanceError) as error:
         act(url, "/-/flush", "secret")
     assert str(error.value) == f"{url}: 403 o ff"
 
 
-@each_row(("volumes", "path"), [(True, b"/-/stats"), (False, b"/-/stats?volumes=0")])
-def test_statistics_are_asked_for_with_or_without_volumes(
-    volumes: bool,  # noqa: FBT001
-    path: bytes,
-) -> None:
+def test_statistics_are_asked_for_with_or_without_volumes() -> None:
     """The rest is the same."""
-    body = b'{"store": {"keys": 1}, "requests": {"total": 2}}'
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
-    with answering(head + body) as (url, received):
-        assert fetch_stats(url, volumes=volumes)["store"]["keys"] == 1
-    assert received[0].startswith(b"GET %b HTTP/1.1\r\n" % path)
+    for volumes, path in ((True, b"/-/stats"), (False, b"/-/stats?volumes=0")):
+        body = b'{"store": {"keys": 1}, "requests": {"total": 2}}'
+        with answering(value(body)) as (url, received):
+            assert fetch_stats(url, volumes=volumes)["store"]["keys"] == 1
+        assert received[0].startswith(b"GET %b HTTP/1.1\r\n" % path)
 
 
 @each_row(
@@ -145,78 +98,56 @@ def test_what_is_not_volcache_is_an_error(sent: bytes, reason: str) -> None:
         fetch_stats(url)
 
 
-@each_row("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"])
-def test_an_instance_that_hangs_is_an_error_after_the_timeout(sent: bytes) -> None:
-    """Before or in the middle of its answer."""
-    with (
-        answering(sent, closes=False) as (url, _),
-        pytest.raises(InstanceError, match=r"no answer within 0.2 s"),
-    ):
-        ask(url, "/-/stats", timeout=0.2)
-
-
 @pytest.mark.slow
-@each_row("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
-def test_an_answer_that_trickles_is_an_error_after_the_timeout(head: bytes) -> None:
-    """Although each byte of its head or of its body comes in time."""
+@each_row(
+    ("head", "more"),
+    [
+        (b"", b""),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", b""),
+        (b"", b"H"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"H"),
+    ],
+)
+def test_an_answer_that_does_not_end_is_an_error_after_the_timeout(
+    head: bytes, more: bytes
+) -> None:
+    """Although each byte of its head or of its body may come in time."""
     has_ended = threading.Event()
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
-        def trickle() -> None:
-            connection, _ = listener.accept()
-            with connection, suppress(OSError):
-                connection.sendall(head)
-                while not has_ended.wait(0.02):
-                    connection.sendall(b"H")
+    def trickle(peer: Peer) -> None:
+        peer.send(head)
+        while not has_ended.wait(0.02):
+            peer.send(more)
 
-        thread = threading.Thread(target=trickle, daemon=True)
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with ScriptedServer(trickle) as server:
         with pytest.raises(InstanceError, match=r"no answer within 0.3 s"):
-            ask(url, "/-/stats", timeout=0.3)
+            ask(f"http://{server.name}", "/-/stats", timeout=0.3)
         has_ended.set()
-        thread.join(5)
 
 
 def test_results_are_in_the_order_of_the_instances() -> None:
     """Errors are among them."""
-    down = f"http://127.0.0.1:{pick_port()}"
-    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as (up, _):
+    down = f"http://{free_address()}"
+    with answering(value(b"ok")) as (up, _):
         urls = [down, up, down]
         found = list(each(urls, lambda url: ask(url, "/-/ready")))
     assert [url for url, _ in found] == urls
     assert found[1][1] == Answer(200, b"ok")
-    assert "refused" in str(found[0][1])
-    assert "refused" in str(found[2][1])
-
-
-def test_no_instances_have_no_results() -> None:
-    """And start no threads."""
+    assert all("refused" in str(found[place][1]) for place in (0, 2))
     assert list(each([], lambda url: url)) == []
-
-
-def endless(connection: socket.socket) -> None:
-    """Send a body until the client has enough."""
-    with closing(connection), suppress(OSError):
-        connection.recv(1 << 16)
-        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-        while True:
-            connection.sendall(bytes(1 << 16))
 
 
 def test_endless_answers_of_many_instances_take_bounded_memory() -> None:
     """Each has a limit, and so have all that are read at the same time."""
-    with closing(socket.create_server(("127.0.0.1", 0), backlog=100)) as listener:
 
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    threading.Thread(target=endless, args=(connection,)).start()
+    def serve(peer: Peer) -> None:
+        peer.request()
+        peer.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:  # Until the client has enough.
+            peer.send(bytes(1 << 16))
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with ScriptedServer(serve) as server:
+        url = f"http://{server.name}"
         reasons = [
             {str(answer).partition(": ")[2] for _, answer in each([url] * 24, call)}
             for call in (lambda url: fetch_stats(url, volumes=False), fetch_stats)
@@ -226,5 +157,3 @@ def test_endless_answers_of_many_instances_take_bounded_memory() -> None:
         # What was counted is counted no longer.
         with pytest.raises(InstanceError, match="the answer is longer than 16MiB"):
             fetch_stats(url)
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
