@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.command_line import VOLCACHE
+from support.command_line import VOLCACHE, Run
 from support.process import SOURCE
 from support.tables import each_row
-from volcache.cli import main as cli
 from volcache.cli.tail import Filter, Request, parse_line, tail
 from volcache.http.access_log import AccessLog
 from volcache.memcache.command_log import CommandLog
@@ -91,9 +90,16 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("options", "numbers"),
-    [
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the place of a log."""
+    return tmp_path / "access.log"
+
+
+def test_lines_that_match_are_printed_as_they_are(path: Path, run: Run) -> None:
+    """All filters must match; -n counts the lines that do."""
+    path.write_text("".join(REQUESTS))
+    for options, numbers in (
         ([], [0, 1, 2, 3, 4, 5]),
         (["--prefix", "tiles/"], [0, 1, 2]),
         (["--prefix", "tiles/\udcff"], [2]),
@@ -107,48 +113,34 @@ REQUESTS = [
         (["-n", "0"], []),
         (["-n", "all"], [0, 1, 2, 3, 4, 5]),
         (["--prefix", "none"], []),
-    ],
-)
-def test_lines_that_match_are_printed_as_they_are(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    numbers: list[int],
-) -> None:
-    """All filters must match; -n counts the lines that do."""
-    file = tmp_path / "access.log"
-    file.write_text("".join(REQUESTS))
-    assert cli.main(["tail", "--once", str(file), *options]) == 0
-    assert capsys.readouterr() == ("".join(REQUESTS[n] for n in numbers), "")
+    ):
+        expected = "".join(REQUESTS[number] for number in numbers)
+        assert run("tail", "--once", path, *options) == (0, expected, ""), options
 
 
-def test_commands_of_memcached_clients_are_found_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_of_memcached_clients_are_found_by_name(path: Path, run: Run) -> None:
     """Their case does not matter; GET is that of both protocols."""
     lines: list[str] = []
     log = CommandLog(0, lambda _: (0, 0), add=lines.append)
     for command in (Get("get", b"a"), Get("gets", b"a"), FlushAll("flush_all")):
         log.done("127.0.0.1", command, Result(Status.OK), 0, 1000, 0)
-    file = tmp_path / "access.log"
-    file.write_text("".join([*lines, line("/a")]))
-    assert cli.main(["tail", "--once", str(file), "--method", "gets,flush_all"]) == 0
-    assert capsys.readouterr().out == "".join(lines[1:])
-    assert cli.main(["tail", "--once", str(file), "--method", "GET"]) == 0
-    assert capsys.readouterr().out == lines[0] + line("/a")
+    get, *others = lines
+    path.write_text("".join([*lines, line("/a")]))
+    for method, found in (("gets,flush_all", others), ("GET", [get, line("/a")])):
+        output = (0, "".join(found), "")
+        assert run("tail", "--once", path, "--method", method) == output
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, 4000, 100_000])
 def test_last_lines_are_found_from_the_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+    path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Over many blocks; what has no line end yet is not a line."""
-    file = tmp_path / "access.log"
     lines = [f"{n} {'x' * (n % 300)}" for n in range(5000)]
-    file.write_text("\n".join([*lines, "unfinished"]))
-    assert tail([str(file)], Filter(), count=count, follows=False)
-    found = capsys.readouterr().out.splitlines()
-    assert found == (lines[-count:] if count else [])
+    path.write_text("\n".join([*lines, "unfinished"]))
+    for count in (0, 1, 7, 4000, 100_000):
+        assert tail([str(path)], Filter(), count=count, follows=False)
+        found = capsys.readouterr().out.splitlines()
+        assert found == (lines[-count:] if count else [])
 
 
 def follow(
@@ -181,72 +173,57 @@ def append(path: Path, text: str) -> Callable[[], object]:
 
 
 def test_rotated_file_loses_no_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also lines written to the old file after it was moved, and after the new one is."""
-    path, moved = tmp_path / "log", tmp_path / "log.1"
+    moved = path.with_name("log.1")
     path.write_text("0\n1\n2")
-    assert follow(
-        path,
-        capsys,
-        [
-            append(path, "\n3\n"),
-            lambda: path.rename(moved),
-            append(moved, "4\n"),
-            append(path, "5\n"),
-            append(moved, "6\n"),
-            append(path, "7\n"),
-        ],
-    ) == ["1\n", "2\n3\n", "", "4\n", "5\n", "6\n", "7\n"]
+    steps = [
+        append(path, "\n3\n"),
+        lambda: path.rename(moved),
+        append(moved, "4\n"),
+        append(path, "5\n"),
+        append(moved, "6\n"),
+        append(path, "7\n"),
+    ]
+    printed = ["1\n", "2\n3\n", "", "4\n", "5\n", "6\n", "7\n"]
+    assert follow(path, capsys, steps) == printed
 
 
 def test_truncated_and_missing_files_are_followed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From their beginning."""
-    path = tmp_path / "log"
-    assert follow(
-        path,
-        capsys,
-        [
-            lambda: path.write_text("1\n22\n"),
-            lambda: path.write_text("3\n"),
-            append(path, "4"),
-            append(path, "5\n"),
-        ],
-    ) == ["", "1\n22\n", "3\n", "", "45\n"]
+    steps: list[Callable[[], object]] = [
+        lambda: path.write_text("1\n22\n"),
+        lambda: path.write_text("3\n"),
+        append(path, "4"),
+        append(path, "5\n"),
+    ]
+    assert follow(path, capsys, steps) == ["", "1\n22\n", "3\n", "", "45\n"]
 
 
 def test_files_are_told_apart_and_control_characters_are_escaped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run: Run
 ) -> None:
     """As by tail; what an instance did not write must not reach the terminal."""
-    for name in ("a", "b"):
-        (tmp_path / name).write_bytes(b"1 \x1b[2J\xff\n")
-    names = [str(tmp_path / name) for name in ("a", "missing", "b")]
-    assert cli.main(["tail", "--once", *names]) == 1
-    out, err = capsys.readouterr()
-    assert out == (
-        f"==> {names[0]} <==\n1 \\x1b[2J\\xff\n\n==> {names[2]} <==\n1 \\x1b[2J\\xff\n"
+    first, missing, second = (tmp_path / name for name in ("a", "missing", "b"))
+    for path in (first, second):
+        path.write_bytes(b"1 \x1b[2J\xff\n")
+    text = "1 \\x1b[2J\\xff\n"
+    assert run("tail", "--once", first, missing, second) == (
+        1,
+        f"==> {first} <==\n{text}\n==> {second} <==\n{text}",
+        f"volcache: {missing}: cannot be read: No such file or directory\n",
     )
-    assert err == f"volcache: {names[1]}: cannot be read: No such file or directory\n"
 
 
-def test_what_is_no_file_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_file_is_refused(tmp_path: Path, run: Run) -> None:
     """A pipe would not be read to its end."""
     os.mkfifo(tmp_path / "pipe")
-    for name in (str(tmp_path), str(tmp_path / "pipe")):
-        assert cli.main(["tail", name]) == 1
-        assert "not a regular file; allowed are" in capsys.readouterr().err
-    for options in (
-        ["--status", "4"],
-        ["--status", "x"],
-        ["-n", "-1"],
-        ["--method", ","],
-    ):
-        assert cli.main(["tail", "f", *options]) == 2
+    for place in (tmp_path, tmp_path / "pipe"):
+        code, _, err = run("tail", place)
+        assert (code, "not a regular file; allowed are" in err) == (1, True)
 
 
 @pytest.mark.slow
