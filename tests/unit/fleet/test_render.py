@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from volcache.errors import FolderError
-from volcache.fleet.folder import MANIFEST, plan, write
+from volcache.fleet.folder import MANIFEST, Plan, plan, write
 from volcache.fleet.inventory import load_inventory
 from volcache.fleet.render import BEFORE, HEADER, INSTANCES, PROMETHEUS
 
@@ -20,6 +20,9 @@ DISKS = (
     '[machines]\na = { address = "fd00::1", disks = ["/srv/x"], processes = 2,'
     " settings = { log_file = '/a \"b\" $c\\' } }\n"
 )
+SYSTEMD = "machines/{}/etc/systemd/system"
+LISTEN = f"{SYSTEMD}/volcache@.socket.d/listen.conf"
+THIRD = 'c = "127.0.0.3"\n'
 
 
 class Rendered:
@@ -30,16 +33,14 @@ class Rendered:
         self.folder = tmp_path / "rendered"
         self._inventory = tmp_path / "inventory.toml"
 
-    def changes(self, text: str) -> dict[str, str]:
-        """Return what rendering an inventory would do, by path."""
+    def plan(self, text: str) -> Plan:
+        """Return what rendering an inventory would do."""
         self._inventory.write_text(text)
-        found = plan(self.folder, load_inventory(self._inventory))
-        return {change.path: change.verb for change in found.changes}
+        return plan(self.folder, load_inventory(self._inventory))
 
     def write(self, text: str) -> dict[str, str]:
         """Render an inventory; return what was done, by path."""
-        self._inventory.write_text(text)
-        found = plan(self.folder, load_inventory(self._inventory))
+        found = self.plan(text)
         write(self.folder, found)
         return {change.path: change.verb for change in found.changes}
 
@@ -70,17 +71,14 @@ def servers(text: str) -> list[str]:
 def test_a_machine_has_the_files_it_needs(rendered: Rendered) -> None:
     """Nothing but the script, if it is as the units expect it."""
     rendered.write(TWO)
-    assert set(rendered.files()) == {
-        *(MANIFEST, INSTANCES, BEFORE, PROMETHEUS),
-        *("machines/a/apply.sh", "machines/b/apply.sh"),
-        "machines/b/etc/systemd/system/volcache@.socket.d/listen.conf",
-    }
+    scripts = {"machines/a/apply.sh", "machines/b/apply.sh"}
+    listen = LISTEN.format("b")
+    lists = {MANIFEST, INSTANCES, BEFORE, PROMETHEUS}
+    assert set(rendered.files()) == lists | scripts | {listen}
     for path, (text, _) in rendered.files().items():
         assert path == PROMETHEUS or HEADER in text
-    listen = rendered.text(
-        "machines/b/etc/systemd/system/volcache@.socket.d/listen.conf"
-    )
-    assert listen.endswith("\n[Socket]\nListenStream=\nListenStream=10.0.0.2:%i\n")
+    end = "\n[Socket]\nListenStream=\nListenStream=10.0.0.2:%i\n"
+    assert rendered.text(listen).endswith(end)
 
 
 def test_nginx_and_prometheus_have_all_instances(rendered: Rendered) -> None:
@@ -108,14 +106,10 @@ def test_what_differs_is_in_the_files_of_an_instance(rendered: Rendered) -> None
         ' 1235.\nVOLCACHE_LOG_FILE="/a \\"b\\" \\$c\\\\"\n'
         'VOLCACHE_MOUNT_POINT="/srv/x/1235"\n'
     )
-    drop_in = rendered.text(
-        "machines/a/etc/systemd/system/volcache@1235.service.d/disk.conf"
-    )
+    drop_in = rendered.text(f"{SYSTEMD.format('a')}/volcache@1235.service.d/disk.conf")
     assert "\nRequiresMountsFor=/srv/x/1235\n" in drop_in
     assert "\nReadWritePaths=\nReadWritePaths=/srv/x/1235\n" in drop_in
-    listen = rendered.text(
-        "machines/a/etc/systemd/system/volcache@.socket.d/listen.conf"
-    )
+    listen = rendered.text(LISTEN.format("a"))
     assert "\nListenStream=[fd00::1]:%i\n" in listen
 
 
@@ -123,11 +117,8 @@ def test_systemd_accepts_every_address_to_listen_at(rendered: Rendered) -> None:
     """Also one of an interface, whose sign is that of a specifier of systemd."""
     for address in ("10.0.0.1", "::", "fe80::1%lo"):
         rendered.write(f'[machines]\na = {{ address = "h", listen = "{address}" }}\n')
-        drop_in = rendered.text(
-            "machines/a/etc/systemd/system/volcache@.socket.d/listen.conf"
-        )
         unit = rendered.folder / "x@.socket"
-        unit.write_text(drop_in)
+        unit.write_text(rendered.text(LISTEN.format("a")))
         unit.with_suffix(".service").write_text("[Service]\nExecStart=/bin/true\n")
         name = str(unit.with_stem("x@1234"))
         command = ["systemd-analyze", "verify", "--man=no", name]
@@ -135,40 +126,29 @@ def test_systemd_accepts_every_address_to_listen_at(rendered: Rendered) -> None:
         assert (done.returncode, done.stderr) == (0, ""), address
 
 
-def test_a_file_that_is_right_is_not_touched(rendered: Rendered) -> None:
-    """Not even replaced by the same text."""
+def test_only_what_differs_is_changed(rendered: Rendered) -> None:
+    """A file that is right is not even replaced by the same text."""
     rendered.write(TWO)
     before = rendered.files()
     assert rendered.write(TWO) == {}
     assert rendered.files() == before
-
-
-def test_adding_a_machine_changes_the_lists_and_adds_its_files(
-    rendered: Rendered,
-) -> None:
-    """The files of the others stay."""
-    rendered.write(TWO)
-    new = 'c = "127.0.0.3"\n'
-    found = rendered.write(TWO + new)
-    assert found == {
+    assert rendered.write(TWO + THIRD) == {
         "machines/c/apply.sh": "added",
-        "machines/c/etc/systemd/system/volcache@.socket.d/listen.conf": "added",
-        BEFORE: "changed",
-        INSTANCES: "changed",
-        PROMETHEUS: "changed",
+        LISTEN.format("c"): "added",
+        **dict.fromkeys((BEFORE, INSTANCES, PROMETHEUS), "changed"),
     }
 
 
 def test_the_files_of_a_machine_that_left_are_removed(rendered: Rendered) -> None:
     """With their folders; a file that was not rendered stays, with its folder."""
     rendered.write(TWO)
-    (rendered.folder / "machines/b/etc/notes").write_text("mine")
+    notes = rendered.folder / "machines/b/etc/notes"
+    notes.write_text("mine")
     only_a = '[machines]\na = "127.0.0.1"\n'
-    assert rendered.changes(only_a)["machines/b/apply.sh"] == "removed"
-    rendered.write(only_a)
+    assert rendered.write(only_a)["machines/b/apply.sh"] == "removed"
     left = [path for path in rendered.files() if path.startswith("machines/b")]
     assert left == ["machines/b/etc/notes"]
-    (rendered.folder / "machines/b/etc/notes").unlink()
+    notes.unlink()
     rendered.write(TWO)
     rendered.write(only_a)
     assert not (rendered.folder / "machines/b").exists()
@@ -179,12 +159,9 @@ def test_the_list_before_is_that_of_the_last_change(rendered: Rendered) -> None:
     rendered.write(TWO)
     assert servers(rendered.text(BEFORE)) == ["include volcache/instances.conf;"]
     first = servers(rendered.text(INSTANCES))
-    three = TWO + 'c = "127.0.0.3"\n'
-    rendered.write(three)
-    assert servers(rendered.text(BEFORE)) == first
-    rendered.write(three)
-    rendered.write(three + "[defaults.settings]\nvolume_num = 9\n")
-    assert servers(rendered.text(BEFORE)) == first
+    for more in ("", "", "[defaults.settings]\nvolume_num = 9\n"):
+        rendered.write(TWO + THIRD + more)
+        assert servers(rendered.text(BEFORE)) == first
     second = servers(rendered.text(INSTANCES))
     rendered.write(TWO)
     assert servers(rendered.text(BEFORE)) == second
@@ -194,9 +171,7 @@ def test_a_file_of_someone_else_is_not_replaced(rendered: Rendered) -> None:
     """Unless it is what would be written."""
     (rendered.folder / "prometheus").mkdir(parents=True)
     (rendered.folder / PROMETHEUS).write_text("[]")
-    with pytest.raises(
-        FolderError, match=r"volcache.json: exists, and was not written"
-    ):
+    with pytest.raises(FolderError, match=r"volcache.json: exists, and was not writ"):
         rendered.write(TWO)
     assert list(rendered.files()) == [PROMETHEUS]
 
@@ -216,17 +191,17 @@ def test_an_interrupted_render_can_be_repeated(
     rendered: Rendered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However far it has come: the manifest lists at least what is there."""
-    replace = Path.replace
+    plain = Path.replace
     left = 0
 
-    def replace_some(path: Path, target: Path) -> Path:
+    def replace(path: Path, target: Path) -> Path:
         nonlocal left
         left -= 1
         if left < 0:
             raise OSError(28, "No space left on device")
-        return replace(path, target)
+        return plain(path, target)
 
-    monkeypatch.setattr(Path, "replace", replace_some)
+    monkeypatch.setattr(Path, "replace", replace)
     for left in range(9):  # noqa: B007 - Read by the function above.
         try:
             rendered.write(TWO)
@@ -237,42 +212,32 @@ def test_an_interrupted_render_can_be_repeated(
     assert len(rendered.text(MANIFEST).splitlines()) == 2 + 6
 
 
-@pytest.mark.parametrize("line", ["../x", "/etc/passwd", "a/../../x", "a\0b"])
-def test_a_manifest_leads_to_no_other_folder(rendered: Rendered, line: str) -> None:
-    """It is read by a program that removes files."""
-    rendered.write(TWO)
-    (rendered.folder / MANIFEST).write_text(f"{HEADER}{line}\n")
-    with pytest.raises(FolderError, match="is not the path of a file in this folder"):
-        rendered.changes(TWO)
-
-
-def test_a_manifest_of_someone_else_is_left_alone(rendered: Rendered) -> None:
-    """The folder is that of another program."""
+def test_a_wrong_manifest_is_refused(rendered: Rendered) -> None:
+    """It is read by a program that removes files: it leads to no other folder."""
     rendered.folder.mkdir()
     (rendered.folder / MANIFEST).write_text("mine\n")
     with pytest.raises(FolderError, match="not that of a rendered folder"):
-        rendered.changes(TWO)
+        rendered.plan(TWO)
+    for line in ("../x", "/etc/passwd", "a/../../x", "a\0b"):
+        (rendered.folder / MANIFEST).write_text(f"{HEADER}{line}\n")
+        with pytest.raises(FolderError, match="is not the path of a file in this fol"):
+            rendered.plan(TWO)
 
 
 def test_a_diff_has_files_that_are_added_changed_and_removed(
-    rendered: Rendered, tmp_path: Path
+    rendered: Rendered,
 ) -> None:
     """As `diff -u` writes them; nothing is changed."""
     rendered.write(TWO)
     before = rendered.files()
-    inventory = tmp_path / "other.toml"
-    inventory.write_text('[machines]\na = "127.0.0.1"\nc = "127.0.0.3"\n')
-    found = plan(rendered.folder, load_inventory(inventory))
-    diff = [line for change in found.changes for line in change.diff()]
+    found = rendered.plan('[machines]\na = "127.0.0.1"\nc = "127.0.0.3"\n')
+    text = "\n".join(line for change in found.changes for line in change.diff())
     assert rendered.files() == before
-    start = diff.index(f"--- a/{INSTANCES}")
-    assert diff[start + 1] == f"+++ b/{INSTANCES}"
-    assert "-server 10.0.0.2:1235 weight=10 max_fails=0;" in diff[start:]
-    assert "+server 127.0.0.3:1234 weight=10 max_fails=0;" in diff[start:]
-    added = diff.index("+++ b/machines/c/apply.sh")
-    assert diff[added - 1] == "--- /dev/null"
-    removed = diff.index("--- a/machines/b/apply.sh")
-    assert diff[removed + 1] == "+++ /dev/null"
+    assert f"--- a/{INSTANCES}\n+++ b/{INSTANCES}\n" in text
+    assert "\n-server 10.0.0.2:1235 weight=10 max_fails=0;\n" in text
+    assert "\n+server 127.0.0.3:1234 weight=10 max_fails=0;\n" in text
+    assert "--- /dev/null\n+++ b/machines/c/apply.sh\n" in text
+    assert "--- a/machines/b/apply.sh\n+++ /dev/null\n" in text
 
 
 class Installed:
