@@ -17,6 +17,7 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Final
 
 from volcache.errors import ConfigError
+from volcache.memory import default_body_memory
 from volcache.settings import SETTINGS, Config
 
 if TYPE_CHECKING:
@@ -205,6 +206,7 @@ def read_settings(
     config = Config(**reader.values)
     if not reader.problems:
         reader.problems += _check_volume_holds_largest_record(config, sources)
+        reader.problems += _check_memory_holds_largest_body(config, sources)
     return Reading(config, sources, tuple(reader.problems))
 
 
@@ -391,6 +393,20 @@ def _check_volume_holds_largest_record(
         f"allowed is at least {needed}: {described('max_value_size')} + "
         f"{described('max_key_size')} + {RECORD_OVERHEAD_MAX}",
     )
+
+
+def _check_memory_holds_largest_body(
+    config: Config, sources: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Yield a problem if there is never room for a body that is allowed."""
+    memory = config.body_memory or default_body_memory()
+    if memory < config.max_value_size:
+        yield Problem(
+            "",
+            f"body_memory = {memory} ({sources['body_memory']}) is too small for the"
+            f" largest body; allowed is at least max_value_size = {config.max_value_size}"
+            f" ({sources['max_value_size']})",
+        )
 
 
 def _not_allowed(source: str, setting: Setting, raw: object, line: int) -> Problem:

@@ -171,6 +171,11 @@ class Size(Integer):
 
 
 @dataclass(frozen=True)
+class SizeOrAuto(IntegerOrAuto, Size):
+    """A number of bytes, or "auto"."""
+
+
+@dataclass(frozen=True)
 class Number(Kind[float]):
     """A number from `low` to `high`, both included, returned as float."""
 
@@ -432,6 +437,8 @@ class Setting:
         """The default as a TOML file has it."""
         if isinstance(self.default, float):
             return f"{self.default:g}"
+        if isinstance(self.kind, IntegerOrAuto) and self.default == AUTO:
+            return '"auto"'
         if isinstance(self.kind, Size):
             size = format_size(self.kind.from_toml(self.default))
             return size if size.isdigit() else json.dumps(size)
@@ -645,6 +652,16 @@ class Config:
         "Size of the longest key.",
         cost="Every record contains its key, and so do the index files. Memory holds"
         " fingerprints, not keys.",
+    )
+    body_memory: int = _setting(
+        SizeOrAuto(0, 1024 * GIB),
+        AUTO,
+        "Memory for the bodies of all requests that are being received; at least"
+        " max_value_size.",
+        cost="auto = a quarter of the memory of the machine or container, at least 64 MiB."
+        " Room for a whole body is reserved before it is received, for a chunked one"
+        " max_value_size. A request without room waits for head_timeout at most, and is"
+        " then answered 503.",
     )
     memc_on: bool = _setting(
         Flag(),

@@ -41,6 +41,7 @@ from volcache.memcache.listener import Limits as ListenerLimits
 from volcache.memcache.protocol import Connection, WireLimits
 from volcache.memcache.service import Access, Facts, Service
 from volcache.memcache.sockets import ListeningSocket
+from volcache.memory import default_body_memory
 from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
@@ -257,6 +258,7 @@ class _Server:
             ),
             threads=config.read_threads,
             connections=connections,
+            body_memory=config.body_memory or default_body_memory(),
             answers=not config.read_token,
             cors=cors,
             log_answer=log.add_native if log else None,

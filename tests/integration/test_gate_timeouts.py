@@ -624,3 +624,79 @@ def test_request_in_progress_is_answered_at_the_end(patient: ServerProcess) -> N
         assert patient.wait() == 0
     patient.start()
     assert exchange(patient.port, "GET", "/key").body == b"half more"
+
+
+# --- Memory for bodies -------------------------------------------------------------
+
+
+CHUNKED_HEAD: Final = (
+    b"PUT /%d HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+BODY_MEMORY: Final = 8 * MIB
+
+
+def memory_of(server: ServerProcess, name: str) -> int:
+    """Return a field of the status of a process, in bytes."""
+    lines = Path(f"/proc/{server.pid}/status").read_text("utf-8").splitlines()
+    return next(int(one.split()[1]) * KIB for one in lines if one.startswith(name))
+
+
+def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
+    """However many there are: what is received stays below body_memory."""
+    limits = {"head_timeout": 2.0, "body_memory": BODY_MEMORY}
+    with (
+        ServerProcess(tmp_path / "data", settings=SETTINGS | limits) as server,
+        ExitStack() as opened,
+    ):
+        before = memory_of(server, "VmRSS:")
+        chunk = b"%x\r\n%b\r\n" % (MIB - 1, bytes(MIB - 1))
+        uploads = []
+        for number in range(BODY_MEMORY // MIB):
+            one = opened.enter_context(connect(server))
+            one.sendall(CHUNKED_HEAD % number + chunk)
+            uploads.append(one)
+        wait_until(
+            lambda: connections_of(server)["body_bytes"] == BODY_MEMORY, "no more room"
+        )
+        waiting = []
+        for number in range(100, 104):
+            one = opened.enter_context(connect(server))
+            one.sendall(b"PUT /%d HTTP/1.1\r\nHost: t\r\n" % number)
+            one.sendall(b"Content-Length: %d\r\n\r\n" % MIB + LARGE)
+            waiting.append(one)
+        wait_until(
+            lambda: connections_of(server)["waiting_bodies"] == 4, "four to wait"
+        )
+        # What needs no room is answered.
+        assert exchange(server.port, "GET", "/none").status == 404
+        uploads[0].sendall(b"0\r\n\r\n")
+        for one in (uploads[0], *waiting):
+            assert one.recv(4096).startswith(b"HTTP/1.1 200 OK")
+        for number in (200, 201):  # There is room for one of them.
+            one = opened.enter_context(connect(server))
+            one.sendall(CHUNKED_HEAD % number)
+            uploads.append(one)
+        answer = uploads[-1].recv(4096)
+        assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1")
+        uploads[-2].sendall(b"0\r\n\r\n")
+        assert uploads[-2].recv(4096).startswith(b"HTTP/1.1 200 OK")
+        assert memory_of(server, "VmHWM:") - before < 3 * BODY_MEMORY
+
+
+def test_memory_of_bodies_that_broke_off_is_given_back(tmp_path: Path) -> None:
+    """Of 300 MiB, no more than 64 MiB and a little are kept."""
+    limits = {"body_memory": 400 * MIB}
+    with ServerProcess(tmp_path / "data", settings=SETTINGS | limits) as server:
+        before = memory_of(server, "VmRSS:")
+        with ExitStack() as opened:
+            for number in range(300):
+                one = opened.enter_context(connect(server))
+                one.sendall(CHUNKED_HEAD % number)
+                for _ in range(15):
+                    one.sendall(b"10000\r\n%b\r\n" % bytes(65536))
+            wait_until(
+                lambda: memory_of(server, "VmRSS:") - before > 250 * MIB, "the bodies"
+            )
+        wait_until(
+            lambda: memory_of(server, "VmRSS:") - before < 80 * MIB, "freed memory"
+        )

@@ -28,6 +28,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/magic.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -81,6 +82,7 @@ enum {
     LARGE_BYTES = 1500000,      /* of a value that the gate leaves to bjoern */
     KEY_SIZE = 100,
     VALUE_SIZE = 120000,
+    BODY_MEMORY = VALUE_SIZE + 50000,
     POOL_BYTES = 1 << 18,
     SMALL_BYTES = 100,          /* are sent completely or not at all */
     STEPS_MAX = 3000000,
@@ -266,7 +268,7 @@ static bool is_ticking;
 /* What this stream is like. */
 static bool has_time, is_slow, has_failures, is_raw, is_cold, is_damaging, is_unsupported;
 static uint64_t requests_sent, bytes_sent, by_gate, by_bjoern, by_refusal, timed_out, for_room,
-    cold_reads;
+    cold_reads, without_room;
 
 static client *client_of(int fd) {
     for (unsigned i = 0; i < client_count; i++)
@@ -508,6 +510,12 @@ static ssize_t test_send(int fd, const struct iovec *parts, int parts_count) {
     if (c->is_reset || c->is_cut) {
         errno = one_of(2) ? EPIPE : ECONNRESET;
         return -1;
+    }
+    if (parts[0].iov_len > 12 && !memcmp(parts[0].iov_base, "HTTP/1.1 503", 12)) {
+        CHECK(has_time && is_ticking);
+        CHECK(now_ns() - gate->connections[fd]->since_ns >= gate->limits_ns[QUEUED]);
+        c->is_timed_out = true;
+        without_room++;
     }
     if (parts[0].iov_len > 12 && !memcmp(parts[0].iov_base, "HTTP/1.1 408", 12)) {
         char whole[1000] = {0};
@@ -970,18 +978,22 @@ static void check_speed(const connection *at) {
 /* The lists of the gate are in order, and have every connection. */
 static void check_lists(void) {
     unsigned total = 0;
+    uint64_t reserved = 0;
     for (int i = 0; i < STATES; i++) {
         unsigned found = 0;
         int64_t last = 0;
         for (const connection *at = gate->lists[i].first; at; at = at->next, found++) {
             CHECK((int)at->state == i && at->since_ns >= last);
             last = at->since_ns;
+            if (at->is_admitted) reserved += at->reserved;
+            CHECK(i != QUEUED || !at->is_admitted);
             if (i == BODY) check_speed(at);
         }
         CHECK(found == gate->lists[i].count);
         total += found;
     }
     CHECK(total == gate->stats.open);
+    CHECK(reserved == gate->body_bytes && reserved <= BODY_MEMORY);
 }
 
 static void tick(void) {
@@ -1058,6 +1070,11 @@ static void happen_seldom(void) {
     }
 }
 
+static bool has_room_for_next(void) {
+    const connection *first = gate->lists[QUEUED].first;
+    return first && has_room(gate, first->reserved);
+}
+
 /* Let things happen until nothing more can. */
 static void run_events(void) {
     for (unsigned steps = 0;; steps++) {
@@ -1075,7 +1092,7 @@ static void run_events(void) {
             what = possible(&clients[at]);
         }
         if (!what) {
-            if (gate->lists[WAITING].count) settle();
+            if (gate->lists[WAITING].count || has_room_for_next()) settle();
             else if (gate->done.length && !was_woken) tick();
             else if (!has_job() && !was_woken) return;
             continue;
@@ -1428,7 +1445,9 @@ static bool check_answer(client *c, const wanted *w, size_t *at) {
 
 /* The answer to a request that arrived too slowly is the last one. */
 static bool is_time_out(const client *c, size_t at) {
-    return c->is_timed_out && c->got.length - at > 12 && !memcmp(c->got.at + at + 9, "408", 3);
+    const char *status = c->got.at + at + 9;
+    return c->is_timed_out && c->got.length - at > 12 &&
+           (!memcmp(status, "408", 3) || !memcmp(status, "503", 3));
 }
 
 static void skip_continue(const client *c, const wanted *w, size_t *at) {
@@ -1498,6 +1517,7 @@ static void start_gate(void) {
         .answers = true,
         .key_size = KEY_SIZE,
         .value_size = VALUE_SIZE,
+        .body_memory = BODY_MEMORY,
         .threads = 1,
         .connections = CONNECTIONS,
         .head_ns = 10 * SECOND_NS,
@@ -1557,6 +1577,11 @@ static long blocks(void) { return live_blocks - (gate->connections != NULL); }
 
 static void end_stream(void) {
     run_events();
+    for (const connection *at = gate->lists[QUEUED].first; at; at = at->next) {
+        /* A body that never ends, a refused one, or an answer nobody reads keeps its room. */
+        CHECK(gate->lists[BODY].count || gate->lists[LINGER].count || gate->lists[BUSY].count);
+        if (!has_time) client_of(at->fd)->may_end = true;
+    }
     if (has_time) run_out();
     /* Those that wait for answers have them now. */
     bool has_closed = true;

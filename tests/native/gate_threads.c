@@ -630,6 +630,7 @@ static void start_gate(void) {
         .logs_all = true,
         .key_size = 100,
         .value_size = 1000,
+        .body_memory = 64000,
         .threads = READERS,
         .connections = CONNECTIONS,
         .head_ns = INT64_C(600000000000),

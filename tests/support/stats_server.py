@@ -147,6 +147,8 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "turned_away": 0,
             "cold_reads": 0,
             "waiting_reads": 0,
+            "body_bytes": 0,
+            "waiting_bodies": 0,
         },
         "process": {
             "pid": 1,

@@ -12,7 +12,7 @@ import pytest
 from support.tables import each_row
 from volcache.config import load_config, load_config_again, read_settings, sample
 from volcache.errors import ConfigError
-from volcache.settings import MIB, SETTINGS, Config
+from volcache.settings import AUTO, MIB, SETTINGS, Config
 
 SAMPLE = Path(__file__).parents[2] / "conf" / "volcache.toml"
 
@@ -56,6 +56,7 @@ def test_defaults_are_the_documented_ones() -> None:
         sync_interval=1.0,
         max_value_size=MIB,
         max_key_size=1024,
+        body_memory=AUTO,
         memc_on=False,
         memc_ip="127.0.0.1",
         memc_port=11211,
@@ -318,6 +319,18 @@ def test_sample_explains_every_setting() -> None:
         assert comment == (
             f"{setting.text}{mark} Allowed: {setting.allowed}. Cost: {setting.cost}"
         )
+
+
+def test_body_memory_holds_the_largest_body(path: Path) -> None:
+    """By default, too; the text says what is allowed."""
+    path.write_text(f"max_value_size = {MIB}\nbody_memory = {MIB - 1}\n")
+    with pytest.raises(
+        ConfigError, match=r"allowed is at least max_value_size = 1048576"
+    ):
+        load_config(path, {})
+    for text in (f"{MIB}", '"auto"'):
+        path.write_text(f"body_memory = {text}\n")
+        assert load_config(path, {}).body_memory in {MIB, AUTO}
 
 
 @pytest.mark.parametrize("existing", [{"volume_num": 3}, {"volume_size": 2 * MIB}])

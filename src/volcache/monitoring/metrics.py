@@ -1275,6 +1275,18 @@ _SERVER: Final = (
         "waiting_reads",
         "Records that wait for a reader thread.",
     ),
+    _connections(
+        "gauge",
+        "volcache_body_bytes",
+        "body_bytes",
+        "Memory that is reserved for the bodies of requests.",
+    ),
+    _connections(
+        "gauge",
+        "volcache_waiting_bodies",
+        "waiting_bodies",
+        "Requests that wait for memory for their body.",
+    ),
 )
 
 _PROCESS: Final = (

@@ -117,6 +117,7 @@ def open_gate(  # noqa: PLR0913 - By keyword.
     timeouts: Timeouts,
     threads: int,
     connections: int,
+    body_memory: int,
     answers: bool = True,
     cors: CorsHeaders | None = None,
     log_answer: Callable[..., None] | None = None,
@@ -130,6 +131,7 @@ def open_gate(  # noqa: PLR0913 - By keyword.
         timeouts: Of connections.
         threads: That read records which are not in memory.
         connections: The most that are open; see `connections_max`.
+        body_memory: Bytes for the bodies of all requests; at least the largest body.
         answers: Whether it may answer plain GETs: everyone may read.
         cors: Headers for browsers; by default none.
         log_answer: Called for each answer of the gate: `AccessLog.add_native`.
@@ -151,6 +153,7 @@ def open_gate(  # noqa: PLR0913 - By keyword.
             log_answer=log_answer,
             threads=threads,
             connections=connections,
+            body_memory=body_memory,
             head_timeout=timeouts.head,
             idle_timeout=timeouts.idle,
             transfer_timeout=timeouts.transfer,

@@ -111,7 +111,14 @@ def test_missing_gate_is_logged_in_one_line(
         monkeypatch.setattr(gate, "make_gate", lambda *_, **__: None)
     caplog.set_level(logging.WARNING)
     assert (
-        open_gate(app_of(store), link, timeouts=TIMEOUTS, threads=1, connections=8)
+        open_gate(
+            app_of(store),
+            link,
+            timeouts=TIMEOUTS,
+            threads=1,
+            connections=8,
+            body_memory=1 << 20,
+        )
         is None
     )
     assert caplog.messages == [f"gate.missing reason={reason!r}"]
@@ -129,7 +136,15 @@ def test_bjoern_with_another_version_of_the_gate_is_not_used(
 
     monkeypatch.setattr(gate, "make_gate", refuse)
     assert (
-        open_gate(app_of(store), 1, timeouts=TIMEOUTS, threads=1, connections=8) is None
+        open_gate(
+            app_of(store),
+            1,
+            timeouts=TIMEOUTS,
+            threads=1,
+            connections=8,
+            body_memory=1 << 20,
+        )
+        is None
     )
     assert caplog.messages == [
         "gate.missing reason='bjoern was built for gate version 7'"

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/magic.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -34,6 +35,8 @@ enum {
 };
 static const int64_t SECOND_NS = 1000000000;
 static const int64_t LINGER_NS = INT64_C(2000000000);
+/* Of freed memory: as much as `malloc.py` lets the process keep. */
+static const size_t KEPT_BYTES = 64 << 20;
 
 static const struct {
     int status;
@@ -46,11 +49,12 @@ static const struct {
     {417, "Expectation Failed"},
     {431, "Request Header Fields Too Large"},
     {501, "Not Implemented"},
+    {503, "Service Unavailable"},
     {505, "HTTP Version Not Supported"},
     {0, ""},
 };
 
-typedef enum { IDLE, WAITING, HEAD, BODY, BUSY, COLD, SENDING, LINGER, STATES } phase;
+typedef enum { IDLE, WAITING, HEAD, QUEUED, BODY, BUSY, COLD, SENDING, LINGER, STATES } phase;
 
 typedef enum { JOB_SENT, JOB_REST, JOB_PASS, JOB_FAILED } outcome;
 
@@ -97,6 +101,8 @@ struct connection {
     size_t used, room, scanned;
     size_t head_length;     /* of the first request in `bytes`, while a thread reads for it */
     uint64_t body_left, body_taken;
+    uint64_t reserved;      /* for its body; while it waits for that: how much it needs */
+    bool is_admitted;       /* `reserved` is counted in `body_bytes` */
     vc_chunks chunks;
     char *rest;
     size_t rest_at, rest_length;
@@ -136,6 +142,8 @@ struct vc_gate {
     job_queue jobs, done;
     pthread_t threads[THREADS_MAX];
     unsigned thread_count;
+    uint64_t body_bytes;        /* reserved for bodies */
+    uint64_t body_bytes_most;   /* since freed memory was given back */
     uint64_t told_full;         /* times that there were too many connections */
     int64_t told_full_ns;
     int64_t pulse_ns, next_pulse_ns;    /* 0: none */
@@ -358,6 +366,7 @@ static void refuse(vc_gate *gate, connection *c, int status, const char *reason)
     update_date(gate, started_ns);
     to += sprintf(to, "HTTP/1.1 %d %s\r\n", status, STATUSES[row].phrase);
     if (status == 405) to += sprintf(to, "Allow: %s\r\n", gate->config.allow);
+    if (status == 503) to = put(to, "Retry-After: 1\r\n");
     to += sprintf(to, "Content-Type: text/plain; charset=utf-8\r\nContent-Length: %d", length);
     to = put_end(to, &gate->date, c->headers, false);
     struct iovec parts[2] = {{answer, (size_t)(to - answer)}, {text, (size_t)length}};
@@ -811,6 +820,49 @@ static bool pass(vc_gate *gate, connection *c, const vc_request *request, const 
     return true;
 }
 
+/* --- Memory for bodies --------------------------------------------------------------------- */
+
+static bool has_room(const vc_gate *gate, uint64_t bytes) {
+    return gate->body_bytes + bytes <= gate->config.body_memory;
+}
+
+static void admit(vc_gate *gate, connection *c, uint64_t bytes) {
+    c->is_admitted = true;
+    c->reserved = bytes;
+    gate->body_bytes += bytes;
+    if (gate->body_bytes > gate->body_bytes_most) gate->body_bytes_most = gate->body_bytes;
+}
+
+/* Its body is no longer in memory. */
+static void release(vc_gate *gate, connection *c) {
+    if (c->is_admitted) gate->body_bytes -= c->reserved;
+    c->is_admitted = false;
+    c->reserved = 0;
+}
+
+/* Whether there is room for the body of a request; otherwise the connection waits for it. */
+static bool reserve_room(vc_gate *gate, connection *c, const vc_request *request) {
+    uint64_t bytes = request->is_chunked   ? gate->config.value_size
+                     : request->has_length ? request->content_length
+                                           : 0;
+    if (c->is_admitted || !bytes) return true;
+    if (!gate->lists[QUEUED].count && has_room(gate, bytes)) {
+        admit(gate, c, bytes);
+        return true;
+    }
+    c->reserved = bytes;
+    pause_reading(gate, c);
+    enter(gate, c, QUEUED, c->started_ns);
+    return false;
+}
+
+/* Give back freed memory after many bodies: malloc does so only at the end of the heap. */
+static void trim(vc_gate *gate) {
+    if (gate->body_bytes_most <= KEPT_BYTES || gate->body_bytes > gate->body_bytes_most / 2) return;
+    gate->body_bytes_most = gate->body_bytes;
+    malloc_trim(KEPT_BYTES);
+}
+
 static void refuse_slow(vc_gate *gate, connection *c) {
     gate->stats.closed_transfer++;
     refuse(gate, c, 408, "the body of the request arrives too slowly; try again");
@@ -934,6 +986,7 @@ static fate handle_one(vc_gate *gate, connection *c, const vc_request *request,
     update_date(gate, c->started_ns);
     fate decision = decide(gate, c, request);
     if (decision != PASS) return decision;
+    if (!reserve_room(gate, c, request)) return STARTED;
     if (!pass(gate, c, request, data, length, used)) return REFUSED;
     if (request->awaits_continue && !is_body_complete(c)) ask_for_body(gate, c);
     return PASS;
@@ -985,7 +1038,7 @@ static bool handle(vc_gate *gate, connection *c, const char *data, size_t length
             return true;
         case STARTED: /* The head is kept while a thread reads: it may still be passed. */
             c->head_length = after - at;
-            keep_rest(c, data, length, c->state == COLD ? at : after, 0);
+            keep_rest(c, data, length, c->state == SENDING ? after : at, 0);
             if (c->state == COLD && after < length) take_done(gate, c->job);
             return false;
         case REFUSED:
@@ -1016,7 +1069,7 @@ static bool on_readable(void *context, int fd) {
     vc_gate *gate = context;
     connection *c = find(gate, fd);
     if (c->state == COLD) take_done(gate, c->job);
-    if (c->state == COLD || c->state == SENDING) {
+    if (c->state == COLD || c->state == QUEUED || c->state == SENDING) {
         pause_reading(gate, c);
         return false;
     }
@@ -1043,11 +1096,24 @@ static bool on_readable(void *context, int fd) {
     return receive_head(gate, c);
 }
 
+/* Go on with the requests for whose bodies there is room, in their order. */
+static void admit_waiting(vc_gate *gate) {
+    connection *c;
+    while ((c = gate->lists[QUEUED].first) && has_room(gate, c->reserved)) {
+        admit(gate, c, c->reserved);
+        c->is_warm = true;
+        enter(gate, c, HEAD, vc_monotonic_ns());
+        resume_reading(gate, c);
+        if (on_readable(gate, c->fd)) gate->config.link->deliver(c->fd);
+    }
+}
+
 /* Wake threads for the jobs of this round: once for all of them, as it is a system call. */
 static void on_settle(void *context) {
     vc_gate *gate = context;
     job_queue *jobs = &gate->jobs;
     connection *c;
+    admit_waiting(gate);
     for (int i = 0; i < COLD_AT_ONCE && (c = gate->lists[WAITING].first); i++) {
         c->was_cold = false;
         enter(gate, c, IDLE, vc_monotonic_ns());
@@ -1119,7 +1185,10 @@ static bool on_accepted(void *context, int fd, const struct sockaddr *address) {
 static bool on_awaits(void *context, int fd) {
     vc_gate *gate = context;
     connection *c = find(gate, fd);
-    if (c->state == BUSY) enter(gate, c, IDLE, vc_monotonic_ns());
+    if (c->state == BUSY) {
+        release(gate, c);
+        enter(gate, c, IDLE, vc_monotonic_ns());
+    }
     return c->used > 0;
 }
 
@@ -1135,6 +1204,7 @@ static void on_closing(void *context, int fd) {
     /* A socket that is closed with unread bytes is reset, and what it has not sent is lost. */
     (void)discard(gate, c);
     take_out(gate, c);
+    release(gate, c);
     if (gate->passed_fd == fd) gate->passed_used = 0;
     gate->connections[fd] = NULL;
     gate->stats.open--;
@@ -1148,6 +1218,10 @@ static void time_out(vc_gate *gate, connection *c, int64_t now_ns) {
     case HEAD:
         gate->stats.closed_head++;
         refuse(gate, c, 408, "the head of the request arrives too slowly; try again");
+        return;
+    case QUEUED:
+        refuse(gate, c, 503, "no memory is free for the body of the request; try again later");
+        resume_reading(gate, c);
         return;
     case BODY:
         refuse_slow(gate, c);
@@ -1192,6 +1266,7 @@ static void on_tick(void *context) {
     vc_gate *gate = context;
     int64_t now_ns = vc_monotonic_ns();
     take_done(gate, NULL);
+    trim(gate);
     for (int i = 0; i < STATES; i++) {
         connection *c;
         /* Those that remain in the list are at its end. */
@@ -1230,7 +1305,7 @@ vc_gate *vc_gate_new(const vc_gate_config *config) {
         .tick = on_tick,
     };
     gate->limits_ns[IDLE] = config->idle_ns;
-    gate->limits_ns[HEAD] = config->head_ns;
+    gate->limits_ns[HEAD] = gate->limits_ns[QUEUED] = config->head_ns;
     gate->limits_ns[BODY] = gate->limits_ns[BUSY] = gate->limits_ns[SENDING] =
         config->transfer_ns;
     gate->limits_ns[LINGER] = LINGER_NS;
@@ -1274,6 +1349,8 @@ void vc_gate_take_counts(vc_gate *gate, vc_gate_counts *counts) {
 void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats) {
     *stats = gate->stats;
     stats->idle = gate->lists[IDLE].count;
+    stats->waiting_bodies = gate->lists[QUEUED].count;
+    stats->body_bytes = gate->body_bytes;
     pthread_mutex_lock(&gate->jobs.mutex);
     stats->waiting = gate->jobs.length;
     pthread_mutex_unlock(&gate->jobs.mutex);

@@ -19,11 +19,15 @@
  *     at the others again, those first that have waited for longest: a client whose records are
  *     in memory does not wait for hundreds of others.
  *   - What a socket has no room for is sent when it has, by the loop.
+ *   - Room for a whole body is reserved in `body_memory` before any of it is received, and is free
+ *     again when bjoern has answered or the connection ends. So bodies that are half received do
+ *     not wait for each other. Requests that find no room wait in their order.
  *
  * States of a connection, and what limits its time
  *   IDLE      no byte of a request has arrived        idle
  *   WAITING   bytes have arrived, but others first
  *   HEAD      part of a head has arrived              head, from the first byte on
+ *   QUEUED    no room for its body yet                head
  *   BODY      bjoern waits for more of the body       transfer, without a byte; SLOWEST
  *   BUSY      bjoern answers                          transfer, without a byte sent
  *   COLD      a thread reads the record
@@ -71,6 +75,7 @@ typedef struct {
     bool logs_all;              /* an event for each answer */
     size_t key_size;            /* of the longest key, in bytes */
     uint64_t value_size;        /* of the longest body, in bytes */
+    uint64_t body_memory;       /* for all bodies, in bytes; at least `value_size` */
     unsigned threads;           /* that read; 1 to 64 */
     unsigned connections;       /* at most */
     int64_t head_ns, idle_ns, transfer_ns;  /* 0: no limit */
@@ -126,6 +131,8 @@ typedef struct {
     uint64_t passed;                /* requests that bjoern has answered */
     uint64_t cold;                  /* reads by the threads */
     unsigned waiting;               /* for a thread, now */
+    unsigned waiting_bodies;        /* for room, now */
+    uint64_t body_bytes;            /* that are reserved now */
 } vc_gate_stats;
 
 typedef struct vc_gate vc_gate;

@@ -245,6 +245,7 @@ class Gate:
         log_answer: Callable[..., None] | None,
         threads: int,
         connections: int,
+        body_memory: int,
         head_timeout: float,
         idle_timeout: float,
         transfer_timeout: float,
@@ -266,6 +267,7 @@ class Gate:
             log_answer: Called for each answer; see `AccessLog.add_native`.
             threads: That read records which are not in memory, 1 to 64.
             connections: The most at a time.
+            body_memory: Bytes for the bodies of all requests.
             head_timeout: Seconds for the head of a request; 0 = no limit.
             idle_timeout: Seconds without a request; 0 = no limit.
             transfer_timeout: Seconds without a byte of a body or an answer; 0 = no limit.

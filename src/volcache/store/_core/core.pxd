@@ -270,7 +270,7 @@ cdef extern from "gate.h" nogil:
         const vc_types *types
         bint answers, logs_all
         size_t key_size
-        uint64_t value_size
+        uint64_t value_size, body_memory
         unsigned threads, connections
         int64_t head_ns, idle_ns, transfer_ns, slow_ns, long_ns, sample_mask
         const char *allow
@@ -296,7 +296,8 @@ cdef extern from "gate.h" nogil:
         vc_durations hits, misses, reads
         uint64_t bytes_out, absent, evicted
     ctypedef struct vc_gate_stats:
-        unsigned open, idle, most, waiting
+        unsigned open, idle, most, waiting, waiting_bodies
+        uint64_t body_bytes
         uint64_t accepted, closed_idle, closed_head, closed_transfer, closed_for_room
         uint64_t turned_away, passed, cold
     ctypedef struct vc_gate:

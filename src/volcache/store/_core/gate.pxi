@@ -81,6 +81,7 @@ cdef class Gate:
         log_answer,
         unsigned threads,
         unsigned connections,
+        uint64_t body_memory,
         double head_timeout,
         double idle_timeout,
         double transfer_timeout,
@@ -110,6 +111,7 @@ cdef class Gate:
         config.logs_all = log_answer is not None
         config.key_size = app.limits.key_size
         config.value_size = app.limits.value_size
+        config.body_memory = body_memory
         config.threads = threads
         config.connections = self.limit = connections
         config.head_ns = <int64_t>(head_timeout * 1e9)
@@ -212,6 +214,8 @@ cdef class Gate:
             "turned_away": stats.turned_away,
             "cold_reads": stats.cold,
             "waiting_reads": stats.waiting,
+            "body_bytes": stats.body_bytes,
+            "waiting_bodies": stats.waiting_bodies,
         }
 
     def set_ready(self):
