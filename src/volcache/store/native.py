@@ -57,6 +57,7 @@ class GateOptions(TypedDict):
     head_timeout: float
     idle_timeout: float
     transfer_timeout: float
+    body_memory: int
 
 
 def hash_key_of(store_id: int) -> bytes:
