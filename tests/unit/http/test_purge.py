@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from support.stores import open_fifo
-from support.tables import each_row
 from volcache.cache import Cache
 from volcache.errors import BadPrefixError, TooManyPurgesError
 from volcache.http.admin import Admin
@@ -23,52 +22,43 @@ if TYPE_CHECKING:
 TOKEN: Final = "open-sesame"  # noqa: S105 - Of no server.
 
 
-@each_row(
-    ("query", "prefix"),
-    [
-        ("prefix=tiles/12/", b"tiles/12/"),
-        ("prefix=/tiles/12/", b"tiles/12/"),
-        ("prefix=//a", b"/a"),
-        ("prefix=gr%C3%BCn%20%2B%25", b"gr\xc3\xbcn +%"),
-        ("prefix=a%3D%26=b", b"a=&=b"),
-        ("prefix=-", b"-"),
-        ("prefix=" + "x" * 20, b"x" * 20),
-    ],
-)
-def test_the_prefix_is_that_of_a_path(query: str, prefix: bytes) -> None:
+def test_the_prefix_is_that_of_a_path() -> None:
     """Percent-encoded, with or without the first slash; beside it, `dry-run`."""
-    assert parse_query(query, 20) == (prefix, False)
-    assert parse_query(f"dry-run&{query}", 20) == (prefix, True)
-    assert parse_query(f"{query}&dry-run=", 20) == (prefix, True)
+    for text, prefix in {
+        "tiles/12/": b"tiles/12/", "/tiles/12/": b"tiles/12/", "//a": b"/a",
+        "gr%C3%BCn%20%2B%25": b"gr\xc3\xbcn +%", "a%3D%26=b": b"a=&=b", "-": b"-",
+        "x" * 20: b"x" * 20,
+    }.items():
+        query = f"prefix={text}"
+        assert parse_query(query, 20) == (prefix, False)
+        assert parse_query(f"dry-run&{query}", 20) == (prefix, True)
+        assert parse_query(f"{query}&dry-run=", 20) == (prefix, True)
 
 
-@each_row(
-    ("query", "why"),
-    [
-        ("", "no prefix; allowed are prefix=..., once, and dry-run"),
-        ("dry-run", "no prefix"),
-        ("prefix", "unknown parameter 'prefix'"),
-        ("prefix=a&prefix=b", "prefix is given 2 times"),
-        ("prefix=a&", "unknown parameter ''"),
-        ("prefix=a&dryrun", "unknown parameter 'dryrun'; allowed are"),
-        ("prefix=a&dry-run=1", "unknown parameter 'dry-run=1'"),
-        ("prefix=", "it is empty; to drop everything, POST /-/flush"),
-        ("prefix=/", "it is empty"),
-        ("prefix=a+b", "write %2B for a plus, %20 for a space"),
-        ("prefix=a%2", "two hexadecimal digits"),
-        ("prefix=a%0Ab", "the control byte 0x0A"),
-        ("prefix=-/", 'no key begins with "-/"'),
-        ("prefix=/-/x", 'no key begins with "-/"'),
-        ("prefix=" + "x" * 21, "it is 21 bytes long, and keys have 1 to 20"),
-    ],
-)
-def test_what_is_not_clear_is_refused(query: str, why: str) -> None:
+def test_what_is_not_clear_is_refused() -> None:
     """With 400 and one line."""
-    with pytest.raises(BadPrefixError) as caught:
-        parse_query(query, 20)
-    assert why in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert status_of(caught.value) == 400
+    reserved = 'no key begins with "-/"'
+    for query, why in {
+        "": "no prefix; allowed are prefix=..., once, and dry-run",
+        "dry-run": "no prefix",
+        "prefix": "unknown parameter 'prefix'",
+        "prefix=a&prefix=b": "prefix is given 2 times",
+        "prefix=a&": "unknown parameter ''",
+        "prefix=a&dryrun": "unknown parameter 'dryrun'; allowed are",
+        "prefix=a&dry-run=1": "unknown parameter 'dry-run=1'",
+        "prefix=": "it is empty; to drop everything, POST /-/flush",
+        "prefix=/": "it is empty",
+        "prefix=a+b": "write %2B for a plus, %20 for a space",
+        "prefix=a%2": "two hexadecimal digits",
+        "prefix=a%0Ab": "the control byte 0x0A",
+        "prefix=-/": reserved, "prefix=/-/x": reserved,
+        "prefix=" + "x" * 21: "it is 21 bytes long, and keys have 1 to 20",
+    }.items():
+        with pytest.raises(BadPrefixError) as caught:
+            parse_query(query, 20)
+        assert why in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert status_of(caught.value) == 400
 
 
 @pytest.fixture

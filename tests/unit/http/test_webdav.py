@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from itertools import product
 
 import pytest
 
@@ -49,52 +50,43 @@ def test_propfind_describes_a_file(client: Client) -> None:
     }
 
 
-@pytest.mark.parametrize("path", ["/", "/any/", "/any/deep/", "/folder/"])
-def test_path_with_a_trailing_slash_is_a_directory(client: Client, path: str) -> None:
+DIRECTORIES = ("/", "/any/", "/any/deep/", "/folder/")
+
+
+def test_path_with_a_trailing_slash_is_a_directory(client: Client) -> None:
     """Directories need not be created."""
-    href, found = properties(client.ask("PROPFIND", path, HTTP_DEPTH="0"))
-    assert href == path
-    assert found["resourcetype"] == "{DAV:}collection"
-    assert found["getlastmodified"]
+    for path in DIRECTORIES:
+        href, found = properties(client.ask("PROPFIND", path, HTTP_DEPTH="0"))
+        assert (href, found["resourcetype"]) == (path, "{DAV:}collection")
+        assert found["getlastmodified"]
 
 
-@pytest.mark.parametrize("path", ["/", "/any/", "/any/deep/", "/folder/"])
-@pytest.mark.parametrize(
-    "depth",
-    [{}, *({"HTTP_DEPTH": text} for text in ("1", "infinity", "1,noroot", "", "00"))],
-)
-def test_a_directory_cannot_be_listed(
-    client: Client, path: str, depth: dict[str, str]
-) -> None:
+def test_a_directory_cannot_be_listed(client: Client) -> None:
     """An empty list would let a program that synchronises delete what it has."""
-    assert_error(client.ask("PROPFIND", path, b"", **depth), 403, "cannot be listed")
+    depths = [{"HTTP_DEPTH": text} for text in ("1", "infinity", "1,noroot", "", "00")]
+    for path, depth in product(DIRECTORIES, [{}, *depths]):
+        answer = client.ask("PROPFIND", path, b"", **depth)
+        assert_error(answer, 403, "cannot be listed")
 
 
-@pytest.mark.parametrize("depth", [{}, {"HTTP_DEPTH": "1"}])
-def test_a_file_has_no_depth(client: Client, depth: dict[str, str]) -> None:
-    """Programs that copy a named file ask so."""
-    href, _ = properties(client.ask("PROPFIND", "/a&<b\xc3\xa9", b"", **depth))
-    assert href == "/a%26%3Cb%C3%A9"
+def test_a_file_has_no_depth(client: Client) -> None:
+    """Programs that copy a named file ask so. An absent one is stored then."""
+    for depth in ({}, {"HTTP_DEPTH": "1"}):
+        href, _ = properties(client.ask("PROPFIND", "/a&<b\xc3\xa9", b"", **depth))
+        assert href == "/a%26%3Cb%C3%A9"
+        assert_error(client.ask("PROPFIND", "/absent", b"", **depth), 404)
 
 
-def test_propfind_of_an_absent_key_is_404(client: Client) -> None:
-    """The client stores the file then."""
-    assert_error(client.ask("PROPFIND", "/absent"), 404)
-
-
-@pytest.mark.parametrize("path", ["/", "/any/", "/any"])
-def test_mkcol_succeeds_and_stores_nothing(client: Client, path: str) -> None:
+def test_mkcol_succeeds_and_stores_nothing(client: Client) -> None:
     """201 for any path."""
     before = dict(client.cache.records)
-    answer = client.ask("MKCOL", path)
-    assert (answer.status, answer.body) == ("201 Created", b"")
+    for path in ("/", "/any/", "/any"):
+        assert client.ask("MKCOL", path)[::2] == ("201 Created", b"")
     assert client.cache.records == before
 
 
-@pytest.mark.parametrize("method", ["PROPFIND", "MKCOL"])
-@pytest.mark.parametrize(("path", "status"), [("/a\n", 400), ("/-/x/", 405)])
-def test_bad_path_is_refused(
-    client: Client, method: str, path: str, status: int
-) -> None:
+def test_bad_path_is_refused(client: Client) -> None:
     """As for the other methods."""
-    assert_error(client.ask(method, path), status)
+    for method in ("PROPFIND", "MKCOL"):
+        assert_error(client.ask(method, "/a\n"), 400)
+        assert_error(client.ask(method, "/-/x/"), 405)
