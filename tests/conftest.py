@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,13 @@ import pytest
 
 from support.extent import EXTENT, SEED, sample
 from support.memcached import MemcachedProcess
-from support.process import ServerPool
+from support.process import Servers
 from volcache.config import ENVIRONMENT_PREFIX, PURE_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from support.process import ServerProcess
 
 
 def pytest_report_header() -> list[str]:
@@ -83,11 +86,17 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
-    """Return the servers that the tests of this worker share."""
-    pool = ServerPool(lambda: tmp_path_factory.mktemp("pool") / "store")
-    yield pool
-    pool.close()
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Return the servers that tests use one after the other."""
+    with Servers(tmp_path_factory.mktemp("servers")) as running:
+        yield running
+
+
+@pytest.fixture
+def server_with(servers: Servers) -> Iterator[Callable[..., ServerProcess]]:
+    """Return a function that lends an empty server with some settings to the test."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(servers.server(**settings))
 
 
 @pytest.fixture(scope="session")

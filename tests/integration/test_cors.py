@@ -11,7 +11,7 @@ import pytest
 
 from support.browser import Tab, a_browser
 from support.gate import NEEDS_GATE
-from support.process import ServerPool, ServerProcess
+from support.process import ServerProcess, Servers
 from support.wire import Talk, exchange, request_bytes
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def test_star_is_the_same_for_all_requests(public: int, origin: str) -> None:
         assert found[ALLOW_ORIGIN] == "*"
 
 
-def test_without_origins_there_are_no_headers(servers: ServerPool) -> None:
+def test_without_origins_there_are_no_headers(servers: Servers) -> None:
     """Whatever a page sends."""
     with servers.server(SMALL) as server:
         assert exchange(server.port, "PUT", "/key", b"0123456789").status == 200
@@ -344,7 +344,7 @@ def test_page_of_another_origin_reads_and_writes(
 
 @pytest.mark.slow
 def test_page_of_another_origin_is_blocked_by_default(
-    browser: Browser, servers: ServerPool
+    browser: Browser, servers: Servers
 ) -> None:
     """It sees no answer, and its PUT and DELETE are not sent."""
     with a_site() as site, servers.server(SMALL) as server:
@@ -356,7 +356,7 @@ def test_page_of_another_origin_is_blocked_by_default(
 
 @pytest.mark.slow
 def test_stored_script_does_not_become_a_service_worker(
-    browser: Browser, servers: ServerPool
+    browser: Browser, servers: Servers
 ) -> None:
     """Neither from a stored page nor from one of the instance itself."""
     with servers.server(SMALL) as server:

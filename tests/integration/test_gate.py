@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from support.gate import NEEDS_GATE
-from support.process import POOL_TOKEN, ServerPool, ServerProcess
+from support.process import ADMIN_TOKEN, ServerProcess, Servers
 from support.waiting import wait_until
 from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes, send
 from volcache.store import Store
@@ -33,7 +33,7 @@ SETTINGS: Final = {
     "max_value_size": MIB,
     "sync_mode": "none",
 }
-ADMIN: Final = f"Authorization: Bearer {POOL_TOKEN}"
+ADMIN: Final = f"Authorization: Bearer {ADMIN_TOKEN}"
 ALLOW: Final = "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL"
 PADDING: Final = "X-Padding: " + "x" * 70 * KIB
 PUT: Final = b"PUT /kept HTTP/1.1\r\nHost: t\r\n"
@@ -42,7 +42,7 @@ CHUNKED: Final = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def server(servers: ServerPool) -> Iterator[ServerProcess]:
+def server(servers: Servers) -> Iterator[ServerProcess]:
     """Yield an instance, which still runs at the end."""
     with servers.server(SETTINGS) as running:
         assert "gate.missing" not in running.stderr

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from support.gate import NEEDS_GATE
-from support.process import SOURCE, ServerPool, ServerProcess
+from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import comes_true, wait_until
 from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
 
@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def patient(servers: ServerPool) -> Iterator[ServerProcess]:
+def patient(servers: Servers) -> Iterator[ServerProcess]:
     """Yield an instance with the limits of the settings, and with `/key`."""
     with servers.server(SETTINGS) as running:
         exchange(running.port, "PUT", "/key", b"value")

@@ -16,7 +16,7 @@ import requests
 from support.background import in_background
 from support.machine import ALL_FILES, Machine
 from support.memcached import FakeMemcached, MemcachedProcess
-from support.process import ServerPool, ServerProcess
+from support.process import ServerProcess, Servers
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ def settings_for(*servers: str, **more: object) -> dict[str, object]:
 
 
 @pytest.fixture
-def site(servers: ServerPool, memcached: MemcachedProcess) -> Iterator[Site]:
+def site(servers: Servers, memcached: MemcachedProcess) -> Iterator[Site]:
     """One instance in front of it."""
     with pooled_site(servers, settings_for(memcached.address)) as found:
         yield found
 
 
 @pytest.fixture
-def impatient_site(servers: ServerPool, memcached: MemcachedProcess) -> Iterator[Site]:
+def impatient_site(servers: Servers, memcached: MemcachedProcess) -> Iterator[Site]:
     """One instance with the default time-out in front of it."""
     settings = settings_for(memcached.address, memc_timeout=0.05)
     with pooled_site(servers, settings) as found:
@@ -106,7 +106,7 @@ def impatient_site(servers: ServerPool, memcached: MemcachedProcess) -> Iterator
 
 
 @contextmanager
-def pooled_site(servers: ServerPool, settings: dict[str, object]) -> Iterator[Site]:
+def pooled_site(servers: Servers, settings: dict[str, object]) -> Iterator[Site]:
     """Lend an instance that other tests have used."""
     with servers.server(settings) as server, requests.Session() as session:
         yield Site(server, session)

@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from support.memcached import MemcachedProcess
-from support.process import SOURCE, ServerPool, ServerProcess
+from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ SETTINGS: Final = {
 
 
 @pytest.fixture
-def server(servers: ServerPool) -> Iterator[ServerProcess]:
+def server(servers: Servers) -> Iterator[ServerProcess]:
     """One instance."""
     with servers.server(SETTINGS) as server:
         yield server

@@ -11,7 +11,7 @@ import pytest
 
 from support.gate import NEEDS_GATE
 from support.nginx import Proxy
-from support.process import ServerPool, ServerProcess
+from support.process import ServerProcess, Servers
 from support.wire import Talk, exchange, request_bytes, send
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ def test_guesses_of_the_admin_token_are_limited(tmp_path: Path) -> None:
     ],
 )
 def test_each_token_is_for_its_requests_alone(
-    servers: ServerPool, settings: dict[str, str], reads: int, writes: int
+    servers: Servers, settings: dict[str, str], reads: int, writes: int
 ) -> None:
     """Without one, everyone may; a GET that the gate answers is no exception."""
     with servers.server({**SMALL, **settings}) as server:

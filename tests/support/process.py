@@ -7,22 +7,35 @@ Uses only its environment variables, its exit codes and `/-/healthy`.
 from __future__ import annotations
 
 import http.client
+import json
 import subprocess
 import sys
 from contextlib import contextmanager
 from http import HTTPStatus
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from support.ports import pick_port
 from support.program import Program
+from support.waiting import comes_true
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
-POOL_TOKEN: Final = "operator"  # noqa: S105 - Of temporary servers.
-_IDLE_MAX: Final = 6
+ADMIN_TOKEN: Final = "operator"  # noqa: S105 - Of temporary servers.
+ADMIN: Final = f"Authorization: Bearer {ADMIN_TOKEN}"
+MIB: Final = 1 << 20
+# Of servers that several tests use one after the other.
+SHARED: Final[Mapping[str, object]] = {
+    "volume_size": 16 * MIB,
+    "volume_num": 4,
+    "max_value_size": MIB,
+    "sync_mode": "none",
+    "admin_token": ADMIN_TOKEN,
+}
+_P = TypeVar("_P", bound=Program)
 
 
 def settings_environment(settings: Mapping[str, object]) -> dict[str, str]:
@@ -107,10 +120,6 @@ class ServerProcess(Program):
         inherited = super().environment()
         return {**inherited, **settings_environment(settings), **self._environment}
 
-    def descriptors(self) -> int:
-        """Return how many files and connections it has open."""
-        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
-
     def answers(self) -> bool:
         """Whether `/-/healthy` is 200."""
         connection = http.client.HTTPConnection(self.ip, self.port, timeout=1)
@@ -122,64 +131,99 @@ class ServerProcess(Program):
         finally:
             connection.close()
 
+    def descriptors(self) -> int:
+        """Return how many files and connections it has open."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
-class ServerPool:
+
+class Pool(Generic[_P]):
     """
-    Running servers by their settings; each is empty when a test gets it.
+    Programs that run on when a test has ended, for the next one that needs the same.
 
-    A test may do anything with the server that it has. If it was stopped or restarted, got
-    other settings or does not answer, it is thrown away. Its counters and its log go on.
+    At most `limit` wait for a test; of more, the one that was used longest ago is ended.
     """
 
-    def __init__(self, new_folder: Callable[[], Path]) -> None:
-        """Start nothing yet; each server gets a folder of its own."""
-        self._new_folder = new_folder
-        self._idle: list[tuple[dict[str, object], ServerProcess]] = []
+    def __init__(self, renew: Callable[[_P], bool], limit: int = 6) -> None:
+        """Begin with none; `renew` makes one as it was, and says whether it could."""
+        self._renew = renew
+        self._limit = limit
+        self._waiting: list[tuple[Hashable, _P]] = []
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all."""
+        while self._waiting:
+            self._waiting.pop()[1].__exit__()
 
     @contextmanager
-    def server(self, settings: Mapping[str, object]) -> Iterator[ServerProcess]:
-        """Lend a server until the context ends; without an `admin_token` it gets one."""
-        wanted = {"admin_token": POOL_TOKEN, **settings}
-        server = self._take(wanted) or _started(self._new_folder(), wanted)
-        pid = server.pid
+    def lend(self, key: Hashable, make: Callable[[], _P]) -> Iterator[_P]:
+        """
+        Return a running program, started now if none with this key waits.
+
+        One that ended, was started again or cannot be renewed is not used again.
+        """
+        found = next((one for one in self._waiting[::-1] if one[0] == key), None)
+        if found:
+            self._waiting.remove(found)
+        program = found[1] if found else make().__enter__()
+        process, is_kept, shown = program.process, False, len(program.stderr)
         try:
-            yield server
+            yield program
+            assert program.is_running, program.stderr
+            assert "Traceback" not in program.stderr[shown:], program.stderr
+            is_kept = program.process is process and self._renew(program)
         finally:
-            if (server.settings, server.pid) == (wanted, pid) and server.is_running:
-                self._idle.append((wanted, server))
+            if is_kept:
+                self._waiting.append((key, program))
             else:
-                server.__exit__()
-            while len(self._idle) > _IDLE_MAX:
-                self._idle.pop(0)[1].__exit__()
-
-    def close(self) -> None:
-        """Stop all servers."""
-        while self._idle:
-            self._idle.pop()[1].__exit__()
-
-    def _take(self, wanted: dict[str, object]) -> ServerProcess | None:
-        """Return an idle server with these settings, emptied; None if there is none."""
-        for entry in [entry for entry in self._idle if entry[0] == wanted]:
-            self._idle.remove(entry)
-            if _is_emptied(entry[1]):
-                return entry[1]
-            entry[1].__exit__()
-        return None
+                program.__exit__()
+            while len(self._waiting) > self._limit:
+                self._waiting.pop(0)[1].__exit__()
 
 
-def _started(folder: Path, settings: Mapping[str, object]) -> ServerProcess:
-    server = ServerProcess(folder, settings=settings)
-    server.__enter__()
-    return server
+class Servers(Pool[ServerProcess]):
+    """Servers by their settings, each empty when it is lent."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin with none; the mount points are made in a folder."""
+        super().__init__(is_renewed)
+        self._folder = folder
+        self._numbers = count()
+
+    @contextmanager
+    def server(
+        self, all_settings: Mapping[str, object] = SHARED, /, **settings: Any
+    ) -> Iterator[ServerProcess]:
+        """Lend a server with settings; one without an `admin_token` gets one."""
+        given = {"admin_token": ADMIN_TOKEN, **all_settings, **settings}
+        key = tuple(sorted((name, str(value)) for name, value in given.items()))
+
+        def make() -> ServerProcess:
+            place = self._folder / str(next(self._numbers)) / "store"
+            return ServerProcess(place, settings=given)
+
+        with self.lend(key, make) as server:
+            yield server
 
 
-def _is_emptied(server: ServerProcess) -> bool:
-    """Whether a server answers, and has no keys from now on."""
-    connection = http.client.HTTPConnection(server.ip, server.port, timeout=5)
+def is_renewed(server: ServerProcess) -> bool:
+    """Delete all values; return whether this was done and all clients have left."""
+    connection = http.client.HTTPConnection(server.ip, server.port, timeout=10)
     token = {"Authorization": f"Bearer {server.settings['admin_token']}"}
+
+    def is_alone() -> bool:
+        connection.request("GET", "/-/stats?volumes=0")
+        open_now: int = json.load(connection.getresponse())["server"]["open"]
+        return open_now == 1
+
     try:
         connection.request("POST", "/-/flush", b"", token)
-        return connection.getresponse().status == HTTPStatus.OK
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status == HTTPStatus.OK and comes_true(is_alone, 2)
     except (OSError, http.client.HTTPException):
         return False
     finally:

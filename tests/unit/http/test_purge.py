@@ -25,8 +25,12 @@ TOKEN: Final = "open-sesame"  # noqa: S105 - Of no server.
 def test_the_prefix_is_that_of_a_path() -> None:
     """Percent-encoded, with or without the first slash; beside it, `dry-run`."""
     for text, prefix in {
-        "tiles/12/": b"tiles/12/", "/tiles/12/": b"tiles/12/", "//a": b"/a",
-        "gr%C3%BCn%20%2B%25": b"gr\xc3\xbcn +%", "a%3D%26=b": b"a=&=b", "-": b"-",
+        "tiles/12/": b"tiles/12/",
+        "/tiles/12/": b"tiles/12/",
+        "//a": b"/a",
+        "gr%C3%BCn%20%2B%25": b"gr\xc3\xbcn +%",
+        "a%3D%26=b": b"a=&=b",
+        "-": b"-",
         "x" * 20: b"x" * 20,
     }.items():
         query = f"prefix={text}"
@@ -51,7 +55,8 @@ def test_what_is_not_clear_is_refused() -> None:
         "prefix=a+b": "write %2B for a plus, %20 for a space",
         "prefix=a%2": "two hexadecimal digits",
         "prefix=a%0Ab": "the control byte 0x0A",
-        "prefix=-/": reserved, "prefix=/-/x": reserved,
+        "prefix=-/": reserved,
+        "prefix=/-/x": reserved,
         "prefix=" + "x" * 21: "it is 21 bytes long, and keys have 1 to 20",
     }.items():
         with pytest.raises(BadPrefixError) as caught:
