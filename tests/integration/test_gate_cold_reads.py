@@ -14,20 +14,22 @@ import socket
 import struct
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from itertools import count, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from support.extent import every
 from support.gate import NEEDS_GATE
 from support.machine import Machine
-from support.process import ServerProcess
+from support.process import MIB, SHARED, Pool, ServerProcess, is_renewed
 from support.waiting import wait_until
 from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.disk,
@@ -38,14 +40,9 @@ pytestmark = [
 ]
 
 KIB: Final = 1 << 10
-MIB: Final = 1 << 20
-SETTINGS: Final = {
-    "volume_size": 16 * MIB,
-    "volume_num": 2,
-    "max_value_size": 4 * MIB,
-    "sync_mode": "none",
-}
+SETTINGS: Final = {**SHARED, "max_value_size": 4 * MIB}
 VOLUMES: Final = "/data/"
+ORIGIN: Final = "Origin: https://a.example"
 DISK_SECONDS: Final = 1.0
 # Within which a client is answered that needs no disk: less than the disk takes here, and
 # as much as a busy machine may need.
@@ -86,14 +83,33 @@ class SlowServer(ServerProcess):
         assert exchange(self.port, "GET", "/hot").body == b"hot"
 
 
+@pytest.fixture(scope="module")
+def lent(
+    machine: Machine,
+) -> Iterator[Callable[[], AbstractContextManager[SlowServer]]]:
+    """Return a function that lends a server whose files are on the disk."""
+    with (
+        tempfile.TemporaryDirectory(dir="/var/tmp") as folder,
+        Pool[SlowServer](is_renewed) as pool,
+    ):
+        numbers = count()
+        yield lambda: pool.lend(
+            "", lambda: SlowServer(Path(folder, str(next(numbers))), machine)
+        )
+
+
 @pytest.fixture
-def slow(tmp_path: Path, machine: Machine) -> Iterator[SlowServer]:
+def slow(
+    lent: Callable[[], AbstractContextManager[SlowServer]], machine: Machine
+) -> Iterator[SlowServer]:
     """Yield an instance with a slow disk, which still serves at the end."""
-    with SlowServer(tmp_path, machine) as server:
+    machine.slow_down("nothing", 0)
+    with lent() as server:
         server.fill()
         server.slow_down()
         yield server
         assert exchange(server.port, "GET", "/hot").body == b"hot"
+        machine.slow_down("nothing", 0)
 
 
 def stats_of(server: ServerProcess) -> dict[str, Any]:
@@ -106,11 +122,6 @@ def cold_reads(server: ServerProcess) -> int | None:
     """Return how many records were read by threads; None if that is not shown."""
     count: int | None = stats_of(server).get("server", {}).get("cold_reads")
     return count
-
-
-def descriptors(server: ServerProcess) -> int:
-    """Return how many files the instance has open."""
-    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
 
 
 def is_readable(connection: socket.socket, seconds: float = 0) -> bool:
@@ -182,20 +193,30 @@ def test_values_on_the_disk_are_read_by_threads(tmp_path: Path, threads: int) ->
 
 def test_cold_answer_is_the_same_as_a_hot_one(tmp_path: Path) -> None:
     """Status line, headers and body, in the same order; for both versions."""
-    with ServerProcess(tmp_path, settings=SETTINGS) as server:
+    settings = SETTINGS | {"cors_origins": "https://a.example"}
+    with ServerProcess(tmp_path, settings=settings) as server:
         headers = "Content-Type: a/b\nContent-Encoding: br\nCache-Control: max-age=9000"
         exchange(server.port, "PUT", "/key", COLD, headers)
-        for start in ("GET /key HTTP/1.1", "GET /key HTTP/1.0"):
-            for header in ("", "Connection: close\r\n", "Connection: keep-alive\r\n"):
-                data = f"{start}\r\nHost: t\r\n{header}\r\n".encode()
+        for version, header in product(
+            ("1.1", "1.0"), ("", "Connection: close", "Connection: keep-alive", ORIGIN)
+        ):
+            data = f"GET /key HTTP/{version}\r\nHost: t\r\n{header}".strip()
+            request = f"{data}\r\n\r\n".encode()
+            assert (cold := same_answers(server, request)).endswith(COLD)
+            assert (b"\r\nAccess-Control-Allow-Origin: " in cold) == (header == ORIGIN)
 
-                def are_equal(data: bytes = data) -> bool:
-                    make_cold(server)
-                    cold = whole_answer(server, data)
-                    assert cold.endswith(COLD)
-                    return cold == whole_answer(server, data)
 
-                wait_until(are_equal, "both answers in one second")
+def same_answers(server: ServerProcess, request: bytes) -> bytes:
+    """Return the cold answer to a request when it is the same as the hot one."""
+    found = []
+
+    def are_equal() -> bool:
+        make_cold(server)
+        found[:] = [whole_answer(server, request) for _ in range(2)]
+        return found[0] == found[1]
+
+    wait_until(are_equal, "both answers in one second")
+    return found[0]
 
 
 def whole_answer(server: ServerProcess, data: bytes) -> bytes:
@@ -232,21 +253,6 @@ def assert_others_are_served(
     assert answers > 10
 
 
-def test_answer_of_a_thread_names_the_origin(tmp_path: Path, machine: Machine) -> None:
-    """The next one, without an origin, names none."""
-    origin = "https://a.example"
-    with SlowServer(tmp_path, machine, cors_origins=origin) as server:
-        server.fill()
-        for sent, named in ((f"Origin: {origin}", origin), ("", None)):
-            server.slow_down(0.1)
-            before = cold_reads(server)
-            reply = exchange(server.port, "GET", "/cold", None, sent)
-            assert reply.body == COLD
-            assert reply.headers["Access-Control-Allow-Origin"] == named
-            assert reply.headers["Vary"] == "Origin"
-            assert before is None or cold_reads(server) == before + 1
-
-
 def test_slow_read_delays_no_other_client(slow: SlowServer) -> None:
     """A read of a second; others are answered meanwhile, and so is the one after it."""
     before = cold_reads(slow)
@@ -262,45 +268,47 @@ def test_slow_read_delays_no_other_client(slow: SlowServer) -> None:
         assert cold_reads(slow) == before + 1
 
 
-@pytest.mark.parametrize(
-    ("method", "headers", "status", "body"),
-    [
-        ("GET", 'If-None-Match: "other"', 200, COLD),
-        ("GET", "If-None-Match: *", 304, b""),
-        ("GET", 'If-Match: "other"', 412, None),
-        ("GET", "If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT", 200, COLD),
-        ("GET", "Range: bytes=100-199", 206, COLD[100:200]),
-        ("GET", "Range: bytes=-100", 206, COLD[-100:]),
-        ("GET", "Authorization: x", 200, COLD),
-        ("HEAD", "", 200, b""),
-        ("HEAD", "If-None-Match: *", 304, b""),
-        ("PROPFIND", "Depth: 0", 207, None),
-        ("PUT", "If-None-Match: *", 412, None),
-        ("DELETE", 'If-Match: "other"', 412, None),
-        ("PUT", "If-Match: *", 200, b""),
-        ("DELETE", "If-Match: *", 200, b""),
-        ("DELETE", "", 200, b""),
-        ("PUT", "", 200, b""),
-    ],
-)
-def test_no_request_for_a_cold_record_delays_others(
-    slow: SlowServer, method: str, headers: str, status: int, body: bytes | None
-) -> None:
+COLD_REQUESTS: Final = [
+    ("GET", 'If-None-Match: "other"', 200, COLD),
+    ("GET", "If-None-Match: *", 304, b""),
+    ("GET", 'If-Match: "other"', 412, None),
+    ("GET", "If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT", 200, COLD),
+    ("GET", "Range: bytes=100-199", 206, COLD[100:200]),
+    ("GET", "Range: bytes=-100", 206, COLD[-100:]),
+    ("GET", "Authorization: x", 200, COLD),
+    ("HEAD", "", 200, b""),
+    ("HEAD", "If-None-Match: *", 304, b""),
+    ("PROPFIND", "Depth: 0", 207, None),
+    ("PUT", "If-None-Match: *", 412, None),
+    ("DELETE", 'If-Match: "other"', 412, None),
+    ("PUT", "If-Match: *", 200, b""),
+    ("DELETE", "If-Match: *", 200, b""),
+    ("DELETE", "", 200, b""),
+    ("PUT", "", 200, b""),
+]
+
+
+def test_no_request_for_a_cold_record_delays_others(slow: SlowServer) -> None:
     """It is read by a thread before the application sees it, if it is read at all."""
-    with Talk(slow.port) as client, Talk(slow.port) as other:
-        value = b"new" if method == "PUT" else None
-        client.send(request_bytes(method, "/cold", value, headers))
-        took = []
-        while not is_readable(client.socket):
-            began = time.monotonic()
-            assert other.exchange("GET", "/hot").body == b"hot"
-            took.append(time.monotonic() - began)
-        # One that had to wait for the disk would be the only one.
-        assert len(took) > 1 or sum(took) < SOON
-        reply = client.read(method)
-        assert reply.status == status
-        assert reply.body == body or body is None
-        assert client.exchange("GET", "/hot").body == b"hot"
+    for number in every(3, len(COLD_REQUESTS)):
+        method, headers, status, body = COLD_REQUESTS[number]
+        slow.machine.slow_down("nothing", 0)
+        slow.fill()
+        slow.slow_down()
+        with Talk(slow.port) as client, Talk(slow.port) as other:
+            value = b"new" if method == "PUT" else None
+            client.send(request_bytes(method, "/cold", value, headers))
+            took = []
+            while not is_readable(client.socket):
+                began = time.monotonic()
+                assert other.exchange("GET", "/hot").body == b"hot"
+                took.append(time.monotonic() - began)
+            # One that had to wait for the disk would be the only one.
+            assert len(took) > 1 or sum(took) < SOON, (method, headers)
+            reply = client.read(method)
+            assert reply.status == status, (method, headers)
+            assert body is None or reply.body == body, (method, headers)
+            assert client.exchange("GET", "/hot").body == b"hot"
 
 
 def test_cold_key_in_another_form_delays_no_other_client(slow: SlowServer) -> None:
@@ -436,7 +444,7 @@ def test_clients_that_leave_during_a_read_leave_nothing_behind(
     slow: SlowServer,
 ) -> None:
     """Closed or reset, before and while it is read, whatever else they sent."""
-    at_first = descriptors(slow)
+    at_first = slow.descriptors()
     requests = [
         request_bytes("GET", "/cold"),
         request_bytes("GET", "/cold") * 5,
@@ -451,62 +459,51 @@ def test_clients_that_leave_during_a_read_leave_nothing_behind(
             client.sendall(request)
             assert exchange(slow.port, "GET", "/hot").body == b"hot"
             leave(client)
-    wait_until(lambda: descriptors(slow) <= at_first, "all connections to be closed")
+    wait_until(lambda: slow.descriptors() <= at_first, "all connections to be closed")
     assert exchange(slow.port, "GET", "/cold").body == COLD
 
 
-def test_client_that_only_reads_gets_its_cold_answer(slow: SlowServer) -> None:
-    """It has shut down its sending side."""
-    assert whole_answer(slow, request_bytes("GET", "/cold")).endswith(
-        b"\r\n\r\n" + COLD
-    )
-
-
-def test_large_cold_value_reaches_a_slow_reader(
-    tmp_path: Path, machine: Machine
-) -> None:
+def test_large_cold_value_reaches_a_slow_reader(slow: SlowServer) -> None:
     """What the thread cannot send is sent later."""
     value = random.Random(1).randbytes(MIB)  # noqa: S311 - Any bytes.
-    with SlowServer(tmp_path, machine) as server, socket.socket() as client:
-        exchange(server.port, "PUT", "/large", value)
-        server.fill()
-        server.slow_down(0.3)
+    exchange(slow.port, "PUT", "/large", value)
+    slow.slow_down(0.3)
+    with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(ANSWER_SECONDS)
-        client.connect(("127.0.0.1", server.port))
+        client.connect(("127.0.0.1", slow.port))
         last = request_bytes("GET", "/hot", None, "Connection: close")
         client.sendall(request_bytes("GET", "/large") + last)
         received = b""
         while piece := client.recv(32 * KIB):
             received += piece
-            assert exchange(server.port, "GET", "/hot").body == b"hot"
+            assert exchange(slow.port, "GET", "/hot").body == b"hot"
     first, second = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
     assert first.partition(b"\r\n\r\n")[2] == value
     assert second.endswith(b"\r\n\r\nhot")
 
 
-@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_key_that_changes_during_a_read_has_its_old_value_or_the_new(
-    slow: SlowServer,
-    method: str,
-    is_late: bool,  # noqa: FBT001
+    slow: SlowServer, method: str
 ) -> None:
     """The next read has the new one for certain."""
-    slow.slow_down(is_late=is_late)
-    with Talk(slow.port) as client, Talk(slow.port) as other:
-        client.send(request_bytes("GET", "/cold"))
-        assert other.exchange("GET", "/hot").body == b"hot"
-        body = b"new" if method == "PUT" else None
-        began = time.monotonic()
-        assert other.exchange(method, "/cold", body).status == 200
-        if method == "PUT":  # A DELETE may have to read the record itself.
-            assert time.monotonic() - began < DISK_SECONDS / 2
-        reply = client.read()
-        after = client.exchange("GET", "/cold")
-    new = (200, b"new") if method == "PUT" else (404, after.body)
-    assert (after.status, after.body) == new
-    assert (reply.status, reply.body) in {(200, COLD), new}
+    body = b"new" if method == "PUT" else None
+    for is_late in (False, True):
+        slow.fill()
+        slow.slow_down(is_late=is_late)
+        with Talk(slow.port) as client, Talk(slow.port) as other:
+            client.send(request_bytes("GET", "/cold"))
+            assert other.exchange("GET", "/hot").body == b"hot"
+            began = time.monotonic()
+            assert other.exchange(method, "/cold", body).status == 200
+            if method == "PUT":  # A DELETE may have to read the record itself.
+                assert time.monotonic() - began < DISK_SECONDS / 2
+            reply = client.read()
+            after = client.exchange("GET", "/cold")
+        new = (200, b"new") if method == "PUT" else (404, after.body)
+        assert (after.status, after.body) == new
+        assert (reply.status, reply.body) in {(200, COLD), new}
 
 
 @pytest.mark.parametrize("is_late", [False, True])

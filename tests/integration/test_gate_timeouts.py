@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import selectors
 import socket
 import sys
 import time
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from support.gate import NEEDS_GATE
-from support.process import SOURCE, ServerProcess, Servers
+from support.process import MIB, SOURCE, ServerProcess, Servers
 from support.waiting import comes_true, wait_until
 from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
 
@@ -32,7 +34,6 @@ pytestmark = [
 ]
 
 KIB: Final = 1 << 10
-MIB: Final = 1 << 20
 SETTINGS: Final = {"volume_size": 16 * MIB, "volume_num": 2, "sync_mode": "none"}
 HEAD_TIMEOUT: Final = 1.0
 IDLE_TIMEOUT: Final = 1.5
@@ -46,19 +47,17 @@ HALF_BODY: Final = b"PUT /key HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nha
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(servers: Servers) -> Iterator[ServerProcess]:
     """Yield an instance with short limits, and with `/key` and `/large`."""
     limits = {
         "head_timeout": HEAD_TIMEOUT,
         "idle_timeout": IDLE_TIMEOUT,
         "transfer_timeout": TRANSFER_TIMEOUT,
     }
-    folder = tmp_path_factory.mktemp("timeouts")
-    with ServerProcess(folder / "data", settings=SETTINGS | limits) as running:
+    with servers.server(**limits) as running:
         exchange(running.port, "PUT", "/key", b"value")
         exchange(running.port, "PUT", "/large", LARGE)
         yield running
-        assert running.is_running
 
 
 @pytest.fixture
@@ -67,11 +66,6 @@ def patient(servers: Servers) -> Iterator[ServerProcess]:
     with servers.server(SETTINGS) as running:
         exchange(running.port, "PUT", "/key", b"value")
         yield running
-
-
-def descriptors(server: ServerProcess) -> int:
-    """Return how many files the instance has open."""
-    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
 
 
 def connections_of(server: ServerProcess) -> dict[str, Any]:
@@ -105,69 +99,84 @@ def assert_timed_out(received: bytes) -> None:
     assert body.count(b"\n") == 1
 
 
+def assert_quiet_until(clients: list[socket.socket], limit: float) -> None:
+    """Check that nothing is sent to them, nor are they closed, before a time."""
+    seconds = limit - 0.1 - time.monotonic()
+    assert select.select(clients, [], [], max(0, seconds))[0] == []
+
+
 # --- Time limits -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "start", [b"G", b"\r", b"\r\nGET /", GET_KEY[:-2], GET_KEY[:-1]]
-)
-@pytest.mark.parametrize("before", [b"", GET_KEY])
-def test_head_that_is_not_completed_gets_408(
-    server: ServerProcess, start: bytes, before: bytes
-) -> None:
+def test_head_that_is_not_completed_gets_408(server: ServerProcess) -> None:
     """After the time for a head; on a new connection and on a used one."""
-    with Talk(server.port) as client:
-        if before:
-            client.send(before)
-            assert client.read().body == b"value"
+    clients = []
+    starts = (b"G", b"\r", b"\r\nGET /", GET_KEY[:-2], GET_KEY[:-1])
+    with ExitStack() as opened:
         began = time.monotonic()
-        client.send(start)
-        received = read_to_the_end(client.socket)
-        took = time.monotonic() - began
-    assert_timed_out(received)
-    assert HEAD_TIMEOUT - 0.1 < took < HEAD_TIMEOUT + SLACK
+        for start, before in product(starts, (b"", GET_KEY)):
+            client = opened.enter_context(Talk(server.port))
+            if before:
+                client.send(before)
+                assert client.read().body == b"value"
+            client.send(start)
+            clients.append(client.socket)
+        assert_quiet_until(clients, began + HEAD_TIMEOUT)
+        for one in clients:
+            assert_timed_out(read_to_the_end(one))
+    assert time.monotonic() - began < HEAD_TIMEOUT + SLACK
 
 
-def test_time_for_a_head_is_not_extended_by_its_bytes(server: ServerProcess) -> None:
-    """One that sends a byte now and then has no more time than others."""
+@pytest.mark.parametrize(
+    "start",
+    [GET_KEY[:-2] + b"X: ", HALF_BODY.replace(b"9", b"9000")],
+    ids=["head", "body"],
+)
+def test_time_is_not_extended_by_bytes_now_and_then(
+    server: ServerProcess, start: bytes
+) -> None:
+    """A client that sends a byte at a time has no more time than others."""
     with connect(server) as client:
-        began = time.monotonic()
-        client.sendall(b"GET /key HTTP/1.1\r\nHost: t\r\nX: ")
+        client.sendall(start)
         client.settimeout(0.1)
         received = b""
-        while not received and time.monotonic() < began + HEAD_TIMEOUT + SLACK:
+
+        def is_answered() -> bool:
+            nonlocal received
             with suppress(TimeoutError):
                 received = client.recv(1 << 16)
             with suppress(BrokenPipeError, ConnectionResetError):
                 client.sendall(b"x")
-        took = time.monotonic() - began
+            return bool(received)
+
+        wait_until(is_answered, "an answer")
     assert_timed_out(received)
-    assert HEAD_TIMEOUT - 0.1 < took < HEAD_TIMEOUT + SLACK
+    assert exchange(server.port, "GET", "/key").body == b"value"
 
 
-BODIES: Final = {
-    "half": HALF_BODY,
-    "none": HALF_BODY[:-4],
-    "chunk": b"PUT /key HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf",
-    "end": b"PUT /key HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
-    "GET": b"GET /key HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nhalf",
-    "large": b"PUT /key HTTP/1.1\r\nHost: t\r\nContent-Length: 300000\r\n\r\n"
-    + b"x" * 200_000,
-}
+CHUNKS: Final = b"PUT /key HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+BODIES: Final = [
+    HALF_BODY,
+    HALF_BODY[:-4],
+    CHUNKS + b"9\r\nhalf",
+    CHUNKS + b"0\r\n",
+    b"GET /key HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nhalf",
+    HALF_BODY.replace(b"9", b"300000") + b"x" * 200_000,
+]
 
 
-@pytest.mark.parametrize("name", BODIES)
-def test_body_that_stops_gets_408_and_is_not_stored(
-    server: ServerProcess, name: str
-) -> None:
+def test_body_that_stops_gets_408_and_is_not_stored(server: ServerProcess) -> None:
     """After the time for a transfer; the old value stays."""
-    with connect(server) as client:
+    clients: list[socket.socket] = []
+    with ExitStack() as opened:
         began = time.monotonic()
-        client.sendall(BODIES[name])
-        received = read_to_the_end(client)
-        took = time.monotonic() - began
-    assert_timed_out(received)
-    assert TRANSFER_TIMEOUT - 0.1 < took < TRANSFER_TIMEOUT + SLACK
+        for data in BODIES:
+            clients.append(opened.enter_context(connect(server)))
+            clients[-1].sendall(data)
+        assert_quiet_until(clients, began + TRANSFER_TIMEOUT)
+        for client in clients:
+            assert_timed_out(read_to_the_end(client))
+    assert time.monotonic() - began < TRANSFER_TIMEOUT + SLACK
     assert exchange(server.port, "GET", "/key").body == b"value"
 
 
@@ -181,26 +190,6 @@ def test_body_that_is_expected_and_does_not_come_gets_408(
         assert client.read().status == 100
         assert client.read().status == 408
         assert client.has_ended()
-    assert exchange(server.port, "GET", "/key").body == b"value"
-
-
-def test_body_that_trickles_gets_408(server: ServerProcess) -> None:
-    """A byte now and then does not extend the time without end."""
-    with connect(server) as client:
-        client.sendall(b"PUT /key HTTP/1.1\r\nHost: t\r\nContent-Length: 9000\r\n\r\n")
-        client.settimeout(0.1)
-        received = b""
-
-        def is_answered() -> bool:
-            nonlocal received
-            with suppress(BrokenPipeError, ConnectionResetError):
-                client.sendall(b"x")
-            with suppress(TimeoutError):
-                received = client.recv(1 << 16)
-            return bool(received)
-
-        wait_until(is_answered, "an answer")
-    assert_timed_out(received)
     assert exchange(server.port, "GET", "/key").body == b"value"
 
 
@@ -227,19 +216,16 @@ def test_client_that_does_not_read_its_answer_is_disconnected(
     assert exchange(server.port, "GET", "/large").body == LARGE
 
 
-@pytest.mark.parametrize("before", [b"", GET_KEY, b"\r\n"])
-def test_idle_connection_is_closed_without_a_word(
-    server: ServerProcess, before: bytes
-) -> None:
+def test_idle_connection_is_closed_without_a_word(server: ServerProcess) -> None:
     """A new one, one that was used, and one that sent an empty line."""
-    with Talk(server.port) as client:
+    with ExitStack() as opened:
         began = time.monotonic()
-        client.send(before)
-        if before == GET_KEY:
-            assert client.read().body == b"value"
-        assert client.has_ended()
-        took = time.monotonic() - began
-    assert IDLE_TIMEOUT - 0.1 < took < IDLE_TIMEOUT + SLACK
+        clients = [opened.enter_context(Talk(server.port)) for _ in range(3)]
+        assert clients[1].exchange("GET", "/key").body == b"value"
+        clients[2].send(b"\r\n")
+        assert_quiet_until([client.socket for client in clients], began + IDLE_TIMEOUT)
+        assert all(client.has_ended() for client in clients)
+    assert time.monotonic() - began < IDLE_TIMEOUT + SLACK
 
 
 def test_connection_in_use_is_not_closed(server: ServerProcess) -> None:
@@ -253,24 +239,18 @@ def test_connection_in_use_is_not_closed(server: ServerProcess) -> None:
 
 
 def test_slow_but_steady_client_is_served(server: ServerProcess) -> None:
-    """Its body and its reading take longer than the limit, but never pause so long."""
-    pause = TRANSFER_TIMEOUT / 4
-    with Talk(server.port) as client:
-        client.send(b"PUT /slow HTTP/1.1\r\nHost: t\r\nContent-Length: 12000\r\n\r\n")
+    """Its body takes longer than the limit, but never pauses so long."""
+    with Talk(server.port) as whole, Talk(server.port) as chunked:
+        whole.send(b"PUT /slow HTTP/1.1\r\nHost: t\r\nContent-Length: 12000\r\n\r\n")
+        chunked.send(CHUNKS.replace(b"key", b"slow2"))
         for _ in range(6):
-            client.send(b"x" * 2000)
-            time.sleep(pause)
-        assert client.read("PUT").status == 200
-        client.send(
-            b"PUT /slow2 HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        for _ in range(6):
-            client.send(b"7d0\r\n" + b"x" * 2000 + b"\r\n")
-            time.sleep(pause)
-        client.send(b"0\r\n\r\n")
-        assert client.read("PUT").status == 200
-        assert client.exchange("GET", "/slow").body == b"x" * 12000
-        assert client.exchange("GET", "/slow2").body == b"x" * 12000
+            whole.send(b"x" * 2000)
+            chunked.send(b"7d0\r\n" + b"x" * 2000 + b"\r\n")
+            time.sleep(TRANSFER_TIMEOUT / 4)
+        chunked.send(b"0\r\n\r\n")
+        for client, path in ((whole, "/slow"), (chunked, "/slow2")):
+            assert client.read("PUT").status == 200
+            assert client.exchange("GET", path).body == b"x" * 12000
 
 
 @pytest.mark.parametrize("header", ["", "Authorization: x"])
@@ -300,7 +280,7 @@ def test_slow_but_steady_reader_gets_everything(
 
 def test_slow_connections_neither_delay_others_nor_stay(server: ServerProcess) -> None:
     """200 of them send a byte now and then; each gets 408."""
-    at_first = descriptors(server)
+    at_first = server.descriptors()
     with ExitStack() as opened, selectors.DefaultSelector() as waiting:
         for _ in range(200):
             client = opened.enter_context(connect(server))
@@ -327,7 +307,7 @@ def test_slow_connections_neither_delay_others_nor_stay(server: ServerProcess) -
         wait_until(all_are_answered, "200 answers")
         assert slowest < 1
         wait_until(
-            lambda: descriptors(server) <= at_first, "the connections to be closed"
+            lambda: server.descriptors() <= at_first, "the connections to be closed"
         )
 
 
@@ -382,7 +362,7 @@ def test_thousands_of_connections_are_all_served(patient: ServerProcess) -> None
     count = MANY if hard == resource.RLIM_INFINITY else min(MANY, hard - 500)
     if count < MANY // 4:
         pytest.skip(f"only {hard} descriptors are allowed here")
-    at_first = descriptors(patient)
+    at_first = patient.descriptors()
     resource.setrlimit(resource.RLIMIT_NOFILE, (count + 300, hard))
     try:
         with ExitStack() as opened:
@@ -399,7 +379,8 @@ def test_thousands_of_connections_are_all_served(patient: ServerProcess) -> None
             assert connections_of(patient)["open"] > count
             assert exchange(patient.port, "GET", "/key").body == b"value"
         wait_until(
-            lambda: descriptors(patient) <= at_first + 1, "all connections to be closed"
+            lambda: patient.descriptors() <= at_first + 1,
+            "all connections to be closed",
         )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -533,7 +514,7 @@ def test_shortage_of_descriptors_lowered_while_serving_is_survived(
     patient: ServerProcess,
 ) -> None:
     """Below what the instance counts with: idle ones are closed, others get 503."""
-    at_first = descriptors(patient)
+    at_first = patient.descriptors()
     limit = at_first + 12
     resource.prlimit(patient.pid, resource.RLIMIT_NOFILE, (limit, limit))
     with ExitStack() as opened:
