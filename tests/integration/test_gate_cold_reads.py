@@ -208,7 +208,7 @@ def test_cold_answer_is_the_same_as_a_hot_one(tmp_path: Path) -> None:
 
 def same_answers(server: ServerProcess, request: bytes) -> bytes:
     """Return the cold answer to a request when it is the same as the hot one."""
-    found = []
+    found: list[bytes] = []
 
     def are_equal() -> bool:
         make_cold(server)

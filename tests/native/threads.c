@@ -109,6 +109,12 @@ static void make_bytes(uint8_t *out, uint32_t length, uint32_t key, uint32_t ver
     }
 }
 
+/* A type has no control byte. */
+static void make_type(uint8_t *to, uint32_t length, uint32_t key, uint32_t version) {
+    make_bytes(to, length, key, version);
+    for (uint32_t i = 0; i < length; i++) to[i] |= 0x80;
+}
+
 static size_t make_key(uint8_t out[KEY_BYTES_MAX], uint32_t key) {
     size_t length = (size_t)snprintf((char *)out, 9, "key %04u", key);
     memset(out + length, 'k', key % 90);
@@ -230,7 +236,7 @@ static void write_version(writing *w, uint32_t key) {
         record.cache_length = cache_length(key, version);
     }
     make_bytes(value, record.length, key, version);
-    make_bytes(type, record.type_length, key, version);
+    make_type(type, record.type_length, key, version);
     atomic_store(&begun[key], version);
     vc_status status;
     do {
@@ -300,7 +306,7 @@ static void check_value(const vc_lookup *at, const vc_record *record, const uint
     CHECK(record->encoding_length == encoding_length(key, version));
     CHECK(record->size <= at->size && record->size == record->prefix + (uint64_t)record->length);
     CHECK(record->offset == at->offset && record->volume == at->volume);
-    make_bytes(expected, record->type_length, key, version);
+    make_type(expected, record->type_length, key, version);
     CHECK(!memcmp(record->type, expected, record->type_length));
     const uint8_t *encoding = record->type + record->type_length;
     CHECK(!memcmp(encoding, "abcd", record->encoding_length));

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
+from signal import SIGKILL
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from support.ports import pick_port
@@ -172,7 +173,8 @@ class Pool(Generic[_P]):
         process, is_kept, shown = program.process, False, len(program.stderr)
         try:
             yield program
-            assert program.is_running, program.stderr
+            ended = program.process.poll()
+            assert ended in {None, 0, -SIGKILL}, program.stderr
             assert "Traceback" not in program.stderr[shown:], program.stderr
             is_kept = program.process is process and self._renew(program)
         finally:
