@@ -249,29 +249,6 @@ def test_a_new_volume_size_is_applied_volume_by_volume(
     store.close()
 
 
-@pytest.mark.parametrize("lost", [None, "META.txt", "index"])
-def test_a_flush_is_permanent(tmp_path: Path, lost: str | None) -> None:
-    """No record returns after a kill, or if META.txt or the index files are lost."""
-    store = open_store(tmp_path)
-    store.put(b"k", b"v")
-    fill_volume(store)
-    store.flush()
-    store.put(b"after", b"v")
-    kill(store)
-    if lost == "index":
-        shutil.rmtree(tmp_path / "index")
-    elif lost:
-        (tmp_path / lost).unlink()
-    store = open_store(tmp_path)
-
-    assert store.get(b"k") is None
-    assert value_of(store.get(b"after")) == b"v"
-    assert store.count == 1
-    store = reopen(store, tmp_path)
-    assert store.count == 1
-    store.close()
-
-
 # --- Records without an index entry, found by a scan --------------------------------
 
 
