@@ -71,6 +71,20 @@ def peek(store: Store, key: bytes) -> bytes | None:
     return None
 
 
+def lose_an_entry(store: Store) -> None:
+    """Let the index have lost the entry of the next key, as for want of memory."""
+    index = store._index
+
+    class Index:
+        def __getattr__(self, name: str) -> object:
+            if name != "ring_for":
+                return getattr(index, name)
+            store._index = index
+            return lambda _: None
+
+    store._index = Index()  # type: ignore[assignment]
+
+
 def with_expiry(value: bytes, expires_ms: int) -> bytes:
     """Return a value as the model has it."""
     return value + b"|%d" % expires_ms

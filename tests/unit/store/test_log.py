@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from support.histories import MOUNT_POINT
+from support.rings import lose_an_entry
 from support.simulated import SimulatedFileSystem
 from support.stores import kill, open_store, reopen, value_of
 from volcache.errors import StoreIOError
@@ -364,24 +365,6 @@ def test_number_of_volumes_may_change(
 # --- Entries lost for want of memory -----------------------------------------------
 
 
-class Displaced:
-    """An index that has lost the entry of a key for want of memory."""
-
-    def __init__(self, store: Store) -> None:
-        """Stand between a store and its index."""
-        self._store, self._index = store, store._index
-        store._index = self  # type: ignore[assignment]
-
-    def ring_for(self, key: bytes) -> None:
-        """Say once that the ring is not known."""
-        del key
-        self._store._index = self._index
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what the index has."""
-        return getattr(self._index, name)
-
-
 def test_lost_entry_lets_probation_be_reclaimed_first(tmp_path: Path) -> None:
     """META.txt says so before a value is put whose ring is not known."""
     store = open_rings(tmp_path)
@@ -391,7 +374,7 @@ def test_lost_entry_lets_probation_be_reclaimed_first(tmp_path: Path) -> None:
     oldest_main = min(v.seq for v in store.usage().volumes if v.ring == "main")
     assert manifest_of(tmp_path).probation_first < newest
 
-    Displaced(store)
+    lose_an_entry(store)
     store.put(b"displaced", VALUE)
 
     assert manifest_of(tmp_path).probation_first == newest
@@ -411,7 +394,7 @@ def test_put_fails_while_a_lost_entry_cannot_be_noted() -> None:
     store = open_rings(MOUNT_POINT, fs=disk)
     ask_and_put(store, keys_named(b"p", 3))
     disk.failing["rename"] = errno.EIO
-    Displaced(store)
+    lose_an_entry(store)
     with pytest.raises(StoreIOError, match=r"replace META\.txt"):
         store.put(b"p000001", b"refused")
 
