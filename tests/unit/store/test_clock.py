@@ -94,47 +94,6 @@ def test_every_record_has_a_later_time(steps: list[tuple[str, int]]) -> None:
         assert stored[-1] >= clock.now_us()
 
 
-def test_records_of_one_microsecond_advance_the_clock() -> None:
-    """The time in META.txt is not earlier than that of any record before."""
-    machine = Machine()
-    clock = machine.clock()
-
-    assert [clock.next_us() - NINE_US for _ in range(4)] == [0, 1, 2, 3]
-    assert clock.now_us() == NINE_US + 3
-    machine.wait(2)
-    assert clock.next_us() == NINE_US + 5
-    machine.wait(100)
-    assert clock.next_us() == NINE_US + 105
-
-
-def test_clock_continues_while_that_of_the_machine_is_behind() -> None:
-    """At the rate of time; and follows it again when it is ahead."""
-    machine = Machine()
-    clock = machine.clock()
-    machine.us -= HOUR_US
-    for _ in range(3):
-        before = clock.now_us()
-        machine.wait(250_000)
-        assert clock.now_us() == before + 250_000
-    machine.us = NINE_US + HOUR_US
-
-    assert clock.now_us() == NINE_US + HOUR_US
-
-
-def test_clock_starts_where_the_last_process_ended() -> None:
-    """If that is later than the time of the machine; an earlier time changes nothing."""
-    machine = Machine()
-    clock = machine.clock()
-    clock.advance_to(NINE_US - HOUR_US)
-    assert clock.now_us() == NINE_US
-    clock.advance_to(NINE_US + HOUR_US)
-    assert clock.now_us() == NINE_US + HOUR_US
-    assert clock.next_us() == NINE_US + HOUR_US + 1
-    machine.wait(5)
-
-    assert clock.now_us() == NINE_US + HOUR_US + 6
-
-
 @pytest.mark.property
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(JUMPS, max_size=5), st.integers(-(10**9), 10**9))
@@ -148,16 +107,6 @@ def test_time_of_the_machine_keeps_its_distance(jumps: list[int], ms: int) -> No
     found = clock.from_machine_ms(machine.us // 1000 + ms)
 
     assert abs(found - clock.now_ms() - ms) <= 1
-
-
-def test_clocks_agree_while_no_clock_is_set() -> None:
-    """Then a time of the machine is the same by this clock."""
-    machine = Machine()
-    clock = machine.clock()
-    machine.wait(123_456_789)
-
-    assert clock.now_us() == machine.us
-    assert clock.from_machine_ms(77) == 77
 
 
 def test_clock_of_a_process_is_that_of_its_machine() -> None:

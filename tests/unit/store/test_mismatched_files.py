@@ -245,16 +245,6 @@ def test_lock_of_a_copy_is_refused_until_it_is_removed(root: Path) -> None:
     assert there is not None
 
 
-def test_lock_of_another_store_says_nothing(root: Path, tmp_path: Path) -> None:
-    """With META.txt or without, no value is lost."""
-    make_store(root)
-    make_store(tmp_path / "other", turns=9, is_stopped=False)
-    for lost in ((), ("META.txt",)):
-        replace(root, tmp_path / "other", ["LOCK"])
-        remove(root, *lost)
-        assert None not in values_in(root, b"5/0", b"3/0")
-
-
 def test_replaced_volume_whose_keys_are_not_known_is_refused(root: Path) -> None:
     """What it replaced is not known; no power loss explains it after a stop."""
     mix(root, ["data/1", "index/1"])
@@ -385,20 +375,6 @@ def test_index_file_of_a_copy_is_refused(root: Path, *, is_meta_theirs: bool) ->
     )
 
 
-def test_data_file_of_a_copy_returns_no_record_of_the_copy(root: Path) -> None:
-    """The header is the same, and so are the places of the records; the salts are not."""
-    copy = make_copy(root)
-    change(root, lambda store: store.put(b"key", b"ours"))
-    change(copy, lambda store: store.put(b"key", b"copy"))
-    replace(root, copy, [f"data/{manifest_of(root).active.volume}"])
-    store = open_fifo(root)
-
-    assert store.stat(b"key") is None
-    assert store.get(b"key") is None
-    assert value_of(store.get(b"5/0")) is not None
-    store.close()
-
-
 # --- Without META.txt --------------------------------------------------------------
 
 
@@ -479,18 +455,6 @@ def test_unreadable_header_without_meta_is_refused(root: Path) -> None:
     ):
         open_fifo(root, fs=UnreadableFileSystem(0))
     open_fifo(root).close()
-
-
-@pytest.mark.parametrize("lost", [(), ("META.txt",), ("LOCK",), ("META.txt", "LOCK")])
-@pytest.mark.parametrize("is_stopped", [True, False])
-def test_files_that_belong_together_are_never_refused(
-    root: Path, lost: tuple[str, ...], *, is_stopped: bool
-) -> None:
-    """Whichever of them is lost."""
-    make_store(root, is_stopped=is_stopped)
-    remove(root, *lost)
-
-    assert None not in values_in(root, b"3/0", b"4/0", b"5/0")
 
 
 # --- Keys that are not known -------------------------------------------------------
@@ -654,26 +618,3 @@ def test_no_removed_volume_returns_when_volume_num_is_raised_again(
         assert [key for key in removed if store.get(key)] == []
         fill_volume(store, b"new %d" % turn)
         kill(store)
-
-
-def test_volume_reclaimed_by_a_flush_does_not_return_without_meta(root: Path) -> None:
-    """The header of the volume that the flush has started ends what is valid."""
-    make_store(root)
-    change(root, lambda store: store.flush(), put_later)
-    remove(root, "META.txt")
-    store = open_fifo(root)
-
-    assert store.count == 1
-    assert value_of(store.get(b"later")) == b"value"
-    store.close()
-
-
-def test_damaged_header_is_no_other_file(root: Path) -> None:
-    """Its bytes say nothing, but the index file and META.txt agree: nothing is lost."""
-    make_store(root)
-    overwrite(root / "data" / "0", 20, b"\xff")
-    store = open_fifo(root)
-
-    assert (store.recovery.rejected, store.recovery.damaged) == (0, 1)
-    assert value_of(store.get(b"4/0")) is not None
-    store.close()

@@ -18,7 +18,6 @@ from support.stores import (
     kill,
     open_fifo,
     open_store,
-    reclaim_some,
     reopen,
     value_of,
 )
@@ -191,43 +190,15 @@ def test_what_was_stored_before_a_purge_is_a_miss(tmp_path: Path) -> None:
     assert store.delete(b"a/1")
 
 
-@pytest.mark.parametrize("size", [0, 100, 8000, 14_000])
-def test_values_of_every_size_are_purged(tmp_path: Path, size: int) -> None:
+def test_values_of_every_size_are_purged(tmp_path: Path) -> None:
     """They are read in different ways."""
-    store = open_fifo(tmp_path)
-    store.put(b"a/1", bytes(size))
-    store.purge(b"a/1")
-    assert store.get(b"a/1") is None
-    store.put(b"a/1", bytes(size))
-    assert value_of(store.get(b"a/1")) == bytes(size)
-
-
-def test_large_values_are_purged(tmp_path: Path) -> None:
-    """Header and value are read apart."""
     store = open_fifo(tmp_path, volume_size=4 << 20)
-    store.put(b"a/1", bytes(2 << 20))
-    store.purge(b"a/")
-    assert store.get(b"a/1") is None
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_purges_survive_a_restart(tmp_path: Path, *, is_clean: bool) -> None:
-    """And one that is made after it is after all values."""
-    store = open_fifo(tmp_path)
-    store.put(b"a/1", b"old")
-    store.purge(b"a/")
-    store.put(b"a/2", b"new")
-    for _ in range(3):
-        if is_clean:
-            store.close()
-        else:
-            kill(store)
-        store = open_fifo(tmp_path)
+    for size in (0, 100, 8000, 14_000, 2 << 20):
+        store.put(b"a/1", bytes(size))
+        store.purge(b"a/1")
         assert store.get(b"a/1") is None
-        assert value_of(store.get(b"a/2")) == b"new"
-        assert store.usage().purges == 1
-    store.purge(b"a/2")
-    assert store.get(b"a/2") is None
+        store.put(b"a/1", bytes(size))
+        assert value_of(store.get(b"a/1")) == bytes(size)
 
 
 def test_after_a_start_with_an_earlier_clock_new_values_are_not_purged(
@@ -341,25 +312,6 @@ def test_a_full_list_is_refused(tmp_path: Path) -> None:
     store.purge(b"b")
     assert b"b" not in store
     assert store.usage().purges == PURGES_MAX - 10 + 2
-
-
-def test_no_purged_record_is_copied(tmp_path: Path) -> None:
-    """Otherwise it would come back when the entry is dropped."""
-    store = open_store(tmp_path, volume_num=8)
-    reclaim_some(store)
-    used = [b"used/%d" % number for number in range(5)]
-    store.purge(b"used/")
-    copied, put = store.stats.fate.copied, 0
-    while store.usage().purges:
-        put += 1
-        if put % 2:  # Then it goes to ring probation: both rings have to be reclaimed.
-            store.get(b"other/%d" % put)
-        store.put(b"other/%d" % put, bytes(1000))
-        for key in used:
-            assert store.get(key) is None
-    assert all(store.get(key) is None for key in used)
-    assert store.stats.fate.copied == copied
-    assert store.stats.fate.purged
 
 
 def test_no_copy_of_a_purged_record_is_valid(tmp_path: Path) -> None:

@@ -152,21 +152,6 @@ def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_lost_volume_makes_no_older_value_current(tmp_path: Path) -> None:
-    """The index file of a lost volume still supersedes older records."""
-    store = open_store(tmp_path)
-    store.put(b"k", b"old")
-    fill_volume(store, b"0")
-    store.put(b"k", b"new")
-    fill_volume(store, b"1")
-    store.close()
-    (tmp_path / "data" / "1").unlink()
-    store = open_store(tmp_path)
-
-    assert store.get(b"k") is None
-    store.close()
-
-
 @pytest.mark.parametrize("lost", ["header", "index", "header and index"])
 def test_a_power_loss_may_take_the_header_of_a_new_volume(
     tmp_path: Path, lost: str
@@ -192,23 +177,6 @@ def test_a_power_loss_may_take_the_header_of_a_new_volume(
     kill(store)
     store = open_store(tmp_path, fs=fs)
     assert value_of(store.get(b"k")) == b"v"
-    store.close()
-
-
-def test_a_higher_volume_num_adds_volumes(tmp_path: Path) -> None:
-    """Nothing is lost and the order is kept."""
-    store = open_store(tmp_path)
-    for turn in range(VOLUME_NUM + 2):
-        fill_volume(store, b"%d" % turn)
-    count = store.count
-    store.close()
-    store = open_store(tmp_path, volume_num=2 * VOLUME_NUM)
-    assert store.count == count
-    for turn in range(2 * VOLUME_NUM):
-        keys = fill_volume(store, b"more/%d" % turn)
-        store = reopen(store, tmp_path, volume_num=2 * VOLUME_NUM)
-        assert value_of(store.get(keys[0])) is not None
-        assert disk_bytes(tmp_path) <= 2 * VOLUME_NUM * VOLUME_SIZE
     store.close()
 
 
@@ -290,26 +258,6 @@ def test_the_next_record_overwrites_a_torn_tail(tmp_path: Path) -> None:
     assert value_of(store.get(b"next")) == b"v"
     assert store.get(b"torn") is None
     store.close()
-
-
-@pytest.mark.slow
-def test_a_single_wrong_bit_in_the_last_record_is_damage(tmp_path: Path) -> None:
-    """Its key is a miss, whichever bit is wrong: an older value does not come back."""
-    store = open_store(tmp_path)
-    store.put(b"k", b"old")
-    record = store.put(b"k", b"new")
-    kill(store)
-    path = tmp_path / "data" / "0"
-    data = path.read_bytes()
-    for bit in range(8 * record.offset, 8 * (record.offset + record.size)):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(damaged)
-        (tmp_path / "index" / "0").unlink()
-        store = open_store(tmp_path)
-        assert store.get(b"k") is None
-        assert store.recovery.damaged == 1
-        kill(store)
 
 
 def test_a_record_whose_value_cannot_be_read_supersedes_an_older_one(

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.refusing_disk import RefusingDisk
 from support.stores import (
     FakeClock,
-    fill_volume,
     kill,
     open_fifo,
     open_store,
     reopen,
 )
 from volcache.cli import main as cli
-from volcache.errors import StoreError, ValueTooLargeError
 from volcache.store.format import Ring
 
 if TYPE_CHECKING:
@@ -91,40 +88,6 @@ def test_record_without_its_value_is_refused(tmp_path: Path) -> None:
     store.close()
 
 
-def test_refused_touch_keeps_the_old_expiry(tmp_path: Path) -> None:
-    """Also if the record does not fit the volumes of now."""
-    disk = RefusingDisk()
-    store = open_store(tmp_path, fs=disk, clock=FakeClock())
-    put = store.put(b"k", bytes(9000), expires_ms=LATER_MS)
-    disk.refuses_writes = True
-    with pytest.raises(StoreError):
-        touch(store, b"k", 0)
-    assert store.get(b"k") == put
-    disk.refuses_writes = False
-    store.close()
-    store = open_store(tmp_path, volume_size=8192, clock=FakeClock())
-    with pytest.raises(ValueTooLargeError):
-        touch(store, b"k", 0)
-    assert store.get(b"k") == put
-    store.close()
-
-
-def test_touch_syncs_as_a_put_does(tmp_path: Path) -> None:
-    """In the mode "always", before it returns."""
-    synced: list[int] = []
-
-    class Disk(RefusingDisk):
-        def sync(self, fd: int) -> None:
-            synced.append(fd)
-
-    store = open_store(tmp_path, fs=Disk(), sync_mode="always")
-    store.put(b"k", b"v")
-    synced.clear()
-    touch(store, b"k", 0)
-    assert len(synced) == 1
-    store.close()
-
-
 def test_purge_covers_what_was_touched_before_it(tmp_path: Path) -> None:
     """A touch after it finds nothing; a start neither."""
     store = open_store(tmp_path)
@@ -144,17 +107,6 @@ def probation_store(directory: Path, **options: Any) -> Store:
     store.put(b"k", bytes(300), **FIELDS)
     assert store._index.ring_for(b"k") is Ring.PROBATION
     return store
-
-
-def test_touched_record_stays_in_its_ring(tmp_path: Path) -> None:
-    """So no older record of the key becomes current after a start."""
-    store = probation_store(tmp_path)
-    fill_volume(store)
-    touched = touch(store, b"k", FAR_MS)
-    assert store._index.ring_for(b"k") is Ring.PROBATION
-    store = reopen(store, tmp_path)
-    assert store.get(b"k") == touched
-    store.close()
 
 
 def lose_index(store: Store, directory: Path) -> Store:
