@@ -6,10 +6,13 @@ import random
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from support.stores import open_fifo
 from volcache.store.format import VOLUME_HEADER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VOLUME_SIZE = 192 * 1024
 VOLUME_NUM = 5
@@ -83,6 +86,14 @@ def flip(path: Path, offset: int, dice: random.Random) -> None:
         (byte,) = file.read(1)
         file.seek(offset)
         file.write(bytes([byte ^ dice.randrange(1, 256)]))
+
+
+def flipped(data: bytes) -> Iterator[bytes]:
+    """Yield some bytes with each bit flipped once."""
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        yield bytes(damaged)
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:

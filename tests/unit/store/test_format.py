@@ -7,6 +7,7 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.damage import flipped
 from support.tables import each_row
 from volcache.errors import DamagedRecordError
 from volcache.store.format import (
@@ -123,13 +124,9 @@ def test_a_record_is_read_as_it_was_written(  # noqa: PLR0913, PLR0917
 
 def test_every_flipped_bit_of_a_record_is_detected() -> None:
     """A record with one changed bit is refused."""
-    data = make_record()
-
-    for bit in range(len(data) * 8):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
+    for damaged in flipped(make_record()):
         with pytest.raises(DamagedRecordError):
-            decode_record(bytes(damaged), VOLUME, 4096, b"a/key")
+            decode_record(damaged, VOLUME, 4096, b"a/key")
 
 
 def test_every_shortened_record_is_refused() -> None:
@@ -209,12 +206,8 @@ def test_a_volume_header_is_read_as_it_was_written() -> None:
 
 def test_every_flipped_bit_of_a_volume_header_is_detected() -> None:
     """A changed bit makes the header invalid."""
-    data = encode_volume_header(HEADER)
-
-    for bit in range(len(data) * 8):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        assert decode_volume_header(bytes(damaged)) is None
+    for damaged in flipped(encode_volume_header(HEADER)):
+        assert decode_volume_header(damaged) is None
 
 
 @each_row("data", [b"", b"VLV", bytes(64), b"x" * 64])
@@ -239,10 +232,8 @@ def test_any_single_wrong_bit_of_a_record_header_is_corrected() -> None:
     intact = decode_header(data, VOLUME, 4096)
 
     assert correct_header(data, VOLUME, 8192) is None
-    for bit in range(len(data) * 8):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        assert correct_header(bytes(damaged), VOLUME, 4096) == intact
+    for damaged in flipped(data):
+        assert correct_header(damaged, VOLUME, 4096) == intact
 
 
 def test_two_wrong_bits_are_not_corrected() -> None:

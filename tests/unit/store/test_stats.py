@@ -3,59 +3,26 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from typing import TYPE_CHECKING
 
+from support.histories import MOUNT_POINT
+from support.simulated import SimulatedFileSystem
 from support.stores import (
-    UnsyncedFileSystem,
     fill_volume,
     open_store,
-    reopen,
     value_of,
 )
 from support.tables import each_row
 from volcache.store.stats import StoreStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     import pytest
 
     from volcache.store.stats import ErrorKind
-
-
-class NoRoomForIndexFiles(UnsyncedFileSystem):
-    """Refuses to write and to create index files while `is_full`."""
-
-    def __init__(self) -> None:
-        """Start with disk space."""
-        self.is_full = False
-        self._index_fds: set[int] = set()
-
-    def open(self, path: str, *, create: bool) -> int:
-        """Open a file, if there is disk space."""
-        is_index = "/index/" in path
-        if is_index and create and self.is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fd = super().open(path, create=create)
-        if is_index:
-            self._index_fds.add(fd)
-        return fd
-
-    def close(self, fd: int) -> None:
-        """Close; the next file may get the same descriptor."""
-        self._index_fds.discard(fd)
-        super().close(fd)
-
-    def pwritev(  # type: ignore[override]
-        self, fd: int, buffers: Sequence[bytes], offset: int
-    ) -> int:
-        """Write, if there is disk space."""
-        if self.is_full and fd in self._index_fds:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return super().pwritev(fd, buffers, offset)
 
 
 def test_each_rotation_and_each_sync_is_timed(tmp_path: Path) -> None:
@@ -75,43 +42,29 @@ def test_each_rotation_and_each_sync_is_timed(tmp_path: Path) -> None:
     assert store.stats.syncs.count == 2
 
 
-def test_failed_writes_of_index_files_in_a_rotation_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_failed_writes_of_index_files_are_counted(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """For the old and the new active volume; no value is lost."""
-    fs = NoRoomForIndexFiles()
-    store = open_store(tmp_path, fs=fs)
+    """In a rotation and at a start, once for each volume; no value is lost."""
+    fs = SimulatedFileSystem()
+    store = open_store(MOUNT_POINT, fs=fs)
     store.put(b"k", b"v")
-    fs.is_full = True
+    fs.failing_writes[f"{MOUNT_POINT}/index/"] = errno.EIO
     fill_volume(store)
-    assert store.stats.index_errors == 2
-    assert "index.failed count=1 volume=0" in caplog.text
-    assert "index.failed count=2 volume=1" in caplog.text
+    for is_restarted in (False, True):
+        if is_restarted:
+            failing = fs.failing_writes
+            fs = fs.after_kill()
+            fs.failing_writes = failing
+            store = open_store(MOUNT_POINT, fs=fs)
+        assert store.stats.index_errors == 2
+        for line in ("count=1 volume=0", "count=2 volume=1"):
+            assert f"index.failed {line}" in caplog.text
+        caplog.clear()
 
-    fs.is_full = False
+    fs.failing_writes.clear()
     store.close()
-    store = open_store(tmp_path)
-    assert value_of(store.get(b"k")) == b"v"
-    store.close()
-
-
-def test_failed_writes_of_index_files_at_startup_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once for each volume; no value is lost."""
-    fs = NoRoomForIndexFiles()
-    store = open_store(tmp_path, fs=fs)
-    store.put(b"k", b"v")
-    fs.is_full = True
-    fill_volume(store)
-    after = NoRoomForIndexFiles()
-    after.is_full = True
-    store = reopen(store, tmp_path, fs=after)
-    assert store.stats.index_errors == 2
-    assert "index.failed count=1 volume=0" in caplog.text
-    assert "index.failed count=2 volume=1" in caplog.text
-    assert value_of(store.get(b"k")) == b"v"
-    store.close()
+    assert value_of(open_store(MOUNT_POINT, fs=fs.after_kill()).get(b"k")) == b"v"
 
 
 @each_row(
