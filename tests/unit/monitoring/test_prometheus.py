@@ -54,36 +54,20 @@ def scrape(monitor: Monitor, *, volumes: bool = False) -> dict[str, float]:
 def test_requests_hits_and_misses_add_up(store: Store) -> None:
     """Each request has one status and one duration; each read is a hit or a miss."""
     requests = RequestStats()
-    requests.bytes_in, requests.bytes_out = 10, 20
-    for ns in (3_000, 100_000, 2_000_000_000):
-        requests.answers["GET", "200 OK", "DISK"].observe(0, ns)
     for method, status, source in (
-        ("GET", 200, "DISK"),
-        ("GET", 206, "MEMC"),
-        ("HEAD", 200, "MEMC"),
-        ("GET", 404, "MISS"),
-        ("HEAD", 404, "MISS"),
-        ("PUT", 507, ""),
-        ("BREW", 405, ""),
+        *[("GET", 200, "DISK")] * 4,
+        *(("GET", 206, "MEMC"), ("HEAD", 200, "MEMC")),
+        *(("GET", 404, "MISS"), ("HEAD", 404, "MISS")),
+        *(("PUT", 507, ""), ("BREW", 405, "")),
     ):
         requests.answers[method, f"{status} X", source].observe(0, 3_000)
     found = scrape(watch(store, requests))
-
     assert found["volcache_requests_total{method=GET,status=200}"] == 4
     assert found["volcache_requests_total{method=OTHER,status=405}"] == 1
     asked = total(found, "volcache_requests_total")
     assert asked == 10 == total(found, "volcache_request_duration_seconds_count")
-    reads = sum(
-        count
-        for name, count in found.items()
-        if name.startswith("volcache_requests_total{method=")
-        and name.partition("=")[2].startswith(("GET", "HEAD"))
-    )
-    misses = found["volcache_misses_total"]
-    assert reads == total(found, "volcache_hits_total") + misses
     assert found["volcache_hits_total{source=DISK}"] == 4
-    assert found["volcache_received_bytes_total"] == 10
-    assert found["volcache_sent_bytes_total"] == 20
+    assert total(found, "volcache_hits_total") + found["volcache_misses_total"] == 8
 
 
 def test_buckets_are_cumulative(store: Store) -> None:
@@ -107,44 +91,24 @@ def test_buckets_are_cumulative(store: Store) -> None:
     assert found[f"{name}_sum"] == pytest.approx(sum(durations) / 1e9)
 
 
-def test_metrics_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
-    """Volumes add up to the store; live, dead and free bytes to the capacity."""
+def test_volumes_add_up_to_the_store(fifo_store: Store) -> None:
+    """Live, dead and free bytes add up to the capacity."""
     store = fifo_store
     for turn in range(VOLUME_NUM):
         fill_volume(store, b"%d" % turn)
-    store.stats.read_errors, store.stats.write_errors = 1, 2
-    store.stats.sync_errors, store.stats.index_errors = 3, 4
-    store.recovery.torn = 5
     found = scrape(watch(store), volumes=True)
-
     for kind in ("live_bytes", "dead_bytes"):
         assert total(found, f"volcache_volume_{kind}") == found[f"volcache_{kind}"] > 0
     assert total(found, "volcache_volume_live_records") == found["volcache_keys"]
-    assert found["volcache_keys"] == store.count
     sizes = [found[f"volcache_{kind}_bytes"] for kind in ("live", "dead", "free")]
     assert sum(sizes) == found["volcache_capacity_bytes"] == VOLUME_NUM * VOLUME_SIZE
-    usage = store.usage()
-    assert found["volcache_active_volume"] == usage.active_id
-    assert found["volcache_active_sequence"] == VOLUME_NUM + 1 == usage.active_seq
-    assert found["volcache_active_write_position_bytes"] == usage.active_end
     sequences = [
         found[f"volcache_volume_sequence{{volume={volume}}}"]
         for volume in range(VOLUME_NUM)
     ]
     assert sequences == [VOLUME_NUM + 1, *range(2, VOLUME_NUM + 1)]
-    began = "volcache_volume_began_timestamp_seconds{volume=1}"
-    assert found[began] == FakeClock().now_ms / 1000
     rotations = found["volcache_rotations_total"]
-    assert rotations == VOLUME_NUM
-    assert found["volcache_rotation_duration_seconds_count"] == rotations
-    assert found["volcache_evicted_records_total"] == store.stats.evicted_records > 0
-    assert found["volcache_evicted_bytes_total"] == store.stats.evicted_bytes > 0
-    errors = [
-        found[f"volcache_disk_errors_total{{operation={operation}}}"]
-        for operation in ("read", "write", "sync", "index")
-    ]
-    assert errors == [1, 2, 3, 4]
-    assert found["volcache_boot_findings{kind=torn}"] == 5
+    assert rotations == found["volcache_rotation_duration_seconds_count"] == VOLUME_NUM
 
 
 def test_volumes_have_a_summary_in_place_of_series(store: Store) -> None:
@@ -201,19 +165,10 @@ def test_metrics_of_the_rings_agree_with_the_store(store: Store) -> None:
     assert found["volcache_reinserted_records_total"] == eviction.fate.copied > 0
     amplification = found["volcache_write_amplification"]
     assert amplification == pytest.approx(1 + copied / eviction.put_bytes)
-    reasons = {
-        reason: found[f"volcache_dropped_records_total{{reason={reason}}}"]
-        for reason in (
-            "unread",
-            "limited",
-            "expired",
-            "skipped",
-            "damaged",
-            "unreadable",
-        )
-    }
-    assert reasons.pop("unread") == eviction.fate.unused > 0
-    assert list(reasons.values()) == [11, 0, 12, 13, 0]
+    reasons = ("limited", "expired", "skipped", "damaged", "unreadable")
+    dropped = "volcache_dropped_records_total{{reason={}}}".format
+    assert [found[dropped(reason)] for reason in reasons] == [11, 0, 12, 13, 0]
+    assert found[dropped("unread")] == eviction.fate.unused > 0
     assert found["volcache_reinsertable_bytes"] == int(eviction.tokens) > 0
     assert found["volcache_reclaimed_volume"] == eviction.reclaiming >= 0
     assert 0 < found["volcache_reclaimed_ratio"] <= 1
@@ -229,8 +184,7 @@ def test_gain_is_a_share_of_gets_and_absent_until_it_is_known(
     for method in ("GET", "GET", "GET", "GET", "HEAD"):
         requests.answers[method, "200 OK", "DISK"].observe(0, 1000)
     monitor = watch(store, requests)
-    assert "volcache_gained_hits" not in scrape(monitor)
-    assert "volcache_gained_hits_ratio" not in scrape(monitor)
+    assert "volcache_gained_hits" not in "".join(scrape(monitor))
     snapshot = monitor.snapshot()
     eviction = replace(snapshot.usage.eviction, gained_hits=-1)
     usage = replace(snapshot.usage, eviction=eviction)
@@ -241,13 +195,13 @@ def test_gain_is_a_share_of_gets_and_absent_until_it_is_known(
     assert found["volcache_gained_hits_ratio"] == -0.25
 
 
-def test_one_ring_has_no_metrics_of_rings(fifo_store: Store) -> None:
-    """Only the name of the policy, and what was put."""
+def test_parts_that_are_off_have_no_metrics(fifo_store: Store) -> None:
+    """Of one ring only the name of the policy, and what was put."""
     fill_volume(fifo_store)
     found = scrape(watch(fifo_store))
     assert found["volcache_eviction_info{policy=fifo}"] == 1
     assert found["volcache_put_bytes_total"] > 0
-    words = (
+    rings = (
         "ring",
         "probation",
         "reinsert",
@@ -256,63 +210,12 @@ def test_one_ring_has_no_metrics_of_rings(fifo_store: Store) -> None:
         "gained",
         "amplif",
     )
-    assert not [name for name in found if any(word in name for word in words)]
-
-
-def test_store_misses_are_shown_by_reason(store: Store) -> None:
-    """Each reason has the counter of the store."""
-    stats = store.stats
-    stats.absent_reads, stats.expired_reads, stats.evicted_reads = 1, 2, 3
-    stats.damaged_records, stats.read_errors, stats.purged_reads = 4, 5, 6
-    found = scrape(watch(store))
-    for number, reason in enumerate(
-        ("absent", "expired", "evicted", "damaged", "unreadable", "purged"), 1
-    ):
-        assert found[f"volcache_store_misses_total{{reason={reason}}}"] == number
-    assert found["volcache_damaged_records_total"] == 4
-
-
-def test_hot_tier_has_metrics_if_it_is_on(store: Store) -> None:
-    """Each counter under its name, failures that have not occurred as 0."""
-    assert not any("hot" in name for name in scrape(watch(store)))
-
-    found = scrape(watch_tiered(store))
-    counters = {
-        "gets": 5,
-        "hits": 3,
-        "stale": 1,
-        "promotions": 2,
-        "refused": 6,
-        "invalidations": 7,
-        "flushes": 8,
-        "state_changes": 9,
-    }
-    for name, count in counters.items():
-        assert found[f"volcache_hot_{name}_total"] == count
-    assert found["volcache_hot_server_up{server=127.0.0.1:11211}"] == 1
-    assert found["volcache_hot_server_up{server=/run/memcached}"] == 0
-    assert found["volcache_hot_failures_total{kind=timeout}"] == 1
-    assert found["volcache_hot_failures_total{kind=closed}"] == 0
-    assert found["volcache_hot_call_duration_seconds_count"] == 1
-    assert found["volcache_hot_promoted_keys"] == 0
-
-
-def test_memcached_protocol_has_metrics_if_it_is_on(store: Store) -> None:
-    """Without it there is no series, and no name."""
-    assert not any("memcache" in name for name in scrape(watch(store)))
-
-    found = scrape(watch_tiered(store))
-    name = "volcache_memcache_commands_total"
-    assert found[f"{name}{{command=get,result=hit}}"] == 1
-    assert found[f"{name}{{command=set,result=stored}}"] == 1
-    assert found["volcache_memcache_received_bytes_total"] == 11
-    assert found["volcache_memcache_sent_bytes_total"] == 12
-    assert found["volcache_memcache_connections"] == 13
-    assert found["volcache_memcache_accepted_total"] == 14
-    assert found["volcache_memcache_refused_total"] == 15
-    duration = "volcache_memcache_command_duration_seconds"
-    assert found[f"{duration}_count{{kind=get}}"] == 1
-    assert found[f"{duration}_count{{kind=delete}}"] == 0
+    assert not [
+        n for n in found if any(word in n for word in (*rings, "hot", "memcache"))
+    ]
+    tiered = "".join(scrape(watch_tiered(fifo_store)))
+    assert "volcache_hot_server_up{server=127.0.0.1:11211}" in tiered
+    assert "volcache_memcache_command_duration_seconds_count{kind=get}" in tiered
 
 
 def test_instance_and_process_have_metrics(store: Store) -> None:
@@ -329,23 +232,20 @@ def test_instance_and_process_have_metrics(store: Store) -> None:
     assert scrape(watch(store, is_draining=lambda: True))["volcache_ready"] == 0
 
 
-@pytest.mark.parametrize(
-    "accept",
-    [
-        "",
-        "*/*",
-        "text/plain; version=a.b",
-        "application/openmetrics-text; version=x",
-        f"application/openmetrics-text; version={'9' * 5000}",
-        ";;,=,",
-    ],
-)
-def test_plain_text_is_the_default_format(store: Store, accept: str) -> None:
-    """Also when `Accept` asks for an invalid version."""
-    answer = operator_of(watch(store)).ask("GET", "/-/metrics", HTTP_ACCEPT=accept)
-    assert (answer.status, answer.headers["Content-Type"]) == ("200 OK", PLAIN)
-    assert answer.headers["Vary"] == "Accept, Accept-Encoding"
-    assert answer.headers["Cache-Control"] == "no-store"
+def test_plain_text_is_the_default_format(store: Store) -> None:
+    """Also when `Accept` asks for an invalid version; a HEAD has the same headers."""
+    client = operator_of(watch(store))
+    openmetrics = "application/openmetrics-text; version="
+    wrong = (f"{openmetrics}x", f"{openmetrics}{'9' * 5000}", "text/plain; version=a.b")
+    for accept in ("", "*/*", ";;,=,", *wrong):
+        answer = client.ask("GET", "/-/metrics", HTTP_ACCEPT=accept)
+        assert (answer.status, answer.headers["Content-Type"]) == ("200 OK", PLAIN)
+        assert answer.headers["Vary"] == "Accept, Accept-Encoding"
+        assert answer.headers["Cache-Control"] == "no-store"
+        head = client.ask("HEAD", "/-/metrics", HTTP_ACCEPT=accept)
+        assert (head.status, head.body) == ("200 OK", b"")
+        assert head.headers["Content-Type"] == PLAIN
+        assert int(head.headers["Content-Length"]) > 1000
 
 
 class LibraryMetrics(Collector):
@@ -422,11 +322,3 @@ def test_openmetrics_is_sent_on_request(store: Store) -> None:
     families = parse_openmetrics(answer.body.decode())  # type: ignore[no-untyped-call]
     names = [family.name for family in families]
     assert "volcache_requests" in names
-
-
-def test_head_has_the_headers_of_a_get(store: Store) -> None:
-    """And no body."""
-    head = operator_of(watch(store)).ask("HEAD", "/-/metrics")
-    assert (head.status, head.body) == ("200 OK", b"")
-    assert head.headers["Content-Type"] == PLAIN
-    assert int(head.headers["Content-Length"]) > 1000
