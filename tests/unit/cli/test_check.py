@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from volcache.hot.versions import KeyVersions
 if TYPE_CHECKING:
     from support.command_line import Run
 
+Damage = Callable[[Path, random.Random], Any]
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 OPTIONS = {"volume_size": VOLUME_SIZE, "volume_num": VOLUME_NUM}
 
@@ -193,13 +195,13 @@ def flip_many(path: Path, dice: random.Random) -> None:
         flip(path, dice.randrange(path.stat().st_size), dice)
 
 
-DAMAGES: list[Any] = [
+DAMAGES: list[Damage] = [
     flip_many,
     lambda path, dice: os.truncate(path, dice.randrange(path.stat().st_size)),
     lambda path, dice: path.write_bytes(dice.randbytes(path.stat().st_size)),
 ]
 # Of the file that was there: nothing, a directory, and a pipe without a writer.
-REPLACEMENTS: list[Any] = [
+REPLACEMENTS: list[Damage] = [
     lambda *_: None,
     lambda path, _: path.mkdir(),
     lambda path, _: os.mkfifo(path),

@@ -8,22 +8,19 @@ import pytest
 
 from support.fake_fleet import fake_fleet, free_address, targets_of
 from support.stats_server import empty_stats
-from support.tables import each_row
 from volcache.fleet.checks import Finding, Seen, check, see
 from volcache.fleet.targets import Target
 
 
-def seen(
-    count: int, *, weight: int = 1, clock_ahead: float = 0.0, is_down: bool = False
-) -> list[Seen]:
+def seen(count: int, *, weight: int = 1) -> list[Seen]:
     """Return instances without findings."""
     found = []
     for number in range(count):
         stats = empty_stats()
         stats["process"]["pid"] = number + 1
         stats["settings"] = {"port": number + 1, "eviction": "fifo", "memc_on": False}
-        target = Target(f"i{number}", f"http://i{number}", weight, is_down=is_down)
-        found.append(Seen(target, stats, "", clock_ahead, 0.1))
+        target = Target(f"i{number}", f"http://i{number}", weight)
+        found.append(Seen(target, stats, "", 0.0, 0.1))
     return found
 
 
@@ -40,9 +37,7 @@ def texts(found: list[Finding]) -> list[str]:
 
 def test_instances_that_are_alike_have_no_findings() -> None:
     """Ports and mount points are their own."""
-    assert check(seen(5)) == []
-    assert check([]) == []
-    assert check(seen(1)) == []
+    assert [check(seen(count)) for count in (5, 1, 0)] == [[], [], []]
 
 
 def test_settings_that_differ_are_named_with_the_instances() -> None:
@@ -77,17 +72,13 @@ def test_versions_that_do_not_tell_their_settings_are_compared_as_well() -> None
     ]
 
 
-def test_the_number_of_volumes_may_differ_with_the_weight() -> None:
-    """A disk of twice the size has twice the weight."""
+def test_capacity_is_compared_with_the_weight() -> None:
+    """A disk of twice the size has twice the weight; another is named with the weight."""
     two = [*seen(1, weight=10), *seen(1, weight=20)]
     stats_of(two[1])["process"]["pid"] = 9
     store = stats_of(two[1])["store"]
     store |= {"volume_num": 8, "free_bytes": 2 * store["free_bytes"]}
     assert check(two) == []
-
-
-def test_a_weight_that_does_not_fit_the_capacity_is_named() -> None:
-    """With the weight that would."""
     three = seen(3, weight=10)
     stats_of(three[2])["store"]["free_bytes"] *= 3
     (text,) = texts(check(three))
@@ -117,38 +108,26 @@ def test_instances_that_do_not_answer_are_named() -> None:
     assert check([one, two._replace(target=three.target)]) == []
 
 
-@each_row(
-    ("clocks", "names"),
-    [
-        ([0, 0, 0, 2.9], []),
-        ([0, 0, 0, 3.2], ["i3"]),
-        ([60, 60, 60, 0], ["i3"]),
-        ([0.5], []),
-        ([-4.0, 0], ["i0"]),
-    ],
-)
-def test_clocks_are_compared_with_most_others(
-    clocks: list[float], names: list[str]
-) -> None:
+def test_clocks_are_compared_with_most_others() -> None:
     """With ours if there are only two; not closer than the answer took."""
-    many = [
-        one._replace(clock_ahead=ahead)
-        for one, ahead in zip(seen(len(clocks)), clocks, strict=True)
-    ]
-    found = check(many)
-    assert [finding.instances[0] for finding in found] == names
-    assert {finding.check for finding in found} <= {"clock"}
+    for clocks, names in (
+        ((0, 0, 0, 2.9), []),
+        ((0, 0, 0, 3.2), ["i3"]),
+        ((60, 60, 60, 0), ["i3"]),
+        ((0.5,), []),
+        ((-4.0, 0), ["i0"]),
+    ):
+        pairs = zip(seen(len(clocks)), clocks, strict=True)
+        found = check([one._replace(clock_ahead=ahead) for one, ahead in pairs])
+        assert [finding.instances[0] for finding in found] == names
+        assert {finding.check for finding in found} <= {"clock"}
 
 
 def test_a_server_without_the_gate_is_named() -> None:
-    """Malformed requests could end it."""
+    """Malformed requests could end it. Numbers of nonsense are no findings."""
     two = seen(2)
     stats_of(two[1])["server"]["gate"] = False
     assert texts(check(two)) == ["bjoern has no gate on i1"]
-
-
-def test_numbers_of_nonsense_are_no_findings() -> None:
-    """Nor errors."""
     one = Seen(Target("a", "http://a"), {"settings": [], "store": 3}, "", 0.0, 0.0)
     assert check([one, one]) == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from support.stats_server import empty_stats, hot_tier, memcache
-from support.tables import each_row
 from volcache.errors import InstanceError
 from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING, judge
 
@@ -31,16 +30,12 @@ def answered(**statuses: int) -> dict[str, Any]:
 
 
 def test_an_instance_without_problems_is_ok() -> None:
-    """It has nothing to say."""
-    assert judge(stats_of()) == (HEALTHY, "ok", "")
-
-
-@each_row("stats", [{}, {"store": None, "requests": []}, {"store": []}])
-def test_what_an_older_version_does_not_tell_is_not_judged(
-    stats: dict[str, Any],
-) -> None:
-    """Nor is nonsense."""
-    assert judge(stats) == (HEALTHY, "ok", "")
+    """What an older version does not tell is not judged, nor is nonsense."""
+    big = 10**400
+    odd = stats_of(read_errors=float("inf"), write_errors=big, sync_errors=True)
+    older: list[dict[str, Any]] = [{}, {"store": None, "requests": []}, {"store": []}]
+    for stats in (stats_of(), odd, *older):
+        assert judge(stats) == (HEALTHY, "ok", "")
 
 
 def test_an_instance_that_does_not_answer_is_down() -> None:
@@ -58,26 +53,16 @@ def test_an_instance_that_is_not_ready_is_worse_than_one_with_errors() -> None:
     assert found.problem == "it is stopping, or its disk cannot be read"
 
 
-@each_row(
-    ("age", "severity"),
-    [(5, DEGRADED), (299, DEGRADED), (301, WARNING), (86_000, WARNING), (90_000, 0)],
-)
-def test_an_error_matters_less_with_time(age: float, severity: int) -> None:
-    """As on the page of an instance."""
-    found = judge(stats_of(write_errors=2, last_errors={"write": NOW - age}))
-    assert found.severity == severity
-    assert not severity or found.problem.startswith("2 write errors, the last ")
-
-
-def test_the_text_of_an_error_is_shown() -> None:
-    """If the instance tells it, without control characters."""
-    found = judge(
-        stats_of(
-            write_errors=1,
-            last_errors={"write": NOW - 4},
-            last_error_texts={"write": "no\tspace\x1b"},
-        )
-    )
+def test_an_error_matters_less_with_time() -> None:
+    """As on the page of an instance; its text is shown if the instance tells it."""
+    ages = {5: DEGRADED, 299: DEGRADED, 301: WARNING, 86_000: WARNING, 90_000: 0}
+    for age, severity in ages.items():
+        found = judge(stats_of(write_errors=2, last_errors={"write": NOW - age}))
+        assert found.severity == severity
+        assert not severity or found.problem.startswith("2 write errors, the last ")
+    texts = {"write": "no\tspace\x1b"}
+    last = {"last_errors": {"write": NOW - 4}, "last_error_texts": texts}
+    found = judge(stats_of(write_errors=1, **last))
     assert found.problem == "1 write error, the last 4 s ago: no space?"
 
 
@@ -92,33 +77,25 @@ def test_without_the_time_of_an_error_its_count_is_compared() -> None:
     assert judge(now, before).severity == WARNING
 
 
-@each_row(
-    ("store", "problem"),
-    [
+def test_damage_is_a_warning() -> None:
+    """Values were lost, and others are served."""
+    for store, problem in (
         ({"damaged_records": 1}, "1 damaged record since"),
         ({"recovery": {"meta_lost": True}}, "META.txt was lost"),
         ({"recovery": {"damaged": 2}}, "2 damaged places at its start"),
-    ],
-)
-def test_damage_is_a_warning(store: dict[str, Any], problem: str) -> None:
-    """Values were lost, and others are served."""
-    found = judge(stats_of(**store))
-    assert found[:2] == (WARNING, "warning")
-    assert found.problem.startswith(problem)
+    ):
+        found = judge(stats_of(**store))
+        assert found[:2] == (WARNING, "warning")
+        assert found.problem.startswith(problem)
 
 
-@each_row("state", ["full", "read-only"])
-def test_a_disk_that_refuses_to_write_is_degraded(state: str) -> None:
-    """Before the errors that are the consequence."""
-    stats = stats_of(write_errors=1, last_errors={"write": NOW})
-    stats["store"]["disk"] = {"state": state, "limited": True, "volumes": 0}
-    found = judge(stats)
-    assert found[:2] == (DEGRADED, "degraded")
-    assert found.problem == f"the disk refuses to write: it is {state}"
-
-
-def test_a_disk_that_is_too_small_is_a_warning() -> None:
-    """With both numbers."""
+def test_a_disk_that_refuses_to_write_is_degraded() -> None:
+    """Before the errors that are the consequence; one that is too small is a warning."""
+    for state in ("full", "read-only"):
+        stats = stats_of(write_errors=1, last_errors={"write": NOW})
+        stats["store"]["disk"] = {"state": state, "limited": True, "volumes": 0}
+        problem = f"the disk refuses to write: it is {state}"
+        assert judge(stats) == (DEGRADED, "degraded", problem)
     disk = {"state": None, "limited": True, "volumes": 3}
     found = judge(stats_of(volume_num=64, disk=disk))
     assert found == (WARNING, "warning", "the disk has space for 3 of 64 volumes")
@@ -171,10 +148,3 @@ def test_few_descriptors_left_are_a_warning() -> None:
     stats = stats_of()
     stats["process"] |= {"open_fds": 900, "max_fds": 1024}
     assert judge(stats).problem == "900 of 1,024 file descriptors are in use"
-
-
-def test_numbers_that_are_not_finite_are_not_judged() -> None:
-    """JSON of Python has them."""
-    big = 10**400
-    stats = stats_of(read_errors=float("inf"), write_errors=big, sync_errors=True)
-    assert judge(stats).severity == HEALTHY

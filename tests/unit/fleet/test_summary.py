@@ -12,7 +12,6 @@ import pytest
 from support.background import in_background
 from support.fake_fleet import fake_fleet, free_address, targets_of
 from support.stats_server import add_reads, empty_stats, memcache
-from support.tables import each_row
 from volcache.errors import InstanceError
 from volcache.fleet.summary import (
     Row,
@@ -54,10 +53,12 @@ def test_rates_are_those_since_the_start_or_the_poll_before() -> None:
     ]
     first, second = figures_of(then), figures_of(now, then)
     assert (first.get_rate, first.put_rate, first.hit_ratio) == (10.0, 0.0, 0.75)
-    assert (second.get_rate, second.put_rate) == (20.0, 3.0)
-    assert second.hit_ratio == 0.5
+    assert (second.get_rate, second.put_rate, second.hit_ratio) == (20.0, 3.0, 0.5)
     assert second.durations.count == 40
     assert second.p99_seconds == pytest.approx(131e-6, rel=0.05)
+    # After a restart, the numbers before it are of another process.
+    then, now = busy(1000, 0, seconds=100), busy(20, 0, seconds=2)
+    assert figures_of(now, then).get_rate == 10.0
 
 
 def test_commands_of_memcached_clients_are_part_of_the_figures() -> None:
@@ -65,8 +66,7 @@ def test_commands_of_memcached_clients_are_part_of_the_figures() -> None:
     stats = busy(10, 10)
     stats["memcache"] = memcache(hits=60, stored=30)
     figures = figures_of(stats)
-    assert figures.get_rate == pytest.approx(8)
-    assert figures.put_rate == pytest.approx(3)
+    assert (figures.get_rate, figures.put_rate) == pytest.approx((8, 3))
     assert figures.hit_ratio == pytest.approx(70 / 80)
     assert figures.durations.count == 80
     later = busy(10, 10, seconds=20)
@@ -76,27 +76,16 @@ def test_commands_of_memcached_clients_are_part_of_the_figures() -> None:
     assert figures_of(later, stats).hit_ratio == 0
 
 
-def test_a_restart_begins_the_rates_again() -> None:
-    """The numbers before it are of another process."""
-    then, now = busy(1000, 0, seconds=100), busy(20, 0, seconds=2)
-    assert figures_of(now, then).get_rate == 10.0
-
-
-def test_without_reads_there_is_no_ratio_and_no_p99() -> None:
-    """Although the paths of the operator were read."""
+def test_numbers_that_are_missing_are_zero_or_unknown() -> None:
+    """An older version is shown as far as it goes; paths of the operator are no reads."""
+    odd = {"store": 1, "requests": {"by": [1], "hits": []}, "latency": []}
+    for older in ({}, odd):
+        found = figures_of(older)
+        assert (found.keys, found.capacity_bytes, found.get_rate) == (0, 0, 0.0)
     stats = empty_stats()
     stats["latency"]["GET"]["counts"][20] = 5
     assert figures_of(stats).hit_ratio is None
     assert figures_of(stats).p99_seconds is None
-
-
-@each_row(
-    "stats", [{}, {"store": 1, "requests": {"by": [1], "hits": []}, "latency": []}]
-)
-def test_numbers_that_are_missing_are_zero(stats: dict[str, Any]) -> None:
-    """An older version is shown as far as it goes."""
-    found = figures_of(stats)
-    assert (found.keys, found.capacity_bytes, found.get_rate) == (0, 0, 0.0)
 
 
 def test_totals_are_those_of_the_instances_that_answer() -> None:
@@ -140,16 +129,9 @@ def test_the_report_for_programs_has_all_numbers() -> None:
     }
     up, down = found["instances"]
     assert (up["state"], up["version"], up["hit_ratio"]) == ("ok", "0.1.0", 0.75)
-    assert down == {
-        **dict.fromkeys(up),
-        "name": "b",
-        "url": URL,
-        "machine": "",
-        "weight": 1,
-        "severity": 3,
-        "state": "down",
-        "problem": "refused",
-    }
+    target = {"name": "b", "url": URL, "machine": "", "weight": 1}
+    health = {"severity": 3, "state": "down", "problem": "refused"}
+    assert down == {**dict.fromkeys(up), **target, **health}
 
 
 def test_all_instances_are_asked_at_the_same_time() -> None:
@@ -206,26 +188,21 @@ def test_columns_align_and_lines_fit() -> None:
     ]
 
 
-def test_a_long_name_is_cut_off() -> None:
-    """It has a third of the line."""
-    lines = table([row("cache-with-a-very-long-name.example.org:1234", "x")])
-    assert lines[1].split()[0] == "cache-with-a-very-long-name.exa..."
-
-
-@each_row(
-    ("columns", "heads"),
-    [
+def test_a_narrow_terminal_has_fewer_columns() -> None:
+    """So that lines do not wrap, down to the name and the state."""
+    for columns, heads in (
         (100, "INSTANCE KEYS LIVE GET/s PUT/s HITS P99 STATE"),
         (80, "INSTANCE KEYS GET/s PUT/s HITS P99 STATE"),
         (60, "INSTANCE GET/s HITS STATE"),
         (20, "INSTANCE STATE"),
-    ],
-)
-def test_a_narrow_terminal_has_fewer_columns(columns: int, heads: str) -> None:
-    """So that lines do not wrap, down to the name and the state."""
-    lines = table([row("255.255.255.255:65535", "refused by it")], columns=columns)
-    assert lines[0].split() == heads.split()
-    assert max(map(len, lines)) <= max(columns, 21 + 2 + 16)
+    ):
+        rows = [row("255.255.255.255:65535", "refused by it")]
+        lines = table(rows, columns=columns)
+        assert lines[0].split() == heads.split()
+        assert max(map(len, lines)) <= max(columns, 21 + 2 + 16)
+    # A long name has a third of the line.
+    lines = table([row("cache-with-a-very-long-name.example.org:1234", "x")])
+    assert lines[1].split()[0] == "cache-with-a-very-long-name.exa..."
 
 
 def test_only_states_are_coloured() -> None:
@@ -245,19 +222,8 @@ def test_totals_are_two_lines() -> None:
     assert totals(rows[1:2])[1] == "0 keys, 0 B live of 0 B, 0 GET/s, 0 PUT/s, no reads"
 
 
-@each_row(
-    ("number", "text"),
-    [
-        *((0, "0"), (0.26, "0.3"), (3.0, "3"), (9.96, "10"), (9999, "9,999")),
-        *(
-            (9999.7, "10.0 k"),
-            (999_949, "999.9 k"),
-            (999_951, "1.0 M"),
-            (4e13, "40.0 T"),
-        ),
-    ],
-)
-def test_large_numbers_are_short(number: float, text: str) -> None:
+def test_large_numbers_are_short() -> None:
     """At most seven characters."""
-    assert compact(number) == text
-    assert len(text) <= 7
+    numbers = (0, 0.26, 3.0, 9.96, 9999, 9999.7, 999_949, 999_951, 4e13)
+    texts = "0", "0.3", "3", "10", "9,999", "10.0 k", "999.9 k", "1.0 M", "40.0 T"
+    assert tuple(map(compact, numbers)) == texts

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from support.tables import each_row
 from volcache.errors import ConfigError
 from volcache.fleet.targets import Target, read_targets
 
@@ -28,36 +27,27 @@ def test_the_file_that_is_shipped_can_be_read() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "target"),
-    [
-        ("server h:1;", Target("h:1", "http://h:1")),
-        ("server h;", Target("h", "http://h:80")),
-        ("server [::1]:1 weight=7;", Target("[::1]:1", "http://[::1]:1", 7)),
-        ("server h:1 down;", Target("h:1", "http://h:1", is_down=True)),
-        ("server h:1 backup;", Target("h:1", "http://h:1")),
-        ("server\n  h:1\n  max_fails=0 # why\n;", Target("h:1", "http://h:1")),
-        ("server h:1 max_fails=1 fail_timeout=10s;", Target("h:1", "http://h:1")),
-        ("h:1 # one", Target("h:1", "http://h:1")),
-        ("https://h/disk/1/-/", Target("h/disk/1", "https://h/disk/1")),
-    ],
-)
-def test_a_line_is_an_instance(tmp_path: Path, text: str, target: Target) -> None:
+def test_a_line_is_an_instance(tmp_path: Path) -> None:
     """In nginx's list, or an address."""
-    assert read(tmp_path, text) == [target]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
+    for text, target in {
+        "server h:1;": Target("h:1", "http://h:1"),
+        "server h;": Target("h", "http://h:80"),
+        "server [::1]:1 weight=7;": Target("[::1]:1", "http://[::1]:1", 7),
+        "server h:1 down;": Target("h:1", "http://h:1", is_down=True),
+        "server h:1 backup;": Target("h:1", "http://h:1"),
+        "server\n  h:1\n  max_fails=0 # why\n;": Target("h:1", "http://h:1"),
+        "server h:1 max_fails=1 fail_timeout=10s;": Target("h:1", "http://h:1"),
+        "h:1 # one": Target("h:1", "http://h:1"),
+        "https://h/disk/1/-/": Target("h/disk/1", "https://h/disk/1"),
+    }.items():
+        assert read(tmp_path, text) == [target], text
+    # A byte order mark, other ends of lines, or no end of the last line.
+    for content in (
         b"\xef\xbb\xbfserver a:1;\r\nserver b:2;\r\n",
         b"\xef\xbb\xbfa:1\r\n\r\n# comment\r\nb:2",
         b"server a:1;server b:2;",
-    ],
-)
-def test_a_file_may_be_written_elsewhere(tmp_path: Path, content: bytes) -> None:
-    """With a byte order mark, other ends of lines, or no end of the last line."""
-    assert [target.name for target in read(tmp_path, content)] == ["a:1", "b:2"]
+    ):
+        assert [target.name for target in read(tmp_path, content)] == ["a:1", "b:2"]
 
 
 @pytest.mark.parametrize(
@@ -104,20 +94,13 @@ def test_addresses_and_files_can_be_mixed(tmp_path: Path) -> None:
         read_targets([str(tmp_path / "list"), "a:1"])
 
 
-@each_row("source", ["missing.conf", "x" * 5000, "a\0b"])
-def test_a_source_that_is_neither_is_named(source: str) -> None:
-    """Both are allowed."""
-    with pytest.raises(ConfigError, match="or the path of a file that exists"):
-        read_targets([source])
-
-
-def test_a_path_without_a_file_is_named() -> None:
-    """As that of nginx's list on a machine without nginx."""
-    with pytest.raises(ConfigError, match="/no/list: there is no such file; give one"):
-        read_targets(["/no/list"])
-
-
-def test_a_folder_is_no_list(tmp_path: Path) -> None:
-    """The error names it."""
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-        read_targets([str(tmp_path)])
+def test_a_source_that_is_neither_is_named(tmp_path: Path) -> None:
+    """A path without a file is as that of nginx's list on a machine without nginx."""
+    neither = "or the path of a file that exists"
+    for source, error in {
+        **dict.fromkeys(["missing.conf", "x" * 5000, "a\0b"], neither),
+        "/no/list": "/no/list: there is no such file; give one",
+        str(tmp_path): "cannot be read: Is a directory",
+    }.items():
+        with pytest.raises(ConfigError, match=error):
+            read_targets([source])
