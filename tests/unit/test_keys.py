@@ -12,9 +12,17 @@ from volcache.keys import parse_key
 # The response of nginx 1.22 to `return 200 $uri` with merge_slashes off; a path is a key
 # without its first slash.
 NGINX = {
-    "/a/./b": "a/b", "/./a": "a", "/a/.": "a/", "/a/b/..": "a/", "/a/b/../": "a/",
-    "/a/b/../c": "a/c", "/a/b/../../c": "c", "/a//../b": "a/b", "/a/../b": "b",
-    "/a//..//b": "a//b", "/a/.b/..": "a/",
+    "/a/./b": "a/b",
+    "/./a": "a",
+    "/a/.": "a/",
+    "/a/b/..": "a/",
+    "/a/b/../": "a/",
+    "/a/b/../c": "a/c",
+    "/a/b/../../c": "c",
+    "/a//../b": "a/b",
+    "/a/../b": "b",
+    "/a//..//b": "a//b",
+    "/a/.b/..": "a/",
     "/\xc3\xa9/./\xd0\x80": "\xc3\xa9/\xd0\x80",
     **{
         f"/{key}": key

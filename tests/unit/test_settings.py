@@ -102,9 +102,15 @@ def test_size_may_have_a_unit(from_toml: FromToml) -> None:
     """kB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB are powers of 1024."""
     kind = Size(0, 1 << 41)
     for text, size in {
-        "160MiB": 160 * MIB, "160 MiB": 160 * MIB, "1GB": 10**9, "1GiB": GIB,
-        "2TB": 2 * 10**12, "1TiB": 1024 * GIB, "1500kB": 1_500_000,
-        "5000KiB": 5000 * 1024, "30MB": 30_000_000,
+        "160MiB": 160 * MIB,
+        "160 MiB": 160 * MIB,
+        "1GB": 10**9,
+        "1GiB": GIB,
+        "2TB": 2 * 10**12,
+        "1TiB": 1024 * GIB,
+        "1500kB": 1_500_000,
+        "5000KiB": 5000 * 1024,
+        "30MB": 30_000_000,
     }.items():
         assert kind.from_toml(text) == kind.from_text(text) == size
     assert kind.from_toml(1000) == kind.from_text("1000") == 1000
