@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from support.extent import every
-from support.histories import MOUNT_POINT
+from support.histories import MOUNT_POINT, Client
 from support.simulated import SimulatedFileSystem
 from support.stores import Crash, CrashingFileSystem, kill, open_store, value_of
 from volcache.errors import (
@@ -62,50 +61,6 @@ def start(
         reinsert_reads=1.0,
         fs=fs,
     )
-
-
-class Client:
-    """Stores values that differ, and knows the last one of each key."""
-
-    def __init__(self, seed: int = 1) -> None:
-        """Have stored nothing."""
-        self.dice = random.Random(seed)  # noqa: S311 - Repeatable.
-        self.last: dict[bytes, bytes | None] = {}
-        self.under_way: tuple[bytes, bytes | None] = (b"", None)
-        self.number = 0
-
-    def run(self, store: Store, operations: int) -> None:
-        """Read, store and delete; a refusal is an error."""
-        for _ in range(operations):
-            for _ in range(self.dice.randrange(4)):
-                key = b"key %d" % min(self.dice.choices(range(25), k=2))
-                assert value_of(store.get(key)) in {None, self.last.get(key)}
-            self.number += 1
-            key = b"key %d" % self.dice.randrange(25)
-            if self.dice.random() < 0.5:
-                store.stat(key)
-            value = None
-            if self.dice.random() < 0.9:
-                value = b"%d." % self.number + self.dice.randbytes(200)
-            self.under_way = (key, value)
-            if value is None:
-                store.delete(key)
-            else:
-                store.put(key, value)
-            self.last[key] = value
-            self.under_way = (b"", None)
-
-    def hits(self, store: Store) -> int:
-        """Compare all keys; return how many are there."""
-        hits = 0
-        for key, value in self.last.items():
-            found = value_of(store.get(key))
-            allowed = {None, value}
-            if key == self.under_way[0]:
-                allowed.add(self.under_way[1])
-            assert found in allowed, key
-            hits += found is not None
-        return hits
 
 
 def volumes_of(store: Store) -> int:
@@ -348,12 +303,8 @@ def crash_and_verify(
         assert again.recovery.damaged == again.recovery.unknown <= 1
         assert again.stats.damaged_records == 0
         kill(again)
-    key, value = client.under_way
     again = start(disk, eviction)
-    if key:
-        client.last[key] = value_of(again.get(key))
-        assert client.last[key] in {None, value, client.last[key]}
-    client.under_way = (b"", None)
+    client.adopt(again)
     if not again.refusal:
         client.run(again, 60)
     client.hits(again)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from support.extent import every
-from support.histories import MOUNT_POINT
+from support.histories import MOUNT_POINT, Client
 from support.rings import lose_an_entry, peek
 from support.simulated import SimulatedFileSystem
 from support.stores import (
@@ -38,7 +38,6 @@ pytestmark = [pytest.mark.sampled(5), pytest.mark.crash, pytest.mark.slow]
 
 VOLUME_SIZE: Final = 2048
 VOLUME_NUM: Final = 6
-KEYS: Final = [b"key %d" % number for number in range(16)]
 
 
 def start(
@@ -60,71 +59,38 @@ def start(
     )
 
 
-class Script:
-    """Operations on a few keys, the same in each run, and what was acknowledged."""
+class Script(Client):
+    """Operations on a few keys, and in which volumes these were before the last one."""
 
-    def __init__(self, seed: int = 3) -> None:
+    def __init__(self) -> None:
         """Begin with an empty store."""
-        self.dice = random.Random(seed)  # noqa: S311 - Repeatable.
-        self.acknowledged: dict[bytes, bytes | None] = dict.fromkeys(KEYS)
-        self.under_way: tuple[bytes, bytes | None] = (b"", None)
-        # Of the volumes in which the keys were before the operation under way.
+        lengths = (30, 150, 150, 300, 300, 1500)
+        super().__init__(3, keys=16, lengths=lengths, reads=6, deletions=0.15)
         self.seqs: dict[bytes, int] = {}
-        self.number = 0
-
-    def run(self, store: Store, operations: int) -> None:
-        """Do so many operations, or die in one of them."""
-        for _ in range(operations):
-            self.do(store)
 
     def do(self, store: Store) -> None:
-        """Read a few keys, then put or delete one."""
+        """Note in which volume each key is, and do an operation."""
         self.see(store)
-        dice = self.dice
-        for _ in range(dice.randrange(7)):
-            store.get(min(dice.choices(KEYS, k=2)))
-        key = dice.choice(KEYS)
-        if dice.random() < 0.6:
-            store.stat(key)  # What was asked for belongs to ring probation.
-        value = None
-        if dice.random() < 0.85:
-            self.number += 1
-            length = dice.choice([30, 150, 150, 300, 300, 1500])
-            # Random: a torn write must not differ from a whole one in a single bit.
-            value = b"%d." % self.number + dice.randbytes(length)
-        self.under_way = (key, value)
-        if value is None:
-            store.delete(key)
-        else:
-            store.put(key, value)
-        self.acknowledged[key] = value
-        self.under_way = (b"", None)
+        super().do(store)
 
     def see(self, store: Store) -> None:
         """Note in which volume each key is."""
         volumes = store.usage().volumes
-        found = {key: store.peek(key) for key in KEYS}
+        found = {key: store.peek(key) for key in self.keys}
         self.seqs = {key: volumes[at.volume].seq for key, at in found.items() if at}
 
     def verify(self, store: Store) -> None:
         """Compare every key with its allowed values."""
-        seqs = {volume.seq for volume in store.usage().volumes if volume.seq}
-        for key, value in self.acknowledged.items():
-            allowed = {value, None}
-            if self.under_way[0] == key:
-                allowed.add(self.under_way[1])
-            found = value_of(store.get(key))
-            assert found in allowed, (key, found, allowed)
-            if found is None and key != self.under_way[0]:
+        self.hits(store)
+        seqs = {volume.seq for volume in store.usage().volumes}
+        for key in self.keys:
+            if key not in store and key != self.under_way[0]:
                 # It was a miss, or its volume is gone.
                 assert self.seqs.get(key) not in seqs, key
 
     def adopt(self, store: Store) -> None:
         """Go on with what a crash has left."""
-        key, value = self.under_way
-        if key and value_of(store.get(key)) == value:
-            self.acknowledged[key] = value
-        self.under_way = (b"", None)
+        super().adopt(store)
         self.see(store)
 
 
@@ -369,17 +335,17 @@ def test_what_a_reclaim_has_dropped_does_not_return_without_the_manifest() -> No
         fs.die()
         store = start(disk)
         script.adopt(store)
-        misses = [key for key in KEYS if store.get(key) is None]
+        misses = [key for key in script.keys if store.get(key) is None]
         for key in misses:
             assert not store.delete(key)
-            script.acknowledged[key] = None
+            script.last[key] = None
         store.close()
         disk = disk.after_kill()
         disk.unlink(f"{MOUNT_POINT}/META.txt")
         again = start(disk)
-        for key in KEYS:
+        for key in script.keys:
             found = value_of(again.get(key))
-            assert found in {script.acknowledged[key], None}, (survive, key)
+            assert found in {script.last.get(key), None}, (survive, key)
         if has_ended:
             break
     assert has_ended

@@ -15,13 +15,14 @@ and all values since. After a crash, a get may return:
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from support.simulated import SimulatedFileSystem
-from support.stores import fixed_clock
+from support.stores import fixed_clock, value_of
 from volcache.errors import DiskFullError, MountPointError, StoreIOError
 from volcache.store import Store
 
@@ -261,3 +262,82 @@ class Runner:
             )
             assert found in allowed, (key, found, allowed)
         assert store.get(b"never put") is None
+
+
+class Client:
+    """
+    Random operations on a few keys, the same for each seed.
+
+    Attributes:
+        last: The last acknowledged value of each key; None: deleted.
+        under_way: Key and value of an operation that has not returned.
+    """
+
+    def __init__(
+        self,
+        seed: int = 1,
+        *,
+        keys: int = 25,
+        lengths: tuple[int, ...] = (200,),
+        reads: int = 3,
+        deletions: float = 0.1,
+    ) -> None:
+        """Have stored nothing."""
+        self.dice = random.Random(seed)  # noqa: S311 - Repeatable.
+        self.keys = [b"key %d" % number for number in range(keys)]
+        self.last: dict[bytes, Value] = {}
+        self.under_way: tuple[bytes, Value] = (b"", None)
+        self._lengths, self._reads, self._deletions = lengths, reads, deletions
+        self._number = 0
+
+    def run(self, store: Store, operations: int) -> None:
+        """Do so many operations, or die in one of them; a refusal is an error."""
+        for _ in range(operations):
+            self.do(store)
+
+    def do(self, store: Store) -> None:
+        """Read a few keys, then put or delete one."""
+        dice = self.dice
+        for _ in range(dice.randrange(self._reads + 1)):
+            key = min(dice.choices(self.keys, k=2))
+            assert value_of(store.get(key)) in {None, self.last.get(key)}
+        key = dice.choice(self.keys)
+        if dice.random() < 0.6:
+            store.stat(key)  # What was asked for belongs to ring probation.
+        value = None
+        if dice.random() >= self._deletions:
+            self._number += 1
+            # Random: a torn write must not differ from a whole one in a single bit.
+            more = dice.randbytes(dice.choice(self._lengths))
+            value = b"%d." % self._number + more
+        self.under_way = (key, value)
+        if value is None:
+            store.delete(key)
+        else:
+            store.put(key, value)
+        self.last[key] = value
+        self.under_way = (b"", None)
+
+    def allowed(self, key: bytes) -> set[Value]:
+        """Return what a get may return after a crash."""
+        under_way = {self.under_way[1]} if self.under_way[0] == key else set()
+        return {self.last.get(key), None} | under_way
+
+    def hits(self, store: Store) -> int:
+        """Compare all keys; return how many are there."""
+        hits = 0
+        for key in {*self.last, self.under_way[0]} - {b""}:
+            found = value_of(store.get(key))
+            assert found in self.allowed(key), key
+            hits += found is not None
+        return hits
+
+    def adopt(self, store: Store) -> None:
+        """Go on with what a crash has left."""
+        key, value = self.under_way
+        if key:
+            found = value_of(store.get(key))
+            assert found in self.allowed(key), key
+            if found == value or key in self.last:
+                self.last[key] = found
+        self.under_way = (b"", None)
