@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +13,9 @@ from support.stores import FakeClock, open_store, value_of
 from volcache.errors import FormatVersionError
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
+
+if TYPE_CHECKING:
+    from volcache.store import Store
 
 GOLDEN = Path(__file__).parent / "v2"
 OLD = Path(__file__).parent / "v1" / "healthy"
@@ -39,6 +44,12 @@ def bytes_in(directory: Path) -> dict[str, bytes]:
     }
 
 
+def opened(directory: Path, name: str, **options: Any) -> Store:
+    """Open a copy of one of the directories."""
+    shutil.copytree(GOLDEN / name, directory / name)
+    return open_store(directory / name, volume_size=2048, volume_num=3, **options)
+
+
 @pytest.mark.parametrize(
     ("name", "different", "scanned"),
     [
@@ -52,11 +63,14 @@ def bytes_in(directory: Path) -> dict[str, bytes]:
 def test_a_directory_of_version_2_is_read(
     tmp_path: Path, name: str, different: dict[bytes, bytes | None], scanned: int
 ) -> None:
-    """Every value is read byte for byte, except those damaged on purpose."""
-    shutil.copytree(GOLDEN / name, tmp_path / name)
+    """Every value is read byte for byte, except those damaged on purpose and expired."""
     clock = FakeClock()
-    clock.now_ms = NOW_MS + 1000
-    store = open_store(tmp_path / name, volume_size=2048, volume_num=3, clock=clock)
+    clock.now_ms = NOW_MS + 999
+    store = opened(tmp_path, name, clock=clock)
+    record = store.get(b"later gone")
+    assert record is not None
+    assert (record.value, record.expires_ms) == (b"x", NOW_MS + 1000)
+    clock.advance(0.001)
 
     for key, value in (HEALTHY | different).items():
         assert value_of(store.get(key)) == value, key
@@ -72,10 +86,8 @@ def test_a_directory_of_version_2_is_read(
 
 
 def test_metadata_of_a_value_is_read(tmp_path: Path) -> None:
-    """Times, type, encoding and flags are those that were stored."""
-    shutil.copytree(GOLDEN / "healthy", tmp_path / "healthy")
-    store = open_store(tmp_path / "healthy", volume_size=2048, volume_num=3)
-
+    """Times, type, encoding, flags and cache directives are those that were stored."""
+    store = opened(tmp_path, "healthy")
     hello, packed = store.get(b"a/hello.txt"), store.get(b"packed")
     assert hello is not None
     assert packed is not None
@@ -87,14 +99,7 @@ def test_metadata_of_a_value_is_read(tmp_path: Path) -> None:
     assert (hello.flags, packed.flags) == (0, 0x01020304)
     assert (hello.expires_ms, packed.expires_ms) == (0, 0)
     store.close()
-
-
-def test_cache_directives_of_a_value_are_read(tmp_path: Path) -> None:
-    """They are between the content encoding and the key."""
-    shutil.copytree(GOLDEN / "directives", tmp_path / "directives")
-    store = open_store(
-        tmp_path / "directives", volume_size=2048, volume_num=3, clock=FakeClock()
-    )
+    store = opened(tmp_path, "directives", clock=FakeClock())
     tile, plain = store.get(b"tile.pbf"), store.get(b"plain")
     assert tile is not None
     assert plain is not None
@@ -105,35 +110,10 @@ def test_cache_directives_of_a_value_are_read(tmp_path: Path) -> None:
     store.close()
 
 
-def test_value_expires_at_its_time(tmp_path: Path) -> None:
-    """The time of expiry is that on the disk."""
-    shutil.copytree(GOLDEN / "healthy", tmp_path / "healthy")
-    clock = FakeClock()
-    clock.now_ms = NOW_MS
-    store = open_store(
-        tmp_path / "healthy", volume_size=2048, volume_num=3, clock=clock
-    )
-
-    record = store.get(b"later gone")
-    assert record is not None
-    assert record.expires_ms == NOW_MS + 1000
-    clock.advance(0.999)
-    assert value_of(store.get(b"later gone")) == b"x"
-    clock.advance(0.001)
-    assert store.get(b"later gone") is None
-    store.close()
-
-
 def test_the_current_code_writes_the_same_bytes(tmp_path: Path) -> None:
     """The format does not change by accident."""
-    from importlib.util import module_from_spec, spec_from_file_location  # noqa: PLC0415
-
-    spec = spec_from_file_location("make", GOLDEN.parent / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    make = module_from_spec(spec)
-    spec.loader.exec_module(make)
-    make.make_all(tmp_path)
+    make = runpy.run_path(str(GOLDEN.parent / "make.py"))
+    make["make_all"](tmp_path)
 
     assert bytes_in(tmp_path) == bytes_in(GOLDEN)
 
