@@ -8,6 +8,7 @@ fingerprint, and keys that share a place in a table.
 from __future__ import annotations
 
 import os
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
@@ -67,26 +68,29 @@ def bind(index: Any, store: Store) -> Any:
     return active
 
 
+def put(index: Any, store: Store, key: bytes, value: bytes = b"value") -> Any:
+    """Put a value, and let the index know its position; return the record."""
+    record = store.put(key, value)
+    bind(index, store)
+    index.set(key, SEQ, record.offset, record.size)
+    return record
+
+
 # --- Reading -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", [b"longer", b"longer kez", b"longer key 2", b"x"])
-def test_record_of_another_key_is_not_returned(
-    index: Any, store: Store, key: bytes
-) -> None:
+def test_record_of_another_key_is_not_returned(index: Any, store: Store) -> None:
     """Nor that of a longer key which begins with the one asked for."""
-    record = store.put(b"longer key", b"value")
-    bind(index, store)
-    index.set(key, SEQ, record.offset, record.size)
-    index.set(b"longer key", SEQ, record.offset, record.size)
-
-    assert index.read(key) is None
+    record = put(index, store, b"longer key")
+    for key in (b"longer", b"longer kez", b"longer key 2", b"x"):
+        index.set(key, SEQ, record.offset, record.size)
+        assert index.read(key) is None
     assert index.read(b"longer key") == tuple(record)
 
 
 def test_record_of_a_deletion_is_no_value(index: Any, store: Store) -> None:
     """An entry that leads to one is wrong."""
-    store.put(b"k", b"value")
+    put(index, store, b"k")
     active = bind(index, store)
     begin = active.end
     store.delete(b"k")
@@ -95,40 +99,33 @@ def test_record_of_a_deletion_is_no_value(index: Any, store: Store) -> None:
     assert index.read(b"k") is None
 
 
-@pytest.mark.parametrize("at", [3, 4, 11, 32, 39, 56, 57])
-def test_record_of_elsewhere_is_not_returned(index: Any, store: Store, at: int) -> None:
+def test_record_of_elsewhere_is_not_returned(index: Any, store: Store) -> None:
     """Of another version, salt, offset or volume, with right checksums."""
-    record = store.put(b"k", b"value")
-    active = bind(index, store)
-    index.set(b"k", SEQ, record.offset, record.size)
-    data = bytearray(os.pread(active.fd, record.size, record.offset))
+    record = put(index, store, b"k")
+    fd = bind(index, store).fd
+    right = os.pread(fd, record.size, record.offset)
     checked = record.size - len(b"value") - CHECKSUM_BYTES
-    data[at] ^= 1
-    checksum = _native.crc32c(bytes(data[:checked]))
-    data[checked : checked + CHECKSUM_BYTES] = checksum.to_bytes(
-        CHECKSUM_BYTES, "little"
-    )
-    assert index.read(b"k") is not None
-
-    os.pwrite(active.fd, data, record.offset)
-
-    assert index.read(b"k") is None
+    for at in (3, 4, 11, 32, 39, 56, 57):
+        data = bytearray(right)
+        data[at] ^= 1
+        checksum = _native.crc32c(bytes(data[:checked])).to_bytes(4, "little")
+        data[checked : checked + CHECKSUM_BYTES] = checksum
+        assert index.read(b"k") is not None
+        os.pwrite(fd, data, record.offset)
+        assert index.read(b"k") is None, at
+        os.pwrite(fd, right, record.offset)
 
 
 def test_segment_begins_with_its_first_record(index: Any, store: Store) -> None:
     """It has the salt of the segment, those in front of it have another one."""
-    records = [store.put(key, b"value") for key in (b"a", b"b", b"c")]
+    keys = (b"a", b"b", b"c")
+    records = [put(index, store, key) for key in keys]
     active = bind(index, store)
     salt = active.salts[-1][1]
-    for key, record in zip((b"a", b"b", b"c"), records, strict=True):
-        index.set(key, SEQ, record.offset, record.size)
-
     salts = [(0, salt ^ 1), (records[1].offset, salt)]
     index.bind_volume(SEQ, active.fd, active.id, salts)
 
-    assert [index.read(key) is not None for key in (b"a", b"b", b"c")] == [
-        *(False, True, True)
-    ]
+    assert [index.read(key) is None for key in keys] == [True, False, False]
 
 
 # --- What was there ----------------------------------------------------------------
@@ -367,19 +364,15 @@ def test_record_of_another_key_is_not_copied(
     assert index.is_deleted(b"k")
 
 
-@pytest.mark.parametrize(("more", "unused"), [(-1.0, 0), (0.0, 0), (1.0, 1)])
-def test_record_at_a_limit_needs_the_hits_of_larger_ones(
-    index: Any, more: float, unused: int
-) -> None:
+def test_record_at_a_limit_needs_the_hits_of_larger_ones(index: Any) -> None:
     """The larger ones need none here."""
-    limit = _native.size_middle(1000) + more
-    terms = Terms((limit,) * 5, (3,) * 5 + (0,), HITS_MAX, is_probation=True)
     index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
     index.set(b"k", SEQ, 64, 1000)
-
-    fate = _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(SHARES, terms)
-
-    assert fate.unused == unused
+    for more, unused in ((-1.0, 0), (0.0, 0), (1.0, 1)):
+        limits = (_native.size_middle(1000) + more,) * 5
+        terms = Terms(limits, (3,) * 5 + (0,), HITS_MAX, is_probation=True)
+        fate = _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(SHARES, terms)
+        assert fate.unused == unused, more
 
 
 # --- A start -----------------------------------------------------------------------
@@ -453,44 +446,40 @@ def test_checkpoint_counts_only_with_the_checksum_of_all_before(
     assert valid_end(FIRST + block[:-1] + b"0\n") == len(FIRST)
 
 
-@pytest.mark.parametrize("length", [1, 7, 8, 9, 16])
-def test_any_byte_of_a_key_is_written_as_in_python(length: int) -> None:
+def test_any_byte_of_a_key_is_written_as_in_python() -> None:
     """Eight bytes at a time, and one by one."""
-    for byte in range(256):
+    for length, byte in product((1, 7, 8, 9, 16), range(256)):
         key = b"k" * (length - 1) + bytes([byte])
         writer = _native.Writer(FS, -1, 1)
         writer.add_entry(key, 64, 70)
         assert writer.lines == encode_entries([(key, 64, 70)])
 
 
-@pytest.mark.parametrize(("offset", "is_known"), [(-1, True), (0, False), (1, False)])
+def load(index: Any, path: Path, entry: bytes, end: int) -> int:
+    """Load an index file with an entry; return how much of the block is valid."""
+    block, _ = close_block(entry, end, sealed=False, previous=FIRST_CHECKSUM)
+    path.write_bytes(FIRST + block)
+    with path.open("rb") as file:
+        loaded = index.load(SEQ, file.fileno(), [])
+    return int(loaded.file_end - len(FIRST)) // len(block)
+
+
 def test_position_that_the_index_has_no_room_for_ends_an_index_file(
-    index: Any, tmp_path: Path, offset: int, *, is_known: bool
+    index: Any, tmp_path: Path
 ) -> None:
     """No volume is so long."""
-    entry = b"a %d 1\n" % (VOLUME_BYTES + offset)
-    block, _ = close_block(entry, 2**30, sealed=False, previous=FIRST_CHECKSUM)
-    (tmp_path / "index").write_bytes(FIRST + block)
-    with (tmp_path / "index").open("rb") as file:
-        loaded = index.load(SEQ, file.fileno(), [])
-
-    assert loaded.file_end == len(FIRST) + is_known * len(block)
-    assert (index.find(b"a") is not None) == is_known
+    for offset, is_known in ((0, False), (1, False), (-1, True)):
+        entry = b"a %d 1\n" % (VOLUME_BYTES + offset)
+        assert load(index, tmp_path / "index", entry, 2**30) == is_known
+        assert (index.find(b"a") is not None) == is_known
 
 
-@pytest.mark.parametrize(
-    "text",
-    [*(b"%", b"a%4", b"%4g", b"%g4", b"%%41", b"%41%", b"%e2%82%AC"), b"a" * 300],
-)
-def test_key_is_decoded_as_in_python(index: Any, tmp_path: Path, text: bytes) -> None:
+def test_key_is_decoded_as_in_python(index: Any, tmp_path: Path) -> None:
     """A percent sign without two hexadecimal digits stays."""
-    entry = b"%b 64 30\n" % text
-    block, _ = close_block(entry, 94, sealed=False, previous=FIRST_CHECKSUM)
-    (tmp_path / "index").write_bytes(FIRST + block)
-    with (tmp_path / "index").open("rb") as file:
-        index.load(SEQ, file.fileno(), [])
-
-    assert index.find(decode_key(text)) is not None
+    texts = (b"%", b"a%4", b"%4g", b"%g4", b"%%41", b"%41%", b"%e2%82%AC", b"a" * 300)
+    for text in texts:
+        assert load(index, tmp_path / "index", b"%b 64 30\n" % text, 94)
+        assert index.find(decode_key(text)) is not None, text
 
 
 def test_index_file_that_cannot_be_read_is_an_error(index: Any, tmp_path: Path) -> None:
@@ -524,11 +513,9 @@ def test_comparison_says_what_it_has_passed(store: Store, index: Any) -> None:
     keys = [b"a", b"b", b"c"]
     records = [store.put(key, b"value") for key in keys]
     active = bind(index, store)
-    entries = [
-        (key, record.offset, record.size)
-        for key, record in zip(keys, records, strict=True)
-    ]
-    lines, end = encode_entries(entries), active.end
+    places = [(record.offset, record.size) for record in records]
+    lines = encode_entries((k, *at) for k, at in zip(keys, places, strict=True))
+    end = active.end
     comparison = _native.Comparison(FS, active.fd, active.id, end, lines)
 
     salt = active.salts[-1][1]
@@ -541,9 +528,13 @@ def test_comparison_says_what_it_has_passed(store: Store, index: Any) -> None:
 # --- Purges ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("prefix", "is_purged"),
-    [
+def test_purge_covers_the_keys_that_begin_with_its_prefix(
+    index: Any, store: Store
+) -> None:
+    """Among others with long prefixes."""
+    key = b"key of 13 byt"
+    first = put(index, store, key).stored_us - 2
+    for prefix, is_purged in (
         (b"key", True),
         (b"key of 13 byt", True),
         (b"key of 13 byt\0", False),
@@ -552,35 +543,20 @@ def test_comparison_says_what_it_has_passed(store: Store, index: Any) -> None:
         (b"key of 2", False),
         (b"key of 12", False),
         (b"", True),
-    ],
-)
-def test_purge_covers_the_keys_that_begin_with_its_prefix(
-    index: Any, store: Store, prefix: bytes, *, is_purged: bool
-) -> None:
-    """Among others with long prefixes."""
-    key = b"key of 13 byt"
-    record = store.put(key, b"value")
-    bind(index, store)
-    index.set(key, SEQ, record.offset, record.size)
-    prefixes = [b"another long prefix", b"key of no use", prefix, b"zero and one"]
-    first = record.stored_us - 2
-    purges = [Purge(first + n, 1, one) for n, one in enumerate(prefixes)]
-    index.set_purges(PurgeList(purges))
-
-    assert (index.read(key) is None) == is_purged
+    ):
+        prefixes = [b"another long prefix", b"key of no use", prefix, b"zero and one"]
+        purges = [Purge(first + n, 1, one) for n, one in enumerate(prefixes)]
+        index.set_purges(PurgeList(purges))
+        assert (index.read(key) is None) == is_purged, prefix
 
 
-@pytest.mark.parametrize("length", range(12))
 def test_key_is_not_covered_by_a_prefix_with_a_zero_more(
-    index: Any, store: Store, length: int
+    index: Any, store: Store
 ) -> None:
     """The first bytes of a key are compared as a number, which zeros fill up."""
-    key = b"k" * length + b"\0"
-    record = store.put(key, b"value")
-    bind(index, store)
-    index.set(key, SEQ, record.offset, record.size)
-    index.set_purges(PurgeList([Purge(record.stored_us, 1, key + b"\0")]))
-    assert index.read(key) is not None
-
-    index.set_purges(PurgeList([Purge(record.stored_us, 1, key)]))
-    assert index.read(key) is None
+    for length in range(12):
+        key = b"k" * length + b"\0"
+        stored_us = put(index, store, key).stored_us
+        for more, is_purged in ((b"\0", False), (b"", True)):
+            index.set_purges(PurgeList([Purge(stored_us, 1, key + more)]))
+            assert (index.read(key) is None) == is_purged, (key, more)
