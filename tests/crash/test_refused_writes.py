@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from volcache.store import Store
     from volcache.store.manifest import Manifest
+    from volcache.store.stats import VolumeUsage
 
 pytestmark = pytest.mark.crash
 
@@ -43,9 +44,11 @@ class Disk(SimulatedFileSystem):
         self.failing_syncs = 0  # The next ones are refused.
 
     def refuse(self, name: str) -> None:
-        """Refuse all syncs ("sync"), writes to data files or any writes, from now on."""
+        """Refuse all syncs, writes to data files, any writes, or the next operation."""
         if name == "data":
             self.failing_writes[DATA] = errno.EIO
+        elif name == "next":
+            self.fail_at, self.fail_with = self.operations + 1, errno.EIO
         else:
             self.failing[name] = errno.EIO
 
@@ -55,10 +58,6 @@ class Disk(SimulatedFileSystem):
             self.failing_syncs -= 1
             raise OSError(errno.EIO, "sync fails")
         super().sync(fd)
-
-    def refuse_next(self) -> None:
-        """Refuse the next operation only."""
-        self.fail_at, self.fail_with = self.operations + 1, errno.EIO
 
     def recover(self) -> None:
         """Refuse nothing from now on."""
@@ -138,10 +137,7 @@ def test_what_was_refused_does_not_replace_what_was_acknowledged(
     disk = Disk()
     store = start(disk, sync_mode)
     store.put(b"before", b"v")
-    if refused == "next":
-        disk.refuse_next()
-    else:
-        disk.refuse(refused)
+    disk.refuse(refused)
     refuse_put(store)
     expected = go_on(disk, store)
     images = [disk.after_kill()]
@@ -209,17 +205,19 @@ def test_a_copy_that_was_refused_does_not_replace_a_newer_value() -> None:
         store.put(key, bytes(700))
         store.get(KEY)
 
-    def reclaimed_ring() -> Ring | None:
-        reclaimer = store._log._reclaimer
-        return None if reclaimer is None else reclaimer.volume.use.ring
+    def reclaimed() -> VolumeUsage | None:
+        usage = store.usage()
+        at = usage.eviction.reclaiming
+        is_probation = at >= 0 and usage.volumes[at].ring == "probation"
+        return usage.volumes[at] if is_probation else None
 
-    while reclaimed_ring() is not Ring.PROBATION:
+    while not (volume := reclaimed()):
         put_some()
-    assert manifest_of(disk).probation_first == store._log._reclaimer.volume.seq  # type: ignore[union-attr]
-    main = store._log.actives[Ring.MAIN]
-    assert main is not None
-    disk.failing_writes[f"{DATA}{main.id}"] = errno.EIO
-    while store.stats.write_errors == 0 and reclaimed_ring() is Ring.PROBATION:
+    assert manifest_of(disk).probation_first == volume.seq
+    volumes = store.usage().volumes
+    (main,) = (v.id for v in volumes if (v.ring, v.state) == ("main", "active"))
+    disk.failing_writes[f"{DATA}{main}"] = errno.EIO
+    while store.stats.write_errors == 0 and reclaimed():
         put_some()
     disk.recover()
     assert store.stats.write_errors
