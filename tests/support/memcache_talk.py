@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Self
 
 from support.refusing_disk import RefusingDisk
-from support.stores import FakeClock, open_store
+from support.stores import VOLUME_SIZE, FakeClock, open_store
 from volcache.cache import Cache
 from volcache.memcache.command_log import result_of
 from volcache.memcache.commands import Simple
@@ -17,6 +17,7 @@ from volcache.monitoring.commands import CommandStats
 from volcache.tokens import Refusals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from volcache.memcache.service import Access
@@ -28,16 +29,38 @@ class Talk:
     """A client and its server: what is sent is executed at once."""
 
     def __init__(
-        self, directory: Path, access: Access | None = None, **limits: int
+        self,
+        directory: Path,
+        access: Access | None = None,
+        *,
+        value_size_max: int = VALUE_SIZE_MAX,
+        keys: Iterable[bytes] = (b"a", b"b"),
+        **limits: int,
     ) -> None:
-        """Open the store, and connect; `limits` as of the executor."""
+        """
+        Open the store, and connect.
+
+        Args:
+            directory: Of the store.
+            access: As of the service.
+            value_size_max: The limit of a value.
+            keys: That a connection finds deleted. A flush would take a volume each time.
+            limits: As of the executor, where not the same.
+        """
         self.clock = FakeClock()
         self.disk = RefusingDisk()
-        self.store = open_store(directory, clock=self.clock, fs=self.disk)
+        self.store = open_store(
+            directory,
+            clock=self.clock,
+            fs=self.disk,
+            volume_size=max(VOLUME_SIZE, 16 * value_size_max),
+        )
+        self._keys = list(keys)
+        self._wire_limits = WireLimits(250, value_size_max)
         self.stats = CommandStats()
         self.refused = {"read": 0, "write": 0, "admin": 0}
         cache = Cache(self.store)
-        sizes = {"key_size": 250, "value_size": VALUE_SIZE_MAX}
+        sizes = {"key_size": 250, "value_size": value_size_max}
         self.service = Service(
             cache,
             Executor(
@@ -47,7 +70,7 @@ class Talk:
             ),
             self.stats,
             Refusals(self.refused, clock=self._seconds),
-            Facts("127.0.0.1:11211", connections_max=100, value_size=VALUE_SIZE_MAX),
+            Facts("127.0.0.1:11211", connections_max=100, value_size=value_size_max),
             access=access,
             may_flush=True,
             clock=self._seconds,
@@ -67,14 +90,12 @@ class Talk:
 
     def connect(self, remote: str = "1.1.1.1") -> Self:
         """Begin a connection, to an empty store a second later."""
-        for key in (b"a", b"b"):
+        for key in self._keys:
             self.store.delete(key)
         self.clock.advance(1)
         self._first_cas = self.clock.now_ms * 1000
         self.session = self.service.session(remote)
-        self.connection = Connection(
-            WireLimits(250, VALUE_SIZE_MAX), self.session.wants_credentials
-        )
+        self.connection = Connection(self._wire_limits, self.session.wants_credentials)
         self.is_closed = False
         return self
 

@@ -10,33 +10,18 @@ from __future__ import annotations
 import re
 import socket
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from support.stores import open_store
-from volcache.cache import Cache
-from volcache.memcache.commands import (
-    Arithmetic,
-    Delete,
-    FlushAll,
-    Get,
-    Put,
-    Result,
-    Simple,
-    Stats,
-    Status,
-    Touch,
-)
-from volcache.memcache.executor import Executor, Limits
-from volcache.memcache.protocol import Connection, WireLimits
+from support.memcache_talk import Talk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
     from typing import Self
 
-    from volcache.memcache.commands import Command
 
 VALUE_SIZE: Final = 1 << 20
 # The longest number of pieces that a batch is sent in.
@@ -59,57 +44,6 @@ class Step(NamedTuple):
     is_alone: bool = False
 
 
-class Ours:
-    """A connection and an executor, without a socket."""
-
-    def __init__(self, directory: Path) -> None:
-        """Open a store in a directory."""
-        self._store = open_store(directory, volume_size=16 << 20, volume_num=4)
-        self._cache = Cache(self._store)
-        executor = Executor(self._cache, Limits(250, VALUE_SIZE))
-        self._handlers: dict[type, Callable[[Any], Result]] = {
-            Get: executor.get,
-            Put: executor.put,
-            Arithmetic: executor.arithmetic,
-            Delete: executor.delete,
-            Touch: executor.touch,
-            FlushAll: executor.flush,
-        }
-        self.connect()
-
-    def close(self) -> None:
-        """Close the store."""
-        self._store.close()
-
-    def connect(self) -> None:
-        """Begin a connection, with an empty cache."""
-        # A flush takes a volume each time.
-        for key in (*KEYS, *map(b64decode, BINARY_KEYS)):
-            self._cache.delete(key)
-        self.connection = Connection(WireLimits(250, VALUE_SIZE))
-        self.is_closed = False
-
-    def exchange(self, pieces: Sequence[bytes]) -> bytes:
-        """Receive pieces; return the replies."""
-        replies = []
-        for piece in pieces:
-            self.connection.receive(piece)
-            while (command := self.connection.next_command()) is not None:
-                result = self.execute(command)
-                replies.append(self.connection.reply(command, result))
-                if isinstance(command, Simple) and command.closes:
-                    self.is_closed = True
-        return b"".join(replies)
-
-    def execute(self, command: Command) -> Result:
-        """Return the result of a command."""
-        is_later = isinstance(command, FlushAll) and command.exptime > 0
-        if isinstance(command, Stats) and command.argument != b"reset":
-            return Result(Status.NOT_FOUND)
-        handler = None if is_later else self._handlers.get(type(command))
-        return Result(Status.OK) if handler is None else handler(command)
-
-
 class Theirs:
     """A connection to a real memcached."""
 
@@ -126,43 +60,40 @@ class Theirs:
     def connect(self) -> None:
         """Begin a connection, with an empty cache."""
         self.close()
-        opened = socket.create_connection(("127.0.0.1", self._port), timeout=3)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        opened.sendall(b"flush_all\r\n")
-        assert opened.recv(100) == b"OK\r\n"
-        self._socket = opened
+        address = ("127.0.0.1", self._port)
+        # A connection keeps the protocol that is spoken first.
+        with socket.create_connection(address, timeout=3) as other:
+            other.sendall(b"flush_all\r\n")
+            assert other.recv(100) == b"OK\r\n"
+        self._socket = socket.create_connection(address, timeout=3)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def exchange(self, pieces: Sequence[bytes], *, closes: bool) -> bytes:
-        """Send pieces; return the replies up to that of `_END`, or to the end."""
+    def exchange(
+        self, pieces: Sequence[bytes], is_end: Callable[[bytes], bool]
+    ) -> tuple[bytes, bool]:
+        """Send pieces; return the replies, and whether it closes before their end."""
         assert self._socket is not None
-        for piece in pieces:
-            try:
+        received = b""
+        with suppress(ConnectionError):  # It may close before all is sent.
+            for piece in pieces:
                 self._socket.sendall(piece)
-            except OSError:
-                assert closes
-        reply = b""
-        while closes or not reply.endswith(_END_REPLY):
-            try:
-                data = self._socket.recv(1 << 16)
-            except ConnectionResetError:
-                data = b""
-            except TimeoutError:
-                message = f"memcached stays at {reply!r}, {closes=}, after {pieces}"
-                raise AssertionError(message) from None
-            if not data:
-                break
-            reply += data
-        return reply
+        with suppress(ConnectionError):
+            while data := self._socket.recv(1 << 16):
+                received += data
+                if is_end(received):
+                    return received, False
+        return received, True
 
 
-class Twins:
-    """Both sides."""
+class Pair:
+    """A connection to memcached, and one to our protocol; both begin empty."""
 
-    def __init__(self, directory: Path, port: int) -> None:
-        """Use a directory, and the memcached at a port."""
-        self.ours = Ours(directory)
-        self.theirs = Theirs(port)
-        self._sent = b"", b""
+    def __init__(
+        self, directory: Path, port: int, value_size_max: int, keys: Iterable[bytes]
+    ) -> None:
+        """Use a directory, and the memcached at a port; `keys` are those sent."""
+        self.ours = Talk(directory, value_size_max=value_size_max, keys=keys)
+        self._theirs = Theirs(port)
 
     def __enter__(self) -> Self:
         """Do nothing."""
@@ -170,8 +101,31 @@ class Twins:
 
     def __exit__(self, *_: object) -> None:
         """Close both."""
-        self.ours.close()
-        self.theirs.close()
+        self.ours.store.close()
+        self._theirs.close()
+
+    def connect(self) -> None:
+        """Begin new connections."""
+        self.ours.connect()
+        self._theirs.connect()
+
+    def exchange(
+        self, mine: list[bytes], other: list[bytes], is_end: Callable[[bytes], bool]
+    ) -> tuple[bytes, bytes]:
+        """Send pieces to each; return the replies of both. Both close, or none."""
+        ours = self.ours.ask(*mine)
+        theirs, is_closed = self._theirs.exchange(other, is_end)
+        assert self.ours.is_closed == is_closed, f"{ours!r}\ninstead of\n{theirs!r}"
+        return ours, theirs
+
+
+class Twins(Pair):
+    """Both sides, with the text protocol."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        """Use a directory, and the memcached at a port."""
+        keys = (*KEYS, *map(b64decode, BINARY_KEYS))
+        super().__init__(directory, port, VALUE_SIZE, keys)
 
     def run(self, steps: Sequence[Step], cuts: Sequence[int] = ()) -> None:
         """
@@ -180,35 +134,31 @@ class Twins:
         Raises:
             AssertionError: The replies differ.
         """
-        self.ours.connect()
-        self.theirs.connect()
+        self.connect()
         self._versions: tuple[dict[bytes, bytes], dict[bytes, bytes]] = ({}, {})
         known: dict[bytes, tuple[bytes, bytes]] = {}
         batch: list[Step] = []
         for step in steps:
             if step.cas_key or step.is_alone:
-                self._exchange(batch, known, cuts)
+                self._send(batch, known, cuts)
                 batch = []
                 if self.ours.is_closed:
                     return
             if step.cas_key and (step.is_fresh or step.cas_key not in known):
                 known[step.cas_key] = self._cas(step.cas_key)
             batch.append(step)
-        self._exchange(batch, known, cuts)
+        self._send(batch, known, cuts)
 
     def _cas(self, key: bytes) -> tuple[bytes, bytes]:
         line = b"gets " + key + b"\r\n"
-        ours = self.ours.exchange([line])
-        theirs = self.theirs.exchange([line + _END], closes=False)
-        theirs = theirs.removesuffix(_END_REPLY)
-        self._compare(ours, theirs)
         found = [
-            re.match(rb"VALUE \S+ \d+ \d+ (\d+)\r\n", one) for one in (ours, theirs)
+            re.match(rb"VALUE \S+ \d+ \d+ (\d+)\r\n", one)
+            for one in self._compare((line, line), ())
         ]
         mine, other = (_NO_CAS if one is None else one[1] for one in found)
         return mine, other
 
-    def _exchange(
+    def _send(
         self,
         batch: list[Step],
         known: dict[bytes, tuple[bytes, bytes]],
@@ -216,24 +166,21 @@ class Twins:
     ) -> None:
         ours = theirs = b""
         for step in batch:
-            mine = step.sent
-            other = mine if step.other is None else step.other
-            if step.cas_key:
-                first, second = known[step.cas_key]
-                mine = mine.replace(b"{cas}", first)
-                other = other.replace(b"{cas}", second)
-            ours += mine
-            theirs += other
-        self._sent = ours, theirs
-        got = self.ours.exchange(cut(ours + _END, cuts))
-        pieces = cut(theirs + _END, cuts)
-        wanted = self.theirs.exchange(pieces, closes=self.ours.is_closed)
-        self._compare(got, wanted)
+            first, second = known.get(step.cas_key, (b"{cas}", b"{cas}"))
+            ours += step.sent.replace(b"{cas}", first)
+            other = step.sent if step.other is None else step.other
+            theirs += other.replace(b"{cas}", second)
+        self._compare((ours, theirs), cuts)
 
-    def _compare(self, ours: bytes, theirs: bytes) -> None:
-        first, second = self._versions
-        mine, other = normal_form(ours, first), normal_form(theirs, second)
-        assert mine == other, f"{mine}\ninstead of\n{other}\nafter\n{self._sent}"
+    def _compare(
+        self, sent: tuple[bytes, bytes], cuts: Sequence[int]
+    ) -> tuple[bytes, bytes]:
+        """Send bytes to each side; return the replies, which are alike."""
+        mine, other = (cut(one + _END, cuts) for one in sent)
+        replies = self.exchange(mine, other, lambda got: got.endswith(_END_REPLY))
+        first, second = map(normal_form, replies, self._versions)
+        assert first == second, f"{first}\ninstead of\n{second}\nafter\n{sent}"
+        return replies
 
 
 def cut(data: bytes, cuts: Sequence[int]) -> list[bytes]:
@@ -298,7 +245,6 @@ _VALUES: Final = [
     b"9" * 19, b"18446744073709551615", b"18446744073709551616", b"0" * 30 + b"4",
     b"get a\r\n", b"x\n", b"x" * 2000, b"x" * 5000, b"1\n2",
 ]  # fmt: skip
-_EXPTIMES: Final = [b"0", b"0", b"0", b"-1", b"1000", b"+100000", b"2592001", b"0x"]
 _BAD_NUMBERS: Final = [b"abc", b"1x", b"-", b"9" * 25]
 _DELTAS: Final = [b"0", b"1", b"5", b"100", b"18446744073709551615", b"+2", b"-0"]
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support.memcache_twins import Ours
+from support.memcache_talk import Talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +35,7 @@ def test_examples_of_the_meta_commands_are_real(tmp_path: Path) -> None:
     """In their order, after the example of the text protocol."""
     blocks = PAGE.read_text().split("```\n")
     (block,) = [block for block in blocks if block.startswith("mg ")]
-    ours = Ours(tmp_path)
-    assert ours.exchange([b"set a/b 5 0 5\r\nhello\r\n"]) == b"STORED\r\n"
-    for sent, answered in _exchanges(block):
-        assert ours.exchange([sent]) == answered
-    ours.close()
+    with Talk(tmp_path) as talk:
+        assert talk.ask(b"set a/b 5 0 5\r\nhello\r\n") == b"STORED\r\n"
+        for sent, answered in _exchanges(block):
+            assert talk.ask(sent) == answered
