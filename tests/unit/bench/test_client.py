@@ -1,145 +1,158 @@
-"""The closed-loop client: percentiles, ends of answers, and which answers are errors."""
+"""The load: which requests are sent, ends of answers, and what is computed from a run."""
 
 from __future__ import annotations
 
-import socket
-import threading
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from bench import client
 from bench.client import LoadError, corrected, percentile, summarise
-from support.tables import each_row
+from bench.load import Load, cpu_figures, read_wrk, turns, wrk_arguments
+from bench.machine import Usage
+from bench.servers import Dataset
+from support.scripted_server import ScriptedServer, answering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OK_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
-
-
-@each_row(
-    ("percent", "expected"), [(50, 50), (99, 99), (99.9, 100), (100, 100), (0, 1)]
+LOAD = Load(
+    kind="sample",
+    dataset=Dataset(count=50, value_bytes=1024),
+    seconds=1,
+    connections=2,
+    sample=10,
 )
-def test_percentile_is_the_nearest_rank(percent: float, expected: float) -> None:
-    """The figures are 1 to 100."""
-    assert percentile(range(1, 101), percent) == expected
+LINE = (
+    'figures {"requests": 500, "micros": 1000000, "p50": 250, "p99": 1500, '
+    '"p999": 2000, "max": 9000, "status": %d, "failed": %d}\n'
+)
+HTTP, HIT = client.is_complete_http, client.is_complete_hit
+MISS, STORED = client.is_complete_miss, client.is_complete_stored
 
 
-def test_percentile_of_one_figure_is_that_figure() -> None:
-    """At any percentage."""
+def test_percentile_is_the_nearest_rank() -> None:
+    """Of one figure it is that figure."""
+    percents = (50, 99, 99.9, 100, 0)
+    found = [percentile(range(1, 101), percent) for percent in percents]
+    assert found == [50, 99, 100, 100, 1]
     assert percentile([7.0], 99.9) == 7.0
 
 
 def test_a_pause_counts_for_each_request_that_it_delayed() -> None:
-    """As wrk counts them."""
+    """As wrk counts them; it changes the percentiles, not the rate."""
     assert sorted(corrected([1.0, 5.0], 1.0)) == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert corrected([1.0, 5.0], 0) == [1.0, 5.0]
-
-
-def test_a_summary_is_in_milliseconds_and_counts_requests_that_were_sent() -> None:
-    """Corrections of pauses change the percentiles, not the rate."""
     run = summarise([0.001] * 99 + [0.1], 0.2, 1)
-    assert (run.requests, run.rate) == (100, 500)
-    assert run.p50 == 1.0
+    assert (run.requests, run.rate, run.p50, run.max) == (100, 500, 1.0, 100)
     assert run.p99 == pytest.approx(98)
-    assert run.max == 100
 
 
-@pytest.mark.parametrize(
-    ("is_complete", "answer"),
-    [
-        (
-            client.is_complete_http,
-            b"HTTP/1.1 200 OK\r\nA: b\r\ncontent-length: 3\r\n\r\nabc",
-        ),
-        (client.is_complete_hit, b"VALUE k1 0 3\r\nabc\r\nEND\r\n"),
-        (client.is_complete_miss, b"END\r\n"),
-        (client.is_complete_stored, b"STORED\r\n"),
-    ],
-    ids=["http", "hit", "miss", "stored"],
-)
-def test_an_answer_is_complete_with_its_last_byte(
-    is_complete: client.IsComplete, answer: bytes
-) -> None:
-    """Each shorter piece is incomplete."""
-    assert [is_complete(answer[:end]) for end in range(1, len(answer))] == [False] * (
-        len(answer) - 1
-    )
-    assert is_complete(answer)
-
-
-@each_row(
-    ("is_complete", "answer"),
-    [
-        (
-            client.is_complete_http,
-            b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
-        ),
-        (client.is_complete_http, b"HTTP/1.1 200 OK\r\n\r\n"),
-        (client.is_complete_hit, b"END\r\n"),
-        (client.is_complete_miss, b"VALUE k1 0 3\r\nabc\r\nEND\r\n"),
-        (client.is_complete_stored, b"SERVER_ERROR out of memory\r\n"),
-    ],
-)
-def test_a_wrong_answer_is_an_error(
-    is_complete: client.IsComplete, answer: bytes
-) -> None:
-    """It must not count as a fast one."""
-    with pytest.raises(LoadError):
-        is_complete(answer)
+def test_an_answer_is_complete_with_its_last_byte() -> None:
+    """Each shorter piece is incomplete; a wrong answer must not count as a fast one."""
+    for is_complete, answer in (
+        (HTTP, b"HTTP/1.1 200 OK\r\nA: b\r\ncontent-length: 3\r\n\r\nabc"),
+        (HIT, b"VALUE k1 0 3\r\nabc\r\nEND\r\n"),
+        (MISS, b"END\r\n"),
+        (STORED, b"STORED\r\n"),
+    ):
+        assert not any(is_complete(answer[:end]) for end in range(1, len(answer)))
+        assert is_complete(answer)
+    for is_complete, answer in (
+        (HTTP, b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"),
+        (HTTP, b"HTTP/1.1 200 OK\r\n\r\n"),
+        (HIT, b"END\r\n"),
+        (MISS, b"VALUE k1 0 3\r\nabc\r\nEND\r\n"),
+        (STORED, b"SERVER_ERROR out of memory\r\n"),
+    ):
+        with pytest.raises(LoadError):
+            is_complete(answer)
 
 
 @pytest.fixture
 def received() -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the port of a server of one connection, and the requests it has received."""
+    """Yield the port of a server, and the requests it has received."""
     requests: list[bytes] = []
 
-    def serve(listener: socket.socket) -> None:
-        stream, _ = listener.accept()
-        with stream:
-            while data := stream.recv(1000):
-                requests.append(data)
-                answer = b"HTTP/1.1 500 No\r\n\r\n" if b"/bad" in data else OK_ANSWER
-                stream.sendall(answer)
+    def answer(request: bytes) -> bytes:
+        requests.append(request)
+        if b"/bad" in request:
+            return b"HTTP/1.1 500 No\r\n\r\n"
+        return b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
 
-    with socket.create_server((client.IP, 0)) as listener:
-        thread = threading.Thread(target=serve, args=[listener])
-        thread.start()
-        yield listener.getsockname()[1], requests
-        thread.join(10)
+    with ScriptedServer(answering(answer)) as server:
+        yield server.port, requests
 
 
-def test_requests_are_sent_in_order_until_there_are_none_left(
+def test_requests_are_sent_in_order_until_none_is_left_or_the_time_is_up(
     received: tuple[int, list[bytes]],
 ) -> None:
-    """One request is under way at a time on each connection."""
+    """One is under way at a time on each connection; that at the end is the last."""
     port, requests = received
     sent = [client.http_get(key) for key in ("a", "b", "c")]
-    run = client.closed_loop({port: sent}, client.is_complete_http, connections=1)
-    assert requests == sent
-    assert run.requests == 3
-
-
-def test_requests_end_with_the_time(received: tuple[int, list[bytes]]) -> None:
-    """The request under way when the time is up is the last."""
-    port, requests = received
-    sent = [client.http_get(key) for key in ("a", "b", "c")]
-    loop = client.closed_loop
-    run = loop({port: sent}, client.is_complete_http, connections=1, seconds=0)
-    assert requests == sent[:1]
-    assert run.requests == 1
+    run = client.closed_loop({port: sent}, HTTP, connections=1)
+    assert (requests, run.requests) == (sent, 3)
+    requests.clear()
+    run = client.closed_loop({port: sent}, HTTP, connections=1, seconds=0)
+    assert (requests, run.requests) == (sent[:1], 1)
 
 
 def test_a_wrong_answer_ends_the_run(received: tuple[int, list[bytes]]) -> None:
-    """The connection is closed and the error shows the answer."""
+    """The error shows the answer; a run without requests is an error, too."""
+    port, requests = received
     sent = [client.http_get("bad"), client.http_get("a")]
     with pytest.raises(LoadError, match="500 No"):
-        client.closed_loop({received[0]: sent}, client.is_complete_http, connections=1)
-    assert received[1] == sent[:1]
-
-
-def test_a_run_without_requests_is_an_error(received: tuple[int, list[bytes]]) -> None:
-    """It has no figures."""
+        client.closed_loop({port: sent}, HTTP, connections=1)
+    assert requests == sent[:1]
     with pytest.raises(LoadError, match="no request"):
-        client.closed_loop({received[0]: []}, client.is_complete_http, connections=1)
+        client.closed_loop({port: []}, HTTP, connections=1)
+
+
+def test_the_line_of_the_wrk_script_is_read() -> None:
+    """Microseconds become milliseconds; each answer of a run of misses is an error."""
+    run = read_wrk("Running\n" + LINE % (0, 0), misses=False, source="wrk")
+    assert (run.requests, run.rate, run.p50, run.max) == (500, 500, 0.25, 9)
+    assert read_wrk(LINE % (500, 0), misses=True, source="wrk").requests == 500
+    # No line, a status, a socket error, and a hit among misses.
+    for output, misses in (
+        ("", False),
+        (LINE % (1, 0), False),
+        (LINE % (0, 1), False),
+        (LINE % (499, 0), True),
+    ):
+        with pytest.raises(LoadError):
+            read_wrk(output, misses=misses, source="wrk")
+
+
+def test_wrk_is_given_the_keys_and_the_share_of_puts() -> None:
+    """And the size of values."""
+    kinds: dict[Literal["get", "put", "mix", "miss"], str] = {
+        "get": "50 k 0 1024",
+        "put": "50 k 100 1024",
+        "mix": "50 k 5 1024",
+        "miss": "50 none 0 1024",
+    }
+    for kind, expected in kinds.items():
+        assert wrk_arguments(replace(LOAD, kind=kind)) == expected.split()
+
+
+def test_a_sample_has_each_key_once_and_depends_on_the_seed() -> None:
+    """A cold key is read once only; a sequential load has the first keys in order."""
+    keys = LOAD.keys(1)
+    assert len(keys) == len(set(keys)) == 10
+    assert keys == LOAD.keys(1) != LOAD.keys(2)
+    assert set(keys) < set(LOAD.dataset.keys)
+    assert replace(LOAD, kind="sequential").keys(1) == [f"k{n}" for n in range(10)]
+
+
+def test_cpu_is_divided_by_the_requests() -> None:
+    """In microseconds."""
+    used = Usage(user=0.002, system=0.003, written=0)
+    assert cpu_figures(100, used) == {"cpu": 50, "user": 20, "system": 30}
+
+
+def test_each_round_starts_with_another_contender() -> None:
+    """Each contender has one turn in each round."""
+    assert list(turns(["a", "b"], 1)) == [(0, "a"), (0, "b")]
+    assert list(turns(["a", "b"], 2)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]

@@ -7,6 +7,7 @@ import lzma
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,29 +38,32 @@ def trace_of(*lines: str, folder: Path) -> Path:
     return path
 
 
-def result(
-    capsys: pytest.CaptureFixture[str], path: Path, *arguments: str
-) -> dict[str, Any]:
-    """Replay, and return what is printed as JSON."""
-    hit_ratio.main([str(path), "--json", *arguments])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+Replay = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Replay:
+    """Return a function that replays lines, and returns what is printed as JSON."""
+
+    def replayed(lines: list[str], *arguments: str) -> dict[str, Any]:
+        path = trace_of(*lines, folder=tmp_path)
+        hit_ratio.main([str(path), "--json", *arguments])
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    return replayed
 
 
 # --- Traces --------------------------------------------------------------------------
 
 
 def test_lines_are_gets_and_puts(tmp_path: Path) -> None:
-    """A plus sign is a PUT."""
+    """A plus sign is a PUT; without sizes each request counts the same."""
     trace = read_trace(trace_of("a 3", "+b 4", "a 3", folder=tmp_path))
     assert list(trace.keys) == [b"a", b"b", b"a"]
     assert list(trace.sizes) == [3, 4, 3]
     assert list(trace.puts) == [0, 1, 0]
     assert trace.requested() == [3, 3]
-
-
-def test_a_compressed_trace_is_read(tmp_path: Path) -> None:
-    """By its suffix; without sizes each request counts the same."""
     path = tmp_path / "trace.xz"
     path.write_bytes(lzma.compress(b"a\nb\n"))
     trace = read_trace(path)
@@ -67,9 +71,9 @@ def test_a_compressed_trace_is_read(tmp_path: Path) -> None:
     assert list(trace.weights()) == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("lines", "error"),
-    [
+def test_a_wrong_trace_is_refused(tmp_path: Path) -> None:
+    """With the number of the line, where one is wrong; without a traceback."""
+    for lines, error in (
         (["a", "b c d"], ":2: neither"),
         (["a 1", "b -1"], ":2: neither"),
         (["a", "+"], ":2: neither"),
@@ -77,16 +81,9 @@ def test_a_compressed_trace_is_read(tmp_path: Path) -> None:
         (["a 1", "b"], "some lines have a SIZE"),
         (["a", "b 1"], "some lines have a SIZE"),
         ([], "no requests"),
-    ],
-)
-def test_a_wrong_trace_is_refused(tmp_path: Path, lines: list[str], error: str) -> None:
-    """With the number of the line, where one is wrong."""
-    with pytest.raises(SystemExit, match=error):
-        hit_ratio.main([str(trace_of(*lines, folder=tmp_path))])
-
-
-def test_a_file_that_is_not_compressed_is_named(tmp_path: Path) -> None:
-    """Without a traceback."""
+    ):
+        with pytest.raises(SystemExit, match=error):
+            hit_ratio.main([str(trace_of(*lines, folder=tmp_path))])
     path = tmp_path / "trace.xz"
     path.write_text("a\n", encoding="ascii")
     with pytest.raises(SystemExit, match="no figures"):
@@ -123,50 +120,43 @@ def test_volumes_of_a_trace_with_sizes_have_room_for_headers() -> None:
 # --- Replays -------------------------------------------------------------------------
 
 
-def test_a_get_that_misses_is_followed_by_a_put(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+LINES = ["a 10", "a 10", "+b 30", "b 30", "c 50"]
+
+
+def test_a_get_that_misses_is_followed_by_a_put(result: Replay) -> None:
     """PUTs that no GET asked for are hits later, and are not in the ratios."""
-    path = trace_of("a 10", "a 10", "+b 30", "b 30", "c 50", folder=tmp_path)
-    found = result(capsys, path, "--capacity", "100000", "--eviction", "fifo")
-    assert found["requests"] == 4
-    assert found["misses"] == 2
-    assert found["puts"] == 3
-    assert found["object_miss"] == 0.5
-    assert found["byte_miss"] == 0.6
-    assert found["write_amplification"] == 1
-    assert found["put_bytes"] == 3 * (RECORD_OVERHEAD_BYTES + 1) + 90
-    assert found["requests_per_second"] > 0
-    assert (found["capacity"], found["volumes"], found["keys"]) == (100_000, 64, 3)
+    found = result(LINES, "--capacity", "100000", "--eviction", "fifo")
+    assert found.pop("requests_per_second") > 0
+    expected = {
+        "requests": 4,
+        "misses": 2,
+        "puts": 3,
+        "object_miss": 0.5,
+        "byte_miss": 0.6,
+        "write_amplification": 1,
+        "put_bytes": 3 * (RECORD_OVERHEAD_BYTES + 1) + 90,
+        "capacity": 100_000,
+        "volumes": 64,
+        "keys": 3,
+    }
+    assert found | expected == found
 
 
-def test_what_does_not_fit_is_evicted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_fit_is_evicted(result: Replay) -> None:
     """A loop over twice the capacity of a FIFO has no hit."""
-    path = trace_of(*[f"k{n % 200}" for n in range(1000)], folder=tmp_path)
+    lines = [f"k{number % 200}" for number in range(1000)]
     arguments = ["--capacity", "100", "--volumes", "10", "--eviction", "fifo"]
-    assert result(capsys, path, *arguments)["object_miss"] == 1
+    assert result(lines, *arguments)["object_miss"] == 1
+    # A value larger than a volume is a miss each time, and the replay goes on.
+    found = result(["a 5000", "a 5000", "b 1", "b 1"], "--capacity", "6400")
+    assert (found["too_large"], found["misses"]) == (2, 3)
 
 
-def test_a_value_larger_than_a_volume_is_a_miss_each_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The replay goes on."""
-    path = trace_of("a 5000", "a 5000", "b 1", "b 1", folder=tmp_path)
-    found = result(capsys, path, "--capacity", "6400")
-    assert found["too_large"] == 2
-    assert found["misses"] == 3
-
-
-@pytest.mark.parametrize("size", [0, 1, 3, 4, 70_000])
-def test_values_of_any_size_are_read_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: int
-) -> None:
+def test_values_of_any_size_are_read_back(result: Replay) -> None:
     """Also those shorter than their keys."""
-    path = trace_of(f"key {size}", f"key {size}", folder=tmp_path)
-    found = result(capsys, path, "--capacity", "6400000")
-    assert found["object_miss"] == 0.5
+    for size in (0, 1, 3, 4, 70_000):
+        found = result([f"key {size}"] * 2, "--capacity", "6400000")
+        assert found["object_miss"] == 0.5
 
 
 def test_a_wrong_value_ends_the_replay() -> None:
@@ -202,22 +192,20 @@ def test_no_file_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["bench/hit_ratio.py"], ["-m", "bench.hit_ratio"]])
-def test_it_runs_as_a_script_and_as_a_module(
-    tmp_path: Path, command: list[str]
-) -> None:
+def test_it_runs_as_a_script_and_as_a_module(tmp_path: Path) -> None:
     """From the root of the tree."""
     path = trace_of("a", "a", folder=tmp_path)
-    done = subprocess.run(
-        [sys.executable, *command, str(path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "object miss ratio    0.5000" in done.stdout
+    for command in (["bench/hit_ratio.py"], ["-m", "bench.hit_ratio"]):
+        done = subprocess.run(
+            [sys.executable, *command, str(path)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "object miss ratio    0.5000" in done.stdout
 
 
 # --- Other policies ------------------------------------------------------------------
@@ -241,29 +229,21 @@ def test_other_policies_see_the_same_requests(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    result: Replay,
 ) -> None:
-    """PUTs are not counted there, either."""
+    """PUTs are not counted there, either; without the package, a line names it."""
     fake = SimpleNamespace(
         Request=SimpleNamespace, S3FIFO=FakeCache, LRU=FakeCache, FIFO=FakeCache
     )
     monkeypatch.setitem(sys.modules, "libcachesim", fake)
-    path = trace_of("a 10", "a 10", "+b 30", "b 30", "c 50", folder=tmp_path)
-    found = result(capsys, path, "--capacity", "100000", "--compare")
+    found = result(LINES, "--capacity", "100000", "--compare")
     assert list(found["compare"]) == ["S3FIFO", "LRU", "FIFO"]
     assert found["compare"]["LRU"] == {"object_miss": 0.5, "byte_miss": 0.6}
-    hit_ratio.main([str(path), "--compare"])
+    hit_ratio.main([str(tmp_path / "trace"), "--compare"])
     assert "S3FIFO   object miss 0.5000, byte" in capsys.readouterr().out
-
-
-def test_without_the_package_a_line_says_how_to_install_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """On stderr; what is printed remains one JSON object."""
     monkeypatch.setitem(sys.modules, "libcachesim", None)
     assert compare(Trace(keys=[b"a"], sizes=[], puts=b"\0"), 1) is None
-    hit_ratio.main([str(trace_of("a", folder=tmp_path)), "--json", "--compare"])
+    hit_ratio.main([str(tmp_path / "trace"), "--json", "--compare"])
     printed = capsys.readouterr()
     assert "compare" not in json.loads(printed.out)
     assert printed.err.count("\n") == 1

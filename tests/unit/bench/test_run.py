@@ -1,22 +1,88 @@
-"""The command line of the benchmarks."""
+"""The table of workloads, the command line of the benchmarks, and what they run."""
 
 from __future__ import annotations
 
+import io
+import os
+import time
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-from bench import run
-from bench.workloads import COMPARISON_ROUNDS, FULL, QUICK, select
+from bench import machine, run
+from bench.apps import files, floor
+from bench.extra.ladder import CHECKSUMS, DISK, STEPS, Ladder
+from bench.servers import Dataset
+from bench.workloads import (
+    COMPARISON_ROUNDS,
+    FULL,
+    QUICK,
+    WORKLOADS,
+    Scale,
+    Workload,
+    select,
+    setup_seconds,
+)
 from support.tables import each_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIZE = 100
+WRONG = "unknown workload: reed; choose from: write-1k"
+
+
+def names(workloads: list[Workload]) -> list[str]:
+    """Return their names."""
+    return [workload.name for workload in workloads]
+
+
+def estimate(workloads: list[Workload], scale: Scale) -> float:
+    """Return the seconds a run is expected to take."""
+    turns = sum(workload.seconds(scale) for workload in workloads)
+    return turns + setup_seconds(workloads, scale)
+
+
+def test_workloads_are_selected_by_name() -> None:
+    """All by default, in the order of the table; those of one dataset stand together."""
+    assert len(set(names(WORKLOADS))) == len(WORKLOADS)
+    assert names(select("")) == names(WORKLOADS)
+    assert names(select("misses, write-1k")) == ["write-1k", "misses"]
+    datasets = [workload.dataset(FULL) for workload in WORKLOADS]
+    changes = sum(a != b for a, b in pairwise(datasets))
+    assert changes == len(set(datasets)) - 1
+    with pytest.raises(ValueError, match=WRONG):
+        select("read-1k,reed")
+    with pytest.raises(SystemExit, match=WRONG):  # Exit code 1 and one line.
+        run.main(["--only", "reed"])
+
+
+def test_a_full_run_and_a_full_comparison_take_less_than_ten_minutes() -> None:
+    """By estimate; a quick run takes less than one and a half."""
+    assert estimate(select(""), FULL) < 600
+    rounds = replace(FULL, rounds=COMPARISON_ROUNDS)
+    assert estimate(select("", compares=True), rounds) < 600
+    assert estimate(select(""), QUICK) < 90
+
+
+def test_a_comparison_has_two_contenders_only() -> None:
+    """Workloads that start with something else than volcache are left out."""
+    found = select("", compares=True)
+    assert {workload.contenders for workload in found} == {("volcache", "base")}
+    assert {"read-1k", "write-1k", "misses"} <= set(names(found))
+    with pytest.raises(ValueError, match="unknown workload: hot-tier"):
+        select("hot-tier", compares=True)
 
 
 def test_the_plan_names_each_workload_its_contenders_and_the_seconds() -> None:
     """The first line has the total."""
-    lines = list(run.plan(select("read-1k,misses"), QUICK))
-    assert lines[0].startswith("2 workloads, 1 round of 1 s for each contender: about ")
-    assert len(lines) == 4
-    assert lines[1].split()[:3] == ["read-1k", "8", "s"]
-    assert "volcache; floor; nginx; nginx, open_file_cache; memcached" in lines[1]
-    assert "misses" in lines[2]
+    first, second, third, _ = run.plan(select("read-1k,misses"), QUICK)
+    assert first.startswith("2 workloads, 1 round of 1 s for each contender: about ")
+    assert second.split()[:3] == ["read-1k", "8", "s"]
+    assert "volcache; floor; nginx; nginx, open_file_cache; memcached" in second
+    assert "misses" in third
 
 
 @each_row(
@@ -41,9 +107,54 @@ def test_options_set_the_rounds_and_only_a_whole_run_writes_to_docs(
     assert options.is_whole is is_whole
 
 
-def test_an_unknown_workload_ends_the_run_with_the_names() -> None:
-    """Exit code 1 and one line."""
-    with pytest.raises(
-        SystemExit, match="unknown workload: reed; choose from: write-1k"
-    ):
-        run.main(["--only", "reed"])
+def ask(application: Any, verb: str, body: bytes = b"") -> tuple[str, int, bytes]:
+    """Return status, Content-Length and body of an answer for the key k1."""
+    seen: list[tuple[str, list[tuple[str, str]]]] = []
+    stream = io.BytesIO(body)
+    environ = {"REQUEST_METHOD": verb, "PATH_INFO": "/k1", "wsgi.input": stream}
+    answer = application(environ, lambda *given: seen.append(given))
+    ((status, headers),) = seen
+    return status, int(dict(headers)["Content-Length"]), b"".join(answer)
+
+
+def test_applications_answer_as_servers_that_volcache_is_compared_with(
+    tmp_path: Path,
+) -> None:
+    """The announced bytes for a GET; those that store values return what was put."""
+    ok, value = "200 OK", b"y" * SIZE
+    dataset = Dataset(count=3, value_bytes=SIZE)
+    for step in STEPS:
+        (tmp_path / step).mkdir()
+    applications = {step: Ladder(step, dataset, tmp_path / step) for step in STEPS}
+    for name, application in {"floor": floor(str(SIZE)), **applications}.items():
+        status, length, body = ask(application, "GET")
+        assert (status, length, len(body)) == (ok, SIZE, SIZE), name
+        assert ask(application, "PUT", value) == (ok, 0, b"")
+    stored = files(str(tmp_path))
+    assert ask(stored, "GET") == ("404 Not Found", 0, b"")
+    assert ask(stored, "PUT", value) == (ok, 0, b"")
+    for application in (stored, applications[DISK]):
+        assert ask(application, "GET") == (ok, SIZE, value)
+    with pytest.raises(ValueError, match="checksum"):  # That of another value.
+        ask(applications[CHECKSUMS], "GET")
+    assert ask(floor(str(SIZE), "404 Not Found"), "GET")[0] == "404 Not Found"
+
+
+def test_the_kernel_tells_what_a_process_uses(tmp_path: Path) -> None:
+    """CPU time by the clock of Python, to a millisecond; memory at most its peak."""
+    pid = os.getpid()
+    before = time.process_time()
+    used = machine.usage([pid])
+    assert before <= used.user + used.system <= time.process_time()
+    twice = machine.usage([pid, pid])
+    assert twice.user + twice.system >= 2 * (used.user + used.system)
+    assert 1 << 20 < machine.memory_bytes(pid) <= machine.memory_bytes(pid, "VmHWM")
+    assert machine.resident_bytes([]) == 0
+    with pytest.raises(KeyError, match="VmNone"):
+        machine.memory_bytes(pid, "VmNone")
+    (tmp_path / "a").write_bytes(b"x" * 10_000)
+    machine.drop_pages(tmp_path)
+    assert (tmp_path / "a").read_bytes() == b"x" * 10_000
+    found = machine.describe(tmp_path)
+    assert {"processor", "kernel", "commit", "file system"} <= found.keys()
+    assert all(found.values())
