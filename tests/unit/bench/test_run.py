@@ -28,13 +28,14 @@ from bench.workloads import (
 from support.tables import each_row
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 SIZE = 100
 WRONG = "unknown workload: reed; choose from: write-1k"
 
 
-def names(workloads: list[Workload]) -> list[str]:
+def names(workloads: Iterable[Workload]) -> list[str]:
     """Return their names."""
     return [workload.name for workload in workloads]
 

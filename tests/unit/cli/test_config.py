@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from volcache.cli import main as cli
 from volcache.settings import SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from support.command_line import Run
 
 
 @pytest.fixture
@@ -22,21 +24,20 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "volcache.toml"
 
 
-def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Return exit code, output and errors."""
-    code = cli.main(["config", "check", *arguments])
-    return code, *capsys.readouterr()
+@pytest.fixture
+def check(run: Run) -> Run:
+    """Return a function that checks settings."""
+    return partial(run, "config", "check")
 
 
-def test_right_settings_are_ok(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_settings_are_ok(path: Path, check: Run) -> None:
     """Also without a file."""
     path.write_text("port = 8000\n")
-    assert check(capsys, path.name) == (0, "ok\n", "")
-    assert check(capsys) == (0, "ok\n", "")
+    assert check(path.name) == check() == (0, "ok\n", "")
 
 
 def test_all_wrong_settings_are_listed_with_their_lines(
-    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    path: Path, check: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the file, the environment and the options; tokens are not shown."""
     path.write_text(
@@ -45,7 +46,7 @@ def test_all_wrong_settings_are_listed_with_their_lines(
     )
     monkeypatch.setenv("VOLCACHE_VOLUME_NUM", "1")
     code, out, errors = check(
-        capsys, path.name, "--set", "sync_mode=some", "--set", "geheim", "--set", "port"
+        path.name, "--set", "sync_mode=some", "--set", "geheim", "--set", "port"
     )
     assert (code, out) == (2, "")
     beginnings = [
@@ -66,12 +67,10 @@ def test_all_wrong_settings_are_listed_with_their_lines(
     assert "geheim" not in errors
 
 
-def test_syntax_error_has_its_line(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_syntax_error_has_its_line(path: Path, check: Run) -> None:
     """The rest of the file cannot be checked; the environment is."""
     path.write_text("port = 1\nip = = 1\n")
-    code, _, errors = check(capsys, path.name, "--set", "port=x")
+    code, _, errors = check(path.name, "--set", "port=x")
     assert code == 2
     first, second = errors.splitlines()
     assert first.startswith("volcache: volcache.toml:2: not valid TOML: ")
@@ -79,13 +78,13 @@ def test_syntax_error_has_its_line(
 
 
 def test_show_lists_all_settings_with_their_sources(
-    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    path: Path, check: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As TOML, but tokens."""
     path.write_text('port = "%i"\nmount_point = "data"\nwrite_token = "geheim"\n')
     monkeypatch.setenv("VOLCACHE_LOG_LEVEL", "debug")
     arguments = ("--show", "--instance", "8001", "--set", "idle_timeout=5")
-    code, out, errors = check(capsys, path.name, *arguments)
+    code, out, errors = check(path.name, *arguments)
     assert (code, errors) == (0, "")
     lines = [line.split("  # ") for line in out.splitlines()]
     shown = {left.strip(): right for left, right in lines}
@@ -98,45 +97,35 @@ def test_show_lists_all_settings_with_their_sources(
     assert "geheim" not in out
 
 
-@pytest.mark.parametrize(
-    ("text", "warning"),
-    [
-        (
-            'ip = "0.0.0.0"',
-            "without tokens: everyone who can reach the port can read and",
-        ),
-        ('ip = "::"\nread_token = "x"', "without write_token: everyone who can reach"),
-        ('read_token = "x"', "read_token without write_token: everyone who can reach"),
-        ("volume_num = 8", "volume_num = 8 is low: "),
-        ("default_ttl = 9\nmax_ttl = 8", "default_ttl = 9 has no effect: max_ttl = 8"),
-        ('memc_servers = ["m:1"]', "memc_servers has no effect: memc_on is false"),
-        (
-            'memc_on = true\nmemc_max_value_size = "2MiB"',
-            "memc_max_value_size = 2.0 MiB needs a memcached whose option -I",
-        ),
-        ('mount_point = "none"', '"none" does not exist; the start creates it: is the'),
-        ('mount_point = "volcache.toml"', '"volcache.toml" is not a directory'),
-    ],
-)
-def test_warnings_do_not_change_the_exit_code(
-    path: Path, capsys: pytest.CaptureFixture[str], text: str, warning: str
-) -> None:
+def test_warnings_do_not_change_the_exit_code(path: Path, check: Run) -> None:
     """They are about settings that are allowed."""
-    path.write_text(text)
-    code, out, errors = check(capsys, path.name)
-    assert (code, out) == (0, "ok\n")
-    assert warning in errors
-    assert errors.startswith("volcache: warning: ")
-    assert len(errors.splitlines()) == 1
+    for text, warning in {
+        'ip = "0.0.0.0"': "without tokens: everyone who can reach the port can read and",
+        'ip = "::"\nread_token = "x"': "without write_token: everyone who can reach",
+        'read_token = "x"': "read_token without write_token: everyone who can reach",
+        "volume_num = 8": "volume_num = 8 is low: ",
+        "default_ttl = 9\nmax_ttl = 8": "default_ttl = 9 has no effect: max_ttl = 8",
+        'memc_servers = ["m:1"]': "memc_servers has no effect: memc_on is false",
+        'memc_on = true\nmemc_max_value_size = "2MiB"': (
+            "memc_max_value_size = 2.0 MiB needs a memcached whose option -I"
+        ),
+        'mount_point = "no"': '"no" does not exist; the start creates it: is the',
+        'mount_point = "volcache.toml"': '"volcache.toml" is not a directory',
+    }.items():
+        path.write_text(text)
+        code, out, errors = check(path.name)
+        assert (code, out, errors.count("\n")) == (0, "ok\n", 1)
+        assert errors.startswith("volcache: warning: ")
+        assert warning in errors
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_mount_point_that_cannot_be_written_is_a_warning(
-    path: Path, capsys: pytest.CaptureFixture[str]
+    path: Path, check: Run
 ) -> None:
     """It names the user of the check, who may be another than the server's."""
     (path.parent / "data").chmod(0o500)
     path.write_text("")
-    code, _, errors = check(capsys, path.name)
+    code, _, errors = check(path.name)
     assert code == 0
     assert 'mount_point = "data" is not writable by the user ' in errors

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-COLUMNS = pytest.mark.parametrize("columns", [80, 40])
-
-
 @contextmanager
 def terminal(
     columns: int, monkeypatch: pytest.MonkeyPatch
@@ -54,59 +51,45 @@ def _read(fd: int, awaited: str) -> str:
     return "".join(shown)
 
 
-@COLUMNS
-@pytest.mark.parametrize(
-    ("unit", "total", "figures"),
-    [
+@pytest.mark.parametrize("columns", [80, 40])
+def test_bar_fits_the_terminal_and_has_all_numbers(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """Only the longest are cut off; a narrow terminal has no bar."""
+    for unit, total, figures in (
         ("B", 201_000_000, "100M/201M"),
         ("files", 20_002, "10001/20002"),
         ("files", 999_999_999, "499999999/999999999"),
-    ],
-)
-def test_bar_fits_the_terminal_and_has_all_numbers(
-    monkeypatch: pytest.MonkeyPatch, columns: int, unit: str, total: int, figures: str
-) -> None:
-    """Only the longest are cut off; a narrow terminal has no bar."""
-    with terminal(columns, monkeypatch) as read:
-        with progress(total, "import", unit) as bar:
-            bar.update(total // 2)
-            bar.refresh()
-            shown = read("50%").rsplit("\r", 1)[-1].rstrip()
-        assert len(shown) < columns
-        assert shown.startswith("import:  50%")
-        assert figures in shown
-        assert shown.endswith(" left") or (columns == 40 and total > 10**8)
-        assert ("\u2588" in shown) == (f"{unit}, " in shown) == (columns == 80)
-        assert read(" " * 20 + "\r")[-columns:].strip() == ""  # Cleared at the end.
-
-
-@COLUMNS
-def test_without_a_total_the_number_so_far_is_shown(
-    monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    """As while files are counted."""
-    with (
-        terminal(columns, monkeypatch) as read,
-        progress(None, "count", "files") as bar,
     ):
-        bar.update(1234)
-        bar.refresh()
-        assert read("1234").rstrip().endswith("\rcount: 1234 files")
+        with terminal(columns, monkeypatch) as read:
+            with progress(total, "import", unit) as bar:
+                bar.update(total // 2)
+                bar.refresh()
+                shown = read("50%").rsplit("\r", 1)[-1].rstrip()
+            assert len(shown) < columns
+            assert shown.startswith("import:  50%")
+            assert figures in shown
+            assert shown.endswith(" left") or (columns == 40 and total > 10**8)
+            assert ("\u2588" in shown) == (f"{unit}, " in shown) == (columns == 80)
+            assert read(" " * 20 + "\r")[-columns:].strip() == ""  # Cleared at the end.
 
 
-@COLUMNS
-def test_line_replaces_the_bar(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    """The whole bar is cleared."""
+def test_line_replaces_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole bar is cleared; without a total the number so far is shown."""
 
     def write(line: str) -> None:
         sys.stderr.write(line)
         sys.stderr.flush()
 
-    with terminal(columns, monkeypatch) as read, progress(10, "check") as bar:
+    with terminal(80, monkeypatch) as read, progress(10, "check") as bar:
         above(bar, write)("damaged")
         shown = read("damaged")
         assert shown.endswith("\rdamaged")
         assert shown.split("\r")[-2].strip() == ""
+    with terminal(40, monkeypatch) as read, progress(None, "count", "files") as bar:
+        bar.update(1234)
+        bar.refresh()
+        assert read("1234").rstrip().endswith("\rcount: 1234 files")
 
 
 def test_without_a_terminal_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

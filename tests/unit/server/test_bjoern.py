@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
 from support.ports import pick_port
-from support.tables import each_row
 from volcache.errors import ListenError
 from volcache.server import bjoern as module
 from volcache.server.bjoern import activated_listener, listen, serve
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def never(*_: object) -> list[bytes]:
-    """An application that must not be called."""
-    raise AssertionError
+def descriptors() -> int:
+    """Return how many are open."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
-def test_listener_has_the_options_bjoern_needs() -> None:
-    """Non-blocking, not inheritable, with the options that connections inherit."""
-    with listen("127.0.0.1", 0) as listener:
-        assert listener.getsockname()[1] > 0
-        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        assert not listener.getblocking()
-        assert not listener.get_inheritable()
+def require_options(listener: socket.socket) -> None:
+    """Require what bjoern needs: options that connections inherit, and no waiting."""
+    assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    assert not listener.getblocking()
+    assert not listener.get_inheritable()
 
 
 def test_port_in_use_is_an_error_with_a_remedy() -> None:
     """One line with the address, the reason and the remedy."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
+        assert port > 0
+        require_options(listener)
         with pytest.raises(ListenError) as caught:
             listen("127.0.0.1", port)
     text = str(caught.value)
@@ -62,29 +62,21 @@ def test_port_can_be_reused_at_once() -> None:
     listen("127.0.0.1", port).close()
 
 
-def test_address_of_another_machine_is_refused() -> None:
-    """No descriptor stays open."""
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+def test_every_cause_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPv6 addresses are shown in brackets; no descriptor stays open."""
+    before = descriptors()
     with pytest.raises(ListenError, match=r"192\.0\.2\.1:\d+: .*use an ip"):
         listen("192.0.2.1", pick_port())
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-
-
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [(errno.EACCES, "1024"), (errno.EAFNOSUPPORT, "IPv4"), (errno.EIO, "check ip")],
-)
-def test_every_cause_has_a_remedy(
-    number: int, remedy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """IPv6 addresses are shown in brackets."""
-
-    def refuse(*_: object) -> socket.socket:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("volcache.server.bjoern.socket.socket", refuse)
-    with pytest.raises(ListenError, match=rf"on \[::1\]:80: .*{remedy}"):
-        listen("::1", 80)
+    assert descriptors() == before
+    for number, remedy in (
+        (errno.EACCES, "1024"),
+        (errno.EAFNOSUPPORT, "IPv4"),
+        (errno.EIO, "check ip"),
+    ):
+        refuse = Mock(side_effect=OSError(number, os.strerror(number)))
+        monkeypatch.setattr("volcache.server.bjoern.socket.socket", refuse)
+        with pytest.raises(ListenError, match=rf"on \[::1\]:80: .*{remedy}"):
+            listen("::1", 80)
 
 
 @pytest.mark.slow
@@ -92,15 +84,16 @@ def test_failed_loop_restores_signals() -> None:
     """The error of bjoern is raised; handlers, mask and descriptors are as before."""
     listener = listen("127.0.0.1", 0)
     listener.close()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.getsignal(number) for number in numbers]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    open_before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    def state() -> tuple[object, ...]:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        return [signal.getsignal(number) for number in numbers], mask, descriptors()
+
+    before = state()
     with pytest.raises(ValueError, match="descriptor"):
-        serve(listener, never)
-    assert [signal.getsignal(number) for number in numbers] == handlers
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
-    assert len(os.listdir("/proc/self/fd")) == open_before  # noqa: PTH208
+        serve(listener, Mock())
+    assert state() == before
 
 
 # --- Socket activation -------------------------------------------------------------
@@ -128,63 +121,39 @@ def test_passed_socket_gets_the_options_bjoern_needs(passed: socket.socket) -> N
     assert listener is not None
     with listener:
         assert listener.getsockname() == passed.getsockname()
-        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert not listener.getblocking()
-        assert not listener.get_inheritable()
+        require_options(listener)
     assert environ == {"HOME": "/"}
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [{}, {"LISTEN_FDS": "1"}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}],
-    ids=["none", "no pid", "another's"],
-)
-def test_socket_of_another_process_is_not_touched(
-    environ: dict[str, str], passed: socket.socket
-) -> None:
+def test_socket_of_another_process_is_not_touched(passed: socket.socket) -> None:
     """A parent may have left its variables in the environment."""
-    assert activated_listener(environ) is None
-    assert environ == {}
-    assert passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    environs: list[dict[str, str]] = [{}, {"LISTEN_FDS": "1"}]
+    for environ in (*environs, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}):
+        assert activated_listener(environ) is None
+        assert environ == {}
+        assert passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 
 
-@each_row("count", ["0", "2", "", "one"])
-def test_number_of_sockets_must_be_1(count: str) -> None:
-    """The text says what to pass."""
-    with pytest.raises(ListenError, match="pass one, by one ListenStream"):
-        activated_listener(ENVIRONMENT | {"LISTEN_FDS": count})
-
-
-def test_descriptor_that_is_not_a_socket_is_refused(
+def test_what_is_not_one_listening_socket_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of one line, not an OSError."""
+    """The start fails for a wrong unit file; the text says what to pass."""
+    for count in ("0", "2", "", "one"):
+        with pytest.raises(ListenError, match="pass one, by one ListenStream"):
+            activated_listener(ENVIRONMENT | {"LISTEN_FDS": count})
     with (tmp_path / "file").open("w") as file:
         monkeypatch.setattr(module, "FIRST_DESCRIPTOR", file.fileno())
         with pytest.raises(ListenError, match="is not a socket"):
             activated_listener(dict(ENVIRONMENT))
-
-
-@pytest.mark.parametrize(
-    ("family", "kind"),
-    [
-        (socket.AF_INET, socket.SOCK_STREAM),
+    for family, kind in (
+        (socket.AF_INET, socket.SOCK_STREAM),  # It does not listen.
         (socket.AF_INET, socket.SOCK_DGRAM),
         (socket.AF_UNIX, socket.SOCK_STREAM),
-    ],
-    ids=["not listening", "UDP", "a path"],
-)
-def test_socket_of_another_kind_is_refused(
-    family: socket.AddressFamily,
-    kind: socket.SocketKind,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The start fails for a wrong unit file."""
-    other = socket.socket(family, kind)
-    monkeypatch.setattr(module, "FIRST_DESCRIPTOR", other.detach())
-    with pytest.raises(ListenError, match="does not listen for TCP"):
-        activated_listener(dict(ENVIRONMENT))
+    ):
+        other = socket.socket(family, kind)
+        monkeypatch.setattr(module, "FIRST_DESCRIPTOR", other.detach())
+        with pytest.raises(ListenError, match="does not listen for TCP"):
+            activated_listener(dict(ENVIRONMENT))
 
 
 @pytest.mark.slow

@@ -8,8 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,6 +35,22 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServiceM
     """Yield one at a path, and one at an abstract address."""
     with ServiceManager(tmp_path if request.param == "path" else None) as manager:
         yield manager
+
+
+Connect = Callable[..., Notifier]
+
+
+@pytest.fixture
+def connect(manager: ServiceManager) -> Iterator[Connect]:
+    """Return a function that returns a notifier with a watchdog, or without one."""
+    with ExitStack() as stack:
+
+        def connect(watchdog_seconds: float = 0, **environ: str) -> Notifier:
+            notifier = Notifier(manager.environment(watchdog_seconds) | environ)
+            stack.callback(notifier.close)
+            return notifier
+
+        yield connect
 
 
 def test_messages_arrive(manager: ServiceManager) -> None:
@@ -63,38 +83,31 @@ def test_nothing_is_sent_without_a_manager() -> None:
     notifier.close()
 
 
-@pytest.mark.parametrize(
-    ("usec", "pid"), [("1000000", "1"), ("x", ""), ("-5", ""), ("", "")]
-)
-def test_watchdog_of_another_process_is_not_fed(
-    manager: ServiceManager, usec: str, pid: str
-) -> None:
+def test_watchdog_of_another_process_is_not_fed(connect: Connect) -> None:
     """Nor one without a time."""
-    environ = manager.environment() | {"WATCHDOG_USEC": usec, "WATCHDOG_PID": pid}
-    notifier = Notifier(environ)
-    assert notifier.watchdog_seconds == 0
-    notifier.close()
+    for usec, pid in (("1000000", "1"), ("x", ""), ("-5", ""), ("", "")):
+        notifier = connect(WATCHDOG_USEC=usec, WATCHDOG_PID=pid)
+        assert notifier.watchdog_seconds == 0
 
 
-@pytest.mark.parametrize(
-    "address", ["/none/at/all", "@", "relative", "vsock:2:1", "/" * 200]
-)
 def test_manager_that_cannot_be_reached_is_logged_once(
-    address: str, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The process serves all the same."""
-    notifier = Notifier({"NOTIFY_SOCKET": address})
-    for _ in range(3):
-        notifier.ready()
-    assert [m.split()[0] for m in caplog.messages] == ["notify.failed"]
-    notifier.close()
+    for address in ("/none/at/all", "@", "relative", "vsock:2:1", "/" * 200):
+        caplog.clear()
+        notifier = Notifier({"NOTIFY_SOCKET": address})
+        for _ in range(3):
+            notifier.ready()
+        assert [m.split()[0] for m in caplog.messages] == ["notify.failed"], address
+        notifier.close()
 
 
 def test_full_socket_does_not_wait_and_loses_only_what_is_repeated(
-    manager: ServiceManager,
+    manager: ServiceManager, connect: Connect
 ) -> None:
     """`READY=1` is sent with the next message for which there is room."""
-    notifier = Notifier(manager.environment())
+    notifier = connect()
     for _ in range(10_000):
         notifier.send("STATUS=x")
     notifier.ready()
@@ -102,24 +115,6 @@ def test_full_socket_does_not_wait_and_loses_only_what_is_repeated(
     assert set(manager.lines) == {"STATUS=x"}
     notifier.send("STATUS=z")
     assert manager.receive()[-2:] == [["READY=1"], ["STATUS=z"]]
-    notifier.close()
-
-
-Connect = Callable[[float], Notifier]
-
-
-@pytest.fixture
-def connect(manager: ServiceManager) -> Iterator[Connect]:
-    """Return a function that returns a notifier with a watchdog, or without one."""
-    opened: list[Notifier] = []
-
-    def connect(watchdog_seconds: float) -> Notifier:
-        opened.append(Notifier(manager.environment(watchdog_seconds)))
-        return opened[-1]
-
-    yield connect
-    for notifier in opened:
-        notifier.close()
 
 
 class Disk:
@@ -187,46 +182,32 @@ def test_watchdog_is_not_fed_while_the_disk_completes_nothing(
     assert events == ["watchdog.withheld"] * 2
 
 
-def test_start_is_extended_while_the_process_works(manager: ServiceManager) -> None:
-    """Not while it waits."""
-    notifier = Notifier(manager.environment())
+def test_start_is_extended_while_the_process_works(
+    manager: ServiceManager, connect: Connect
+) -> None:
+    """Not while it waits; by default, its CPU time tells."""
+    notifier = connect()
     line = "EXTEND_TIMEOUT_USEC=60000000"
     for first, then, extends in (
         ((1.0, 5), (2.0, 5), True),
         ((1.0, 5), (1.0, 6), True),
         ((1.0, 5), (1.001, 5), False),
     ):
-        checks: list[int] = []
-
-        def work_done(
-            first: tuple[float, int] = first,
-            then: tuple[float, int] = then,
-            checks: list[int] = checks,
-        ) -> tuple[float, int]:
-            checks.append(1)
-            return then if len(checks) > 1 else first
-
+        work_done = Mock(side_effect=chain([first], repeat(then)))
         with notifier.extending("opening", check_seconds=0.005, work_done=work_done):
-            wait_until(lambda checks=checks: len(checks) > 3, "checks")  # type: ignore[misc]
+            wait_until(partial(lambda done: done.call_count > 3, work_done), "checks")
         assert manager.lines[0] == "STATUS=opening"
         assert manager.lines.count(line) == extends
         manager.messages.clear()
-    notifier.close()
 
+    def works() -> bool:
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
+            pass
+        return line in manager.lines
 
-def test_work_of_this_process_is_noticed(manager: ServiceManager) -> None:
-    """Its CPU time, here."""
-    notifier = Notifier(manager.environment())
     with notifier.extending("opening", check_seconds=0.05):
-
-        def works() -> bool:
-            end = time.process_time() + 0.02
-            while time.process_time() < end:
-                pass
-            return "EXTEND_TIMEOUT_USEC=60000000" in manager.lines
-
         wait_until(works, "a message")
-    notifier.close()
 
 
 def test_requests_of_a_disk_are_unknown_without_a_device() -> None:
