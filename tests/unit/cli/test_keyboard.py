@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import termios
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from support.stats_server import StatsServer, empty_stats
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _LFLAG = 3
 # Makes the terminal that of the process, and lets Ctrl-C end it, as a shell does.
@@ -33,37 +34,55 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-@contextmanager
-def shown(*argv: str) -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
-    """Run a command in a terminal; yield it, our end and its end of the terminal."""
-    ours, its = pty.openpty()
-    os.set_blocking(ours, False)
-    process = subprocess.Popen(
-        [sys.executable, "-c", IN_FRONT, "-c", VOLCACHE, *argv],
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )
-    try:
-        yield process, ours, its
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-        os.close(its)
+class Shown:
+    """A command in a terminal."""
 
+    def __init__(self, *words: str) -> None:
+        """Start it."""
+        self._ours, self._its = pty.openpty()
+        os.set_blocking(self._ours, False)
+        self.before = self.mode()
+        self.text = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", IN_FRONT, "-c", VOLCACHE, *words],
+            stdin=self._its,
+            stdout=self._its,
+            stderr=self._its,
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        )
 
-def output(ours: int) -> Callable[[], bytes]:
-    """Return a function that returns all that was shown so far."""
-    read = bytearray()
+    def mode(self) -> list[Any]:
+        """Return the attributes of the terminal."""
+        return termios.tcgetattr(self._its)
 
-    def so_far() -> bytes:
+    def has(self, text: bytes, times: int = 1) -> bool:
+        """Whether this was shown so often."""
         with suppress(BlockingIOError):
-            read.extend(os.read(ours, 1 << 16))
-        return bytes(read)
+            self.text += os.read(self._ours, 1 << 16)
+        return self.text.count(text) >= times
 
-    return so_far
+    def press(self, key: bytes) -> None:
+        """Press a key."""
+        os.write(self._ours, key)
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+        os.close(self._its)
+
+
+@pytest.fixture
+def shown() -> Iterator[Shown]:
+    """Show the numbers of an instance; the keyboard is read."""
+    with (
+        StatsServer(empty_stats()) as server,
+        closing(Shown("stats", server.url, "--interval", "600")) as shown,
+    ):
+        wait_until(lambda: shown.has(b"hot tier"), "a report")
+        wait_until(lambda: not shown.mode()[_LFLAG] & termios.ICANON, "the keyboard")
+        yield shown
 
 
 @pytest.mark.slow
@@ -78,53 +97,29 @@ def output(ours: int) -> Callable[[], bytes]:
     ],
 )
 def test_terminal_is_put_back_however_the_command_ends(
-    end: bytes | signal.Signals, code: int
+    shown: Shown, end: bytes | signal.Signals, code: int
 ) -> None:
     """By a key or a signal; other keys do nothing."""
-    with (
-        StatsServer(empty_stats()) as server,
-        shown("stats", server.url, "--interval", "600") as (process, ours, its),
-    ):
-        before = termios.tcgetattr(its)
-        so_far = output(ours)
-        wait_until(lambda: b"hot tier" in so_far(), "a report")
-        wait_until(
-            lambda: not termios.tcgetattr(its)[_LFLAG] & termios.ICANON, "the keyboard"
-        )
-        os.write(ours, b"x")
-        wait_until(lambda: so_far().count(b"instance ") > 1, "the next report")
-        if isinstance(end, bytes):
-            os.write(ours, end)
-        else:
-            process.send_signal(end)
-        assert process.wait(20) == code
-        assert termios.tcgetattr(its) == before
-        assert b"Traceback" not in so_far()
+    shown.press(b"x")
+    wait_until(lambda: shown.has(b"instance ", 2), "the next report")
+    if isinstance(end, bytes):
+        shown.press(end)
+    else:
+        shown.process.send_signal(end)
+    assert shown.process.wait(20) == code
+    assert shown.mode() == shown.before
+    assert not shown.has(b"Traceback")
 
 
 @pytest.mark.slow
-def test_terminal_is_put_back_while_the_command_is_suspended() -> None:
+def test_terminal_is_put_back_while_the_command_is_suspended(shown: Shown) -> None:
     """By Ctrl-Z; when it continues, `q` ends it."""
-    with (
-        StatsServer(empty_stats()) as server,
-        shown("stats", server.url) as (process, ours, its),
-    ):
-        before = termios.tcgetattr(its)
-        so_far = output(ours)
-        wait_until(
-            lambda: so_far() and termios.tcgetattr(its) != before, "the keyboard"
-        )
-        process.send_signal(signal.SIGTSTP)
-        wait_until(lambda: stopped(process.pid), "the stop")
-        assert termios.tcgetattr(its) == before
-        process.send_signal(signal.SIGCONT)
-        wait_until(lambda: termios.tcgetattr(its) != before, "the keyboard")
-        os.write(ours, b"Q")
-        assert process.wait(20) == 0
-        assert termios.tcgetattr(its) == before
-
-
-def stopped(pid: int) -> bool:
-    """Whether a process is suspended."""
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
-        return file.read().rpartition(")")[2].split()[0] == "T"
+    stat = Path(f"/proc/{shown.process.pid}/stat")
+    shown.process.send_signal(signal.SIGTSTP)
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "a stop")
+    assert shown.mode() == shown.before
+    shown.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: shown.mode() != shown.before, "the keyboard")
+    shown.press(b"Q")
+    assert shown.process.wait(20) == 0
+    assert shown.mode() == shown.before
