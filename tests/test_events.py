@@ -6,9 +6,8 @@ import json
 import logging
 import re
 
-import pytest
-
 from reference import EVENT, LogCall, log_calls
+from support.tables import each_row
 from volcache.logs import JsonFormatter
 from volcache.monitoring.events import EVENTS
 
@@ -17,17 +16,13 @@ CALLS = log_calls()
 RESERVED = {"time", "level", "logger", "event", "traceback"}
 
 
-@pytest.mark.parametrize("event", CALLS, ids=lambda event: event.where)
+@each_row("event", CALLS)
 def test_event_has_a_name_and_fields(event: LogCall) -> None:
     """`part.what name=value ...`, as both log formats require; no field occurs twice."""
     assert EVENT.fullmatch(event.template)
     assert len(set(event.fields)) == len(event.fields)
     assert not RESERVED & set(event.fields)
-
-
-@pytest.mark.parametrize("event", CALLS, ids=lambda event: event.where)
-def test_json_has_the_fields_of_the_event(event: LogCall) -> None:
-    """An object with the event and its fields, whatever the values."""
+    # JSON is an object with the event and its fields, whatever the values.
     kinds = re.findall(r"%[0-9.]*([a-z])", event.template)
     values = tuple("text" if kind in "rs" else 1 for kind in kinds)
     record = logging.LogRecord(

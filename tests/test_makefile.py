@@ -7,8 +7,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 MAKEFILE = Path(__file__).parents[1] / "Makefile"
 # In place of Python: prints the settings and the arguments.
 PRINT = """#!/bin/sh
@@ -36,30 +34,21 @@ def make(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "settings"),
-    [
-        ([], []),
-        (["PORT=1235"], ["VOLCACHE_PORT=1235"]),
-        (["port=1", "IP=::1"], ["VOLCACHE_IP=::1", "VOLCACHE_PORT=1"]),
-        (["POORT=1"], ["VOLCACHE_POORT=1"]),  # The server refuses it.
-        (["VOLCACHE_PORT=5"], ["VOLCACHE_PORT=5"]),
-        (["ADMIN_TOKEN=it's \"a $b"], ["VOLCACHE_ADMIN_TOKEN=it's \"a $b"]),
-    ],
-)
-def test_settings_of_make_run_are_passed(
-    tmp_path: Path, words: list[str], settings: list[str]
-) -> None:
+def test_settings_of_make_run_are_passed(tmp_path: Path) -> None:
     """As they are; a hosting platform may set PORT in the environment."""
-    done = make(tmp_path, "run", *words, PORT="99", IP="x")
-    assert done.stdout.splitlines() == [*settings, "src/ conf/volcache.toml"]
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_config_of_make_run_is_no_setting(tmp_path: Path) -> None:
-    """It names the file."""
-    done = make(tmp_path, "run", "CONFIG=my.toml", "PORT=1")
-    assert done.stdout.splitlines() == ["VOLCACHE_PORT=1", "src/ my.toml"]
+    for words, *settings in (
+        ([],),
+        (["PORT=1235"], "VOLCACHE_PORT=1235"),
+        (["port=1", "IP=::1"], "VOLCACHE_IP=::1", "VOLCACHE_PORT=1"),
+        (["POORT=1"], "VOLCACHE_POORT=1"),  # The server refuses it.
+        (["VOLCACHE_PORT=5"], "VOLCACHE_PORT=5"),
+        (["ADMIN_TOKEN=it's \"a $b"], "VOLCACHE_ADMIN_TOKEN=it's \"a $b"),
+        (["CONFIG=my.toml", "PORT=1"], "VOLCACHE_PORT=1"),  # Names the file.
+    ):
+        done = make(tmp_path, "run", *words, PORT="99", IP="x")
+        path = "my.toml" if "CONFIG=my.toml" in words else "conf/volcache.toml"
+        assert done.stdout.splitlines() == [*settings, f"src/ {path}"]
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_make_cluster_takes_the_port_of_nginx_only(tmp_path: Path) -> None:

@@ -38,30 +38,22 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_tree_with_one_version_and_no_change_is_ready(tree: Path) -> None:
-    """Its version is returned."""
-    assert release.check_versions(is_draft=False) == "1.2.3"
-    assert {place for place, _ in release.versions(tree)} == set(PLACES)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_other_version_in_one_place_is_refused(
-    tree: Path, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A draft is not."""
-    (tree / place).write_text(PLACES[place].format("1.2.4"))
-    commit(tree)
-    with pytest.raises(SystemExit, match=r"not ready .* or give --draft"):
-        release.check_versions(is_draft=False)
-    assert f"1.2.4      {place}\n" in capsys.readouterr().out
-    release.check_versions(is_draft=True)
-
-
-def test_change_that_is_not_committed_is_refused(
+def test_tree_that_is_not_ready_is_refused(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also a new file: the build would not have it."""
-    (tree / "new.py").touch()
+    """Another version in one place, unless it is a draft; a file that is not committed."""
+    assert release.check_versions(is_draft=False) == "1.2.3"
+    assert {place for place, _ in release.versions(tree)} == set(PLACES)
+    for place, text in PLACES.items():
+        (tree / place).write_text(text.format("1.2.4"))
+        commit(tree)
+        with pytest.raises(SystemExit, match=r"not ready .* or give --draft"):
+            release.check_versions(is_draft=False)
+        assert f"1.2.4      {place}\n" in capsys.readouterr().out
+        release.check_versions(is_draft=True)
+        (tree / place).write_text(text.format("1.2.3"))
+    commit(tree)
+    (tree / "new.py").touch()  # The build would not have it.
     with pytest.raises(SystemExit, match="not ready"):
         release.check_versions(is_draft=False)
     assert "new.py" in capsys.readouterr().out
