@@ -15,11 +15,10 @@ from support.stores import (
     open_store,
     signed,
 )
-from support.tables import each_row
 from volcache.hot.versions import KeyVersions, is_damaged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from volcache.store import Store
@@ -35,16 +34,6 @@ def resumed(versions: KeyVersions) -> KeyVersions:
 def continues(later: KeyVersions, earlier: KeyVersions) -> bool:
     """Return whether the epoch goes on, so that items are found."""
     return later.item_id(b"never promoted") == earlier.item_id(b"never promoted")
-
-
-def test_key_that_was_not_promoted_has_no_item() -> None:
-    """A miss or a put of it needs no call."""
-    versions = KeyVersions()
-    assert not versions.may_hold(b"k")
-    versions.record_promotion(b"k")
-
-    assert versions.may_hold(b"k")
-    assert not versions.may_hold(b"other")
 
 
 def test_promotions_survive_a_clean_stop() -> None:
@@ -147,76 +136,46 @@ def test_snapshot_has_the_documented_lines() -> None:
     assert not is_damaged(text)
 
 
-@each_row(
-    "binding",
-    [
-        BINDING.replace("store 5", "store 6"),
-        BINDING.replace("mount 7", "mount 8"),
-        BINDING.replace("mount 7", "mount 6"),
-        BINDING.replace(":131", ":132"),
-        BINDING.replace("2049:", "2050:"),
-        BINDING.replace("boot 77", "boot 78"),
-        "",
-    ],
-)
-def test_snapshot_of_another_binding_begins_a_new_epoch(binding: str) -> None:
+def test_snapshot_of_another_binding_begins_a_new_epoch() -> None:
     """Another store, mount, directory or boot; it is not damaged."""
     versions = versions_of_two_keys()
+    text = versions.encode(BINDING)
+    for old, new in (
+        *(("store 5", "store 6"), ("mount 7", "mount 8"), ("mount 7", "mount 6")),
+        *((":131", ":132"), ("2049:", "2050:"), ("boot 77", "boot 78"), (BINDING, "")),
+    ):
+        assert begins_anew(text, versions, BINDING.replace(old, new))
 
-    assert begins_anew(versions.encode(BINDING), versions, binding)
 
-
-def test_any_flipped_bit_begins_a_new_epoch() -> None:
+def test_damaged_snapshot_begins_a_new_epoch() -> None:
     """No version is lost while an item of an older one may be found."""
     versions = versions_of_two_keys()
     good = versions.encode(BINDING)
+    damaged = [good + more for more in (b"\n", b"x", b"checksum 00000000\n")]
+    damaged += [good[:length] for length in range(1, len(good))]
     for bit in range(len(good) * 8):
-        damaged = bytearray(good)
-        damaged[bit // 8] ^= 1 << bit % 8
-        assert begins_anew(bytes(damaged), versions), bit
-        assert is_damaged(bytes(damaged)), bit
+        flipped = bytearray(good)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(flipped))
+    for data in damaged:
+        assert begins_anew(data, versions), data
+        assert is_damaged(data), data
+    assert begins_anew(b"", versions)
+    assert not is_damaged(b"")
 
 
-def test_any_truncated_snapshot_begins_a_new_epoch() -> None:
-    """Also one that lacks only the line feed at its end; an empty file is no damage."""
-    versions = versions_of_two_keys()
-    good = versions.encode(BINDING)
-    for length in range(len(good)):
-        assert begins_anew(good[:length], versions), length
-        assert is_damaged(good[:length]) == (length > 0)
-
-
-@each_row("more", [b"\n", b"x", b"checksum 00000000\n"])
-def test_snapshot_with_bytes_after_its_end_begins_a_new_epoch(more: bytes) -> None:
-    """Nothing follows the checksum."""
-    versions = versions_of_two_keys()
-
-    assert begins_anew(versions.encode(BINDING) + more, versions)
-    assert is_damaged(versions.encode(BINDING) + more)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda lines: lines[:1],
-        lambda lines: [lines[0], *lines[2:]],
-        lambda lines: [*lines, b"0123 1\n"],
-        lambda lines: [*lines, b"0123456789abcdef -1\n"],
-        lambda lines: [*lines, b"0123456789abcdef 1"],
-        lambda lines: [*lines, b"\n"],
-        lambda lines: [lines[0].replace(b"hot 2", b"hot 3"), *lines[1:]],
-    ],
-    ids=["nothing", "no epoch", "digest", "version", "no end", "empty line", "format"],
-)
-def test_snapshot_with_an_unknown_line_begins_a_new_epoch(
-    change: Callable[[list[bytes]], list[bytes]],
-) -> None:
+def test_snapshot_with_an_unknown_line_begins_a_new_epoch() -> None:
     """Although its checksum is right."""
     versions = versions_of_two_keys()
     lines = versions.encode(BINDING).splitlines(keepends=True)[:-1]
     assert not begins_anew(signed(b"".join(lines)), versions)
-
-    assert begins_anew(signed(b"".join(change(lines))), versions)
+    unknown = (b"0123 1\n", b"0123456789abcdef -1\n", b"0123456789abcdef 1", b"\n")
+    for changed in (
+        *(lines[:1], [lines[0], *lines[2:]]),
+        *([*lines, line] for line in unknown),
+        [lines[0].replace(b"hot 2", b"hot 3"), *lines[1:]],
+    ):
+        assert begins_anew(signed(b"".join(changed)), versions), changed
 
 
 # --- HOT.txt in a mount point ----------------------------------------------------
@@ -232,27 +191,31 @@ class Machine(UnsyncedFileSystem):
         return self.boot
 
 
-class Mount:
-    """One process that serves a mount point with a hot tier."""
-
-    def __init__(self, directory: Path, machine: Machine | None = None) -> None:
-        """Start it."""
-        options: dict[str, Any] = {"fs": machine} if machine else {}
-        self.store: Store = open_store(directory, **options)
-        self.versions = KeyVersions(*self.store.take_hot_snapshot())
-
-    def stop(self) -> None:
-        """Stop it cleanly."""
-        self.store.write_hot_snapshot(self.versions.encode)
-        self.store.close()
+def opened(
+    directory: Path, machine: Machine | None = None
+) -> tuple[Store, KeyVersions]:
+    """Start a process that serves a mount point with a hot tier."""
+    options: dict[str, Any] = {"fs": machine} if machine else {}
+    store = open_store(directory, **options)
+    return store, KeyVersions(*store.take_hot_snapshot())
 
 
 @contextmanager
 def mounted(directory: Path, machine: Machine | None = None) -> Iterator[KeyVersions]:
     """Serve a mount point and stop cleanly; return the versions."""
-    mount = Mount(directory, machine)
-    yield mount.versions
-    mount.stop()
+    store, versions = opened(directory, machine)
+    yield versions
+    store.write_hot_snapshot(versions.encode)
+    store.close()
+
+
+def assert_begins_anew(
+    directory: Path, versions: KeyVersions, machine: Machine | None = None
+) -> None:
+    """Check that the next start knows nothing of some versions."""
+    with mounted(directory, machine) as later:
+        assert not continues(later, versions)
+        assert not later.may_hold(b"a")
 
 
 @pytest.fixture
@@ -277,41 +240,24 @@ def test_start_after_a_clean_stop_continues(stopped: tuple[Path, KeyVersions]) -
             later.record_promotion(b"%d" % number)
 
 
+@pytest.mark.parametrize("what", ["killed", "copied", "killed early"])
 def test_start_after_a_kill_begins_a_new_epoch(
-    stopped: tuple[Path, KeyVersions],
+    stopped: tuple[Path, KeyVersions], what: str
 ) -> None:
-    """What the killed process invalidated is not known."""
-    folder, versions = stopped
-    killed = Mount(folder)
-    assert continues(killed.versions, versions)
-    kill(killed.store)
-    with mounted(folder) as later:
-        assert not continues(later, versions)
-        assert not later.may_hold(b"a")
-
-
-def test_snapshot_is_used_once(stopped: tuple[Path, KeyVersions]) -> None:
-    """Taken a second time, or after a kill before it was removed, it is not valid."""
+    """What the killed process invalidated is not known; a snapshot is used once."""
     folder, versions = stopped
     snapshot = (folder / "HOT.txt").read_bytes()
-    killed = Mount(folder)
-    assert killed.store.take_hot_snapshot() == (b"", "")
-    kill(killed.store)
-    (folder / "HOT.txt").write_bytes(snapshot)
-    with mounted(folder) as later:
-        assert not continues(later, versions)
-
-
-def test_kill_before_the_snapshot_is_taken_begins_a_new_epoch(
-    stopped: tuple[Path, KeyVersions],
-) -> None:
-    """HOT.txt is still there, but it is that of the process before."""
-    folder, versions = stopped
-    store = open_store(folder)
-    assert (folder / "HOT.txt").exists()
+    if what == "killed early":  # HOT.txt is that of the process before.
+        store = open_store(folder)
+        assert (folder / "HOT.txt").exists()
+    else:
+        store, found = opened(folder)
+        assert continues(found, versions)
+        assert store.take_hot_snapshot() == (b"", "")
     kill(store)
-    with mounted(folder) as later:
-        assert not continues(later, versions)
+    if what == "copied":
+        (folder / "HOT.txt").write_bytes(snapshot)
+    assert_begins_anew(folder, versions)
 
 
 @pytest.mark.parametrize("stores", [False, True])
@@ -330,9 +276,7 @@ def test_period_with_the_tier_off_begins_a_new_epoch(
         kill(store)
     else:
         store.close()
-    with mounted(folder) as later:
-        assert not continues(later, versions)
-        assert not later.may_hold(b"a")
+    assert_begins_anew(folder, versions)
 
 
 def test_older_snapshot_begins_a_new_epoch(stopped: tuple[Path, KeyVersions]) -> None:
@@ -342,9 +286,7 @@ def test_older_snapshot_begins_a_new_epoch(stopped: tuple[Path, KeyVersions]) ->
     with mounted(folder) as later:
         later.invalidate(b"a")
     (folder / "HOT.txt").write_bytes(older)
-    with mounted(folder) as latest:
-        assert not continues(latest, versions)
-        assert not latest.may_hold(b"a")
+    assert_begins_anew(folder, versions)
 
 
 def test_damaged_file_begins_a_new_epoch(stopped: tuple[Path, KeyVersions]) -> None:
@@ -374,9 +316,7 @@ def test_clone_begins_a_new_epoch(
         folder.rename(folder.with_name("original"))
         clone.rename(folder)
         folder, clone = folder.with_name("original"), folder
-    with mounted(clone) as later:
-        assert not continues(later, versions)
-        assert not later.may_hold(b"a")
+    assert_begins_anew(clone, versions)
     with mounted(folder) as later:
         assert continues(later, versions)
 
@@ -388,9 +328,7 @@ def test_start_after_another_boot_begins_a_new_epoch(tmp_path: Path, boot: str) 
     with mounted(tmp_path, machine) as versions:
         versions.record_promotion(b"a")
     machine.boot = boot
-    with mounted(tmp_path, machine) as later:
-        assert not continues(later, versions)
-        assert not later.may_hold(b"a")
+    assert_begins_anew(tmp_path, versions, machine)
 
 
 def test_no_snapshot_is_written_while_the_boot_is_not_known(tmp_path: Path) -> None:
@@ -400,8 +338,7 @@ def test_no_snapshot_is_written_while_the_boot_is_not_known(tmp_path: Path) -> N
     with mounted(tmp_path, machine) as versions:
         versions.record_promotion(b"a")
     assert not (tmp_path / "HOT.txt").exists()
-    with mounted(tmp_path, machine) as later:
-        assert not continues(later, versions)
+    assert_begins_anew(tmp_path, versions, machine)
 
 
 class StubbornDisk(ProcessFileSystem):
