@@ -66,18 +66,3 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
 
     with pytest.raises(MountPointError, match="cannot be used"):
         open_store(tmp_path / "file")
-
-
-def test_the_lock_survives_a_refused_start(tmp_path: Path) -> None:
-    """A failed open releases the lock and all descriptors."""
-    store = open_store(tmp_path)
-    store.close()
-    meta = tmp_path / "META.txt"
-    good = meta.read_bytes()
-    text = good.replace(b"format 2", b"format 3")
-    meta.write_bytes(signed(text.partition(b"checksum")[0]))
-    with pytest.raises(FormatVersionError):
-        open_store(tmp_path)
-    meta.write_bytes(good)
-
-    open_store(tmp_path).close()

@@ -165,21 +165,6 @@ def test_files_that_are_read_once_leave_the_others_alone(tmp_path: Path) -> None
     store.close()
 
 
-def test_files_that_no_one_asked_for_are_evicted_in_their_order(
-    tmp_path: Path,
-) -> None:
-    """As with one ring of all volumes but the one that is kept free."""
-    store = open_rings(tmp_path)
-    keys = keys_named(b"k", 500)
-    put_all(store, keys)
-    left = held(store, keys)
-
-    assert left == keys[-len(left) :]
-    per_volume = (VOLUME_SIZE - 64) // SIZE
-    assert (VOLUME_NUM - 2) * per_volume < len(left) <= (VOLUME_NUM - 1) * per_volume
-    store.close()
-
-
 # --- Reclaiming --------------------------------------------------------------------
 
 

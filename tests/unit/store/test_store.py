@@ -17,9 +17,7 @@ from support.stores import (
     VOLUME_NUM,
     VOLUME_SIZE,
     FakeClock,
-    disk_bytes,
     fill_volume,
-    open_fifo,
     open_store,
     value_of,
 )
@@ -114,20 +112,6 @@ def test_an_expired_value_is_a_miss(tmp_path: Path) -> None:
     assert not store.delete(b"k")
     clock.advance(-1)
     assert store.get(b"k") is None
-    store.close()
-
-
-def test_rotation_evicts_the_oldest_volume_only(tmp_path: Path) -> None:
-    """After a full turn the newest volumes are readable and the files have not grown."""
-    store = open_fifo(tmp_path)
-    turns = [fill_volume(store, b"%d" % turn) for turn in range(VOLUME_NUM + 2)]
-
-    assert [store.get(key) for key in turns[0][:-1]] == [None] * (len(turns[0]) - 1)
-    for keys in turns[-VOLUME_NUM + 1 :]:
-        for key in keys:
-            assert value_of(store.get(key)) == key.ljust(1000, b".")
-    assert disk_bytes(tmp_path) == VOLUME_NUM * VOLUME_SIZE
-    assert store.stats.evicted_records > 0
     store.close()
 
 

@@ -57,27 +57,6 @@ def test_touched_record_differs_in_its_expiry_only(tmp_path: Path, length: int) 
     store.close()
 
 
-@pytest.mark.parametrize("expires_ms", [0, FakeClock().now_ms + 2000])
-def test_touched_record_expires_at_the_new_time(
-    tmp_path: Path, expires_ms: int
-) -> None:
-    """It may be earlier, later or never."""
-    clock = FakeClock()
-    store = open_store(tmp_path, clock=clock)
-    store.put(b"sooner", b"v", expires_ms=clock.now_ms + 9000)
-    store.put(b"later", b"v", expires_ms=clock.now_ms + 1000)
-    for key in (b"sooner", b"later"):
-        touch(store, key, expires_ms)
-    clock.advance(1.5)
-    assert store.get(b"sooner") is not None
-    assert store.get(b"later") is not None
-    clock.advance(1)
-    store = reopen(store, tmp_path, clock=clock)
-    for key in (b"sooner", b"later"):
-        assert (store.get(key) is None) == bool(expires_ms)
-    store.close()
-
-
 def test_record_without_its_value_is_refused(tmp_path: Path) -> None:
     """Such as that of `stat`; nothing has changed."""
     store = open_store(tmp_path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.damage import overwrite
 from support.stores import (
     VOLUME_NUM,
     VOLUME_SIZE,
@@ -144,12 +145,12 @@ def test_every_volume_id_is_listed(tmp_path: Path) -> None:
 
 
 def test_the_start_time_of_a_volume_survives_a_restart(tmp_path: Path) -> None:
-    """From the clock when it became active, from its header later."""
+    """It is in the header: of a volume without one, it is unknown."""
     clock = FakeClock()
     first = clock.now_ms
     store = open_store(tmp_path, clock=clock)
     clock.advance(3600)
-    fill_volume(store)
+    records = len(fill_volume(store)) - 1
     began = [first, first + 3_600_000, 0, 0]
     assert [v.started_ms for v in store.usage().volumes] == began
 
@@ -157,22 +158,10 @@ def test_the_start_time_of_a_volume_survives_a_restart(tmp_path: Path) -> None:
     store = reopen(store, tmp_path, clock=clock)
     assert [v.started_ms for v in store.usage().volumes] == began
     store.close()
-
-
-def test_the_start_time_of_a_volume_with_a_damaged_header_is_unknown(
-    tmp_path: Path,
-) -> None:
-    """Its records are read, by its index file."""
-    store = open_store(tmp_path, clock=FakeClock())
-    keys = fill_volume(store)
-    store.close()
-    path = tmp_path / "data" / "0"
-    data = path.read_bytes()
-    path.write_bytes(bytes(VOLUME_HEADER_BYTES) + data[VOLUME_HEADER_BYTES:])
-
+    overwrite(tmp_path / "data" / "0", 0, bytes(VOLUME_HEADER_BYTES))
     store = open_store(tmp_path)
     volume = store.usage().volumes[0]
-    assert (volume.started_ms, volume.live_records) == (0, len(keys) - 1)
+    assert (volume.started_ms, volume.live_records) == (0, records)
     store.close()
 
 
