@@ -71,7 +71,7 @@ def test_errors_are_those_of_memcached(talk: Talk) -> None:
     """Also of a number, which is read as strtol and strtoull read it."""
     usage = f"{BAD_FORMAT}.  Usage: delete <key> [noreply]"
     rows = {
-        "ERROR": "|bogus|GET a|get|gat|set a 0 0|set a 0 0 1 x y|incr a|touch a|delete|"
+        "ERROR": "|   |bogus|GET a|get|gat|set a 0 0|set a 0 0 1 x y|incr a|touch a|delete|"
         "flush_all 1 2 3|verbosity|m",
         BAD_FORMAT: "set a 0 0 -1|set a 0 0 x|set a x 0 1|set a 4294967296 0 1|"
         f"set a -1 0 1|set a 0 1.5 1|cas a 0 0 1 x|get {LONG_KEY}|delete {LONG_KEY}|"
@@ -160,7 +160,7 @@ def test_a_set_is_taken_for_credentials(tmp_path: Path) -> None:
             > set x 0 0;set x 0 0 -5;add a 0 0 1;x
             < CLIENT_ERROR unauthenticated;CLIENT_ERROR unauthenticated
             < CLIENT_ERROR unauthenticated
-            > set x 0 0 4;user;set x 0 0 1001;{LARGE};mn
+            > set x 0 0 4;user;set x 0 0 5005;{LARGE * 5};mn
             < CLIENT_ERROR bad authentication token format
             < CLIENT_ERROR bad authentication token format;MN
             > set x 0 0 9;user wordxx
