@@ -59,6 +59,7 @@ from volcache.store.scan import (
     VolumeReader,
     scan_records,
 )
+from volcache.store.spill import Spill
 from volcache.store.stats import RecoveryStats, StoreStats
 from volcache.store.volume import NO_FILE, Volume
 
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("volcache.store")
 
 _SAMPLE_BYTES: Final = 2**16  # of each file
-_CHUNK_BYTES: Final = 8 * 2**20
+_CHUNK_BYTES: Final = 2**21
 _HEADER_BYTES: Final = 4096  # read for the header of one record
 
 
@@ -233,7 +234,10 @@ class _Recovery:
             volume_bytes=volume_bytes,
             expected=expected_keys(directory, self._kept),
         )
-        self._replay = Replay(directory, self._inventory, self._index, self._report)
+        self._spill = Spill(directory.index)
+        self._replay = Replay(
+            directory, self._inventory, self._index, self._report, spill=self._spill
+        )
         # Of each index file, by sequence number: the end of its valid part, and whether
         # nothing but a torn block follows.
         self._index_files: dict[int, tuple[int, bool]] = {}
@@ -241,8 +245,11 @@ class _Recovery:
 
     def run(self) -> Recovered:
         """Replay, then write what the next start needs."""
-        volumes = self._replay_volumes()
-        manifest = self._write_files(volumes)
+        try:
+            volumes = self._replay_volumes()
+            manifest = self._write_files(volumes)
+        finally:
+            self._spill.close()
         if self._inventory.purges.exists and manifest.purges is None:
             with suppress(OSError):  # META.txt does not name it.
                 self._directory.remove_purges()
@@ -264,6 +271,7 @@ class _Recovery:
 
     def read(self) -> Recovered:
         """Replay, and write nothing."""
+        self._spill.drops = True
         manifest = self._inventory.manifest
         volumes: list[Volume] = []
         if manifest.mount_count:  # It is no new store.
@@ -520,11 +528,12 @@ class _Recovery:
     def _complete_index_file(self, volume: Volume, *, seal: bool) -> None:
         """Add the scanned records to the index file; leave it open unless sealed."""
         valid_end, is_whole = self._index_files.get(volume.seq, (0, True))
-        pending = volume.writer.pending
+        pending = volume.writer.pending + self._spill.records(volume.seq)
         if pending and not is_whole:
             self._report.count_rebuilt(volume.id, pending)
         try:
             volume.open_index_file(self._directory.index_path(volume.id), valid_end)
+            volume.write_spilled(self._spill.blocks(volume.seq))
             if seal:
                 volume.seal()
             else:
@@ -687,6 +696,7 @@ class Replay:
         recovery: RecoveryStats,
         *,
         lenient: bool = False,
+        spill: Spill | None = None,
     ) -> None:
         """
         Begin with nothing.
@@ -697,7 +707,9 @@ class Replay:
             index: Is filled.
             recovery: Counts what is found.
             lenient: Where files were replaced, drop volumes instead of a refusal.
+            spill: Gets the entries of scanned records when they are many.
         """
+        self._spill = spill
         self._lenient = lenient
         manifest, progress = inventory.manifest, directory.progress
         self._directory = directory
@@ -915,11 +927,14 @@ class Replay:
                 end, records, latest_us = self._index.replay(
                     volume.seq, data, salt, volume.id, start, limit, volume.writer
                 )
+                del data  # Before more is read.
                 self._recovery.scanned += records
                 self.latest_us = max(self.latest_us, latest_us)
                 if end == start:
                     return start
                 start = end
+                if self._spill is not None:
+                    self._spill.take(volume, end)
         return start
 
     def _replay_record(self, volume: Volume, found: Found) -> None:

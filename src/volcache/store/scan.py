@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # has cut off by a hole. Costs one read of that much at every start.
 TAIL_WINDOW_BYTES: Final = 64 * 2**20
 WHOLE_VOLUME: Final = 2**62
-_CHUNK_BYTES: Final = 8 * 2**20
+_CHUNK_BYTES: Final = 2**21
 _SECTOR_BYTES: Final = 4096
 _HEADER_BYTES: Final = 256
 
@@ -117,6 +117,7 @@ class VolumeReader:
         begin = offset - self._start
         end = begin + length
         if begin < 0 or end > len(self._buffer):
+            self._buffer = b""  # Only one of them is in memory.
             self._buffer = self._read_through(offset, max(length, self._piece))
             self._start, begin, end = offset, 0, length
         return self._buffer[begin:end]

@@ -331,18 +331,47 @@ class Volume:
         if not (self.writer.pending or sealed):
             return
         try:
-            # One that has no record yet may be replaced by that of the next mount.
-            segments = [one for one in self._unnamed if one.start < self.end]
-            self._index_file.append(
-                self.writer.lines, self.end, sealed=sealed, segments=segments
+            self._append_block(
+                self._index_file, self.writer.lines, self.end, sealed=sealed
             )
         except OSError:
             self._index_batch = 2 * max(_INDEX_BATCH, self.writer.pending)
             raise
         self._index_batch = _INDEX_BATCH
         self.writer.clear()
+
+    def _append_block(
+        self,
+        file: IndexFile,
+        lines: bytes,
+        end: int,
+        *,
+        sealed: bool,
+    ) -> None:
+        # One that has no record yet may be replaced by that of the next mount.
+        segments = [one for one in self._unnamed if one.start < end]
+        file.append(lines, end, sealed=sealed, segments=segments)
         self._unnamed = self._unnamed[len(segments) :]
-        self._index_checksum = self._index_file.checksum
+        self._index_checksum = file.checksum
+
+    def write_spilled(self, blocks: Iterable[tuple[bytes, int]]) -> None:
+        """
+        Write entries to the index file that come before those pending.
+
+        Args:
+            blocks: The lines of entries, and the end of the last record of each.
+
+        Raises:
+            OSError: There is no index file any more: the next start scans the rest.
+        """
+        try:
+            for lines, end in blocks:
+                if self._index_file is not None:
+                    self._append_block(self._index_file, lines, end, sealed=False)
+        except OSError:
+            self.close_index_file()
+            self._index_checksum = None
+            raise
 
     @property
     def has_index_backlog(self) -> bool:

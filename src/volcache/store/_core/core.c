@@ -16,7 +16,7 @@ enum {
     /* A longer buffer of a writer, as of a start without index files, is given back. */
     LINES_KEPT_BYTES = 1 << 20,
     /* Entries applied at a time: sorted, each segment gets 32 of them. */
-    CHANGES_MAX = 1 << 18,
+    CHANGES_MAX = 1 << 17,
     /* Half of an L2 cache: the checksums then read from there. */
     COMPARE_WINDOW_BYTES = 512 << 10,
 };

@@ -1,0 +1,144 @@
+"""spill.py: a start without index files needs little memory."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bench.extra.boot import Job, in_new_process
+from support.stores import UnsyncedFileSystem, kill, open_store, value_of
+from volcache.store import spill
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+KIB: Final = 1 << 10
+KEYS: Final = 300_000
+
+
+def read_index(mount_point: Path) -> dict[str, list[bytes]]:
+    """Return the entries of the index files, in their order."""
+    return {
+        file.name: [
+            line for line in file.read_bytes().splitlines() if not line.startswith(b"#")
+        ]
+        for file in (mount_point / "index").iterdir()
+    }
+
+
+def refuse(**_: object) -> None:
+    """Be a disk without space."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_index_files_are_rebuilt_from_what_was_spilled(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_refused: bool,  # noqa: FBT001
+) -> None:
+    """Or from memory if the disk does not take it; in several blocks, and complete."""
+    monkeypatch.setattr(spill, "_SPILLED_BYTES", 1000)
+    if is_refused:
+        monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    sizes = {"volume_size": 2048 * KIB, "volume_num": 8}
+    store = open_store(str(tmp_path), **sizes)
+    for number in range(6000):
+        store.put(b"key %d" % (number % 5000), b"%d" % number + bytes(500))
+        if number % 7 == 0:
+            store.delete(b"key %d" % (number // 2))
+    expected = {b"key %d" % n: value_of(store.get(b"key %d" % n)) for n in range(5000)}
+    store.close()
+    entries = read_index(tmp_path)
+    shutil.rmtree(tmp_path / "index")
+    for scanned in (6000, 0):
+        store = open_store(str(tmp_path), **sizes)
+        assert store.recovery.damaged == store.recovery.unknown == 0
+        found = {key: value_of(store.get(key)) for key in expected}
+        assert found == expected
+        assert read_index(tmp_path) == entries
+        assert sorted(file.name for file in (tmp_path / "index").iterdir()) == sorted(
+            entries
+        )
+        if scanned:
+            kill(store)
+        else:
+            assert store.recovery.scanned == 0
+            store.close()
+
+
+class RefusingIndexDisk(UnsyncedFileSystem):
+    """A disk that refuses to write to index files after some writes."""
+
+    def __init__(self, allowed: int) -> None:
+        """Allow so many writes."""
+        self._left = allowed
+        self._index_fds: set[int] = set()
+
+    def open(self, path: str, *, create: bool) -> int:
+        """Open a file, and remember an index file."""
+        fd = super().open(path, create=create)
+        self._index_fds.discard(fd)
+        if "/index/" in path:
+            self._index_fds.add(fd)
+        return fd
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:  # type: ignore[override]
+        """Write, or refuse."""
+        if fd in self._index_fds:
+            self._left -= 1
+            if self._left < 0:
+                raise OSError(errno.EIO, "Input/output error")
+        return os.pwritev(fd, buffers, offset)
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2, 3])
+def test_a_block_that_is_refused_leaves_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
+    """What follows it is not written either: the next start scans it."""
+    monkeypatch.setattr(spill, "_SPILLED_BYTES", 1000)
+    sizes = {"volume_size": 8192 * KIB, "volume_num": 4}
+    store = open_store(str(tmp_path), **sizes)
+    for number in range(10_000):
+        store.put(b"key %d" % (number % 9000), b"%d" % number + bytes(500))
+    store.close()
+    shutil.rmtree(tmp_path / "index")
+    store = open_store(str(tmp_path), **sizes, fs=RefusingIndexDisk(allowed))
+    assert store.stats.index_errors
+    store.put(b"key 1", b"new")
+    kill(store)
+    store = open_store(str(tmp_path), **sizes)
+    for number in range(2, 9000):
+        last = number + 9000 if number < 1000 else number
+        found = value_of(store.get(b"key %d" % number))
+        assert found is not None
+        assert found.startswith(b"%d\0" % last)
+    assert value_of(store.get(b"key 1")) == b"new"
+    store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_start_without_index_files_needs_no_memory_for_entries(
+    tmp_path: Path,
+) -> None:
+    """Only for the index, as one with index files, and a fixed amount."""
+    job = Job(keys=KEYS)
+    place = tmp_path / "store"
+    in_new_process("fill", place, job)
+    peaks = []
+    for _ in range(2):
+        peaks.append(json.loads(in_new_process("open", place, job))["resident_max"])
+        shutil.rmtree(place / "index")
+
+    assert peaks[1] - peaks[0] < 12 << 20, asdict(job)
