@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -39,14 +40,14 @@ def small_disk(volumes: int) -> SimulatedFileSystem:
     return fs
 
 
-def fill(fs: SimulatedFileSystem) -> None:
-    """Let another program take all that is free."""
+def fill(fs: SimulatedFileSystem, left: int = 0) -> None:
+    """Let another program take all that is free, but some bytes."""
     fs.make_directory("/srv/disk")
     fd = fs.open(FILL, create=True)
     free = fs.space("/").free
-    fs.pwritev(fd, [bytes(free)], fs.size(fd))
+    fs.pwritev(fd, [bytes(max(0, free - left))], fs.size(fd))
     fs.close(fd)
-    assert fs.space("/").free == 0
+    assert fs.space("/").free <= left
 
 
 def start(
@@ -198,6 +199,64 @@ def test_a_write_that_finds_no_space_in_an_allocated_volume_is_retried() -> None
     assert store.stats.given_up_volumes == 1
     assert store.stats.write_errors == 0
     client.hits(store)
+
+
+LARGE_BYTES: Final = 32_768
+FILLED: Final = [
+    (volumes, puts, left, is_read, is_watched)
+    for volumes in (4, 8)
+    for puts in (20, 33, 50, 90, 140, 200, 300)
+    for left in (0, 700, 5000, 20_000)
+    for is_read in (False, True)
+    for is_watched in (False, True)
+]
+
+
+def large_store(volumes: int, eviction: Eviction) -> tuple[SimulatedFileSystem, Store]:
+    """Return a store whose volumes are larger than its other files, and its disk."""
+    fs = SimulatedFileSystem()
+    fs.capacity = volumes * LARGE_BYTES + reserve_bytes(LARGE_BYTES, volumes) + 3000
+    return fs, open_store(
+        MOUNT_POINT,
+        volume_size=LARGE_BYTES,
+        volume_num=16,
+        eviction=eviction,
+        reinsert_reads=1.0,
+        fs=fs,
+    )
+
+
+@pytest.mark.parametrize("eviction", POLICIES)
+def test_a_full_disk_refuses_nothing_while_a_volume_can_be_reclaimed(
+    eviction: Eviction, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whenever another program fills it: no error, no report, no vain allocation."""
+    caplog.set_level("ERROR", "volcache.store")
+    for at in every(3, len(FILLED)):
+        case = FILLED[at]
+        volumes, puts, left, is_read, is_watched = case
+        fs, store = large_store(volumes, eviction)
+        dice = random.Random(puts)  # noqa: S311 - Repeatable.
+        for put in range(puts + 400):
+            if put == puts:
+                if volumes_of(store) == 1:
+                    break
+                fill(fs, left)
+                fs.watch = partial(refuse_vain_allocation, fs)
+            key = b"key %d" % dice.randrange(60)
+            if is_read:
+                store.get(key)
+            store.put(key, bytes(dice.randrange(200, 2500)))
+            if is_watched:
+                assert store.usage().disk.state == "", case
+        stats = store.stats
+        assert (stats.write_errors, stats.index_errors) == (0, 0), case
+        assert not caplog.records, case
+
+
+def refuse_vain_allocation(fs: SimulatedFileSystem, name: str, *_: object) -> None:
+    """Fail the test if space is allocated although none is left."""
+    assert name != "allocate" or fs.space("/").free > 0
 
 
 def test_a_disk_with_one_volume_and_no_space_refuses_and_says_so() -> None:

@@ -31,8 +31,8 @@ an id without space is not used, as if there was none, and the oldest volume is 
 instead. The space is looked at when a volume is to be started, so that their number grows
 when there is more. A volume keeps the space of its file after it was dropped. If the disk
 is so full that not even META.txt can be replaced, the oldest volume is *given up*: its
-index file is removed, its file is emptied, and then META.txt is replaced, without it. A
-crash in between leaves a volume that META.txt names, but that has no records: a start
+index file is removed, its file is emptied, and then META.txt is replaced, without it. It
+may be the active one of ring probation, if that is all there is beside ring main. A crash in between leaves a volume that META.txt names, but that has no records: a start
 drops it, and older ones of its ring, of which there are none.
 
 Invariants:
@@ -518,7 +518,7 @@ class CircularLog:
             raise _refusal_of(error, what) from error
 
     def _count_unless_full(
-        self, error: OSError, index_of: Volume | None = None
+        self, error: OSError | DiskFullError, index_of: Volume | None = None
     ) -> None:
         """
         Count a refusal of work that can wait: for want of space, it refuses nothing.
@@ -526,6 +526,8 @@ class CircularLog:
         A reclaim is begun when room is needed; lines of an index file are written with the
         next ones, or a start scans the volume.
         """
+        if isinstance(error, DiskFullError):
+            return
         if error.errno in DISK_FULL and self._is_short(error):
             return
         if index_of is None:
@@ -640,12 +642,20 @@ class CircularLog:
 
         Some file systems allocate space that they do not have.
         """
-        if isinstance(error, SyncFailedError) or not self._give_up_oldest(error):
+        if isinstance(error, SyncFailedError):
             return False
-        return not self._unsettled
+        return self._give_up_oldest(error, self._actives()) and not self._unsettled
 
-    def _give_up_oldest(self, error: DiskFullError | OSError) -> bool:
-        """Free the space of the oldest volume; return whether that was done."""
+    def _give_up_oldest(
+        self, error: DiskFullError | OSError, kept: Collection[Volume] = ()
+    ) -> bool:
+        """
+        Free the space of the oldest volume; return whether that was done.
+
+        Args:
+            error: Why.
+            kept: Volumes that stay. The active one of ring main always does.
+        """
         if perf_counter_ns() < self._give_up_again_ns or not self._is_short(error):
             return False
         before = self._fs.space(self._directory.data).free
@@ -653,19 +663,9 @@ class CircularLog:
             self._look_at_disk()
             return True
         volume = self._oldest_to_drop()
-        if (
-            volume is None
-            or volume in self.actives
-            # LOCK must not name a volume that is newer than META.txt.
-            or volume.seq == max(self.volumes)
-        ):
+        if volume is None or volume in kept or volume is self.actives[Ring.MAIN]:
             return False
-        self._sync_copies()
-        try:
-            remove_index_file(self._fs, self._directory.index_path(volume.id))
-            self._fs.truncate(volume.fd, 0)
-        except OSError as refused:
-            self._stats.count_write_error(refused)
+        if not self._empty(volume):
             return False
         _logger.warning(
             "disk.volume_given_up volume=%d seq=%d free=%d error=%r",
@@ -674,19 +674,41 @@ class CircularLog:
             before,
             str(error),
         )
+        self._give_up(volume)
+        self._look_at_disk()
+        if self._space.free <= before:
+            self._give_up_again_ns = perf_counter_ns() + _GIVE_UP_PAUSE_NS
+        return True
+
+    def _empty(self, volume: Volume) -> bool:
+        """Free the space of a volume; return whether that was done."""
+        self._sync_copies()
+        try:
+            if volume.seq == max(self.volumes):
+                # LOCK must not name a volume that is newer than META.txt.
+                self._directory.clear_progress()
+            remove_index_file(self._fs, self._directory.index_path(volume.id))
+            self._fs.truncate(volume.fd, 0)
+        except OSError as refused:
+            self._stats.count_write_error(refused)
+            return False
+        return True
+
+    def _give_up(self, volume: Volume) -> None:
+        """Drop a volume that has no records any more."""
         self._stats.given_up_volumes += 1
+        if volume in self.actives:
+            volume.retire()
+            self._hand_over(volume)
+            self.actives[volume.use.ring] = None
         self._drop([volume.seq], volume.id, everything=False)
         try:
             # Some file systems have the space when it is on the disk.
             self._fs.sync(volume.fd)
             self._write_manifest(self.volumes.values(), self._open_volumes())
         except OSError as refused:
-            self._stats.count_rotation_error(refused)
+            self._count_unless_full(refused)
             self.hold(volume)  # A power loss could bring it back.
-        self._look_at_disk()
-        if self._space.free <= before:
-            self._give_up_again_ns = perf_counter_ns() + _GIVE_UP_PAUSE_NS
-        return True
 
     def _free_spare(self) -> bool:
         """Free the space of a file that has no volume; return whether there was one."""
@@ -714,8 +736,8 @@ class CircularLog:
         if not isinstance(error, DiskFullError):
             return self._fs.space(self._directory.data).free < SHORT_BYTES
         spare = sum(map(self._held, self._unused - self._freed))
-        sealed = (v for v in self.volumes.values() if v not in self.actives)
-        most = error.free + spare + sum(volume.held_bytes for volume in sealed)
+        others = (v for v in self.volumes.values() if v is not self.actives[Ring.MAIN])
+        most = error.free + spare + sum(volume.held_bytes for volume in others)
         return error.free < error.needed and (spare > 0 or error.needed <= most)
 
     def disk_usage(self) -> DiskUsage:
@@ -1233,10 +1255,10 @@ class CircularLog:
         if not self._free_ids:
             return None
         try:
-            with self._refusals_counted("start a volume"):
-                volume = self._rotate(Ring.MAIN, for_copies=True)
-            self.settle()
-        except (DiskFullError, StoreIOError):
+            volume = self._rotate(Ring.MAIN, for_copies=True)
+            self._settle()
+        except (DiskFullError, OSError) as error:
+            self._count_unless_full(error)
             return None
         return volume
 
