@@ -26,13 +26,14 @@ that serves everything it served before.
 A volume raises what the disk refuses; this module decides what follows. It contains
 nothing about keys.
 
-If the disk has less space than `volume_num` volumes need, it determines how many there are:
-an id without space is not used, as if there was none, and the oldest volume is reclaimed
-instead. The space is looked at when a volume is to be started, so that their number grows
-when there is more. A volume keeps the space of its file after it was dropped. If the disk
-is so full that not even META.txt can be replaced, the oldest volume is *given up*: its
-index file is removed, its file is emptied, and then META.txt is replaced, without it. It
-may be the active one of ring probation, if that is all there is beside ring main. A crash in between leaves a volume that META.txt names, but that has no records: a start
+If the disk has less space than `volume_num` volumes need, it determines how many there
+are: an id without space is not used, as if there was none, and the oldest volume is
+reclaimed instead. The space is looked at when a volume is to be started, so that their
+number grows when there is more. A volume keeps the space of its file after it was dropped.
+If the disk is so full that not even META.txt can be replaced, the oldest volume is *given
+up*: its index file is removed, its file is emptied, and then META.txt is replaced, without
+it. It may be the active one of ring probation, if that is all there is beside ring main. A
+crash in between leaves a volume that META.txt names, but that has no records: a start
 drops it, and older ones of its ring, of which there are none.
 
 Invariants:
