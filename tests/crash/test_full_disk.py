@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final

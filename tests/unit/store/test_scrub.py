@@ -19,7 +19,7 @@ from volcache.store.files import UncachedReader
 from volcache.store.scrub import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from volcache.store import Store
     from volcache.store.stats import ScrubStats
@@ -118,7 +118,12 @@ def test_a_damaged_missing_or_unreadable_index_file_is_found(
 ) -> None:
     """Its records are then found by a scan, and are no findings; the pass goes on."""
     path = scrubbed.directory / "index" / "1"
-    for damage in (lambda: scrubbed.flip_in("index/1", 200), path.unlink, path.mkdir):
+    damages: list[Callable[[], None]] = [
+        lambda: scrubbed.flip_in("index/1", 200),
+        path.unlink,
+        path.mkdir,
+    ]
+    for damage in damages:
         damage()
         caplog.clear()
         assert set(scrubbed.run()) == {"file"}
