@@ -1,269 +1,285 @@
 """
 Every file of the Python installation through a real server that is killed half way.
 
-Two scenarios. In the first everything fits: whatever was acknowledged, before or
-after a `kill -9` and a restart, must come back byte for byte. In the second the cache
-is much smaller than the data: the newest files must be there, none may be wrong, and
-the volumes never take more room than they were given.
+In the scenario "fits", whatever was acknowledged, before or after a `kill -9` and a
+restart, must come back byte for byte. In "overflows" the cache is much smaller than the
+data: the newest files must be there, none may be wrong, and the volumes keep to their room.
 
-    .venv/bin/python tests/integration/real_files.py --limit 2000
+    .venv/bin/python tests/integration/real_files.py [--limit 2000]
 
-The exit code is 0 only if nothing differs, nothing is missing that must be there, and
-the volumes kept to their room.
+The exit code is 0 only if there is no fault.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import http.client
 import sys
+import sysconfig
 import tempfile
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
 
 if not __package__:  # Run as a script: the helpers are in the folder above.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.folders import FILE_BYTES_MAX, folder_bytes, peak_of, python_files
+from support.background import in_background
 from support.process import ServerProcess
-from support.read_back import read_back
-from support.uploads import SourceFile, Upload
+from support.waiting import comes_true
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import threading
+    from collections.abc import Iterable
 
 MIB: Final = 1 << 20
+FILE_BYTES_MAX: Final = 1 << 20  # The default of `max_value_size`.
+SECONDS: Final = 60.0
+
+Files = list[tuple[str, Path]]  # key, not percent-encoded, and path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to run; `kill_at` is the share of the files stored before the kill."""
+class Ack(NamedTuple):
+    """A PUT that was answered with 200; `record_bytes` is from its X-Position."""
 
-    name: str
-    volume_size: int
-    volume_num: int
-    connections: int
-    kill_at: float
-    keeps_everything: bool
+    key: str
+    path: Path
+    digest: bytes
+    record_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass
 class Outcome:
-    """What a run found; the properties say whether it is good."""
+    """What a run has found; it is good if there are no faults."""
 
-    plan: Plan
-    acks: int
-    value_bytes: int
-    interrupted: int
-    unreadable: int
-    must_be_there: int
-    found: int
-    missing: list[str]
-    differing: list[str]
-    data_bytes_peak: int
-    index_bytes: int
-    put_seconds: float
-    get_seconds: float
-    exit_code: int
-    stderr: str
-
-    @property
-    def data_bytes_allowed(self) -> int:
-        """The most room the volumes may take together."""
-        return self.plan.volume_num * self.plan.volume_size
-
-    @property
-    def is_good(self) -> bool:
-        """Whether the run found nothing to complain about."""
-        return not (
-            self.missing
-            or self.differing
-            or self.data_bytes_peak > self.data_bytes_allowed
-            or self.exit_code
-            or "Traceback" in self.stderr
-        )
-
-    def lines(self) -> Iterator[str]:
-        """Describe the run for a person."""
-        plan = self.plan
-        put_rate = self.value_bytes / MIB / self.put_seconds
-        yield (
-            f"{plan.name}: {plan.volume_num} volumes of {plan.volume_size} bytes, "
-            f"{plan.connections} connections, kill -9 at {plan.kill_at:.0%}"
-        )
-        yield (
-            f"  stored      {self.acks} files, {self.value_bytes} bytes, "
-            f"{self.acks / self.put_seconds:.0f} files/s, {put_rate:.1f} MiB/s "
-            "(kill and restart included)"
-        )
-        yield (
-            f"  interrupted {self.interrupted} attempts, sent again; "
-            f"{self.unreadable} files could not be read"
-        )
-        yield (
-            f"  read back   {self.acks / self.get_seconds:.0f} files/s; "
-            f"{self.found} are there, of which {self.must_be_there} must be"
-        )
-        yield f"  differences {len(self.differing)} {self.differing[:5]}"
-        yield f"  missing     {len(self.missing)} {self.missing[:5]}"
-        yield (
-            f"  disk        volumes at most {self.data_bytes_peak} bytes of "
-            f"{self.data_bytes_allowed}, index files {self.index_bytes}"
-        )
-        yield (
-            f"  server      exit code {self.exit_code} after SIGTERM, "
-            f"{len(self.stderr.splitlines())} lines on stderr"
-        )
-        yield f"  verdict     {'good' if self.is_good else 'BAD'}"
+    files: int = 0
+    value_bytes: int = 0
+    data_bytes_peak: int = 0
+    put_seconds: float = 0.0  # kill and restart included
+    get_seconds: float = 0.0
+    must_be_there: int = 0
+    found: int = 0
+    interrupted: list[int] = field(default_factory=list)  # bytes of each attempt
+    unreadable: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
 
-def keys_that_must_be_there(upload: Upload, plan: Plan) -> set[str]:
-    """
-    Tell which keys rotation cannot have reclaimed.
+class Run:
+    """Files, and the server that they are sent to over several connections."""
 
-    All volumes but one hold the newest records, and the end of each may be unused
-    because the next record did not fit. PUTs that got no answer may have been
-    written too. The order of the answers is nearly that of the writes.
-    """
-    if plan.keeps_everything:
-        return {ack.file.key for ack in upload.acks}
-    largest = max((ack.record_bytes for ack in upload.acks), default=0)
-    # Twice the largest record: what is unused at the end, and the volume's own header.
-    room = (plan.volume_num - 1) * (plan.volume_size - 2 * largest)
-    room -= upload.interrupted_bytes
-    keys = set()
-    for ack in reversed(upload.acks):
-        room -= ack.record_bytes
-        if room < 0:
-            break
-        keys.add(ack.file.key)
-    return keys
+    def __init__(self, server: ServerProcess, connections: int) -> None:
+        """Send nothing yet."""
+        self.outcome = Outcome()
+        self.acks: list[Ack] = []  # in the order of the answers
+        self._server = server
+        self._connections = connections
+        self._missing: set[str] = set()
+
+    def store(self, files: Files, kill_at: int) -> None:
+        """Store all files; kill the server when so many are stored, and start another."""
+        began = time.monotonic()
+        with ThreadPoolExecutor(self._connections) as pool:
+            workers = [
+                pool.submit(self._store, files[number :: self._connections])
+                for number in range(self._connections)
+            ]
+            comes_true(
+                lambda: len(self.acks) >= kill_at or all(one.done() for one in workers),
+                10 * SECONDS,
+            )
+            self._server.kill()
+            self._server.restart()
+        for worker in workers:
+            worker.result()
+        self.outcome.put_seconds = time.monotonic() - began
+
+    def _store(self, files: Files) -> None:
+        client = http.client.HTTPConnection("127.0.0.1", self._server.port, SECONDS)
+        for key, path in files:
+            try:
+                value = path.read_bytes()
+            except OSError:
+                self.outcome.unreadable.append(key)
+                continue
+            answer = self._put(client, key, value)
+            if answer.status != http.HTTPStatus.OK:
+                self.outcome.faults.append(f"PUT {key} was answered {answer.status}")
+                continue
+            size = int(answer.headers["X-Position"].rpartition(",")[2])
+            digest = hashlib.sha256(value).digest()
+            self.acks.append(Ack(key, path, digest, size))
+        client.close()
+
+    def _put(
+        self, client: http.client.HTTPConnection, key: str, value: bytes
+    ) -> http.client.HTTPResponse:
+        """Repeat a PUT until it is answered."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                client.request("PUT", "/" + quote(key), value)
+                answer = client.getresponse()
+                answer.read()
+            except (OSError, http.client.HTTPException):
+                client.close()
+                if time.monotonic() > deadline:
+                    raise
+                self.outcome.interrupted.append(len(value))
+                comes_true(self._server.answers)
+            else:
+                return answer
+
+    def read_back(self) -> None:
+        """Read every file that was acknowledged, and compare it."""
+        began = time.monotonic()
+        with ThreadPoolExecutor(self._connections) as pool:
+            parts = [
+                self.acks[i :: self._connections] for i in range(self._connections)
+            ]
+            self.outcome.value_bytes = sum(pool.map(self._read, parts))
+        self.outcome.get_seconds = time.monotonic() - began
+
+    def _read(self, acks: list[Ack]) -> int:
+        """Return how many bytes were read."""
+        total = 0
+        client = http.client.HTTPConnection("127.0.0.1", self._server.port, SECONDS)
+        for ack in acks:
+            client.request("GET", "/" + quote(ack.key))
+            answer = client.getresponse()
+            value = answer.read()
+            digest = hashlib.sha256(value).digest()
+            total += len(value)
+            if answer.status == http.HTTPStatus.NOT_FOUND:
+                self._missing.add(ack.key)
+            elif answer.status != http.HTTPStatus.OK or digest != ack.digest:
+                self.outcome.faults.append(f"{ack.key} differs ({answer.status})")
+        client.close()
+        return total
+
+    def judge(self, volume_size: int, volume_num: int) -> None:
+        """
+        Check that the volumes kept to their room, and what rotation cannot have reclaimed.
+
+        All volumes but one hold the newest records. PUTs that got no answer may have been
+        written too. The order of the answers is nearly that of the writes.
+        """
+        outcome = self.outcome
+        if outcome.data_bytes_peak > volume_num * volume_size:
+            outcome.faults.append("the volumes took more than their room")
+        # Twice the largest record: what is unused at the end, and the volume's own header.
+        largest = max((ack.record_bytes for ack in self.acks), default=0)
+        room = (volume_num - 1) * (volume_size - 2 * largest)
+        room -= sum(outcome.interrupted)
+        required = set()
+        for ack in reversed(self.acks):
+            room -= ack.record_bytes
+            if room < 0:
+                break
+            required.add(ack.key)
+        outcome.files = len(self.acks)
+        outcome.must_be_there = len(required)
+        outcome.found = outcome.files - len(self._missing)
+        outcome.faults += [f"{key} is missing" for key in required & self._missing]
 
 
-def run(plan: Plan, files: Sequence[SourceFile], mount_point: Path) -> Outcome:
+def run(
+    files: Files,
+    folder: Path,
+    *,
+    volume_size: int,
+    volume_num: int = 0,
+    connections: int = 4,
+) -> Outcome:
     """
     Store, kill, restart, store the rest, restart, read back.
 
-    Raises:
-        RefusedError: A PUT was not answered 200.
-        OSError: A request got no answer within its deadline.
-        ProgramError: The server did not start again.
+    Args:
+        files: What to store.
+        folder: The mount point.
+        volume_size: A setting.
+        volume_num: Likewise; 0 gives every file room.
+        connections: How many are used at the same time.
     """
-    settings: dict[str, object] = {
-        "volume_size": plan.volume_size,
-        "volume_num": plan.volume_num,
-    }
-    if not plan.keeps_everything:
+    settings: dict[str, object] = {"volume_size": volume_size}
+    if volume_num:
         settings["eviction"] = "fifo"  # Only with it, the newest files must be there.
-    server = ServerProcess(mount_point, settings=settings)
+    else:
+        needed = sum(p.stat().st_size + len(key.encode()) + 256 for key, p in files)
+        # What is unused at the end of a volume is less than one record of the largest.
+        volume_num = needed // (volume_size - FILE_BYTES_MAX - 8192) + 3
+    server = ServerProcess(folder, settings={**settings, "volume_num": volume_num})
+    trial = Run(server, connections)
+    outcome = trial.outcome
 
-    def kill_and_restart() -> None:
-        server.kill()
-        server.restart()
+    def measure(is_ended: threading.Event) -> None:
+        while not is_ended.wait(0.01):
+            size = folder_bytes(folder / "data")
+            outcome.data_bytes_peak = max(outcome.data_bytes_peak, size)
 
-    with server, peak_of(mount_point / "data") as data:
-        upload = Upload(server.url, files)
-        upload.run(
-            connections=plan.connections,
-            event_at=max(1, int(len(files) * plan.kill_at)),
-            event=kill_and_restart,
-        )
+    with server, in_background(measure):
+        trial.store(files, kill_at=len(files) // 2)
         exit_code = server.terminate()
         server.restart()
-        begin = time.monotonic()
-        back = read_back(server.url, upload.acks, plan.connections)
-        get_seconds = time.monotonic() - begin
-        stderr = server.stderr
-    required = keys_that_must_be_there(upload, plan)
-    return Outcome(
-        plan=plan,
-        acks=len(upload.acks),
-        value_bytes=sum(ack.value_bytes for ack in upload.acks),
-        interrupted=upload.interrupted,
-        unreadable=upload.unreadable,
-        must_be_there=len(required),
-        found=back.found,
-        missing=sorted(required.intersection(back.missing)),
-        differing=back.differing,
-        data_bytes_peak=data.bytes,
-        index_bytes=folder_bytes(mount_point / "index"),
-        put_seconds=upload.seconds,
-        get_seconds=get_seconds,
-        exit_code=exit_code,
-        stderr=stderr,
-    )
+        trial.read_back()
+        if exit_code or "Traceback" in server.stderr:
+            outcome.faults.append(f"exit code {exit_code}: {server.stderr[-500:]}")
+    trial.judge(volume_size, volume_num)
+    return outcome
 
 
-def plan_that_fits(files: Sequence[SourceFile], options: Options) -> Plan:
-    """Give every file room, whatever the records' headers take."""
-    needed = sum(f.path.stat().st_size + len(f.key.encode()) + 256 for f in files)
-    # What is unused at the end of a volume is less than one record of the largest.
-    usable = options.volume_size - FILE_BYTES_MAX - 8192
-    return Plan(
-        name="everything fits",
-        volume_size=options.volume_size,
-        volume_num=options.volume_num or needed // usable + 3,
-        connections=options.connections,
-        kill_at=options.kill_at,
-        keeps_everything=True,
-    )
+def python_files(limit: int | None = None) -> Files:
+    """Return the files of at most 1 MiB of Python's library, or so many of them."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    found = {
+        path.relative_to(path.anchor).as_posix(): path
+        for folder in {Path(sysconfig.get_path(name)) for name in names}
+        for path in folder.rglob("*")
+        if path.is_file() and path.stat().st_size <= FILE_BYTES_MAX
+    }
+    files = sorted(found.items())
+    number = min(limit or len(files), len(files))
+    return [files[at * len(files) // number] for at in range(number)]
 
 
-def plan_that_overflows(options: Options) -> Plan:
-    """Give four volumes of 8 MiB, which is much less than the files take."""
-    return Plan(
-        name="newest files only",
-        volume_size=8 * MIB,
-        volume_num=4,
-        connections=options.connections,
-        kill_at=options.kill_at,
-        keeps_everything=False,
-    )
+def repeated(files: Iterable[tuple[str, Path]], total_bytes: int) -> Files:
+    """Return files repeatedly, under other keys, until they have so many bytes."""
+    some, chosen = list(files), Files()
+    while total_bytes > 0:
+        for key, path in some:
+            chosen.append((f"{len(chosen)}/{key}", path))
+            total_bytes -= path.stat().st_size
+    return chosen
 
 
-class Options(argparse.Namespace):
-    """The command line."""
+def folder_bytes(folder: Path) -> int:
+    """Return the size of the files in a folder, which may change meanwhile."""
+    total = 0
+    for path in folder.glob("*"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
 
-    limit: int | None
-    connections: int
-    kill_at: float
-    volume_size: int
-    volume_num: int
-    scenario: str
-    directory: Path | None
 
-
-def parse_options(arguments: Sequence[str] | None) -> Options:
-    """Read the command line."""
+def main() -> int:
+    """Run both scenarios; 0 if all are good."""
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
-    add = parser.add_argument
-    add("--limit", type=int, help="files to take, spread over the list (all)")
-    add("--connections", type=int, default=4, help="at the same time (4)")
-    add("--kill-at", type=float, default=0.5, help="share stored before the kill (0.5)")
-    add("--volume-size", type=int, default=64 * MIB, help="bytes, if it fits (64 MiB)")
-    add("--volume-num", type=int, default=0, help="if everything fits (as needed)")
-    add("--scenario", choices=("fits", "overflows", "both"), default="both")
-    add("--directory", type=Path, help="make the mount points here (a temporary one)")
-    return parser.parse_args(arguments, namespace=Options())
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the scenarios asked for; 0 if all are good."""
-    options = parse_options(arguments)
-    files = python_files(options.limit)
-    plans = []
-    if options.scenario != "overflows":
-        plans.append(plan_that_fits(files, options))
-    if options.scenario != "fits":
-        plans.append(plan_that_overflows(options))
-    good = True
-    for plan in plans:
-        with tempfile.TemporaryDirectory(dir=options.directory) as mount_point:
-            outcome = run(plan, files, Path(mount_point))
-        sys.stdout.write("".join(f"{line}\n" for line in outcome.lines()))
-        good = good and outcome.is_good
-    return 0 if good else 1
+    parser.add_argument("--limit", type=int, help="files to take, spread over all")
+    files = python_files(parser.parse_args().limit)
+    is_good = True
+    for name, sizes in (("fits", (64 * MIB, 0)), ("overflows", (8 * MIB, 4))):
+        with tempfile.TemporaryDirectory() as folder:
+            size, number = sizes
+            outcome = run(files, Path(folder), volume_size=size, volume_num=number)
+        outcome.interrupted = [len(outcome.interrupted)]
+        is_good = is_good and not outcome.faults
+        sys.stdout.write(f"{name}: {asdict(outcome)}\n")
+    return 0 if is_good else 1
 
 
 if __name__ == "__main__":
