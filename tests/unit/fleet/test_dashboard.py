@@ -374,6 +374,7 @@ def test_figures_of_an_instance_are_asked_for_once_for_all() -> None:
         for what in ("stats", "metrics"):
             answer = ask(what, down)
             assert (answer.status_code, answer.text) == (502, "Connection refused\n")
+        assert ask("metrics").text == "/-/metrics is answered with 404\n"
         one.answer = (200, b"<script>")
         wait_until(lambda: ask("stats").status_code == 502, "the wrong answer")
         assert ask("stats").text == "the response is not from volcache\n"
