@@ -38,26 +38,18 @@ def test_line_is_written_without_a_flush(file: LogWriter, path: Path) -> None:
     wait_until(lambda: path.read_text() == "a line\n", "the line")
 
 
-def test_close_writes_all_lines_in_order(path: Path) -> None:
-    """After the existing content of the file."""
+@pytest.mark.parametrize("flushes", [False, True])
+def test_close_writes_all_lines_in_order(path: Path, *, flushes: bool) -> None:
+    """After the existing content; adding and writing need no lock."""
     path.write_text("before\n")
     file = LogWriter(str(path))
-    lines = [f"{number}\n" for number in range(10_000)]
+    lines = [f"{number}\n" for number in range(20_000)]
     for line in lines:
         file.add(line)
+        if flushes:
+            file.flush()
     file.close()
     assert path.read_text() == "before\n" + "".join(lines)
-
-
-def test_lines_added_during_writes_are_not_lost(path: Path) -> None:
-    """Adding and writing need no lock."""
-    file = LogWriter(str(path))
-    lines = [f"{number}\n" for number in range(50_000)]
-    for line in lines:
-        file.add(line)
-        file.flush()
-    file.close()
-    assert path.read_text() == "".join(lines)
 
 
 class Interrupted(str):
@@ -97,8 +89,8 @@ def test_time_is_formatted_in_both_ways() -> None:
 
 
 @pytest.mark.slow
-def test_renamed_file_is_replaced_by_a_new_one(file: LogWriter, path: Path) -> None:
-    """As logrotate does it: no line is lost or written twice."""
+def test_file_is_replaced_or_truncated(file: LogWriter, path: Path) -> None:
+    """As logrotate does both: no line is lost or written twice."""
     file.add("one\n")
     wait_until(lambda: path.read_text() == "one\n", "the first line")
     moved = path.rename(path.with_suffix(".1"))
@@ -107,16 +99,9 @@ def test_renamed_file_is_replaced_by_a_new_one(file: LogWriter, path: Path) -> N
     file.add("two\n")
     wait_until(lambda: path.read_text() == "two\n", "the second line")
     assert moved.read_text() == "one\n"
-
-
-@pytest.mark.slow
-def test_truncated_file_is_appended_to(file: LogWriter, path: Path) -> None:
-    """As `copytruncate` of logrotate does it."""
-    file.add("one\n")
-    wait_until(lambda: path.read_text() == "one\n", "the first line")
     os.truncate(path, 0)
-    file.add("two\n")
-    wait_until(lambda: path.read_text() == "two\n", "the second line")
+    file.add("three\n")
+    wait_until(lambda: path.read_text() == "three\n", "the third line")
 
 
 def test_lines_are_kept_until_the_directory_is_back(

@@ -9,55 +9,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.tables import each_row
 from volcache.text import counted, duration, escape_header, escape_path, size, span
 
 PRINTABLE = set(string.ascii_letters + string.digits + string.punctuation)
 LATIN_1 = st.text(st.characters(max_codepoint=0xFF))
 
 
-@each_row(
-    ("count", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (11, "11 files")]
-)
-def test_only_one_is_singular(count: int, text: str) -> None:
-    """0 is plural, and so is 11."""
-    assert counted(count, "file") == text
-
-
-def test_count_has_the_format_asked_for() -> None:
-    """With commas for a report, without for lines that programs read."""
+def test_only_one_is_singular() -> None:
+    """0 is plural, and so is 11; a report has commas, a line for programs none."""
+    for count, text in {
+        0: "0 files",
+        1: "1 file",
+        2: "2 files",
+        11: "11 files",
+    }.items():
+        assert counted(count, "file") == text
     assert counted(1234, "live key") == "1234 live keys"
     assert counted(1234, "key", ",") == "1,234 keys"
 
 
-@each_row(
-    ("seconds", "text"),
-    [(5e-8, "50 ns"), (9.3e-5, "93 µs"), (0.0012, "1.2 ms"), (0.9999, "1.0 s")],
-)
-def test_durations_have_two_digits(seconds: float, text: str) -> None:
+def test_durations_have_two_digits() -> None:
     """In the largest unit that fits."""
-    assert duration(seconds) == text
+    durations = {5e-8: "50 ns", 9.3e-5: "93 µs", 0.0012: "1.2 ms", 0.9999: "1.0 s"}
+    assert [duration(seconds) for seconds in durations] == [*durations.values()]
 
 
 def test_sizes_and_spans_round_into_the_next_unit() -> None:
-    """1023.9 KiB is 1.0 MiB."""
-    assert [size(n) for n in (0, 1023, 1024, (1 << 20) - 50)] == [
-        "0 B",
-        "1023 B",
-        "1.0 KiB",
-        "1.0 MiB",
-    ]
-    assert [span(n) for n in (59.9, 61, 3600, 90000)] == [
-        "59 s",
-        "1 min 1 s",
-        "1 h 0 min",
-        "1 d 1 h",
-    ]
-
-
-def test_sizes_have_no_unit_above_the_last() -> None:
-    """An exbibyte is 1024 PiB."""
-    assert size(1 << 60) == "1024.0 PiB"
+    """1023.9 KiB is 1.0 MiB; an exbibyte is 1024 PiB."""
+    sizes = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", (1 << 20) - 50: "1.0 MiB"}
+    sizes[1 << 60] = "1024.0 PiB"
+    assert [size(number) for number in sizes] == [*sizes.values()]
+    spans = {59.9: "59 s", 61: "1 min 1 s", 3600: "1 h 0 min", 90000: "1 d 1 h"}
+    assert [span(number) for number in spans] == [*spans.values()]
 
 
 # --- Client input in log lines -----------------------------------------------------
@@ -82,20 +65,16 @@ def test_escaped_header_cannot_end_its_field(text: str) -> None:
     assert shown.count("\\") == shown.count("\\x")
 
 
-@pytest.mark.slow
-@each_row(
-    ("text", "shown"),
-    [
-        ("curl/7.88.1 (x; y)", "curl/7.88.1 (x; y)"),
-        ('a" 200 "b', "a\\x22 200 \\x22b"),
-        ("a\\", "a\\x5C"),
-        ("a\r\nb\x1b[2J\x7f", "a\\x0D\\x0Ab\\x1B[2J\\x7F"),
-        ("\xe9", "\\xE9"),
-    ],
-)
-def test_header_is_escaped_as_in_nginx(text: str, shown: str) -> None:
+def test_header_is_escaped_as_in_nginx() -> None:
     """Programs that parse nginx's logs can parse ours."""
-    assert escape_header(text, 100) == shown
+    for text, shown in {
+        "curl/7.88.1 (x; y)": "curl/7.88.1 (x; y)",
+        'a" 200 "b': "a\\x22 200 \\x22b",
+        "a\\": "a\\x5C",
+        "a\r\nb\x1b[2J\x7f": "a\\x0D\\x0Ab\\x1B[2J\\x7F",
+        "\xe9": "\\xE9",
+    }.items():
+        assert escape_header(text, 100) == shown
 
 
 def test_long_text_is_cut() -> None:
