@@ -8,13 +8,11 @@ from collections import Counter
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from support.instances import watch, watch_tiered
 from volcache.histogram import Histogram
 from volcache.hot.tier import HotStats
 from volcache.monitoring.commands import CommandStats
-from volcache.monitoring.metrics import METRICS, SECTIONS, Metric
+from volcache.monitoring.metrics import METRICS, SECTIONS
 from volcache.monitoring.stats_json import encode_stats
 from volcache.store.stats import Fate, RecoveryStats, StoreStats
 
@@ -24,21 +22,16 @@ if TYPE_CHECKING:
     from volcache.store import Store
 
 
-def identity(metric: Metric) -> str:
-    """Name a row in the output of a test."""
-    return metric.name or metric.path
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=identity)
-def test_row_follows_the_conventions_of_prometheus(metric: Metric) -> None:
+def test_rows_follow_the_conventions_of_prometheus() -> None:
     """Counters end with `_total`, the unit stands before, help is one sentence."""
-    assert metric.name or metric.path
-    if metric.name:
-        assert re.fullmatch(r"(volcache|process)_[a-z_]+", metric.name)
-        assert metric.name.endswith("_total") == (metric.kind == "counter")
-    assert re.fullmatch(r"[A-Z][^.]*([.]\S[^.]*)*\.", metric.text)
-    assert len(metric.text) < 80
-    assert all(re.fullmatch(r"[a-z]+", label.name) for label in metric.labels)
+    for metric in METRICS:
+        assert metric.name or metric.path
+        if metric.name:
+            assert re.fullmatch(r"(volcache|process)_[a-z_]+", metric.name)
+            assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert re.fullmatch(r"[A-Z][^.]*([.]\S[^.]*)*\.", metric.text), metric
+        assert len(metric.text) < 80
+        assert all(re.fullmatch(r"[a-z]+", label.name) for label in metric.labels)
 
 
 def test_names_and_paths_are_unique() -> None:
