@@ -33,8 +33,12 @@ def test_requests_are_counted_by_method_status_and_source() -> None:
     for number in range(100):  # A client that invents methods uses up no memory.
         stats.answers[f"X{number}", "405 X", ""].observe(0, 10)
     assert stats.requests() == {
-        ("GET", 200): 2, ("GET", 404): 1, ("HEAD", 304): 1, ("PUT", 200): 1,
-        ("DELETE", 404): 1, ("OTHER", 405): 100,
+        ("GET", 200): 2,
+        ("GET", 404): 1,
+        ("HEAD", 304): 1,
+        ("PUT", 200): 1,
+        ("DELETE", 404): 1,
+        ("OTHER", 405): 100,
     }
     latencies = stats.latencies()
     assert (latencies["GET"].count, latencies["GET"].total_ns) == (3, 8000)
@@ -138,8 +142,14 @@ def test_counters_agree_with_the_requests(app: App, store: Store) -> None:
     ask(app, "GET", "/\x01")
     stats = app.stats
     assert stats.requests() == {
-        ("PUT", 200): 5, ("GET", 200): 3, ("GET", 206): 1, ("GET", 404): 1,
-        ("GET", 400): 1, ("HEAD", 200): 1, ("HEAD", 404): 1, ("DELETE", 200): 1,
+        ("PUT", 200): 5,
+        ("GET", 200): 3,
+        ("GET", 206): 1,
+        ("GET", 404): 1,
+        ("GET", 400): 1,
+        ("HEAD", 200): 1,
+        ("HEAD", 404): 1,
+        ("DELETE", 200): 1,
         ("OTHER", 405): 1,
     }
     assert sum(stats.requests().values()) == sum(
