@@ -195,7 +195,7 @@ def test_what_probation_has_dropped_goes_to_main_when_it_is_put_again(
         for key in keys:
             bench.store.delete(key)
             bench.put(key)
-            assert bench.place(key)[0] == "main"
+            assert not least or bench.place(key)[0] == "main"
         before, hits = hits, bench.store.usage().eviction.ghost_hits
         assert least <= hits - before <= most
 
