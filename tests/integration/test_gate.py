@@ -20,7 +20,7 @@ from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes, send
 from volcache.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.integration, NEEDS_GATE]
@@ -643,10 +643,10 @@ def test_get_sees_every_change_before_it(port: int) -> None:
 
 
 def test_get_after_a_flush_is_a_miss(
-    server: ServerProcess,
+    server_with: Callable[..., ServerProcess],
 ) -> None:
     """On a connection that was answered by the gate before."""
-    with Talk(server.port) as on:
+    with Talk(server_with().port) as on:
         assert on.exchange("PUT", "/kept", b"kept").status == 200
         assert on.exchange("GET", "/kept").body == b"kept"
         assert on.exchange("POST", "/-/flush", b"", ADMIN).status == 200
