@@ -80,7 +80,7 @@ class Run:
         self._missing: set[str] = set()
 
     def store(self, files: Files, kill_at: int) -> None:
-        """Store all files; kill the server when so many are stored, and start another."""
+        """Store all files; kill the server after some of them, and start another."""
         began = time.monotonic()
         with ThreadPoolExecutor(self._connections) as pool:
             workers = [

@@ -44,7 +44,7 @@ runpy.run_path(source, run_name="__main__")
 
 
 def test_turns_that_raise_are_a_stall(tmp_path: Path) -> None:
-    """Although HTTP and the disk answer; it ends when they do not raise any more."""
+    """Although HTTP and the disk answer; it ends when they no longer raise."""
     path = tmp_path / "failing"
     with ServiceManager() as manager:
         server = MemcacheServer(

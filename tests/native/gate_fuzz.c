@@ -1578,7 +1578,7 @@ static long blocks(void) { return live_blocks - (gate->connections != NULL); }
 static void end_stream(void) {
     run_events();
     for (const connection *at = gate->lists[QUEUED].first; at; at = at->next) {
-        /* A body that never ends, a refused one, or an answer nobody reads keeps its room. */
+        /* A body that never ends, a refused one, or an answer that is not read keeps its room. */
         CHECK(gate->lists[BODY].count || gate->lists[LINGER].count || gate->lists[BUSY].count);
         if (!has_time) client_of(at->fd)->may_end = true;
     }

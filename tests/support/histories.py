@@ -291,7 +291,7 @@ class Client:
         self._number = 0
 
     def run(self, store: Store, operations: int) -> None:
-        """Do so many operations, or die in one of them; a refusal is an error."""
+        """Do a number of operations, or die in one of them; a refusal is an error."""
         for _ in range(operations):
             self.do(store)
 

@@ -20,48 +20,8 @@ from volcache.fleet.remote import act, each, url_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
 _DEFAULT_URL: Final = "http://127.0.0.1:1234"
-
-
-def purge(
-    prefix: bytes,
-    urls: list[str],
-    token: str,
-    report: Callable[[str, str, bool], None],
-    *,
-    is_dry: bool,
-) -> bool:
-    """
-    Purge a prefix on each instance.
-
-    Args:
-        prefix: Of keys.
-        urls: Addresses of the instances.
-        token: Their `admin_token`.
-        report: Called for each instance with its URL, its answer or what failed, and
-            whether it has done it.
-        is_dry: Change nothing, and report how long the purge would stay in the list.
-
-    Returns:
-        Whether all instances have done it.
-
-    Raises:
-        ConfigError: An address is none; no instance was asked.
-    """
-    query = f"prefix={quote(prefix, safe='/')}{'&dry-run' if is_dry else ''}"
-    addresses = [url_of(url) for url in urls]
-    done = 0
-    for url, answer in each(
-        addresses, lambda url: act(url, f"/-/purge?{query}", token)
-    ):
-        if isinstance(answer, InstanceError):
-            report(url, answer.reason, False)  # noqa: FBT003
-        else:
-            done += 1
-            report(url, answer, True)  # noqa: FBT003
-    return done == len(urls)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,21 +45,20 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     token = read_token(arguments.token_file)
-    prefix = os.fsencode(arguments.prefix)
+    prefix = quote(os.fsencode(arguments.prefix), safe="/")
+    path = f"/-/purge?prefix={prefix}{'&dry-run' if arguments.dry_run else ''}"
+    addresses = [url_of(url) for url in arguments.urls]
     rows: list[dict[str, object]] = []
-    with output() as write:
-
-        def report(url: str, answer: str, is_done: bool) -> None:  # noqa: FBT001
-            rows.append({"url": url, "done": is_done, "answer": answer})
+    with output() as report:
+        for url, answer in each(addresses, lambda url: act(url, path, token)):
+            is_done = not isinstance(answer, InstanceError)
+            text = answer.reason if isinstance(answer, InstanceError) else answer
+            rows.append({"url": url, "done": is_done, "answer": text})
             if not arguments.json:
-                write(f"{'' if is_done else 'failed: '}{url}: {answer}")
-
-        is_complete = purge(
-            prefix, arguments.urls, token, report, is_dry=arguments.dry_run
-        )
+                report(f"{'' if is_done else 'failed: '}{url}: {text}")
         if arguments.json:
-            write(json.dumps({"prefix": arguments.prefix, "instances": rows}))
-        return EXIT_OK if is_complete else EXIT_FAILED
+            report(json.dumps({"prefix": arguments.prefix, "instances": rows}))
+    return EXIT_OK if all(row["done"] for row in rows) else EXIT_FAILED
 
 
 _EPILOG: Final = f"""\

@@ -92,7 +92,7 @@ class _Marks:
         self._marks: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
     def put(self, key: bytes, record: Record, number: int) -> None:
-        """Mark a version; another version of the key has no mark any more."""
+        """Mark a version; another version of the key then has none."""
         marks = self._marks
         marks[key] = record.stored_us, number
         marks.move_to_end(key)

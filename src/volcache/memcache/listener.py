@@ -487,7 +487,7 @@ class Listener:
             sent = 0
         self._stats.bytes_out += sent
         if sent < len(data):
-            # A copy: what is sent takes no memory any more.
+            # A copy: what is sent no longer takes memory.
             peer.unsent = memoryview(data[sent:])
             self._epoll.modify(peer.fd, _OUT)
             self._hold(peer)

@@ -696,7 +696,7 @@ class CircularLog:
         return True
 
     def _give_up(self, volume: Volume) -> None:
-        """Drop a volume that has no records any more."""
+        """Drop a volume that no longer has records."""
         self._stats.given_up_volumes += 1
         if volume in self.actives:
             volume.retire()

@@ -362,7 +362,7 @@ class Volume:
             blocks: The lines of entries, and the end of the last record of each.
 
         Raises:
-            OSError: There is no index file any more: the next start scans the rest.
+            OSError: There is no longer an index file: the next start scans the rest.
         """
         try:
             for lines, end in blocks:

@@ -64,7 +64,7 @@ def test_all_that_is_held_is_counted(data: bytes, count: int, size: int) -> None
 
 
 def execute(connection: Connection, count: int) -> None:
-    """Let up to so many commands be misses."""
+    """Let up to a number of commands be misses."""
     for _ in range(count):
         command = connection.next_command()
         if command is None:

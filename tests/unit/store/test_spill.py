@@ -80,7 +80,7 @@ class RefusingIndexDisk(UnsyncedFileSystem):
     """A disk that refuses to write to index files after some writes."""
 
     def __init__(self, allowed: int) -> None:
-        """Allow so many writes."""
+        """Allow a number of writes."""
         self._left = allowed
         self._index_fds: set[int] = set()
 
