@@ -55,7 +55,7 @@ class CommandStats:
 
     def commands(self) -> dict[tuple[str, str], int]:
         """Return the number of commands by name and result."""
-        return {answer: histogram.count for answer, histogram in self._items()}
+        return {answer: histogram.count for answer, histogram in sorted(self._items())}
 
     @property
     def total(self) -> int:

@@ -89,7 +89,12 @@ class RequestStats:
         found: Counter[tuple[str, int]] = Counter()
         for (verb, status, _), histogram in self.answers.copy().items():
             found[verb, int(status[:3])] += histogram.count
-        return dict(found)
+        return dict(sorted(found.items()))
+
+    @property
+    def total(self) -> int:
+        """The number of requests."""
+        return sum(self.requests().values())
 
     def hits(self) -> dict[str, int]:
         """Return the number of GETs and HEADs that found a value, by source."""

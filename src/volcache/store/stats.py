@@ -409,6 +409,11 @@ class DiskUsage(NamedTuple):
     volumes: int  # that there can be, at most `volume_num`
     is_limited: bool  # fewer than `volume_num`
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the disk accepts writes, as far as is known."""
+        return not self.state
+
 
 @dataclass(frozen=True, slots=True)
 class StoreUsage:
@@ -425,6 +430,11 @@ class StoreUsage:
     eviction: EvictionUsage
     disk: DiskUsage
     purges: int = 0  # in the list
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of all volumes, by the settings."""
+        return self.volume_num * self.volume_size
 
     @property
     def rings(self) -> tuple[RingUsage, RingUsage]:
@@ -458,5 +468,5 @@ class StoreUsage:
 
         0 if the capacity was reduced below live and dead.
         """
-        free = self.volume_num * self.volume_size - self.live - self.dead
+        free = self.capacity - self.live - self.dead
         return max(0, min(free, self.disk.free))
