@@ -9,45 +9,43 @@ from __future__ import annotations
 import json
 import threading
 import time
+from copy import deepcopy
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
+from support.instances import operator_of, watch_tiered
 from support.ports import pick_port
+from support.simulated import SimulatedFileSystem
+from support.stores import open_store
 from volcache.http.admin import page_response
-from volcache.monitoring.commands import KINDS
 from volcache.settings import Config, visible_settings
 
-BUCKETS: Final = 64
 VOLUME_SIZE: Final = 1 << 30
-_RECOVERY: Final = (
-    "entries",
-    "scanned",
-    "torn",
-    "damaged",
-    "rebuilt",
-    "dropped",
-    "stale",
-    "rejected",
-    "unknown",
-)
-_STORE_COUNTERS: Final = (
-    *("rotations", "evicted_records", "evicted_bytes", "damaged_records"),
-    *("purges", "purge_entries"),
-    *("read_errors", "write_errors", "sync_errors", "index_errors"),
-)
-ERROR_KINDS: Final = ("read", "write", "sync", "index", "damaged")
-_TIMED: Final = (
-    *("GET", "HEAD", "PUT", "DELETE", "OTHER"),
-    *("disk_read", "disk_write", "rotation", "sync", "memcached"),
-)
-_DROPPED: Final = (
-    *("unread", "limited", "expired", "purged", "damaged", "unreadable", "skipped"),
-)
-_FAILURES: Final = ("closed", "other", "protocol", "refused", "timeout")
-_HOT_COUNTERS: Final = (
-    *("promoted_keys", "gets", "hits", "stale", "promotions", "refused"),
-    *("invalidations", "flushes", "state_changes"),
-)
+
+
+@cache
+def _sample() -> dict[str, Any]:
+    """Return the numbers of a real instance with all parts, each of them 0."""
+    store = open_store("/srv", fs=SimulatedFileSystem())
+    stats = json.loads(operator_of(watch_tiered(store)).ask("GET", "/-/stats").body)
+    stats["server"] = {key: value or 0 for key, value in stats["server"].items()}
+    store.close()
+    return {key: _zeroed(value) for key, value in stats.items()}
+
+
+def _zeroed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _zeroed(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_zeroed(one) for one in value]
+    return 0 if isinstance(value, int | float) else value
+
+
+def _part(name: str, **values: Any) -> dict[str, Any]:
+    """Return a part of the numbers, some of them as given."""
+    part: dict[str, Any] = deepcopy(_sample()[name])
+    return part | values
 
 
 def now_seconds() -> float:
@@ -83,73 +81,37 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
     """Return the numbers of an instance that was started a moment ago."""
     now = now_seconds()
     states = ["active"] + ["empty"] * (volumes - 1)
-    return {
+    disk = {"free_bytes": 6 * VOLUME_SIZE, "total_bytes": 8 * VOLUME_SIZE}
+    return deepcopy(_sample()) | {
         "version": "0.1.0",
         "now": now,
         "started": now - 1,
         "uptime_seconds": 1.0,
         "boot_seconds": 0.002,
         "ready": True,
-        "store": {
-            "mount_point": "data",
-            "sync_mode": "periodic",
-            "volume_size": VOLUME_SIZE,
-            "volume_num": volumes,
-            "eviction": "fifo",
-            "put_bytes": 0,
-            "next_reclaimed": None,
-            **dict.fromkeys(("keys", "live_bytes", "dead_bytes"), 0),
-            "free_bytes": volumes * VOLUME_SIZE,
-            "given_up_volumes": 0,
-            "active": {"id": 0, "sequence": 1, "write_position": 0, "began": now - 1},
-            "oldest_began": now - 1,
-            "states": {"active": 1, "sealed": 0, "reclaiming": 0, "empty": volumes - 1},
-            "disk": {
-                "state": None,
-                "free_bytes": 6 * VOLUME_SIZE,
-                "total_bytes": 8 * VOLUME_SIZE,
-                "volumes": volumes,
-                "limited": False,
-            },
-            **dict.fromkeys(_STORE_COUNTERS, 0),
-            "last_errors": dict.fromkeys(ERROR_KINDS),
-            "last_error_texts": dict.fromkeys(ERROR_KINDS),
-            "recovery": {**dict.fromkeys(_RECOVERY, 0), "meta_lost": False},
-            "volumes": [volume(i, state=state) for i, state in enumerate(states)],
-        },
-        "requests": {
-            "total": 0,
-            "by": [],
-            "bytes_in": 0,
-            "bytes_out": 0,
-            "hits": {"MEMC": 0, "DISK": 0},
-            "missed": 0,
-            "unauthorized": dict.fromkeys(("read", "write", "admin"), 0),
-            "misses": dict.fromkeys(
-                ("absent", "expired", "purged", "evicted", "damaged", "unreadable"), 0
-            ),
-        },
-        "latency": {
-            name: {"counts": [0] * BUCKETS, "sum_seconds": 0.0} for name in _TIMED
-        },
-        "rings": None,
-        "scrub": None,
-        "hot": None,
-        "memcache": None,
-        "hottest": [],
-        "server": {
-            "gate": True,
-            "open": 3,
-            "idle": 2,
-            "limit": 1000,
-            "accepted": 10,
-            "closed": {"head": 0, "idle": 0, "room": 0, "transfer": 0},
-            "turned_away": 0,
-            "cold_reads": 0,
-            "waiting_reads": 0,
-            "body_bytes": 0,
-            "waiting_bodies": 0,
-        },
+        "store": _part(
+            "store",
+            sync_mode="periodic",
+            volume_size=VOLUME_SIZE,
+            volume_num=volumes,
+            eviction="fifo",
+            free_bytes=volumes * VOLUME_SIZE,
+            active={"id": 0, "sequence": 1, "write_position": 0, "began": now - 1},
+            oldest_began=now - 1,
+            states={"active": 1, "sealed": 0, "reclaiming": 0, "empty": volumes - 1},
+            disk={"state": None, "volumes": volumes, "limited": False, **disk},
+            volumes=[volume(i, state=state) for i, state in enumerate(states)],
+        ),
+        **dict.fromkeys(("rings", "scrub", "hot", "memcache")),
+        "server": _part(
+            "server",
+            gate=True,
+            open=3,
+            idle=2,
+            limit=1000,
+            accepted=10,
+            closed=dict.fromkeys(("head", "idle", "room", "transfer"), 0),
+        ),
         "process": {
             "pid": 1,
             "rss_bytes": 50 << 20,
@@ -166,29 +128,25 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
 
 def hot_tier(*, is_up: bool) -> dict[str, Any]:
     """Return the numbers of a hot tier with one memcached and no hits."""
-    return {
-        "servers": [{"address": "127.0.0.1:11211", "up": is_up}],
-        **dict.fromkeys(_HOT_COUNTERS, 0),
-        "failures": {**dict.fromkeys(_FAILURES, 0), "refused": 0 if is_up else 3},
-    }
+    found = _part("hot", servers=[{"address": "127.0.0.1:11211", "up": is_up}])
+    found["failures"]["refused"] = 0 if is_up else 3
+    return found
 
 
 def memcache(*, hits: int = 0, misses: int = 0, stored: int = 0) -> dict[str, Any]:
     """Return the numbers of the memcached protocol; each command takes 130 us at most."""
     rows = [("get", "hit", hits), ("get", "miss", misses), ("set", "stored", stored)]
-    found: dict[str, Any] = {
-        "total": hits + misses + stored,
-        "by": [{"command": c, "result": r, "count": n} for c, r, n in rows if n],
-        "hits": hits,
-        "misses": misses,
-        "stored": stored,
-        "bytes_in": 1000 * stored,
-        "bytes_out": 1000 * hits,
-        "connections": {"open": 3, "accepted": 12, "refused": 0},
-        "latency": {
-            kind: {"counts": [0] * BUCKETS, "sum_seconds": 0.0} for kind in KINDS
-        },
-    }
+    found = _part(
+        "memcache",
+        total=hits + misses + stored,
+        by=[{"command": c, "result": r, "count": n} for c, r, n in rows if n],
+        hits=hits,
+        misses=misses,
+        stored=stored,
+        bytes_in=1000 * stored,
+        bytes_out=1000 * hits,
+        connections={"open": 3, "accepted": 12, "refused": 0},
+    )
     found["latency"]["get"]["counts"][17] = hits + misses
     found["latency"]["set"]["counts"][17] = stored
     return found
@@ -198,23 +156,15 @@ def two_rings(
     volumes: list[dict[str, Any]], *, reclaiming: int | None = None
 ) -> dict[str, Any]:
     """Return the numbers of two rings, of volumes with the policy "frequency"."""
-    return {
-        "by": [_ring(name, volumes) for name in ("main", "probation")],
-        "probation_limit_bytes": len(volumes) * VOLUME_SIZE // 8,
-        "reinserted_records": 0,
-        "reinserted_bytes": 0,
-        "dropped": dict.fromkeys(_DROPPED, 0),
-        "write_amplification": 1.0,
-        "ghost_hits": 0,
-        "older_hits": 0,
-        "gained_hits": None,
-        "gained_hits_ratio": None,
-        "reinsertable_bytes": 0,
-        "reclaim": {
-            "volume": reclaiming,
-            "done_ratio": None if reclaiming is None else 0.5,
-        },
-    }
+    done = None if reclaiming is None else 0.5
+    return _part(
+        "rings",
+        by=[_ring(name, volumes) for name in ("main", "probation")],
+        probation_limit_bytes=len(volumes) * VOLUME_SIZE // 8,
+        write_amplification=1.0,
+        **dict.fromkeys(("gained_hits", "gained_hits_ratio")),
+        reclaim={"volume": reclaiming, "done_ratio": done},
+    )
 
 
 def _ring(name: str, volumes: list[dict[str, Any]]) -> dict[str, Any]:

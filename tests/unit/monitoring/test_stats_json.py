@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.instances import operator_of, watch, watch_tiered
-from support.stats_server import empty_stats, hot_tier, memcache, two_rings
 from support.stores import (
     VOLUME_NUM,
     VOLUME_SIZE,
@@ -310,19 +309,6 @@ def keys_of(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: keys_of(found) for key, found in value.items()}
     return [keys_of(found) for found in value[:1]] if isinstance(value, list) else None
-
-
-def test_sample_of_other_tests_has_the_keys_of_an_instance(
-    store: Store, fifo_store: Store
-) -> None:
-    """Tests of the page and of the terminal use it in place of a real one."""
-    sample = empty_stats()
-    assert keys_of(sample) == keys_of(ask(watch(fifo_store)))
-    rings = two_rings(sample["store"]["volumes"])
-    assert keys_of(rings) == keys_of(ask(watch(store))["rings"])
-    real = ask(watch_tiered(store))
-    assert keys_of(hot_tier(is_up=True)) == keys_of(real["hot"])
-    assert keys_of(memcache(hits=1)) == keys_of(real["memcache"])
 
 
 def test_memcached_protocol_is_null_or_has_its_commands(store: Store) -> None:
