@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pymemcache.client.base import Client  # noqa: TID251 - To read the items.
 
 from support.ports import pick_port
 from support.program import Program
+from support.scripted_server import Peer, ScriptedServer
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -103,40 +103,18 @@ class MemcachedProcess(Program):
         return sum(int(stats[name]) for name in names)
 
 
-class FakeMemcached:
+class FakeMemcached(ScriptedServer):
     """A TCP server that passes what it receives to a function, which answers."""
 
     def __init__(
         self, answer: Callable[[bytes, socket.socket], None], port: int = 0
     ) -> None:
         """Listen; `answer` is called with the received bytes and the connection."""
-        self._answer = answer
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.connections = 0
-        self._thread = threading.Thread(target=self._accept, daemon=True)
 
-    def __enter__(self) -> Self:
-        """Begin to accept."""
-        self._thread.start()
-        return self
+        def serve(peer: Peer) -> None:
+            while data := peer.socket.recv(1 << 20):
+                answer(data, peer.socket)
 
-    def __exit__(self, *_: object) -> None:
-        """Stop accepting."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.connections += 1
-                threading.Thread(
-                    target=self._serve, args=(connection,), daemon=True
-                ).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with suppress(OSError), connection:
-            while data := connection.recv(1 << 20):
-                self._answer(data, connection)
+        listener = socket.create_server(("127.0.0.1", port))
+        super().__init__(serve, listener=listener)
+        self.address = self.name

@@ -23,19 +23,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "nginx"
-_PROXY: Final = """
+_PLAIN: Final = """
 daemon off;
 master_process off;
 pid {folder}/nginx.pid;
-error_log {folder}/error.log;
+error_log {folder}/error.log {level};
+{before}
 events {{ worker_connections 256; }}
 http {{
-    access_log off;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;
     scgi_temp_path {folder}/scgi;
     uwsgi_temp_path {folder}/uwsgi;
+    {http}
+}}
+"""
+_PROXY: Final = """
+    access_log off;
     merge_slashes off;
     client_max_body_size {body_bytes_max};
     upstream instance {{ server 127.0.0.1:{port}; keepalive 8; }}
@@ -48,7 +53,6 @@ http {{
             proxy_ignore_client_abort on;
         }}
     }}
-}}
 """
 
 
@@ -111,6 +115,20 @@ class NginxProcess(Program):
         for worker in workers:
             with suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)
+
+
+class PlainNginx(NginxProcess):
+    """One nginx with a minimal configuration."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder; the caller writes the configuration."""
+        super().__init__(folder, "nginx.conf")
+        folder.mkdir(exist_ok=True)
+
+    def configure(self, http: str, *, before: str = "", level: str = "error") -> None:
+        """Write the contents of `http`, the lines before it and the level of the log."""
+        text = _PLAIN.format(folder=self.folder, http=http, before=before, level=level)
+        (self.folder / "nginx.conf").write_text(text)
 
 
 class Nginx(NginxProcess):
@@ -188,14 +206,12 @@ class Nginx(NginxProcess):
         return super().answers() and len(self.workers()) >= (os.cpu_count() or 1)
 
 
-class Proxy(NginxProcess):
+class Proxy(PlainNginx):
     """One nginx that passes all requests on to a port, without our limits and rules."""
 
     def __init__(self, folder: Path, port: int, *, body_bytes_max: int) -> None:
-        """Write the configuration into a new folder; nothing is started yet."""
-        super().__init__(folder, "nginx.conf")
-        folder.mkdir()
-        config = _PROXY.format(
-            folder=folder, port=port, own_port=self.port, body_bytes_max=body_bytes_max
+        """Write the configuration into a folder; nothing is started yet."""
+        super().__init__(folder)
+        self.configure(
+            _PROXY.format(port=port, own_port=self.port, body_bytes_max=body_bytes_max)
         )
-        (folder / "nginx.conf").write_text(config)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from support.nginx import Nginx, NginxProcess
+from support.nginx import Nginx, PlainNginx
 from support.process import ServerProcess
 
 if TYPE_CHECKING:
@@ -37,23 +37,6 @@ _SETTINGS: Final = {
     "volume_num": 4,
     "max_value_size": VALUE_BYTES_MAX,
 }
-_HTTP: Final = """
-daemon off;
-master_process off;
-pid {folder}/nginx.pid;
-error_log {folder}/error.log;
-{before}
-events {{ worker_connections 256; }}
-http {{
-    access_log {folder}/access.log;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    scgi_temp_path {folder}/scgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    {servers}
-}}
-"""
 
 
 def snippet(recipe: str, language: str, number: int = 0) -> str:
@@ -113,16 +96,14 @@ def shell(text: str, folder: Path, environment: Mapping[str, str] | None = None)
     return run(["bash", "-euo", "pipefail", "-c", text], folder, environment)
 
 
-class Front(NginxProcess):
+class Front(PlainNginx):
     """An nginx with the `server` blocks of a recipe."""
 
     def __init__(self, folder: Path, servers: str, *, before: str = "") -> None:
         """Write the configuration into a folder; `before` is for its first lines."""
-        super().__init__(folder, "nginx.conf")
-        folder.mkdir(exist_ok=True)
-        servers = servers.replace(FRONT, self.host)
-        text = _HTTP.format(folder=folder, before=before, servers=servers)
-        (folder / "nginx.conf").write_text(text)
+        super().__init__(folder)
+        log = f"access_log {folder}/access.log;\n"
+        self.configure(log + servers.replace(FRONT, self.host), before=before)
 
     @property
     def host(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from support.nginx import NginxProcess
+from support.nginx import PlainNginx
 from support.wire import Wire
 from volcache_client.keys import path_of
 
@@ -20,27 +20,14 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 250
 _CHOSEN: Final = re.compile(rb"^X-Chosen: ([^\r\n]*)\r\n", re.MULTILINE)
 _END: Final = b"\r\n\r\n"
-_CONFIG: Final = """
-daemon off;
-master_process off;
-pid {folder}/nginx.pid;
-error_log /dev/null emerg;
-events {{ worker_connections 64; }}
-http {{
+_HTTP: Final = """
     access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    scgi_temp_path {folder}/scgi;
-    uwsgi_temp_path {folder}/uwsgi;
     merge_slashes off;
     keepalive_requests 1000000;
     large_client_header_buffers 4 8k;
     server_names_hash_bucket_size 128;
     proxy_next_upstream off;
     add_header X-Chosen "$upstream_addr" always;
-    {rings}
-}}
 """
 _RING: Final = """
     upstream {name} {{ hash $uri consistent; {servers} }}
@@ -54,21 +41,19 @@ _RING: Final = """
 Node = tuple[str, int]
 
 
-class RingNginx(NginxProcess):
+class RingNginx(PlainNginx):
     """One nginx with some rings, by name; each is a list of names and weights."""
 
     def __init__(self, folder: Path, rings: Mapping[str, Sequence[Node]]) -> None:
-        """Write the configuration into a new folder; nothing is started yet."""
-        super().__init__(folder, "nginx.conf")
-        folder.mkdir()
-        parts = []
+        """Write the configuration into a folder; nothing is started yet."""
+        super().__init__(folder)
+        parts = [_HTTP]
         for name, nodes in rings.items():
             servers = " ".join(
                 f"server {node} weight={weight} max_fails=0;" for node, weight in nodes
             )
             parts.append(_RING.format(name=name, servers=servers, port=self.port))
-        config = _CONFIG.format(folder=folder, rings="".join(parts))
-        (folder / "nginx.conf").write_text(config)
+        self.configure("".join(parts), level="emerg")
 
     def chosen(self, ring: str, keys: Sequence[bytes]) -> list[str]:
         """Return the address that each key's request was for; an IP, not a host name."""
