@@ -1,10 +1,8 @@
-"""The machine of a real server process: its clock, and reads that fail or are slow."""
+"""The disk of a real server process: reads that fail or are slow."""
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -13,12 +11,11 @@ if TYPE_CHECKING:
 # What `Machine.fail_reads_of` takes for the files of the whole machine.
 ALL_FILES: Final = "/"
 
-# Takes the place of functions of the C library. The clock is ahead by the seconds in a
-# file; reads fail of files whose path contains the text in another file.
-# A third file makes the disk slow: it has a number, the milliseconds of a read, whether
-# they pass before or after it, and a part of a path. Each page of such a file has to be
-# read once before it is in memory; with another number in the file, once more. With
-# "unknown" instead of before or after, it cannot be found out what is in memory.
+# Takes the place of functions of the C library. Reads fail of files whose path contains the
+# text in a file. Another file makes the disk slow: it has a number, the milliseconds of a
+# read, whether they pass before or after it, and a part of a path. Each page of such a file
+# has to be read once before it is in memory; with another number in the file, once more.
+# With "unknown" instead of before or after, it cannot be found out what is in memory.
 _SOURCE: Final = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,7 +25,6 @@ _SOURCE: Final = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,37 +38,6 @@ static ssize_t contents(const char *variable, char *to, size_t size) {
     if (length >= 0)
         to[length] = 0;
     return length;
-}
-static long shift(void) {
-    char text[64];
-    int saved = errno;
-    long seconds = contents("CLOCK_SHIFT", text, sizeof text) > 0 ? atol(text) : 0;
-    errno = saved;
-    return seconds;
-}
-int clock_gettime(clockid_t id, struct timespec *to) {
-    static int (*next)(clockid_t, struct timespec *);
-    if (!next)
-        next = dlsym(RTLD_NEXT, "clock_gettime");
-    int result = next(id, to);
-    if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE))
-        to->tv_sec += shift();
-    return result;
-}
-int gettimeofday(struct timeval *restrict to, void *restrict zone) {
-    struct timespec now;
-    (void)zone;
-    clock_gettime(CLOCK_REALTIME, &now);
-    to->tv_sec = now.tv_sec;
-    to->tv_usec = now.tv_nsec / 1000;
-    return 0;
-}
-time_t time(time_t *to) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (to)
-        *to = now.tv_sec;
-    return now.tv_sec;
 }
 static int is_part_of_path(const char *part, int fd) {
     char link[64], path[4096];
@@ -210,12 +175,11 @@ ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off64_t at, int
 
 
 class Machine:
-    """A machine whose clock can be set and whose files can become unreadable or slow."""
+    """A machine whose files can become unreadable or slow."""
 
     def __init__(self, folder: Path) -> None:
         """Compile the library that the server preloads."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._clock = folder / "clock"
         self._unreadable = folder / "unreadable"
         self._slow = folder / "slow"
         self._slow_number = 0
@@ -225,23 +189,15 @@ class Machine:
         subprocess.run(
             ["gcc", "-shared", "-fPIC", "-o", self._library, source, "-ldl"], check=True
         )
-        self.set_clock(0)
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that the server must be started with."""
         return {
             "LD_PRELOAD": str(self._library),
-            "CLOCK_SHIFT": str(self._clock),
             "READS_FAIL_OF": str(self._unreadable),
             "SLOW_DISK": str(self._slow),
         }
-
-    def set_clock(self, seconds: int) -> None:
-        """Let the clock be ahead of the real one by some seconds."""
-        new = self._clock.with_suffix(".new")
-        new.write_text(str(seconds))
-        new.replace(self._clock)
 
     def fail_reads_of(self, part: str) -> None:
         """Make reads fail of the files whose path contains a text."""
@@ -275,14 +231,3 @@ class Machine:
     def recover(self) -> None:
         """Make all reads work again."""
         self._unreadable.unlink()
-
-    def python_time(self) -> float:
-        """Return the time that a new Python process reads."""
-        found = subprocess.run(
-            [sys.executable, "-c", "import time; print(time.time_ns())"],
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return int(found.stdout) / 1e9
