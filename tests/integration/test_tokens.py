@@ -1,4 +1,4 @@
-"""Tokens on the wire: to an instance directly, and through nginx."""
+"""Tokens on the wire; tests/unit/http has their forms, tests/cluster those of nginx."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from support.gate import NEEDS_GATE
-from support.nginx import Proxy
-from support.process import ServerProcess, Servers
+from support.process import MIB, ServerProcess, Servers
 from support.wire import Talk, exchange, request_bytes, send
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ pytestmark = [pytest.mark.sampled(4), pytest.mark.integration]
 # Bytes of UTF-8 in a header are latin-1 characters for the helpers.
 READ: Final = "l\N{LATIN SMALL LETTER E WITH ACUTE}s:en"
 WRITE: Final = "s\N{EURO SIGN}cret,1"
-SMALL: Final = {"volume_size": 8 << 20, "volume_num": 2, "sync_mode": "none"}
 TOKENS: Final = {"read_token": READ, "write_token": WRITE, "admin_token": "\xfc-admin"}
 READS: Final = ("GET", "HEAD", "PROPFIND")
 WRITES: Final = ("PUT", "DELETE", "MKCOL", "POST")
@@ -41,32 +39,15 @@ def basic(pair: str, encoding: str = "utf-8", scheme: str = "Basic") -> str:
     return f"Authorization: {scheme} {b64encode(pair.encode(encoding)).decode()}"
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Start an instance with three tokens."""
-    folder = tmp_path_factory.mktemp("tokens")
-    log = folder / "access.log"
-    settings = {**SMALL, **TOKENS, "log_access": log, "max_value_size": 1 << 20}
-    with ServerProcess(folder / "data", settings=settings) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def ports(
-    guarded: ServerProcess, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, int]]:
-    """Start nginx in front of it."""
-    folder = tmp_path_factory.mktemp("front") / "nginx"
-    with Proxy(folder, guarded.port, body_bytes_max=1 << 20) as front:
-        yield {"alone": guarded.port, "through nginx": front.port}
-
-
-@pytest.fixture(params=["alone", "through nginx"])
-def port(request: pytest.FixtureRequest, ports: dict[str, int]) -> int:
-    """Return the port of the instance or of nginx; `/key` has ten digits."""
-    found = ports[request.param]
-    assert exchange(found, "PUT", "/key", b"0123456789", bearer(WRITE)).status == 200
-    return found
+@pytest.fixture
+def port(servers: Servers) -> Iterator[int]:
+    """Return the port of an instance with three tokens; `/key` has ten digits."""
+    with servers.server(TOKENS, max_value_size=MIB) as server:
+        put = exchange(server.port, "PUT", "/key", b"0123456789", bearer(WRITE))
+        assert put.status == 200
+        yield server.port
+        got = exchange(server.port, "GET", "/key", None, bearer(READ))
+        assert got.body == b"0123456789"
 
 
 def stats_of(port: int) -> dict[str, Any]:
@@ -90,108 +71,61 @@ def assert_refused(reply: Reply, word: str = "") -> None:
     assert word.encode() in reply.body
 
 
-@pytest.mark.parametrize("method", READS + WRITES)
-def test_request_without_a_token_is_refused(port: int, method: str) -> None:
+def test_request_without_its_token_is_refused(port: int) -> None:
     """With one line that names the setting; nothing is read or changed."""
-    body = b"new" if method in {"PUT", "POST"} else None
-    reply = exchange(port, method, "/key", body)
-    assert_refused(reply)
-    if method != "HEAD":
-        name = b"read_token" if method in READS else b"write_token"
-        assert name in reply.body
-    assert exchange(port, "GET", "/key", None, bearer(READ)).body == b"0123456789"
+    for method, header in (
+        *((method, "") for method in READS + WRITES),
+        *((method, bearer(READ)) for method in WRITES),
+        *((method, bearer(TOKENS["admin_token"])) for method in READS),
+    ):
+        body = b"new" if method in {"PUT", "POST"} else None
+        name = "read_token" if method in READS else "write_token"
+        reply = exchange(port, method, "/key", body, header)
+        assert_refused(reply, "" if method == "HEAD" else name)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_right_token_reads_and_writes(port: int) -> None:
+    """Bearer or Basic, in either encoding; the token for writing reads as well."""
+    for header in (
         bearer(READ),
         bearer(READ, "latin-1"),
-        bearer(READ, scheme="bEARER"),
-        bearer(f"  {READ}"),
+        bearer(f"  {READ}", scheme="bEARER"),
         basic(f"user:{READ}"),
-        basic(f":{READ}"),
-        basic(f"user:{READ}", "latin-1"),
-        basic(f"user:{READ}", scheme="BASIC"),
+        basic(f":{READ}", "latin-1", scheme="BASIC"),
         bearer(WRITE),
         basic(f"user:{WRITE}"),
-    ],
-)
-def test_right_token_reads(port: int, header: str) -> None:
-    """Bearer or Basic, in either encoding; the token for writing will do, too."""
-    reply = exchange(port, "GET", "/key", None, header)
-    assert (reply.status, reply.body) == (200, b"0123456789")
-    assert exchange(port, "HEAD", "/key", None, header).status == 200
-    assert exchange(port, "PROPFIND", "/key", None, header).status == 207
-    assert exchange(port, "GET", "/none", None, header).status == 404
-    part = exchange(port, "GET", "/key", None, f"{header}\nRange: bytes=1-2")
-    assert (part.status, part.body) == (206, b"12")
+    ):
+        reply = exchange(port, "GET", "/key", None, header)
+        assert (reply.status, reply.body) == (200, b"0123456789")
+        assert exchange(port, "HEAD", "/key", None, header).status == 200
+        assert exchange(port, "PROPFIND", "/key", None, header).status == 207
+        assert exchange(port, "GET", "/none", None, header).status == 404
+    for header in (bearer(WRITE), basic(f"any:{WRITE}")):
+        assert exchange(port, "PUT", "/new", b"1", header).status == 200
+        assert exchange(port, "MKCOL", "/folder/", None, header).status == 201
+        assert exchange(port, "DELETE", "/new", None, header).status == 200
 
 
-@pytest.mark.parametrize("header", [bearer(WRITE), basic(f"any:{WRITE}")])
-def test_right_token_writes(port: int, header: str) -> None:
-    """A PUT, with and without a condition, and a DELETE."""
-    assert exchange(port, "PUT", "/new", b"1", header).status == 200
-    once = f"{header}\nIf-None-Match: *"
-    assert exchange(port, "PUT", "/new", b"2", once).status == 412
-    assert exchange(port, "MKCOL", "/folder/", None, header).status == 201
-    assert exchange(port, "DELETE", "/new", None, header).status == 200
-    assert exchange(port, "DELETE", "/new", None, header).status == 404
-
-
-WRONG: Final = {
-    "empty": "Authorization:",
-    "scheme alone": "Authorization: Bearer",
-    "no scheme": f"Authorization: {READ}",
-    "no token": "Authorization: Bearer  ",
-    "wrong": bearer("wrong"),
-    "part": bearer(READ[:-1]),
-    "more": bearer(f"{READ}x"),
-    "inner space": bearer("l es:en"),
-    "other scheme": bearer(READ, scheme="Digest"),
-    "two schemes": bearer(READ, scheme="Bearer Bearer"),
-    "joined": bearer(READ, scheme="Bearer,"),
-    "token as it is in Basic": bearer(READ, scheme="Basic"),
-    "no colon": basic(READ),
-    "token as user": basic(f"{READ}:"),
-    "token as user and a password": basic(f"{READ}:x"),
-    "empty pair": basic(":"),
-    "nothing in Basic": "Authorization: Basic ",
-    "no base64": "Authorization: Basic !!!!",
-    "cut base64": basic(f"user:{READ}x")[:-3],
-    "text after base64": f"{basic(f'user:{READ}')} x",
-    "NUL": basic(f"user:{READ}\0"),
-    "line end": basic(f"user:{READ}\n"),
-    "long": bearer("x" * 7000),
-    "long Basic": basic("user:" + "x" * 5000),
-    "other bytes": bearer("\xff\xfe", "latin-1"),
-    "two headers": f"{bearer('wrong')}\n{bearer(READ)}",
-    "two right ones": f"{bearer(READ)}\n{bearer(READ)}",
-}
-
-
-@pytest.mark.parametrize("header", WRONG.values(), ids=WRONG)
-def test_wrong_token_is_refused(ports: dict[str, int], header: str) -> None:
+def test_wrong_token_is_refused(port: int) -> None:
     """Whatever the header is; the next request on the connection is answered."""
-    with Talk(ports["alone"]) as talk:
-        assert_refused(talk.exchange("GET", "/key", None, header), "read_token")
-        put = talk.exchange("PUT", "/wrong", b"value", header)
-        assert_refused(put, "write_token")
-        assert talk.exchange("GET", "/wrong", None, bearer(READ)).status == 404
-
-
-def test_token_for_reading_does_not_write(port: int) -> None:
-    """It is the wrong one then."""
-    for method in WRITES:
-        body = b"new" if method in {"PUT", "POST"} else None
-        reply = exchange(port, method, "/key", body, bearer(READ))
-        assert_refused(reply, "write_token")
-    assert exchange(port, "GET", "/key", None, bearer(READ)).body == b"0123456789"
-
-
-def test_admin_token_is_no_token_for_keys(port: int) -> None:
-    """And the others are none for the operator."""
-    assert_refused(exchange(port, "GET", "/key", None, bearer(TOKENS["admin_token"])))
+    with Talk(port) as talk:
+        for header in (
+            "Authorization:",
+            bearer(READ[:-1]),
+            bearer(f"{READ}x"),
+            bearer(READ, scheme="Digest"),
+            basic(f"{READ}:"),
+            f"{basic(f'user:{READ}')} x",
+            basic(f"user:{READ}\0"),
+            bearer("x" * 7000),
+            bearer("\xff\xfe", "latin-1"),
+            f"{bearer('wrong')}\n{bearer(READ)}",
+            f"{bearer(READ)}\n{bearer(READ)}",
+        ):
+            assert_refused(talk.exchange("GET", "/key", None, header), "read_token")
+            put = talk.exchange("PUT", "/wrong", b"value", header)
+            assert_refused(put, "write_token")
+            assert talk.exchange("GET", "/wrong", None, bearer(READ)).status == 404
 
 
 def test_health_checks_and_preflights_need_no_token(port: int) -> None:
@@ -202,18 +136,17 @@ def test_health_checks_and_preflights_need_no_token(port: int) -> None:
         assert exchange(port, "GET", path).status == 200
 
 
-@pytest.mark.parametrize("path", ["/-/../key", "/%2D/../key", "/./key", "//../key"])
-def test_no_spelling_of_a_path_avoids_the_check(port: int, path: str) -> None:
+def test_no_spelling_of_a_path_avoids_the_check(port: int) -> None:
     """Only what the operator's code answers is open, and that has no values."""
-    reply = exchange(port, "GET", path)
-    assert reply.status in {400, 401, 404, 421}
-    assert b"0123456789" not in reply.body
-    assert exchange(port, "PUT", path, b"new").status in {400, 401, 405, 421}
-    assert exchange(port, "GET", "/key", None, bearer(READ)).body == b"0123456789"
+    for path in ("/-/../key", "/%2D/../key", "/./key", "//../key"):
+        reply = exchange(port, "GET", path)
+        assert reply.status in {400, 401, 404, 421}
+        assert b"0123456789" not in reply.body
+        assert exchange(port, "PUT", path, b"new").status in {400, 401, 405, 421}
 
 
 @NEEDS_GATE
-def test_pipelined_requests_are_checked_one_by_one(guarded: ServerProcess) -> None:
+def test_pipelined_requests_are_checked_one_by_one(port: int) -> None:
     """A token counts for its own request, not for the connection."""
     right, wrong = bearer(WRITE), bearer("wrong")
     parts = [
@@ -225,7 +158,7 @@ def test_pipelined_requests_are_checked_one_by_one(guarded: ServerProcess) -> No
         request_bytes("GET", "/none"),
         request_bytes("GET", "/pipe", None, right),
     ]
-    with Talk(guarded.port) as talk:
+    with Talk(port) as talk:
         talk.send(b"".join(parts))
         replies = [talk.read() for _ in parts]
     assert [reply.status for reply in replies] == [200, 401, 200, 401, 404, 401, 200]
@@ -233,14 +166,14 @@ def test_pipelined_requests_are_checked_one_by_one(guarded: ServerProcess) -> No
 
 
 @NEEDS_GATE
-def test_refused_upload_does_not_disturb_the_connection(guarded: ServerProcess) -> None:
+def test_refused_upload_does_not_disturb_the_connection(port: int) -> None:
     """Its body is read and dropped: sent at once, after a 100, or in chunks."""
-    large = b"x" * (1 << 20)
+    large = b"x" * MIB
     chunked = (
         b"PUT /large HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"100000\r\n" + large + b"\r\n0\r\n\r\n"
     )
-    with Talk(guarded.port) as talk:
+    with Talk(port) as talk:
         assert talk.exchange("PUT", "/large", large).status == 401
         talk.send(chunked)
         assert talk.read().status == 401
@@ -255,11 +188,11 @@ def test_refused_upload_does_not_disturb_the_connection(guarded: ServerProcess) 
 
 
 @NEEDS_GATE
-def test_huge_token_is_refused_by_the_limit_of_a_head(guarded: ServerProcess) -> None:
+def test_huge_token_is_refused_by_the_limit_of_a_head(port: int) -> None:
     """431 by the gate; control bytes are refused by its grammar."""
-    reply = exchange(guarded.port, "GET", "/key", None, bearer("x" * 40_000))
+    reply = exchange(port, "GET", "/key", None, bearer("x" * 40_000))
     assert reply.status == 431
-    assert exchange(guarded.port, "GET", "/key", None, bearer("a\0b")).status == 400
+    assert exchange(port, "GET", "/key", None, bearer("a\0b")).status == 400
 
 
 def test_curl_sends_its_password_when_it_is_asked(port: int, tmp_path: Path) -> None:
@@ -278,8 +211,8 @@ def test_curl_sends_its_password_when_it_is_asked(port: int, tmp_path: Path) -> 
 def test_refusals_are_counted_and_logged_without_the_token(tmp_path: Path) -> None:
     """A line per kind, with what was left out in the next; no token is in any output."""
     access = tmp_path / "access.log"
-    settings = {**SMALL, **TOKENS, "log_access": access, "log_format": "json"}
     wrong = "gu\xe9ss"
+    settings = {**TOKENS, "log_access": access, "log_format": "json"}
     with ServerProcess(tmp_path / "data", settings=settings) as server:
         for _ in range(3):
             assert exchange(server.port, "GET", "/a%20b").status == 401
@@ -317,45 +250,15 @@ def test_refusals_are_counted_and_logged_without_the_token(tmp_path: Path) -> No
             assert form not in shown
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
-def test_admin_token_may_have_any_letters(
-    guarded: ServerProcess, encoding: str
-) -> None:
-    """As UTF-8, as a terminal sends it, or as latin-1, as Python sends it."""
-    token = bearer(TOKENS["admin_token"], encoding)
-    assert exchange(guarded.port, "POST", "/-/flush", b"", token).status == 200
-
-
-def test_browser_cannot_be_made_to_flush(guarded: ServerProcess) -> None:
-    """Basic, which it would add by itself, is not accepted there."""
-    header = basic(f"any:{TOKENS['admin_token']}")
-    reply = exchange(guarded.port, "POST", "/-/flush", b"", header)
-    assert reply.status == 401
-    assert reply.headers.get_all("WWW-Authenticate") == ['Bearer realm="volcache"']
-
-
-def test_guesses_of_the_admin_token_are_limited(tmp_path: Path) -> None:
-    """For the address that guesses: 429, with the right one as well; others may go on."""
-    settings = {**SMALL, "admin_token": "right"}
-    with ServerProcess(tmp_path, settings=settings) as server:
-        right = bearer("right")
-        for _ in range(15):  # Without a token it is no guess.
-            assert exchange(server.port, "POST", "/-/flush", b"").status == 401
-        seen = [
-            exchange(server.port, "POST", "/-/flush", b"", bearer(f"{i}")).status
-            for i in range(12)
-        ]
-        assert seen == [401] * 10 + [429] * 2
-        reply = exchange(server.port, "POST", "/-/flush", b"", right)
-        assert reply.status == 429
-        assert 0 < int(reply.headers["Retry-After"]) <= 60
-        assert stats_of(server.port)["requests"]["unauthorized"]["admin"] == 28
-        other = ["curl", "-s", "--interface", "127.0.0.2", "-XPOST", "-H", right]
-        url = f"{server.url}/-/flush"
-        done = subprocess.run([*other, url], capture_output=True, check=True)
-        assert done.stdout == b"flushed\n"
-        # Keys are not concerned.
-        assert exchange(server.port, "PUT", "/key", b"value").status == 200
+def test_admin_token_may_have_any_letters(port: int) -> None:
+    """As UTF-8, as a terminal sends it, or latin-1; not as Basic, which browsers add."""
+    token = TOKENS["admin_token"]
+    for header, status in (
+        (basic(f"any:{token}"), 401),
+        (bearer(token), 200),
+        (bearer(token, "latin-1"), 200),
+    ):
+        assert exchange(port, "POST", "/-/purge?prefix=a", b"", header).status == status
 
 
 @pytest.mark.parametrize(
@@ -370,7 +273,7 @@ def test_each_token_is_for_its_requests_alone(
     servers: Servers, settings: dict[str, str], reads: int, writes: int
 ) -> None:
     """Without one, everyone may; a GET that the gate answers is no exception."""
-    with servers.server({**SMALL, **settings}) as server:
+    with servers.server(**settings) as server:
         right = bearer("w" if "write_token" in settings else "r")
         with Talk(server.port) as talk:
             assert talk.exchange("PUT", "/key", b"value", right).status == 200
