@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
 import time
@@ -13,14 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from support.background import in_background
-from support.machine import ALL_FILES, Machine
-from support.memcached import FakeMemcached, MemcachedProcess
+from support.memcached import MemcachedProcess
 from support.process import ServerProcess, Servers
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.sampled(3), pytest.mark.integration, pytest.mark.slow]
@@ -97,26 +93,10 @@ def site(servers: Servers, memcached: MemcachedProcess) -> Iterator[Site]:
         yield found
 
 
-@pytest.fixture
-def impatient_site(servers: Servers, memcached: MemcachedProcess) -> Iterator[Site]:
-    """One instance with the default time-out in front of it."""
-    settings = settings_for(memcached.address, memc_timeout=0.05)
-    with pooled_site(servers, settings) as found:
-        yield found
-
-
 @contextmanager
 def pooled_site(servers: Servers, settings: dict[str, object]) -> Iterator[Site]:
     """Lend an instance that other tests have used."""
     with servers.server(settings) as server, requests.Session() as session:
-        yield Site(server, session)
-
-
-@contextmanager
-def open_site(mount_point: Path, settings: dict[str, object]) -> Iterator[Site]:
-    """Start an instance; stop it with the context."""
-    server = ServerProcess(mount_point, settings=settings)
-    with server, requests.Session() as session:
         yield Site(server, session)
 
 
@@ -152,69 +132,60 @@ def test_key_that_was_not_promoted_costs_no_call(
     assert memcached.calls() == before
 
 
-@pytest.mark.parametrize("end", ["none", "stop"])
-def test_file_overwritten_by_age_is_answered_from_memcached(
-    site: Site, end: str
-) -> None:
-    """Also after a restart of the instance, for GET and HEAD."""
+def test_key_that_is_only_in_memcached_is_read_and_deleted(site: Site) -> None:
+    """After its volume was reclaimed, and after a restart of the instance."""
     site.put("k", b"value", **{"Content-Type": "x/y"})
     site.make_hot("k")
     site.age()
-    if end == "stop":
-        site.server.restart()
-
-    answer = site.get("k")
-    assert (answer.headers["X-Cache"], answer.content) == ("MEMC", b"value")
-    assert answer.headers["Content-Type"] == "x/y"
-    head = site.head("k")
-    assert (head.status_code, head.headers["Content-Length"]) == (200, "5")
-
-
-def has_no_copy(site: Site, old: str, new: str) -> None:
-    """Check that no copy made before is used, and that keys become hot again."""
-    for _ in range(5):
-        assert site.source(old) == "MISS"
-    site.put(new, b"value")
-    assert [site.source(new) for _ in range(4)] == [*["DISK"] * 3, "MEMC"]
+    for is_restarted in (False, True):
+        if is_restarted:
+            site.server.restart()
+        answer = site.get("k")
+        assert (answer.headers["X-Cache"], answer.content) == ("MEMC", b"value")
+        assert answer.headers["Content-Type"] == "x/y"
+        head = site.head("k")
+        assert (head.status_code, head.headers["Content-Length"]) == (200, "5")
+    url = f"{site.server.url}/k"
+    assert site.session.delete(url, timeout=5).status_code == 200
+    assert site.session.delete(url, timeout=5).status_code == 404
+    assert site.source("k") == "MISS"
 
 
-def test_killed_instance_begins_with_no_copies(site: Site) -> None:
-    """What it invalidated last is not known."""
-    site.put("k", b"value")
-    site.make_hot("k")
-    site.age()
-    site.server.kill()
-    site.server.restart()
-    has_no_copy(site, "k", "new")
-
-
-def damage_file(file: Path) -> None:
-    """Change one bit."""
+def damage_snapshot(server: ServerProcess) -> None:
+    """Stop, and change one bit of HOT.txt."""
+    server.terminate()
+    file = server.mount_point / "HOT.txt"
     data = bytearray(file.read_bytes())
     data[-20] ^= 1
     file.write_bytes(data)
 
 
-def truncate_file(file: Path) -> None:
-    """Remove the line feed at the end."""
-    file.write_bytes(file.read_bytes()[:-1])
+def turn_off_for_a_while(server: ServerProcess) -> None:
+    """Serve without the hot tier."""
+    for is_on in ("false", "true"):
+        server.terminate()
+        server.settings["memc_on"] = is_on
+        server.start()
 
 
-@pytest.mark.parametrize("harm", [damage_file, truncate_file, os.unlink])
-def test_damaged_snapshot_begins_with_no_copies(
-    site: Site, harm: Callable[[Path], None]
+@pytest.mark.parametrize(
+    "end", [ServerProcess.kill, damage_snapshot, turn_off_for_a_while]
+)
+def test_start_that_does_not_know_all_changes_begins_with_no_copies(
+    site: Site, end: Callable[[ServerProcess], None]
 ) -> None:
-    """HOT.txt is written by a clean stop and used by the next start only."""
+    """What was invalidated last is not known; keys become hot again."""
     site.put("k", b"value")
     site.make_hot("k")
     site.age()
-    file = site.server.mount_point / "HOT.txt"
-    assert not file.exists()
-    site.server.terminate()
-    harm(file)
+    assert not (site.server.mount_point / "HOT.txt").exists()
+    end(site.server)
     site.server.restart()
-    assert not file.exists()
-    has_no_copy(site, "k", "new")
+    assert not (site.server.mount_point / "HOT.txt").exists()
+    for _ in range(5):
+        assert site.source("k") == "MISS"
+    site.put("new", b"value")
+    assert [site.source("new") for _ in range(4)] == [*["DISK"] * 3, "MEMC"]
 
 
 @pytest.mark.parametrize("is_on_disk", [True, False])
@@ -240,33 +211,6 @@ def test_refused_put_keeps_the_value_in_memcached(
     resource.prlimit(pid, limit, (before, hard))
     site.put("k", b"x" * 900_000)
     assert site.get("k").content == b"x" * 900_000
-
-
-def test_unreadable_record_is_answered_from_memcached(
-    tmp_path: Path, memcached: MemcachedProcess
-) -> None:
-    """A record without a copy is a 503 with Retry-After, until the disk works again."""
-    disk = Machine(tmp_path / "shim")
-    server = ServerProcess(
-        tmp_path / "data",
-        settings=settings_for(memcached.address),
-        environment=disk.environment,
-    )
-    with server, requests.Session() as session:
-        site = Site(server, session)
-        for key in ("hot", "cold"):
-            site.put(key, b"value")
-        site.make_hot("hot")
-        disk.fail_reads_of(ALL_FILES)
-        for _ in range(5):
-            answer = site.get("hot")
-            assert (answer.headers["X-Cache"], answer.content) == ("MEMC", b"value")
-            assert site.head("hot").status_code == 200
-            for refused in (site.get("cold"), site.head("cold")):
-                assert refused.status_code == 503
-                assert refused.headers["Retry-After"] == "1"
-        disk.recover()
-        assert site.get("cold").content == b"value"
 
 
 @pytest.mark.parametrize("end", ["none", "kill"])
@@ -301,42 +245,6 @@ def test_old_value_does_not_return_after_put_delete_or_flush(
         assert site.source("k") == "MISS"
 
 
-def test_key_that_is_only_in_memcached_can_be_deleted(site: Site) -> None:
-    """200 the first time, 404 the second."""
-    site.put("k", b"value")
-    site.make_hot("k")
-    site.age()
-    url = f"{site.server.url}/k"
-
-    assert site.session.delete(url, timeout=5).status_code == 200
-    assert site.session.delete(url, timeout=5).status_code == 404
-    assert site.source("k") == "MISS"
-
-
-def test_key_dropped_by_memcached_must_be_promoted_again(
-    site: Site, memcached: MemcachedProcess
-) -> None:
-    """It is read from the disk as often as the first time."""
-    site.put("k", b"value")
-    site.make_hot("k")
-    memcached.forget()
-
-    sources = [site.source("k") for _ in range(4)]
-    assert sources == ["DISK", "DISK", "DISK", "MEMC"]
-
-
-def test_memcached_that_starts_later_is_used(tmp_path: Path) -> None:
-    """The instance works without it until then."""
-    memcached = MemcachedProcess()
-    with open_site(tmp_path, settings_for(memcached.address)) as site:
-        site.put("k", b"value")
-        assert [site.source("k") for _ in range(5)] == ["DISK"] * 5
-        with memcached:
-            site.make_hot("k")
-        assert site.server.stderr.count("hot.down") == 1
-        assert site.server.stderr.count("hot.up") == 1
-
-
 def test_memcached_that_restarts_empty_is_used_again(
     site: Site, memcached: MemcachedProcess
 ) -> None:
@@ -353,79 +261,28 @@ def test_memcached_that_restarts_empty_is_used_again(
 
 
 def test_memcached_that_hangs_is_bypassed(
-    impatient_site: Site, memcached: MemcachedProcess
+    servers: Servers, memcached: MemcachedProcess
 ) -> None:
     """It accepts and never answers: one request waits, and it is probed later."""
-    impatient_site.put("k", b"value")
-    impatient_site.make_hot("k")
-    memcached.send_signal(signal.SIGSTOP)
-    state = Path(f"/proc/{memcached.pid}/stat")
-    wait_until(lambda: ") T " in state.read_text(), "the stop of memcached")
-    began = time.monotonic()
-    assert [impatient_site.source("k") for _ in range(100)] == ["DISK"] * 100
-    assert time.monotonic() - began < 100 * 0.05
-    memcached.send_signal(signal.SIGCONT)
-    impatient_site.make_hot("k")
-
-
-def test_late_replies_of_memcached_are_discarded(
-    impatient_site: Site, memcached: MemcachedProcess
-) -> None:
-    """It is stopped and continued under load, so that replies are late."""
-    keys = [f"k{number}" for number in range(5)]
-    for key in keys:
-        impatient_site.put(key, key.encode())
-        impatient_site.make_hot(key)
-
-    def hiccup(is_ended: threading.Event) -> None:
-        while not is_ended.wait(0.05):
-            memcached.send_signal(signal.SIGSTOP)
-            is_ended.wait(0.08)
-            memcached.send_signal(signal.SIGCONT)
-
-    sources = set()
-    with in_background(hiccup):
-        deadline = time.monotonic() + 3
-        while time.monotonic() < deadline:
-            for key in keys:
-                answer = impatient_site.get(key)
-                assert answer.content == key.encode()
-                sources.add(answer.headers["X-Cache"])
-    assert "DISK" in sources
-
-
-def test_server_of_another_protocol_is_bypassed(tmp_path: Path) -> None:
-    """Such as an HTTP server: no item is ever requested from it."""
-    with (
-        FakeMemcached(lambda _data, c: c.sendall(b"HTTP/1.1 400 no\r\n\r\n")) as server,
-        open_site(tmp_path, settings_for(server.address)) as site,
-    ):
+    settings = settings_for(memcached.address, memc_timeout=0.05)
+    with pooled_site(servers, settings) as site:
         site.put("k", b"value")
-        assert [site.source("k") for _ in range(10)] == ["DISK"] * 10
-        assert "hot.down" in site.server.stderr
-        assert "kind=protocol" in site.server.stderr
+        site.make_hot("k")
+        memcached.send_signal(signal.SIGSTOP)
+        state = Path(f"/proc/{memcached.pid}/stat")
+        wait_until(lambda: ") T " in state.read_text(), "the stop of memcached")
+        began = time.monotonic()
+        assert [site.source("k") for _ in range(100)] == ["DISK"] * 100
+        assert time.monotonic() - began < 100 * 0.05
+        memcached.send_signal(signal.SIGCONT)
+        site.make_hot("k")
 
 
-def test_full_memcached_stays_in_use(tmp_path: Path) -> None:
-    """It is configured not to evict: what it refuses is read from the disk."""
-    with (
-        MemcachedProcess("-M", "-m", "2") as memcached,
-        open_site(tmp_path, settings_for(memcached.address, volume_num=40)) as site,
-    ):
-        sources = set()
-        for number in range(60):
-            site.put(f"{number}", FILL)
-            for _ in range(4):
-                assert site.get(f"{number}").content == FILL
-            sources.add(site.source(f"{number}"))
-        assert "DISK" in sources
-
-
-def test_item_too_large_for_memcached_is_read_from_the_disk(tmp_path: Path) -> None:
+def test_item_too_large_for_memcached_is_read_from_the_disk(servers: Servers) -> None:
     """Memcached has a lower limit than the setting; it stays in use for other items."""
     with (
         MemcachedProcess("-I", "64k", "-o", "slab_chunk_max=16384") as memcached,
-        open_site(tmp_path, settings_for(memcached.address)) as site,
+        pooled_site(servers, settings_for(memcached.address)) as site,
     ):
         site.put("large", FILL)
         site.put("small", b"value")
@@ -435,33 +292,21 @@ def test_item_too_large_for_memcached_is_read_from_the_disk(tmp_path: Path) -> N
         assert site.source("large") == "DISK"
 
 
-def test_files_over_the_setting_are_not_sent(
-    tmp_path: Path, memcached: MemcachedProcess
-) -> None:
-    """`memc_max_value_size` applies to the whole record."""
-    settings = settings_for(memcached.address, memc_max_value_size=1000)
-    with open_site(tmp_path, settings) as site:
-        site.put("large", b"x" * 1000)
-        site.put("small", b"x" * 900)
-        site.make_hot("small")
-        assert {site.source("large") for _ in range(6)} == {"DISK"}
-        assert memcached.items() == 1
-
-
-def test_unix_socket_is_an_address(tmp_path: Path) -> None:
+def test_unix_socket_is_an_address(servers: Servers, tmp_path: Path) -> None:
     """`memc_ip` has its path."""
-    with MemcachedProcess(path=tmp_path / "m.sock") as memcached:
-        settings = settings_for(memc_ip=memcached.path)
-        with open_site(tmp_path / "data", settings) as site:
-            site.put("k", b"value")
-            site.make_hot("k")
+    with (
+        MemcachedProcess(path=tmp_path / "m.sock") as memcached,
+        pooled_site(servers, settings_for(memc_ip=memcached.path)) as site,
+    ):
+        site.put("k", b"value")
+        site.make_hot("k")
 
 
-def test_failed_server_affects_only_its_keys(tmp_path: Path) -> None:
+def test_failed_server_affects_only_its_keys(servers: Servers) -> None:
     """They are read from the disk; the other servers stay in use."""
     with MemcachedProcess() as a, MemcachedProcess() as b, MemcachedProcess() as c:
         settings = settings_for(a.address, b.address, c.address)
-        with open_site(tmp_path, settings) as site:
+        with pooled_site(servers, settings) as site:
             keys = [f"{number}" for number in range(60)]
             for key in keys:
                 site.put(key, key.encode())
@@ -476,14 +321,11 @@ def test_failed_server_affects_only_its_keys(tmp_path: Path) -> None:
 
 
 def test_instances_that_share_a_memcached_are_independent(
-    tmp_path: Path, memcached: MemcachedProcess
+    servers: Servers, memcached: MemcachedProcess
 ) -> None:
     """The same key of two stores is two items."""
     settings = settings_for(memcached.address)
-    with (
-        open_site(tmp_path / "a", settings) as a,
-        open_site(tmp_path / "b", settings) as b,
-    ):
+    with pooled_site(servers, settings) as a, pooled_site(servers, settings) as b:
         a.put("k", b"of a")
         b.put("k", b"of b")
         a.make_hot("k")
