@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 import bmemcached
@@ -10,8 +9,6 @@ import pytest
 import requests
 from bmemcached.exceptions import MemcachedException
 
-from support import binary_protocol as wire
-from support.binary_protocol import request
 from support.memcache import MemcacheServer
 
 if TYPE_CHECKING:
@@ -76,49 +73,6 @@ def test_the_token_for_reading_allows_only_that(server: MemcacheServer) -> None:
     assert reader.get("sasl/b") == "value"
     writer.disconnect_all()
     reader.disconnect_all()
-
-
-def test_a_wrong_token_is_refused(server: MemcacheServer) -> None:
-    """And counted, as over HTTP."""
-
-    def refused() -> float:
-        text = requests.get(
-            f"{server.url}/-/metrics",
-            headers={"Authorization": f"Bearer {READ}"},
-            timeout=10,
-        ).text
-        (line,) = re.findall(
-            r'^volcache_unauthorized_total{kind="write"} (.*)$', text, re.MULTILINE
-        )
-        return float(line)
-
-    before = refused()
-    with server.client() as client:
-        client.send(request(wire.SASL_AUTH, b"PLAIN", b"\0user\0wrong"))
-        client.send(request(wire.QUITQ))
-        (reply,) = wire.replies(client.rest())
-    assert (reply.status, reply.value) == (0x20, b"Auth failure.")
-    assert refused() == before + 1
-
-
-def test_without_a_token_nothing_is_allowed(server: MemcacheServer) -> None:
-    """Except for what tells nothing about the values."""
-    asked = [
-        request(wire.GET, b"sasl/a"),
-        request(wire.GETQ, b"sasl/none"),
-        request(wire.SETQ, b"sasl/a", b"v", extras=wire.put_extras()),
-        request(wire.DELETE, b"sasl/a"),
-        request(wire.STAT),
-        request(wire.SASL_STEP, b"PLAIN", b"\0u\0" + WRITE.encode()),
-        request(wire.VERSION),
-        request(wire.SASL_LIST),
-        request(wire.QUIT),
-    ]
-    with server.client() as client:
-        client.send(b"".join(asked))
-        replies = list(wire.replies(client.rest()))
-    assert [reply.status for reply in replies] == [0x20] * 6 + [0] * 3
-    assert replies[-2].value == b"PLAIN"
 
 
 def test_a_client_with_a_token_works_without_tokens(tmp_path: Path) -> None:
