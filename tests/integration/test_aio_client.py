@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from support.process import ServerProcess
-from support.waiting import DEADLINE_SECONDS
+from support.process import ServerProcess, Servers
+from support.waiting import wait_until
 from volcache_client import (
     AsyncClient,
     Client,
@@ -21,36 +18,12 @@ from volcache_client import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.integration
 
 SOURCE: Final = Path(__file__).parents[2] / "src"
 SMALL: Final = {"volume_size": 8 << 20, "volume_num": 4, "sync_mode": "none"}
-
-# Fifty tasks of one process; a line in the file for each value that it makes.
-TASKS: Final = """
-import asyncio, os, sys
-from volcache_client import AsyncClient
-
-url, key, path = sys.argv[1:]
-
-async def make():
-    with open(path, "a") as file:
-        file.write(f"{os.getpid()}\\n")
-    await asyncio.sleep(0.2)
-    return b"made"
-
-async def main():
-    async with AsyncClient(url, timeout=30.0, connect_timeout=30.0) as client:
-        await client.head("ready")
-        print("ready", flush=True)
-        sys.stdin.readline()
-        values = await asyncio.gather(*(client.get_or_set(key, make) for _ in range(50)))
-    assert values == [b"made"] * 50, values
-
-asyncio.run(main())
-"""
 
 
 def client_of(url: str, **options: Any) -> AsyncClient[bytes]:
@@ -58,16 +31,14 @@ def client_of(url: str, **options: Any) -> AsyncClient[bytes]:
     return AsyncClient(url, **{"timeout": 30.0, "connect_timeout": 30.0, **options})
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start an instance; return its address."""
-    folder = tmp_path_factory.mktemp("aio") / "data"
-    with ServerProcess(folder, settings={**SMALL, "admin_token": "op"}) as server:
+@pytest.fixture
+def url(servers: Servers) -> Iterator[str]:
+    """Return the address of an instance."""
+    with servers.server(SMALL, admin_token="op") as server:  # noqa: S106
         yield server.url
 
 
-@pytest.mark.parametrize("clients", [1, 4])
-def test_two_hundred_tasks_that_miss_a_key_make_it_once(url: str, clients: int) -> None:
+def test_two_hundred_tasks_that_miss_a_key_make_it_once(url: str) -> None:
     """Of one client by its flight, of several by the lease."""
     calls = 0
 
@@ -78,12 +49,9 @@ def test_two_hundred_tasks_that_miss_a_key_make_it_once(url: str, clients: int) 
         return b"made"
 
     async def run() -> None:
-        opened = [client_of(url) for _ in range(clients)]
+        opened = [client_of(url) for _ in range(4)]
         values = await asyncio.gather(
-            *(
-                opened[n % clients].get_or_set(f"once{clients}", make)
-                for n in range(200)
-            )
+            *(opened[n % 4].get_or_set("once", make) for n in range(200))
         )
         assert values == [b"made"] * 200
         assert sum(client.metrics().made for client in opened) == 1
@@ -92,33 +60,6 @@ def test_two_hundred_tasks_that_miss_a_key_make_it_once(url: str, clients: int) 
 
     asyncio.run(run())
     assert calls == 1
-
-
-def test_four_processes_of_fifty_tasks_make_a_value_once(
-    url: str, tmp_path: Path
-) -> None:
-    """They begin at the same time, as the keys are missing."""
-    made = tmp_path / "made"
-    command = [sys.executable, "-c", TASKS, url, "processes", str(made)]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    processes = [
-        subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        for _ in range(4)
-    ]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-        for process in processes:
-            process.communicate(b"\n", timeout=DEADLINE_SECONDS)
-            assert process.returncode == 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert len(made.read_text().splitlines()) == 1
 
 
 def test_threads_and_tasks_share_keys_leases_and_etags(url: str) -> None:
@@ -144,45 +85,6 @@ def test_threads_and_tasks_share_keys_leases_and_etags(url: str) -> None:
 
     with Client(url, timeout=30.0, connect_timeout=30.0) as of_threads:
         asyncio.run(run(of_threads))
-
-
-@pytest.mark.parametrize(
-    "key",
-    ["/a", "a//b", "a/", "%", "%2F", "?q=1", "#f", "a b", "\N{EURO SIGN}", b"\xff\xfe",
-     "a+b", "a;b=c", "..a", "~lease", "\\", "x" * 1000],
-)  # fmt: skip
-def test_odd_keys_have_values_of_their_own(url: str, key: str | bytes) -> None:
-    """What is stored by one client is found by the other, and by no other key."""
-
-    async def run() -> None:
-        async with client_of(url, prefix="odd/") as client:
-            await client.put(key, repr(key).encode())
-            assert await client.get(key) == repr(key).encode()
-
-    asyncio.run(run())
-    with Client(url, timeout=30.0, connect_timeout=30.0) as client:
-        stored = b"odd/" + (key if isinstance(key, bytes) else key.encode())
-        assert client.get(stored) == repr(key).encode()
-
-
-@pytest.mark.parametrize("size", [0, 1, 65_536, 1 << 20])
-def test_values_of_any_size_are_returned(url: str, size: int, tmp_path: Path) -> None:
-    """Whole, in parts, and from a file."""
-
-    async def run() -> None:
-        value = os.urandom(size)
-        path = tmp_path / "file"
-        path.write_bytes(value)
-        async with client_of(url) as client:
-            await client.put("sized", value)
-            assert await client.get("sized") == value
-            await client.put_file("sized file", path)
-            async with client.stream("sized file") as stream:
-                assert stream is not None
-                assert stream.head.size == size
-                assert b"".join([part async for part in stream]) == value
-
-    asyncio.run(run())
 
 
 def test_a_value_that_is_too_large_is_refused_and_the_node_stays_up(
@@ -274,17 +176,4 @@ class Traffic:
     async def goes_on(self, kind: str) -> None:
         """Wait for further rounds that end so."""
         enough = self.seen[kind] + 50
-
-        async def is_enough() -> bool:
-            return self.seen[kind] >= enough
-
-        await comes_true(is_enough, kind)
-
-
-async def comes_true(condition: Callable[[], Awaitable[object]], what: str) -> None:
-    """Return when the condition holds; fail after 30 seconds, naming it."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + DEADLINE_SECONDS
-    while not await condition():
-        assert loop.time() < deadline, f"timed out waiting for {what}"
-        await asyncio.sleep(0.005)
+        await asyncio.to_thread(wait_until, lambda: self.seen[kind] >= enough, kind)

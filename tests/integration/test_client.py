@@ -7,16 +7,14 @@ import os
 import random
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from support.background import in_background
-from support.nginx import Nginx
-from support.process import SOURCE, ServerProcess
+from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
 from volcache_client import (
     AccessDeniedError,
@@ -26,6 +24,7 @@ from volcache_client import (
 )
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -96,11 +95,10 @@ sys.exit(0 if all(ok) and status == 0 else 1)
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One instance; each test has keys of its own."""
-    folder = tmp_path_factory.mktemp("client")
-    with ServerProcess(folder / "store", settings=SETTINGS) as server:
+@pytest.fixture
+def server(servers: Servers) -> Iterator[ServerProcess]:
+    """One instance."""
+    with servers.server(SETTINGS) as server:
         yield server
 
 
@@ -130,39 +128,33 @@ def script(text: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "a", "a//b/", ":/a:b", "a//[x", "a b+c", "a%20b", "a?b#c", "ä/ü",
-        "http://x/y", b"\xff\xfe\\", "x@y:z", "~lease/x", "<>{}|^`'\"", "a/-/b", "a..b",
-    ],
-)  # fmt: skip
-def test_odd_keys_are_keys_of_their_own(
-    client: Client[bytes], key: str | bytes
-) -> None:
+def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
     """By each method."""
-    value = repr(key).encode()
-    etag = client.put(key, value, 60)
-    assert etag is not None
-    assert client.get(key) == value
-    item = client.get_item(key)
-    assert item is not None
-    assert (item.value, item.head.etag) == (value, etag)
-    assert item.head.max_age in range(30, 61)
-    head = client.head(key)
-    assert head is not None
-    assert (head.etag, head.size) == (etag, len(value))
-    assert client.add(key, b"other") is None
-    assert client.replace(key, b"other", '"other"') is None
-    assert client.delete(key, '"other"') is False
-    changed = client.replace(key, b"changed", etag)
-    assert changed is not None
-    assert client.delete(key, changed) is True
-    assert client.delete(key) is False
-    assert client.get(key) is None
-    assert client.head(key) is None
-    assert client.add(key, value) is not None
-    assert client.get_many([key, "missing"]) == {key: value}
+    keys: list[str | bytes] = ["a//b/", ":/a:b", "a//[x", "a b+c", "a%20b", "a?b#c"]
+    keys += ["ä/ü", "http://x/y", b"\xff\xfe\\", "x@y:z", "~lease/x", "<>{}|^`'\""]
+    for key in [*keys, "a/-/b", "a..b"]:
+        value = repr(key).encode()
+        etag = client.put(key, value, 60)
+        assert etag is not None
+        assert client.get(key) == value
+        item = client.get_item(key)
+        assert item is not None
+        assert (item.value, item.head.etag) == (value, etag)
+        assert item.head.max_age in range(30, 61)
+        head = client.head(key)
+        assert head is not None
+        assert (head.etag, head.size) == (etag, len(value))
+        assert client.add(key, b"other") is None
+        assert client.replace(key, b"other", '"other"') is None
+        assert client.delete(key, '"other"') is False
+        changed = client.replace(key, b"changed", etag)
+        assert changed is not None
+        assert client.delete(key, changed) is True
+        assert client.delete(key) is False
+        assert client.get(key) is None
+        assert client.head(key) is None
+        assert client.add(key, value) is not None
+        assert client.get_many([key, "missing"]) == {key: value}
 
 
 def test_values_of_any_size_are_returned_as_they_were_stored(
@@ -203,28 +195,14 @@ def test_a_value_above_the_limit_is_an_error(client: Client[bytes]) -> None:
     assert client.get("large") is None
 
 
-def test_purge_is_done_by_instances_and_not_through_nginx(
-    client: Client[bytes], server: ServerProcess, tmp_path: Path
+def test_purge_needs_the_token_of_the_operator(
+    client: Client[bytes], server: ServerProcess
 ) -> None:
-    """Nginx does not pass on the paths of the operator."""
+    """Also if outages are misses."""
     stored = client.put_many({f"{p}/{n}": b"v" for p in "ab" for n in range(20)})
     assert len(stored) == 40
     client.purge("a/")
     assert sorted(client.get_many(stored)) == sorted(f"b/{n}" for n in range(20))
-    with (
-        Nginx(tmp_path / "nginx", [f"127.0.0.1:{server.port}"]) as nginx,
-        Client(
-            f"http://127.0.0.1:{nginx.port}",
-            connect_timeout=PATIENT,
-            timeout=PATIENT,
-            admin_token="x",  # noqa: S106
-        ) as front,
-    ):
-        assert front.get("b/0") == b"v"
-        assert front.get_or_set("c", lambda: b"made") == b"made"
-        assert client.get("c") == b"made"
-        with pytest.raises(AccessDeniedError, match="addresses of the instances"):
-            front.purge("b/")
     with (
         Client(
             server.url,
@@ -259,32 +237,6 @@ def test_a_memoized_function_is_called_once(client: Client[bytes]) -> None:
     assert cached("b") == b"b"
     assert calls == ["a", "b", "b"]
     assert cached.__wrapped__ is page
-
-
-def test_many_threads_make_a_value_once(server: ServerProcess) -> None:
-    """And each has its own copy."""
-    made: list[int] = []
-    together = threading.Barrier(64)
-    with (
-        Client(
-            server.url, timeout=PATIENT, connect_timeout=PATIENT, serializer="json"
-        ) as client,
-        ThreadPoolExecutor(64) as threads,
-    ):
-
-        def make() -> Any:
-            made.append(1)
-            return {"a": [1]}
-
-        def ask(_: int) -> Any:
-            together.wait(PATIENT)
-            return client.get_or_set("threads", make)
-
-        values = list(threads.map(ask, range(64)))
-        assert values == [{"a": [1]}] * 64
-        assert len({id(value) for value in values}) == 64
-        assert len(made) == 1
-        assert client.metrics().made == 1
 
 
 def test_many_processes_make_a_value_once(server: ServerProcess) -> None:
