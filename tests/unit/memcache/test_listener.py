@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ class Service:
         self.hook: Callable[[Session, Command], object] = lambda _session, _command: (
             None
         )
+        self.flush_at: float | None = None  # By the monotonic clock.
 
     def session(self, remote: str) -> Session:
         """Return a session that may do everything."""
@@ -52,11 +54,13 @@ class Service:
         return Result(Status.MISS if is_get else Status.OK)
 
     def seconds_to_flush(self) -> float | None:
-        """Return that there is nothing to flush."""
-        return None
+        """Return the time until the flush; None: there is none."""
+        return None if self.flush_at is None else self.flush_at - time.monotonic()
 
     def flush_if_due(self) -> None:
-        """Do nothing."""
+        """Forget the flush if it is due."""
+        if self.flush_at is not None and self.flush_at <= time.monotonic():
+            self.flush_at = None
 
 
 class Case:
@@ -228,6 +232,16 @@ def test_calls_are_made_in_the_thread() -> None:
         case.listener.call_soon(lambda: names.append(threading.current_thread().name))
         wait_until(lambda: names == ["memcache"], "the call")
     assert case.listener.stalled_seconds() == 0
+
+
+def test_flush_is_asked_for_when_it_is_due() -> None:
+    """Although no client sends anything; one that is due in years delays no command."""
+    with running() as case, case.client() as client:
+        for seconds in (2**31 / 1000, 2.0**63, 0.01):
+            case.service.flush_at = time.monotonic() + seconds
+            for _ in range(2):
+                assert client.ask(b"get key\r\n") == b"END"
+        wait_until(lambda: case.service.flush_at is None, "the flush")
 
 
 def test_drain_finishes_what_has_arrived() -> None:

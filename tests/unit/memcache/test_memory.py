@@ -34,7 +34,7 @@ def traced() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("size", [500, PIECE])
+@pytest.mark.parametrize("size", [100, PIECE])
 @pytest.mark.parametrize(
     ("data", "count"),
     [

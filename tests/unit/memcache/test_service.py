@@ -7,6 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from support.memcache_talk import Talk
+from volcache import __version__
 from volcache.cache import Cache
 from volcache.memcache.commands import Get, Status
 from volcache.memcache.service import Access
@@ -86,6 +87,9 @@ def test_guesses_are_limited_and_counted(
 def test_delayed_flush_waits(talk: Talk) -> None:
     """The next one replaces it; what is stored meanwhile is flushed, too."""
     assert talk.service.seconds_to_flush() is None
+    for seconds in (2_500_000, 30 * 24 * 3600):
+        assert talk.say(f"flush_all {seconds}") == "OK"
+        assert talk.service.seconds_to_flush() == seconds
     assert talk.say("flush_all 10;flush_all 20") == "OK;OK"
     assert talk.service.seconds_to_flush() == 20
     talk.say("set a 0 0 1;x")
@@ -134,4 +138,6 @@ def test_statistics_have_the_names_of_memcached(talk: Talk) -> None:
     assert int(found["bytes"]) > 5
     assert talk.say("stats reset;stats detail dump") == "RESET;ERROR"
     assert {"cmd_get": "0", "curr_items": "1"}.items() <= stats().items()
+    versions = {"version": "1.6.18", "volcache_version": __version__}
+    assert versions.items() <= stats().items()
     assert stats("settings")["tcpport"] == "11211"

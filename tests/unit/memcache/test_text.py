@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from support.memcache_talk import VALUE_SIZE_MAX, Talk
-from volcache.memcache.commands import VERSION
 from volcache.memcache.service import Access
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def test_commands_are_answered_as_by_memcached(talk: Talk) -> None:
         > set a 0 0 1;x;flush_all;get a;flush_all 0
         < STORED;OK;END;OK
         > verbosity 1;version x;mn;stats bogus;stats reset;stats items;stats slabs
-        < OK;VERSION {VERSION};MN;ERROR;RESET;END;END
+        < OK;VERSION 1.6.18;MN;ERROR;RESET;END;END
         > set a 0 0 3;abcde;mn
         < CLIENT_ERROR bad data chunk;ERROR;MN
         > shutdown;quit;mn
