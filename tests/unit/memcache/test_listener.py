@@ -234,7 +234,7 @@ def test_calls_are_made_in_the_thread() -> None:
     assert case.listener.stalled_seconds() == 0
 
 
-def test_flush_is_asked_for_when_it_is_due() -> None:
+def test_flush_is_asked_for_when_it_is_due(caplog: pytest.LogCaptureFixture) -> None:
     """Although no client sends anything; one that is due in years delays no command."""
     with running() as case, case.client() as client:
         for seconds in (2**31 / 1000, 2.0**63, 0.01):
@@ -242,6 +242,7 @@ def test_flush_is_asked_for_when_it_is_due() -> None:
             for _ in range(2):
                 assert client.ask(b"get key\r\n") == b"END"
         wait_until(lambda: case.service.flush_at is None, "the flush")
+    assert not caplog.records
 
 
 def test_drain_finishes_what_has_arrived() -> None:
