@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,9 @@ def test_numbers_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
     sizes = [found[f"{kind}_bytes"] for kind in ("live", "dead", "free")]
     assert sum(sizes) == VOLUME_NUM * VOLUME_SIZE
     assert found["volume_num"] * found["volume_size"] == VOLUME_NUM * VOLUME_SIZE
+    for kind in ("live_bytes", "dead_bytes"):
+        assert sum(volume[kind] for volume in found["volumes"]) == found[kind] > 0
+    assert sum(volume["live_records"] for volume in found["volumes"]) == store.count
     usage = store.usage()
     assert found["active"] == {
         "id": 0,
@@ -136,6 +140,7 @@ def test_rings_are_null_or_have_each_counter(store: Store, fifo_store: Store) ->
     assert ask(watch(fifo_store))["rings"] is None
 
     reclaim_some(store)
+    store.stats.fate = store.stats.fate._replace(unpaid=11, left=12, damaged=13)
     stats = ask(watch(store))
     found, shown = stats["rings"], stats["store"]
     eviction = store.usage().eviction
@@ -149,11 +154,42 @@ def test_rings_are_null_or_have_each_counter(store: Store, fifo_store: Store) ->
         "live_records": sum(volume["live_records"] for volume in volumes),
         "began": FakeClock().now_ms / 1000,
     }
-    assert found["dropped"]["unread"] == eviction.fate.unused > 0
+    dropped = {"limited": 11, "skipped": 12, "damaged": 13, "expired": 0}
+    dropped |= {"unread": eviction.fate.unused, "unreadable": 0, "purged": 0}
+    assert found["dropped"] == dropped
+    copied, put = eviction.reinserted_bytes, eviction.put_bytes
+    assert min(copied, put, eviction.fate.unused, eviction.fate.copied) > 0
+    assert found["write_amplification"] == pytest.approx(1 + copied / put)
+    assert 0 < found["reclaim"]["done_ratio"] <= 1
+    expected = {
+        "reinserted_records": eviction.fate.copied,
+        "reinserted_bytes": copied,
+        "reinsertable_bytes": int(eviction.tokens),
+        "probation_limit_bytes": eviction.probation_max,
+        "ghost_hits": eviction.ghost_hits,
+        "older_hits": eviction.older_hits,
+        "gained_hits": None,
+        "gained_hits_ratio": None,
+    }
+    assert expected.items() <= found.items()
     assert found["reclaim"]["volume"] == eviction.reclaiming >= 0
     assert shown["next_reclaimed"] == eviction.reclaiming
     states = [v["id"] for v in shown["volumes"] if v["state"] == "reclaiming"]
     assert states == [eviction.reclaiming]
+
+
+def test_gain_is_a_share_of_gets(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HEADs are not reads of the policy."""
+    requests = RequestStats()
+    for method in ("GET", "GET", "GET", "GET", "HEAD"):
+        requests.answers[method, "200 OK", "DISK"].observe(0, 1000)
+    monitor = watch(store, requests)
+    snapshot = monitor.snapshot()
+    eviction = replace(snapshot.usage.eviction, gained_hits=-1)
+    gained = replace(snapshot, usage=replace(snapshot.usage, eviction=eviction))
+    monkeypatch.setattr(monitor, "snapshot", lambda **_: gained)
+    rings = ask(monitor)["rings"]
+    assert (rings["gained_hits"], rings["gained_hits_ratio"]) == (-1, -0.25)
 
 
 def test_rings_are_shown_after_a_change_to_fifo_until_probation_is_empty(
