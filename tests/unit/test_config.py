@@ -11,7 +11,7 @@ import pytest
 
 from volcache.config import load_config, load_config_again, read_settings, sample
 from volcache.errors import ConfigError
-from volcache.settings import AUTO, MIB, SETTINGS, Config
+from volcache.settings import AUTO, MIB, SETTINGS
 
 SAMPLE = Path(__file__).parents[2] / "conf" / "volcache.toml"
 
@@ -30,48 +30,6 @@ def refused(path: Path | None, environ: dict[str, str] | None = None) -> str:
     assert line
     assert len(line.splitlines()) == 1
     return line.replace(f"{path.parent}/", "") if path else line
-
-
-def test_defaults_are_the_documented_ones() -> None:
-    """Without a file and without variables every setting has its default."""
-    assert load_config(None, {}) == Config(
-        mount_point="data",
-        volume_size=160 * MIB,
-        volume_num=64,
-        eviction="frequency",
-        reinsert_reads=0.1,
-        ip="127.0.0.1",
-        port=1234,
-        idle_timeout=120.0,
-        head_timeout=10.0,
-        transfer_timeout=60.0,
-        read_threads=4,
-        log_level="info",
-        log_file="",
-        log_format="text",
-        log_access="",
-        log_slow=0.1,
-        sync_mode="periodic",
-        sync_interval=1.0,
-        max_value_size=MIB,
-        max_key_size=1024,
-        body_memory=AUTO,
-        memc_on=False,
-        memc_ip="127.0.0.1",
-        memc_port=11211,
-        memc_servers=(),
-        memc_timeout=0.05,
-        memc_max_value_size=1_000_000,
-        cache_after_miss_count=3,
-        cache_after_miss_count_duration=60.0,
-        read_token="",
-        write_token="",
-        cors_origins=(),
-        admin_token="",
-        admin_hosts=(),
-        default_ttl=0,
-        max_ttl=0,
-    )
 
 
 # --- Sources ---------------------------------------------------------------------

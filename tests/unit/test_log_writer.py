@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.waiting import wait_until
-from volcache.log_writer import LineTime, LogWriter
+from volcache.log_writer import LogWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,16 +76,6 @@ def test_lines_of_several_threads_are_counted(path: Path) -> None:
     file.close()
     assert sorted(path.read_text().splitlines()) == ["one", "other"]
     assert file._added == path.stat().st_size
-
-
-def test_time_is_formatted_in_both_ways() -> None:
-    """In UTC, and again when the second is another one."""
-    line_time = LineTime()
-    now = 1_795_251_600_123_456_789
-    assert line_time.text(now) == "21/Nov/2026:09:00:00 +0000"
-    assert line_time.json(now) == "2026-11-21T09:00:00.123Z"
-    assert line_time.json(now + 900_000_000) == "2026-11-21T09:00:01.023Z"
-    assert line_time.text(0) == "01/Jan/1970:00:00:00 +0000"
 
 
 @pytest.mark.slow

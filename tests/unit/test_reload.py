@@ -9,7 +9,7 @@ import pytest
 
 from volcache.errors import ConfigError
 from volcache.reload import Reloader
-from volcache.settings import SETTINGS, Config
+from volcache.settings import Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,15 +38,6 @@ def place() -> Iterator[Place]:
     level = logger.level
     yield Place()
     logger.setLevel(level)
-
-
-def test_settings_that_reload() -> None:
-    """Those that are documented."""
-    assert sorted(setting.name for setting in SETTINGS if setting.reloads) == [
-        *("admin_hosts", "admin_token", "cors_origins", "log_level", "log_slow"),
-        "memcache_flush",
-        *("read_token", "write_token"),
-    ]
 
 
 def test_only_settings_that_can_change_do(place: Place) -> None:

@@ -11,7 +11,6 @@ from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 from support.fake_cache import FakeCache
-from support.refusing_disk import RefusingDisk
 from support.stores import UnsyncedFileSystem, open_store
 from support.wsgi_client import Client, assert_error
 from volcache.cache import Cache
@@ -205,30 +204,6 @@ def test_unreadable_record_is_503(
     assert client.ask("DELETE", "/key").status == "200 OK"
     client.cache.read_error = None
     assert client.ask("GET", "/key").status == "404 Not Found"
-
-
-def test_requests_to_a_store_whose_disk_cannot_be_read(tmp_path: Path) -> None:
-    """503 for the records, 404 for other keys; a DELETE deletes."""
-    disk: Any = RefusingDisk()
-    store = open_store(tmp_path, fs=disk)
-    app = App(Cache(store), Limits(key_size=99, value_size=100))
-
-    def status(method: str, key: str, **more: str) -> str:
-        seen: list[str] = []
-        environ = {"REQUEST_METHOD": method, "PATH_INFO": f"/{key}", **more}
-        app(environ, lambda line, *_: seen.append(line))  # type: ignore[arg-type]
-        return seen[0][:3]
-
-    store.put(b"kept", b"value")
-    store.put(b"deleted", b"value")
-    disk.refuses_reads = True
-    assert status("GET", "kept") == status("PROPFIND", "kept") == "503"
-    assert status("HEAD", "absent") == status("PROPFIND", "absent") == "404"
-    assert status("DELETE", "kept", HTTP_IF_MATCH="*") == "503"
-    assert [status("DELETE", "deleted") for _ in range(2)] == ["200", "404"]
-    disk.refuses_reads = False
-    assert (status("GET", "kept"), status("GET", "deleted")) == ("200", "404")
-    store.close()
 
 
 class SlowFileSystem(UnsyncedFileSystem):

@@ -8,11 +8,10 @@ import pytest
 
 from support.stores import open_fifo
 from volcache.cache import Cache
-from volcache.errors import BadPrefixError, TooManyPurgesError
+from volcache.errors import BadPrefixError
 from volcache.http.admin import Admin
 from volcache.http.purge import parse_query
 from volcache.http.responses import status_of
-from volcache.store.purges import PURGES_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,10 +108,3 @@ def test_only_a_post_with_the_token_purges(store: Store) -> None:
     assert ask(store, "prefix=a/", method="GET")[0] == "405"
     assert ask(store, "", method="OPTIONS")[1]["Allow"] == "POST, OPTIONS"
     assert b"a/1" in store
-
-
-def test_a_full_list_is_a_conflict() -> None:
-    """The error is one line with a way out."""
-    error = TooManyPurgesError(limit=PURGES_MAX)
-    assert status_of(error) == 409
-    assert "purge a shorter prefix" in str(error)

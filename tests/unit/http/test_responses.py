@@ -15,7 +15,7 @@ from support.fake_cache import FakeCache
 from volcache import errors
 from volcache.http import preconditions, upload
 from volcache.http.content_types import guess_type_header
-from volcache.http.preconditions import etag_of, modified_of
+from volcache.http.preconditions import etag_of
 from volcache.http.responses import (
     ERROR_STATUS,
     ValueHeaders,
@@ -23,7 +23,6 @@ from volcache.http.responses import (
     not_modified_response,
     range_response,
     status_of,
-    stored_response,
     text_response,
 )
 
@@ -78,6 +77,7 @@ def test_status_is_that_of_the_nearest_base_class() -> None:
     new = NewError(size=2, limit=1)
     assert status_of(new) == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     assert status_of(PermissionError()) == HTTPStatus.INSUFFICIENT_STORAGE
+    assert status_of(errors.TooManyPurgesError(limit=1)) == HTTPStatus.CONFLICT
     assert status_of(KeyError()) == HTTPStatus.INTERNAL_SERVER_ERROR
     assert status_of(SystemExit()) == HTTPStatus.INTERNAL_SERVER_ERROR
 
@@ -112,16 +112,6 @@ def test_flags_are_sent_if_there_are_any(record: Record) -> None:
             assert [value for name, value in headers if name == "X-Flags"] == expected
 
 
-def test_put_response_has_position_and_tag(record: Record) -> None:
-    """And no body."""
-    headers = [
-        ("X-Position", "3,64,72"),
-        ("ETag", etag_of(record)),
-        ("Content-Length", "0"),
-    ]
-    assert stored_response(record) == ("200 OK", headers, [b""], "")
-
-
 def test_hit_has_all_headers(record: Record) -> None:
     """Without a stored type, the type is guessed."""
     assert headers_at(NOW_NS).make(b"a/b.json", record) == [
@@ -136,19 +126,6 @@ def test_hit_has_all_headers(record: Record) -> None:
         ("Last-Modified", "Sat, 21 Nov 2026 09:00:01 GMT"),
         ("Cache-Control", "no-cache"),
     ]
-
-
-def test_last_modified_is_the_end_of_the_second(record: Record) -> None:
-    """It is sent only when that second is over, so never later than Date."""
-    second, date = NOW_NS // 1_000_000_000, "Sat, 21 Nov 2026 09:00:08 GMT"
-    for part_us in (0, 1, 123_000, 999_999):
-        one = record._replace(stored_us=second * 1_000_000 + part_us)
-        assert modified_of(one.stored_us) == second + 1
-        # The first: the clock of the machine was set back.
-        for late_ns in (-5_000_000_000, 0, 999_999_999, 1_000_000_000, 9_000_000_000):
-            headers = dict(headers_at(NOW_NS + late_ns).make(b"key", one))
-            is_over = late_ns >= 1_000_000_000
-            assert headers.get("Last-Modified") == (date if is_over else None)
 
 
 def test_update_sets_the_date_and_returns_the_rest_of_the_second() -> None:

@@ -24,19 +24,6 @@ def test_the_first_byte_decides() -> None:
         assert (found or b"")[:1] == reply
 
 
-def test_what_is_held_is_counted() -> None:
-    """The beginning of a line, and that of a value."""
-    connection = Connection(LIMITS)
-    for data, held in (
-        (b"set a 0 0 ", 10),
-        (b"5000\r\n" + b"x" * 4999, 4999),
-        (b"x\r\n", 0),
-    ):
-        connection.receive(data)
-        assert (connection.next_command() is None) == (held > 0)
-        assert connection.buffered == held
-
-
 def test_credentials_may_be_wanted_before_and_after_the_first_byte() -> None:
     """The caller says so; both protocols keep to it."""
     connection = Connection(LIMITS, wants_credentials=True)
