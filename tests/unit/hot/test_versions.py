@@ -18,7 +18,7 @@ from support.stores import (
 from volcache.hot.versions import KeyVersions, is_damaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from volcache.store import Store
@@ -184,7 +184,7 @@ def test_snapshot_with_an_unknown_line_begins_a_new_epoch() -> None:
 class Machine(UnsyncedFileSystem):
     """The disk of a machine that can boot again, or does not tell that it did."""
 
-    boot = "first boot"
+    boot = ""
 
     def boot_id(self) -> str:
         """Return the id of this boot; empty if it is not known."""
@@ -240,52 +240,53 @@ def test_start_after_a_clean_stop_continues(stopped: tuple[Path, KeyVersions]) -
             later.record_promotion(b"%d" % number)
 
 
-@pytest.mark.parametrize("what", ["killed", "copied", "killed early"])
-def test_start_after_a_kill_begins_a_new_epoch(
-    stopped: tuple[Path, KeyVersions], what: str
-) -> None:
-    """What the killed process invalidated is not known; a snapshot is used once."""
-    folder, versions = stopped
-    snapshot = (folder / "HOT.txt").read_bytes()
-    if what == "killed early":  # HOT.txt is that of the process before.
-        store = open_store(folder)
-        assert (folder / "HOT.txt").exists()
-    else:
-        store, found = opened(folder)
-        assert continues(found, versions)
-        assert store.take_hot_snapshot() == (b"", "")
+def run_and_kill(folder: Path) -> None:
+    """Take the snapshot, which can be taken once."""
+    store, _ = opened(folder)
+    assert store.take_hot_snapshot() == (b"", "")
     kill(store)
-    if what == "copied":
-        (folder / "HOT.txt").write_bytes(snapshot)
-    assert_begins_anew(folder, versions)
 
 
-@pytest.mark.parametrize("stores", [False, True])
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_period_with_the_tier_off_begins_a_new_epoch(
-    stopped: tuple[Path, KeyVersions],
-    stores: bool,  # noqa: FBT001
-    is_killed: bool,  # noqa: FBT001
-) -> None:
-    """Nobody recorded what was put and deleted meanwhile."""
-    folder, versions = stopped
-    store = open_store(folder)
-    if stores:
-        store.put(b"a", b"new")
-    if is_killed:
-        kill(store)
-    else:
-        store.close()
-    assert_begins_anew(folder, versions)
+def run_and_restore(folder: Path) -> None:
+    """Restore HOT.txt alone, after a process that was killed."""
+    snapshot = (folder / "HOT.txt").read_bytes()
+    run_and_kill(folder)
+    (folder / "HOT.txt").write_bytes(snapshot)
 
 
-def test_older_snapshot_begins_a_new_epoch(stopped: tuple[Path, KeyVersions]) -> None:
-    """HOT.txt alone, restored from a backup."""
-    folder, versions = stopped
-    older = (folder / "HOT.txt").read_bytes()
+def stop_and_restore(folder: Path) -> None:
+    """Restore HOT.txt alone, after an invalidation that was recorded in another."""
+    snapshot = (folder / "HOT.txt").read_bytes()
     with mounted(folder) as later:
         later.invalidate(b"a")
-    (folder / "HOT.txt").write_bytes(older)
+    (folder / "HOT.txt").write_bytes(snapshot)
+
+
+def kill_early(folder: Path) -> None:
+    """Kill a process before it takes the snapshot."""
+    kill(open_store(folder))
+
+
+def store_without_the_tier(folder: Path) -> None:
+    """Put what nobody records."""
+    store = open_store(folder)
+    store.put(b"a", b"new")
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        *(run_and_kill, run_and_restore, stop_and_restore, kill_early),
+        *(store_without_the_tier, lambda folder: open_store(folder).close()),
+    ],
+)
+def test_start_without_what_happened_meanwhile_begins_a_new_epoch(
+    stopped: tuple[Path, KeyVersions], happens: Callable[[Path], None]
+) -> None:
+    """What was put, deleted or invalidated may be unknown; a snapshot is used once."""
+    folder, versions = stopped
+    happens(folder)
     assert_begins_anew(folder, versions)
 
 
@@ -321,23 +322,17 @@ def test_clone_begins_a_new_epoch(
         assert continues(later, versions)
 
 
-@pytest.mark.parametrize("boot", ["second boot", ""])
-def test_start_after_another_boot_begins_a_new_epoch(tmp_path: Path, boot: str) -> None:
+@pytest.mark.parametrize("boots", [("1", "2"), ("1", ""), ("", "")])
+def test_start_after_another_boot_begins_a_new_epoch(
+    tmp_path: Path, boots: tuple[str, str]
+) -> None:
     """A power loss may have lost what a stop wrote; also if the boot is not known."""
     machine = Machine()
+    machine.boot, then = boots
     with mounted(tmp_path, machine) as versions:
         versions.record_promotion(b"a")
-    machine.boot = boot
-    assert_begins_anew(tmp_path, versions, machine)
-
-
-def test_no_snapshot_is_written_while_the_boot_is_not_known(tmp_path: Path) -> None:
-    """It could not be told from one of another boot."""
-    machine = Machine()
-    machine.boot = ""
-    with mounted(tmp_path, machine) as versions:
-        versions.record_promotion(b"a")
-    assert not (tmp_path / "HOT.txt").exists()
+    assert (tmp_path / "HOT.txt").exists() == bool(machine.boot)
+    machine.boot = then
     assert_begins_anew(tmp_path, versions, machine)
 
 
