@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import io
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from volcache.http.admin import Admin
 from volcache.http.app import App, Limits
 from volcache.http.responses import format_date
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from support.fake_cache import FakeCache
-    from volcache.cache import Cache
     from volcache.monitoring.snapshot import Monitor
 
 KEY_SIZE_MAX: Final = 20
@@ -35,22 +33,26 @@ class Client:
 
     def __init__(  # noqa: PLR0913 - The settings, by keyword.
         self,
-        cache: FakeCache,
+        cache: Any,
         *,
+        clock: Callable[[], int] | None = None,
+        timer: Callable[[], int] | None = None,
         default_ttl: int = 0,
         max_ttl: int = 0,
         admin_token: str = "",
         admin_hosts: Sequence[str] = (),
-        is_ready: bool = True,
         status: Monitor | None = None,
         metrics_volumes: bool = False,
     ) -> None:
-        """Create an application for a cache; both have the same machine."""
+        """
+        Create an application for a cache.
+
+        The machine of both has a clock in milliseconds, by default that of a `FakeCache`.
+        """
         self.cache = cache
-        cache.is_disk_readable = is_ready
-        served = cast("Cache", cache)
+        self._clock = clock or (lambda: cache.machine_ms)
         self.app = App(
-            served,
+            cache,
             Limits(
                 key_size=KEY_SIZE_MAX,
                 value_size=VALUE_SIZE_MAX,
@@ -58,7 +60,7 @@ class Client:
                 max_ttl=max_ttl,
             ),
             admin=Admin(
-                served,
+                cache,
                 token=admin_token,
                 hosts=admin_hosts,
                 status=status,
@@ -66,13 +68,13 @@ class Client:
             ),
             clock=lambda: self.now_ms * 1_000_000,
             # Each request is in a second of its own, so it reads the clock.
-            timer=count(step=1_000_000_000).__next__,
+            timer=timer or count(step=1_000_000_000).__next__,
         )
 
     @property
     def now_ms(self) -> int:
         """The time of the machine, milliseconds since the epoch."""
-        return self.cache.machine_ms
+        return self._clock()
 
     @now_ms.setter
     def now_ms(self, ms: int) -> None:

@@ -29,7 +29,8 @@ def test_healthy_does_not_use_the_cache(client: Client) -> None:
 def test_ready_is_503_while_the_disk_cannot_be_read() -> None:
     """Nginx selects another instance; requests that still arrive are answered."""
     for is_ready, status in ((True, "200"), (False, "503")):
-        client = Client(FakeCache(), is_ready=is_ready)
+        client = Client(FakeCache())
+        client.cache.is_disk_readable = is_ready
         assert client.ask("GET", "/-/ready").status.startswith(status)
         assert client.ask("HEAD", "/-/ready").body == b""
         assert client.ask("GET", "/-/healthy").status == "200 OK"

@@ -11,7 +11,7 @@ from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 from support.fake_cache import FakeCache
-from support.stores import UnsyncedFileSystem, open_store
+from support.stores import FakeClock, UnsyncedFileSystem, open_store
 from support.wsgi_client import Client, assert_error
 from volcache.cache import Cache
 from volcache.errors import (
@@ -20,8 +20,6 @@ from volcache.errors import (
     StoreLockedError,
     UnreadableRecordError,
 )
-from volcache.http.app import App, Limits
-from volcache.http.slow_log import SlowLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,9 +154,9 @@ def test_responses_conform_to_wsgi() -> None:
         assert seen[0].startswith(str(status))
 
 
-def test_miss_is_503_while_the_disk_cannot_be_read() -> None:
+def test_miss_is_503_while_the_disk_cannot_be_read(client: Client) -> None:
     """The key may have a value. Hits are answered, and writes are tried."""
-    client = Client(FakeCache(), is_ready=False)
+    client.cache.is_disk_readable = False
     for method in ("GET", "HEAD"):
         client.ask("DELETE", "/key")
         answer = client.ask(method, "/key")
@@ -224,13 +222,12 @@ def test_slow_request_is_logged_with_its_disk_time(
     """For every kind of read; the time spent on the disk is part of the total."""
     disk = SlowFileSystem()
     store = open_store(tmp_path, fs=disk)
-    limits = Limits(key_size=100, value_size=1000)
-    app = App(Cache(store), limits, slow_log=SlowLog(0.02))
     store.put(b"key", b"value")
     disk.is_slow = True
+    client = Client(Cache(store), clock=FakeClock(), timer=time.perf_counter_ns)
+    client.app.set_slow(0.02)
     for method, headers in (("GET", {}), ("HEAD", {}), ("GET", {"HTTP_RANGE": "0"})):
-        environ = {"REQUEST_METHOD": method, "PATH_INFO": "/key", **headers}
-        app(environ, lambda *_: lambda _data: None)
+        client.ask(method, "/key", b"", **headers)
     store.close()
     assert len(caplog.messages) == 3
     for line in caplog.messages:
@@ -250,7 +247,6 @@ def test_any_stored_key_is_answered_and_may_be_sampled(store: Store) -> None:
         ("/control \x01 byte", b"control \x01 byte", 0),
     ):
         store.put(key, b"value")
-        app = App(Cache(store), Limits(key_size=3, value_size=100), timer=lambda: 0)
-        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": path}
-        body = app(environ, lambda *_: None)  # type: ignore[arg-type]
-        assert (body, app.stats.sampled[key]) == ([b"value"], sampled)
+        client = Client(Cache(store), clock=FakeClock(), timer=lambda: 0)
+        assert client.ask("GET", path).body == b"value"
+        assert client.app.stats.sampled[key] == sampled

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +11,8 @@ from hypothesis import strategies as st
 
 from support.extent import examples
 from support.stores import open_store
+from support.wsgi_client import Answer, Client
 from volcache.cache import Cache
-from volcache.http.app import App, Limits
 from volcache.store.clock import Clock
 
 if TYPE_CHECKING:
@@ -22,17 +21,9 @@ if TYPE_CHECKING:
 NINE_MS = 1_795_251_600_000  # 2026-11-21 09:00:00 UTC
 
 
-class Answer(NamedTuple):
-    """A response."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def validator(self) -> str:
-        """The date that a client compares with later: RFC 9110 section 13.1.3."""
-        return self.headers.get("Last-Modified") or self.headers["Date"]
+def validator(answer: Answer) -> str:
+    """Return the date that a client compares with later: RFC 9110 section 13.1.3."""
+    return answer.headers.get("Last-Modified") or answer.headers["Date"]
 
 
 class Instance:
@@ -42,19 +33,11 @@ class Instance:
         """Start at 09:00:00."""
         self.machine_ms = NINE_MS
         self.elapsed_ms = 0
-        self.store = open_store(
-            directory,
-            clock=Clock(
-                lambda: self.machine_ms * 1000, lambda: self.elapsed_ms * 1_000_000
-            ),
+        clock = Clock(
+            lambda: self.machine_ms * 1000, lambda: self.elapsed_ms * 1_000_000
         )
-        self.app = App(
-            Cache(self.store),
-            Limits(key_size=99, value_size=99),
-            clock=lambda: self.machine_ms * 1_000_000,
-            # Each request is in a second of its own, so it reads the clock.
-            timer=count(step=1_000_000_000).__next__,
-        )
+        self.store = open_store(directory, clock=clock)
+        self.client = Client(Cache(self.store), clock=lambda: self.machine_ms)
 
     def __enter__(self) -> Self:
         return self
@@ -74,20 +57,18 @@ class Instance:
 
     def ask(self, method: str = "GET", **headers: str) -> Answer:
         """Send a request for the key; `If_Range` is the header If-Range."""
-        environ: dict[str, Any] = {"REQUEST_METHOD": method, "PATH_INFO": "/key"}
-        environ |= {f"HTTP_{name.upper()}": text for name, text in headers.items()}
-        seen: list[Any] = []
-        body = self.app(environ, lambda *start: seen.extend(start))  # type: ignore[arg-type]
-        return Answer(int(seen[0][:3]), dict(seen[1]), b"".join(body))
+        given = {f"HTTP_{name.upper()}": text for name, text in headers.items()}
+        return self.client.ask(method, "/key", b"", **given)
 
     def check(self, old: Answer) -> None:
         """Check that no condition with the date of an old value is true."""
-        date = old.validator
+        date = validator(old)
         if old.body != self.ask().body:
-            assert self.ask(If_Modified_Since=date).status == 200
-            assert self.ask(If_Range=date, Range="bytes=0-").status == 200
+            assert self.ask(If_Modified_Since=date).status == "200 OK"
+            assert self.ask(If_Range=date, Range="bytes=0-").status == "200 OK"
             for method in ("HEAD", "DELETE"):
-                assert self.ask(method, If_Unmodified_Since=date).status == 412
+                answer = self.ask(method, If_Unmodified_Since=date)
+                assert answer.status == "412 Precondition Failed"
 
 
 def test_value_that_stays_is_recognised_by_its_date(tmp_path: Path) -> None:
@@ -101,13 +82,13 @@ def test_value_that_stays_is_recognised_by_its_date(tmp_path: Path) -> None:
         date = answer.headers["Last-Modified"]
         assert date == "Sat, 21 Nov 2026 09:00:01 GMT"
         for _ in range(3):
-            assert instance.ask().validator == date
-            assert instance.ask(If_Modified_Since=date).status == 304
+            assert validator(instance.ask()) == date
+            assert instance.ask(If_Modified_Since=date).status[:3] == "304"
             part = instance.ask(If_Range=date, Range="bytes=1-")
-            assert (part.status, part.body) == (206, b"alue")
-            assert instance.ask("HEAD", If_Unmodified_Since=date).status == 200
+            assert (part.status[:3], part.body) == ("206", b"alue")
+            assert instance.ask("HEAD", If_Unmodified_Since=date).status[:3] == "200"
             instance.wait(1_000_000)
-        assert instance.ask("DELETE", If_Unmodified_Since=date).status == 200
+        assert instance.ask("DELETE", If_Unmodified_Since=date).status[:3] == "200"
 
 
 def test_date_in_the_future_is_no_validator(tmp_path: Path) -> None:
@@ -118,11 +99,11 @@ def test_date_in_the_future_is_no_validator(tmp_path: Path) -> None:
         date = instance.ask().headers["Last-Modified"]
         instance.machine_ms -= 60_000
         assert "Last-Modified" not in instance.ask().headers
-        assert instance.ask(If_Modified_Since=date).status == 200
-        assert instance.ask(If_Range=date, Range="bytes=0-1").status == 200
+        assert instance.ask(If_Modified_Since=date).status[:3] == "200"
+        assert instance.ask(If_Range=date, Range="bytes=0-1").status[:3] == "200"
         instance.wait(60_000)
-        assert instance.ask(If_Modified_Since=date).status == 304
-        assert instance.ask(If_Range=date, Range="bytes=0-1").status == 206
+        assert instance.ask(If_Modified_Since=date).status[:3] == "304"
+        assert instance.ask(If_Range=date, Range="bytes=0-1").status[:3] == "206"
 
 
 def play(steps: list[tuple[str, int]]) -> None:

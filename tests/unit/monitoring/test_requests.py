@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
-
+from support.stores import FakeClock
+from support.wsgi_client import Client
 from volcache.cache import Cache
-from volcache.http.app import App, Limits
 from volcache.monitoring.requests import SAMPLE_ONE_IN, RequestStats
 
 if TYPE_CHECKING:
@@ -98,37 +96,21 @@ def test_keys_may_be_sampled_by_several_threads() -> None:
 # --- In the application ------------------------------------------------------------
 
 
-@pytest.fixture
-def app(store: Store) -> App:
-    """Make an application over the store."""
-    return App(Cache(store), Limits(key_size=100, value_size=1000))
-
-
-def ask(app: App, method: str, path: str, body: bytes = b"", **headers: str) -> str:
-    """Send one request and return the status."""
-    seen: list[str] = []
-    environ: dict[str, Any] = {"REQUEST_METHOD": method, "PATH_INFO": path, **headers}
-    if method == "PUT":
-        environ |= {"CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body)}
-    app(environ, lambda status, *_: seen.append(status))  # type: ignore[arg-type]
-    (status,) = seen
-    return status[:3]
-
-
-def test_counters_agree_with_the_requests(app: App, store: Store) -> None:
+def test_counters_agree_with_the_requests(store: Store) -> None:
     """Requests, durations, hits, misses and bytes."""
+    client = Client(Cache(store), clock=FakeClock())
     for number in range(5):
-        ask(app, "PUT", f"/k{number}", b"x" * 100)
+        client.put(f"/k{number}", b"x" * 100)
     for _ in range(3):
-        ask(app, "GET", "/k0")
-    ask(app, "GET", "/none")
-    ask(app, "HEAD", "/k1")
-    ask(app, "HEAD", "/none")
-    ask(app, "GET", "/k2", HTTP_RANGE="bytes=0-9")
-    ask(app, "DELETE", "/k3")
-    ask(app, "BREW", "/k3")
-    ask(app, "GET", "/\x01")
-    stats = app.stats
+        client.ask("GET", "/k0")
+    client.ask("GET", "/none")
+    client.ask("HEAD", "/k1")
+    client.ask("HEAD", "/none")
+    client.ask("GET", "/k2", HTTP_RANGE="bytes=0-9")
+    client.ask("DELETE", "/k3")
+    client.ask("BREW", "/k3")
+    client.ask("GET", "/\x01")
+    stats = client.app.stats
     assert stats.requests() == {
         ("PUT", 200): 5,
         ("GET", 200): 3,
