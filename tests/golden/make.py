@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
@@ -22,7 +23,7 @@ from volcache.store.clock import Clock
 from volcache.store.files import OsFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 VOLUME_SIZE = 2048
 VOLUME_NUM = 3
@@ -49,95 +50,82 @@ def random_numbers() -> Iterator[int]:
     yield from salts
 
 
-def open_store(directory: Path) -> Store:
-    """Open a store whose bytes are deterministic, as far as random numbers are."""
-    return Store.open(
+def make(function: Callable[..., None], *paths: Path) -> None:
+    """Let a function create directories, with the same random numbers each time."""
+    with mock.patch("secrets.randbits", side_effect=random_numbers()):
+        function(*paths)
+
+
+@contextmanager
+def opened(
+    directory: Path, size: int = VOLUME_SIZE, number: int = VOLUME_NUM, **options: Any
+) -> Iterator[Store]:
+    """Open a store whose bytes are deterministic, and stop it."""
+    store = Store.open(
         str(directory),
-        volume_size=VOLUME_SIZE,
-        volume_num=VOLUME_NUM,
+        volume_size=size,
+        volume_num=number,
         fs=OneBoot(),
         clock=Clock(lambda: NOW_MS * 1000, lambda: 0),
+        **options,
     )
+    yield store
+    store.close()
+    (directory / "LOCK").unlink()
 
 
-@mock.patch("secrets.randbits")
-def make_healthy(directory: Path, before_stop: Path, randbits: mock.Mock) -> None:
+def make_healthy(directory: Path, before_stop: Path) -> None:
     """
     Every kind of record and entry, over more than a full turn and two mounts.
 
     Args:
         directory: Is created, with a store that was stopped.
         before_stop: Becomes a copy of META.txt as it was before the stop.
-        randbits: Returns the random numbers.
     """
-    randbits.side_effect = random_numbers()
-    store = open_store(directory)
-    for turn in range(VOLUME_NUM):
-        store.put(b"turn", b"%d" % turn)
-        store.put(b"fill/%d" % turn, bytes([48 + turn]) * 1500)
-        store.put(b"fill/%d more" % turn, bytes([48 + turn]) * 300)
-    store.put(b"a/hello.txt", b"Hello, disk!\n", content_type=b"text/plain")
-    store.put(b"gr\xc3\xbcn & 100%", b"")
-    store.put(b"packed", b"\x1f\x8b", content_encoding=b"gzip", flags=0x01020304)
-    store.close()
-    store = open_store(directory)
-    store.put(b"later gone", b"x", expires_ms=NOW_MS + 1000)
-    store.put(b"deleted", b"x")
-    store.delete(b"deleted")
-    shutil.copy(directory / "META.txt", before_stop)
-    store.close()
-    (directory / "LOCK").unlink()
+    with opened(directory) as store:
+        for turn in range(VOLUME_NUM):
+            store.put(b"turn", b"%d" % turn)
+            store.put(b"fill/%d" % turn, bytes([48 + turn]) * 1500)
+            store.put(b"fill/%d more" % turn, bytes([48 + turn]) * 300)
+        store.put(b"a/hello.txt", b"Hello, disk!\n", content_type=b"text/plain")
+        store.put(b"gr\xc3\xbcn & 100%", b"")
+        store.put(b"packed", b"\x1f\x8b", content_encoding=b"gzip", flags=0x01020304)
+    with opened(directory) as store:
+        store.put(b"later gone", b"x", expires_ms=NOW_MS + 1000)
+        store.put(b"deleted", b"x")
+        store.delete(b"deleted")
+        shutil.copy(directory / "META.txt", before_stop)
 
 
-@mock.patch("secrets.randbits")
-def make_directives(directory: Path, randbits: mock.Mock) -> None:
+def make_directives(directory: Path) -> None:
     """Create a stopped store with a value that has cache directives."""
-    randbits.side_effect = random_numbers()
-    store = open_store(directory)
-    store.put(
-        b"tile.pbf",
-        b"\x1a\x0a",
-        content_type=b"application/x-protobuf",
-        content_encoding=b"gzip",
-        cache_control=b"public, immutable",
-        expires_ms=NOW_MS + 60_000,
-    )
-    store.put(b"plain", b"value")
-    store.close()
-    (directory / "LOCK").unlink()
+    with opened(directory) as store:
+        store.put(
+            b"tile.pbf",
+            b"\x1a\x0a",
+            content_type=b"application/x-protobuf",
+            content_encoding=b"gzip",
+            cache_control=b"public, immutable",
+            expires_ms=NOW_MS + 60_000,
+        )
+        store.put(b"plain", b"value")
 
 
-@mock.patch("secrets.randbits")
-def make_purged(directory: Path, randbits: mock.Mock) -> None:
+def make_purged(directory: Path) -> None:
     """Values that were stored before and after two purges, killed after the second."""
-    randbits.side_effect = random_numbers()
-    store = open_store(directory)
-    for key in (b"tiles/12/a", b"tiles/12/b", b"tiles/13/a", b"gr\xc3\xbcn/1"):
-        store.put(key, b"old")
-    store.purge(b"tiles/12/")
-    store.put(b"tiles/12/b", b"new")
-    store.purge(b"gr\xc3\xbcn/")
-    store.sync()
-    for name in ("META.txt", "PURGE.txt", "data/0", "index/0"):
-        copy = directory.with_name(f"{directory.name}.copy") / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(directory / name, copy)
-    store.close()
-    shutil.rmtree(directory)
-    directory.with_name(f"{directory.name}.copy").rename(directory)
-
-
-def open_rings(directory: Path) -> Store:
-    """Open a store with two rings."""
-    return Store.open(
-        str(directory),
-        volume_size=RING_VOLUME_SIZE,
-        volume_num=RING_VOLUMES,
-        eviction="frequency",
-        reinsert_reads=1.0,
-        fs=OneBoot(),
-        clock=Clock(lambda: NOW_MS * 1000, lambda: 0),
-    )
+    with opened(directory.with_name("stopped")) as store:
+        for key in (b"tiles/12/a", b"tiles/12/b", b"tiles/13/a", b"gr\xc3\xbcn/1"):
+            store.put(key, b"old")
+        store.purge(b"tiles/12/")
+        store.put(b"tiles/12/b", b"new")
+        store.purge(b"gr\xc3\xbcn/")
+        store.sync()
+        shutil.copytree(
+            directory.with_name("stopped"),
+            directory,
+            ignore=shutil.ignore_patterns("LOCK", "1", "2"),
+        )
+    shutil.rmtree(directory.with_name("stopped"))
 
 
 def ask_and_put(store: Store, key: bytes, value: bytes) -> None:
@@ -146,8 +134,7 @@ def ask_and_put(store: Store, key: bytes, value: bytes) -> None:
     store.put(key, value)
 
 
-@mock.patch("secrets.randbits")
-def make_rings(directory: Path, killed: Path, randbits: mock.Mock) -> None:
+def make_rings(directory: Path, killed: Path) -> None:
     """
     Values in both rings, copies of some, and of these a newer value and a deletion.
 
@@ -156,36 +143,31 @@ def make_rings(directory: Path, killed: Path, randbits: mock.Mock) -> None:
         killed: Becomes a copy as it was in the middle of the reclaim: three values of the
             volume of ring probation have been copied; of one, the copy was replaced, and
             of another, it was deleted.
-        randbits: Returns the random numbers.
     """
-    randbits.side_effect = random_numbers()
-    store = open_rings(directory)
-    store.put(b"main/0", b"0" * 300)
-    for number in range(4):
-        ask_and_put(store, b"asked/%d" % number, b"%d" % number * 120)
-    ask_and_put(store, b"asked/once", b"1" * 600)
-    for number in (1, 2, 3):
-        for _ in range(3):
-            store.get(b"asked/%d" % number)
-    for number in count(1):
-        reclaimed, copied = store.usage().eviction.reclaiming, store.stats.fate.copied
-        if reclaimed >= 0 and copied == 3:
-            break
-        store.put(b"main/%d" % number, b"%d" % number * 100)
-    store.put(b"asked/2", b"newer")
-    store.delete(b"asked/3")
-    shutil.copytree(directory, killed)
-    for number in range(4):
-        store.put(b"later/%d" % number, b"%d" % number * 100)
-    store.close()
-    (directory / "LOCK").unlink()
-    (killed / "LOCK").unlink()
+    rings: dict[str, Any] = {"eviction": "frequency", "reinsert_reads": 1.0}
+    with opened(directory, RING_VOLUME_SIZE, RING_VOLUMES, **rings) as store:
+        store.put(b"main/0", b"0" * 300)
+        for number in range(4):
+            ask_and_put(store, b"asked/%d" % number, b"%d" % number * 120)
+        ask_and_put(store, b"asked/once", b"1" * 600)
+        for number in (1, 2, 3):
+            for _ in range(3):
+                store.get(b"asked/%d" % number)
+        for number in count(1):
+            if store.usage().eviction.reclaiming >= 0 and store.stats.fate.copied == 3:
+                break
+            store.put(b"main/%d" % number, b"%d" % number * 100)
+        store.put(b"asked/2", b"newer")
+        store.delete(b"asked/3")
+        shutil.copytree(directory, killed, ignore=shutil.ignore_patterns("LOCK"))
+        for number in range(4):
+            store.put(b"later/%d" % number, b"%d" % number * 100)
 
 
 def make_all_rings(target: Path) -> None:
     """Create directories with two rings, and damaged copies of them."""
-    rings, killed = target / "rings", target / "rings_killed"
-    make_rings(rings, killed)
+    killed = target / "rings_killed"
+    make(make_rings, target / "rings", killed)
     for name in ("no_index", "no_meta", "bit_rot"):
         shutil.copytree(killed, target / f"rings_{name}")
     shutil.rmtree(target / "rings_no_index" / "index")
@@ -207,10 +189,10 @@ def make_all(target: Path) -> None:
     """Create the healthy directories and damaged copies of them."""
     target.mkdir(exist_ok=True)
     make_all_rings(target)
-    make_directives(target / "directives")
-    make_purged(target / "purged")
+    make(make_directives, target / "directives")
+    make(make_purged, target / "purged")
     healthy, meta = target / "healthy", target / "META.txt"
-    make_healthy(healthy, meta)
+    make(make_healthy, healthy, meta)
     for name in ("no_index", "no_meta", "torn_tail", "bit_rot"):
         shutil.copytree(healthy, target / name)
     shutil.rmtree(target / "no_index" / "index")
