@@ -6,6 +6,7 @@ import dataclasses
 import os
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,30 +36,28 @@ def refused(path: Path | None, environ: dict[str, str] | None = None) -> str:
 # --- Sources ---------------------------------------------------------------------
 
 
-def test_file_overrides_default(path: Path) -> None:
-    """Settings that the file leaves out keep their defaults."""
-    path.write_text("port = 8000\n")
-    config = load_config(path, {})
-    assert config == dataclasses.replace(load_config(None, {}), port=8000)
+def test_options_override_the_environment_and_that_the_file(path: Path) -> None:
+    """
+    What the file leaves out keeps its default; of options, the last one counts.
 
-
-def test_environment_overrides_file(path: Path) -> None:
-    """Variables without the prefix are ignored."""
-    path.write_text("port = 8000\nvolume_num = 3\n")
-    environ = {"VOLCACHE_PORT": "9000", "PORT": "1", "VOLCACHE": "x", "HOME": "/"}
-    config = load_config(path, environ)
-    assert (config.port, config.volume_num) == (9000, 3)
-
-
-def test_the_variable_of_the_extension_is_no_setting() -> None:
-    """It is read when the store is imported, before there are settings."""
-    assert load_config(None, {"VOLCACHE_PURE": "1"}) == load_config(None, {})
-
-
-def test_log_file_can_be_set_back_to_empty(path: Path) -> None:
-    """An empty variable is a value where empty is allowed."""
-    path.write_text('log_file = "log"\n')
-    assert load_config(path, {"VOLCACHE_LOG_FILE": ""}).log_file == ""
+    Variables without the prefix are ignored, and so is that of the extension, which is read
+    before there are settings. An empty variable is a value where empty is allowed.
+    """
+    path.write_text('port = 8000\nlog_file = "log"\n')
+    defaults = load_config(None, {})
+    file = dataclasses.replace(defaults, port=8000, log_file="log")
+    assert load_config(path, {}) == file
+    environ = {"VOLCACHE_PORT": "9000", "VOLCACHE_LOG_FILE": "", "VOLCACHE_PURE": "1"}
+    environ |= {"PORT": "1", "VOLCACHE": "x", "HOME": "/"}
+    assert load_config(path, environ) == dataclasses.replace(defaults, port=9000)
+    options = ["port=3", "port=4", "memc_servers=a:1, b:2", "log_file=a=b"]
+    changes: dict[str, Any] = {
+        "port": 4,
+        "memc_servers": ("a:1", "b:2"),
+        "log_file": "a=b",
+    }
+    found = load_config(path, environ, options=options)
+    assert found == dataclasses.replace(defaults, **changes)
 
 
 # --- Refusals --------------------------------------------------------------------
@@ -102,45 +101,31 @@ def test_error_names_source_setting_value_and_what_is_allowed(path: Path) -> Non
             assert refused(path) == error
 
 
-def test_unknown_setting_is_refused_with_the_closest_known_name(path: Path) -> None:
-    """A typing error in a name is an error, not ignored; also in that of a variable."""
-    for line, closest in (
-        *(("prot = 80", "port"), ("PORT = 80", "port")),
-        *(('"volume-size" = 80', "volume_size"), ('sync_modus = "none"', "sync_mode")),
-    ):
+def test_unknown_setting_is_refused_with_the_remedy(path: Path) -> None:
+    """With the closest known name, or all; tables, which other programs have, are named."""
+    names = ", ".join(setting.name for setting in SETTINGS)
+    for line, remedy in {
+        **dict.fromkeys(("prot = 80", "PORT = 80"), "the closest known is port"),
+        '"volume-size" = 80': "the closest known is volume_size",
+        'sync_modus = "none"': "the closest known is sync_mode",
+        "zzz = 1": f"known are {names}",
+    }.items():
         path.write_text(line)
-        assert refused(path) == (
-            f"volcache.toml: unknown setting {line}; the closest known is {closest}"
-        )
-    for name, closest in (
-        ("PROT", "PORT"),
-        ("port", "PORT"),
-        ("VOLUMESIZE", "VOLUME_SIZE"),
-    ):
-        assert refused(None, {f"VOLCACHE_{name}": "1"}) == (
-            f'environment: unknown variable VOLCACHE_{name} = "1"; the closest known is'
-            f" VOLCACHE_{closest}"
-        )
-
-
-def test_unknown_setting_without_a_close_name_is_refused_with_all_names(
-    path: Path,
-) -> None:
-    """If no known name is close, all are listed."""
-    path.write_text("zzz = 1")
-    assert refused(path) == (
-        "volcache.toml: unknown setting zzz = 1; known are "
-        + ", ".join(setting.name for setting in SETTINGS)
-    )
-
-
-def test_settings_in_a_table_are_refused_with_the_remedy(path: Path) -> None:
-    """Other programs have tables in their files; this one has none."""
+        assert refused(path) == f"volcache.toml: unknown setting {line}; {remedy}"
     path.write_text("[volcache]\nport = 1")
     assert refused(path) == (
         "volcache.toml: unknown setting volcache = {'port': 1}; settings are not in a"
         " [table]: write each on a line of its own"
     )
+    for name, closest in {
+        "PROT": "PORT",
+        "port": "PORT",
+        "LOGFILE": "LOG_FILE",
+    }.items():
+        assert refused(None, {f"VOLCACHE_{name}": "1"}) == (
+            f'environment: unknown variable VOLCACHE_{name} = "1"; the closest known is'
+            f" VOLCACHE_{closest}"
+        )
 
 
 def test_error_names_the_environment_variable() -> None:
@@ -167,13 +152,8 @@ def test_volume_must_hold_the_largest_record(path: Path) -> None:
             f" allowed is at least {MIB + key + 4096}: max_value_size = 1048576 (default)"
             f" + max_key_size = {key} ({source}) + 4096"
         )
-
-
-def test_volume_that_exactly_holds_the_largest_record_is_allowed() -> None:
-    """One byte less is refused."""
-    needed = MIB + 1024 + 4096
-    assert load_config(None, {"VOLCACHE_VOLUME_SIZE": str(needed)}).volume_num
-    refused(None, {"VOLCACHE_VOLUME_SIZE": str(needed - 1)})
+        least = {"VOLCACHE_VOLUME_SIZE": f"{MIB + key + 4096}"}
+        assert load_config(path, environ | least).max_key_size == key
 
 
 # --- Files that cannot be read ---------------------------------------------------
@@ -202,17 +182,11 @@ def test_syntax_error_is_one_line(path: Path) -> None:
 # --- The sample file -------------------------------------------------------------
 
 
-def test_sample_file_is_current() -> None:
+def test_sample_file_shows_every_setting_at_its_default() -> None:
     """`tools/sample_config.py` writes it again after a change of the table."""
     assert SAMPLE.read_text() == sample()
-
-
-def test_sample_shows_every_setting_at_its_default(tmp_path: Path) -> None:
-    """In the order of the table; loading it is the same as loading no file."""
     assert list(tomllib.loads(sample())) == [setting.name for setting in SETTINGS]
-    path = tmp_path / "sample.toml"
-    path.write_text(sample())
-    assert load_config(path, {}) == load_config(None, {})
+    assert load_config(SAMPLE, {}) == load_config(None, {})
 
 
 def test_sample_explains_every_setting() -> None:
@@ -259,15 +233,6 @@ def test_error_names_values_of_an_existing_store() -> None:
 
 
 # --- Options and the name of the instance -------------------------------------------
-
-
-def test_options_override_the_environment(path: Path) -> None:
-    """The last one counts; the value is written as in a variable."""
-    path.write_text("port = 1\n")
-    options = ["port=3", "port=4", "memc_servers=a:1, b:2", "log_file=a=b"]
-    config = load_config(path, {"VOLCACHE_PORT": "2"}, options=options)
-    assert (config.port, config.memc_servers) == (4, ("a:1", "b:2"))
-    assert config.log_file == "a=b"
 
 
 def test_error_names_the_option_and_counts_the_others() -> None:
