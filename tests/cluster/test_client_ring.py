@@ -12,10 +12,7 @@ import pytest
 from support.cluster import instances_of
 from support.extent import EXTENT
 from support.ring_nginx import RingNginx
-from volcache_client import Client
-from volcache_client.discovery import Nodes
 from volcache_client.keys import checked_key, path_of
-from volcache_client.nodes import HealthOptions
 from volcache_client.ring import Ring
 
 if TYPE_CHECKING:
@@ -112,24 +109,23 @@ def test_ring_names_the_node_that_nginx_chooses(name: str, nginx: RingNginx) -> 
     assert set(chosen) == {node for node, _ in RINGS[name]}
 
 
-@pytest.mark.parametrize("number", range(len(COLLISIONS)))
 def test_of_equal_points_the_first_node_in_the_list_has_the_keys(
-    number: int, nginx: RingNginx
+    nginx: RingNginx,
 ) -> None:
     """As nginx decides it, so that it depends on the order of the list."""
-    first, second, point = COLLISIONS[number]
-    for name in (first, second):
-        assert point in Ring([name])._points
-    ring = Ring([first, second])
-    before = max(p for p in ring._points if p < point)
-    keys = (b"%d" % n for n in count())
-    some = list(islice((k for k in keys if before < crc32(b"/" + k) <= point), 20))
-    for nodes, name in (
-        ([first, second], f"collision{number}"),
-        ([second, first], f"reversed{number}"),
-    ):
-        assert nginx.chosen(name, some) == [nodes[0]] * len(some)
-        assert {Ring(nodes).node(key) for key in some} == {nodes[0]}
+    for number, (first, second, point) in enumerate(COLLISIONS):
+        for name in (first, second):
+            assert point in Ring([name])._points
+        ring = Ring([first, second])
+        before = max(p for p in ring._points if p < point)
+        keys = (b"%d" % n for n in count())
+        some = list(islice((k for k in keys if before < crc32(b"/" + k) <= point), 20))
+        for nodes, name in (
+            ([first, second], f"collision{number}"),
+            ([second, first], f"reversed{number}"),
+        ):
+            assert nginx.chosen(name, some) == [nodes[0]] * len(some)
+            assert {Ring(nodes).node(key) for key in some} == {nodes[0]}
 
 
 def test_key_on_a_point_belongs_to_the_node_of_that_point(nginx: RingNginx) -> None:
@@ -140,31 +136,6 @@ def test_key_on_a_point_belongs_to_the_node_of_that_point(nginx: RingNginx) -> N
     keys = [key for key in numbers if crc32(b"/" + key) in points]
     assert len(keys) > 2
     assert [ring.node(key) for key in keys] == nginx.chosen("many", keys)
-
-
-def test_values_of_the_client_are_found_through_nginx_and_the_reverse(
-    cluster: Cluster,
-) -> None:
-    """With the project's configuration of nginx and three instances; each key once."""
-    keys = list(dict.fromkeys(any_keys(300, seed=7)))
-    keys = [key for key in keys if len(b"ring/" + key) <= 1024]
-    listed = [(name, 10) for name in cluster.instances]
-    with (
-        Client(listed, prefix="ring/", timeout=30, connect_timeout=30) as direct,
-        Client(cluster.url, prefix="ring/", timeout=30, connect_timeout=30) as through,
-    ):
-        for writer, reader in ((direct, through), (through, direct)):
-            for number, key in enumerate(keys):
-                assert writer.put(key, b"%d" % number)
-            for number, key in enumerate(keys):
-                item = reader.get_item(key)
-                assert item is not None, key
-                assert (item.value, item.head.tier) == (b"%d" % number, "DISK")
-                assert reader.delete(key)
-                assert writer.get(key) is None
-    asked = direct.metrics().nodes
-    assert set(asked) == set(cluster.instances)
-    assert min(numbers.requests for numbers in asked.values()) > len(keys)
 
 
 def test_nodes_are_those_that_nginx_names(cluster: Cluster) -> None:
@@ -178,18 +149,3 @@ def test_nodes_are_those_that_nginx_names(cluster: Cluster) -> None:
     ring = Ring([(name, 10) for name in cluster.instances])
     found = instances_of(cluster.nginx.port, [path_of(key) for key in keys])
     assert [ring.node(key) for key in keys] == found
-
-
-def test_list_of_nginx_makes_the_ring_of_nginx(cluster: Cluster) -> None:
-    """The same file for both."""
-    file = cluster.nginx.folder / "volcache" / "instances.conf"
-    nodes = Nodes(
-        file,
-        health=HealthOptions(1, 1.0, 1.0),
-        refresh_seconds=1.0,
-        clock=float,
-        on_event=print,
-    )
-    keys = any_keys(500, seed=4)
-    found = instances_of(cluster.nginx.port, [path_of(key) for key in keys])
-    assert [nodes.of(key).name for key in keys] == found

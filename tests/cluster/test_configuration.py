@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -16,17 +17,17 @@ import pytest
 import requests
 
 import nginx_tokens
-from support.cluster import running_cluster
 from support.nginx import SOURCE, Nginx, with_mode
 from support.ports import pick_port
 from support.prometheus import status_text
-from support.stub_instance import stub_instance
 from support.wire import exchange, read_reply, request_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from support.cluster import Cluster
+    from support.stub_instance import StubInstance
 
 pytestmark = pytest.mark.integration
 
@@ -63,13 +64,10 @@ def test_every_file_begins_with_a_comment() -> None:
         assert (SOURCE / name).read_text().startswith("# "), name
 
 
-@pytest.mark.parametrize("mode", ["pinned", "failover", "growing"])
-def test_configuration_is_valid(mode: str, tmp_path: Path) -> None:
+def test_configuration_is_valid(mode: dict[str, str], tmp_path: Path) -> None:
     """`nginx -t` reports nothing in any failure mode."""
-    nginx = Nginx(tmp_path / "nginx", INSTANCES, files=with_mode(mode))
-    done = nginx.test()
-    assert done.returncode == 0, done.stderr
-    assert "[" not in done.stderr, done.stderr
+    done = Nginx(tmp_path / "nginx", INSTANCES, files=mode).test()
+    assert (done.returncode, "[" in done.stderr) == (0, False), done.stderr
 
 
 @pytest.mark.skipif(find_spec("gixy") is None, reason="gixy is not installed")
@@ -156,81 +154,60 @@ def test_configuration_is_valid_as_it_is_installed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_writes_require_a_password(tmp_path: Path) -> None:
-    """Reads do not; writes need it if they come from another network."""
-    text = enabled("volcache/writers.conf").replace("allow 127.0.0.1;", "")
-    writers = {"volcache/writers.conf": text, "volcache/writers": "me:{PLAIN}secret\n"}
-    with running_cluster(tmp_path, files=writers) as cluster:
-        url = f"{cluster.url}/key"
-        for method in ("PUT", "DELETE", "MKCOL"):
-            assert requests.request(method, url, timeout=10).status_code == 401
-        wrong = requests.put(url, data=b"x", auth=("me", "guess"), timeout=10)
-        assert wrong.status_code == 401
-        right = requests.put(url, data=b"x", auth=("me", "secret"), timeout=10)
-        assert right.status_code == 200
-        assert requests.get(url, timeout=10).content == b"x"
-
-
-def test_writes_from_an_allowed_network_require_no_password(tmp_path: Path) -> None:
-    """Also in failover mode."""
-    writers = {
-        "volcache/writers.conf": enabled("volcache/writers.conf"),
-        "volcache/writers": "",
-    } | with_mode("failover")
-    with running_cluster(tmp_path, files=writers) as cluster:
-        url = f"{cluster.url}/key"
-        assert requests.put(url, data=b"x", timeout=10).status_code == 200
-        assert requests.get(url, timeout=10).content == b"x"
-
-
-def test_preflight_requires_no_password(tmp_path: Path) -> None:
-    """Nor does any request that is not a write; the instance does not get passwords."""
-    text = enabled("volcache/writers.conf").replace("allow 127.0.0.1;", "")
-    writers = {"volcache/writers.conf": text, "volcache/writers": "me:{PLAIN}secret\n"}
+def test_writes_require_a_password_unless_from_an_allowed_network(
+    mode: dict[str, str], stub: StubInstance, nginx_with: Callable[..., Nginx]
+) -> None:
+    """Requests that are no writes need none; the instance does not get passwords."""
+    text = enabled("volcache/writers.conf")
+    name, users = "volcache/writers.conf", {"volcache/writers": "me:{PLAIN}secret\n"}
+    nginx = nginx_with(mode | users | {name: text.replace("allow 127.0.0.1;", "")})
     headers = "Origin: http://page.example\nAccess-Control-Request-Method: PUT"
-    with stub_instance() as stub:
-        for mode in ("pinned", "failover", "growing"):
-            files = writers | with_mode(mode)
-            with Nginx(tmp_path / mode, [stub.name], files=files) as nginx:
-                for method in ("OPTIONS", "GET", "HEAD", "PROPFIND"):
-                    reply = exchange(nginx.port, method, "/200", headers=headers)
-                    assert reply.status == 200
-                refused = exchange(nginx.port, "PUT", "/200", b"", headers)
-                assert refused.status == 401
-                assert refused.headers["WWW-Authenticate"].startswith("Basic ")
-                assert refused.body == (
-                    b"writing needs a user and a password; send Authorization: Basic"
-                    b" <user:password in base64>\n"
-                )
-                right = requests.put(
-                    f"{nginx.url}/200", data=b"x", auth=("me", "secret"), timeout=10
-                )
-                assert right.status_code == 200
-                assert "Authorization" not in stub.received[-1].headers
+    for method in ("OPTIONS", "GET", "HEAD", "PROPFIND"):
+        reply = exchange(nginx.port, method, "/200", headers=headers)
+        assert reply.status == 200
+    for method in ("PUT", "DELETE", "MKCOL"):
+        refused = exchange(nginx.port, method, "/200", b"", headers)
+        assert refused.status == 401
+        assert refused.headers["WWW-Authenticate"].startswith("Basic ")
+        assert refused.body == (
+            b"writing needs a user and a password; send Authorization: Basic"
+            b" <user:password in base64>\n"
+        )
+    url = f"{nginx.url}/200"
+    for password, status in (("guess", 401), ("secret", 200)):
+        answer = requests.put(url, data=b"x", auth=("me", password), timeout=10)
+        assert answer.status_code == status
+    assert "Authorization" not in stub.received[-1].headers
+    allowing = nginx_with(mode | users | {name: text})
+    assert exchange(allowing.port, "PUT", "/200", b"").status == 200
+
+
+@contextmanager
+def encrypted(folder: Path, files: Mapping[str, str]) -> Iterator[tuple[Nginx, int]]:
+    """Run nginx with tls.conf, without an instance; also yield its port for TLS."""
+    port = pick_port()
+    tls = (SOURCE / "volcache/tls.conf").read_text()
+    tls = tls.replace("listen 443", f"listen 127.0.0.1:{port}")
+    nginx = Nginx(folder, ["127.0.0.1:1"], files={**files, "volcache/tls.conf": tls})
+    plain = (nginx.folder / "volcache/listen.conf").read_text()
+    nginx.write("volcache/listen.conf", f"include volcache/tls.conf;\n{plain}")
+    make_certificate(nginx.folder / "volcache")
+    with nginx:
+        yield nginx, port
 
 
 def test_tls_offers_http2(tmp_path: Path) -> None:
     """With tls.conf, nginx answers over TLS 1.2 or 1.3."""
-    port = pick_port()
-    tls = (SOURCE / "volcache/tls.conf").read_text()
-    files = {"volcache/tls.conf": tls.replace("listen 443", f"listen 127.0.0.1:{port}")}
-    nginx = Nginx(tmp_path / "nginx", INSTANCES, files=files)
-    plain = (nginx.folder / "volcache/listen.conf").read_text()
-    nginx.write("volcache/listen.conf", f"include volcache/tls.conf;\n{plain}")
-    make_certificate(nginx.folder / "volcache")
-    context = ssl.create_default_context(
-        cafile=str(nginx.folder / "volcache" / "server.crt")
-    )
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    with (
-        nginx,
-        context.wrap_socket(
+    with encrypted(tmp_path / "nginx", {}) as (nginx, port):
+        certificate = nginx.folder / "volcache" / "server.crt"
+        context = ssl.create_default_context(cafile=str(certificate))
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        with context.wrap_socket(
             socket.create_connection(("127.0.0.1", port), 10),
             server_hostname="127.0.0.1",
-        ) as connection,
-    ):
-        assert connection.selected_alpn_protocol() == "h2"
-        assert connection.version() in {"TLSv1.2", "TLSv1.3"}
+        ) as connection:
+            assert connection.selected_alpn_protocol() == "h2"
+            assert connection.version() in {"TLSv1.2", "TLSv1.3"}
         reply = exchange(port, "GET", "/key")
         assert reply.status == 400
         assert reply.body == b"this port needs TLS; use https://\n"
@@ -263,19 +240,8 @@ def http2(port: int, method: str, path: str, length: int) -> bytes:
     return received
 
 
-@pytest.mark.parametrize("mode", ["pinned", "failover", "growing"])
-def test_errors_over_http2_are_one_line(mode: str, tmp_path: Path) -> None:
+def test_errors_over_http2_are_one_line(mode: dict[str, str], tmp_path: Path) -> None:
     """As over HTTP/1.1."""
-    port = pick_port()
-    tls = (SOURCE / "volcache/tls.conf").read_text()
-    files = with_mode(mode) | {
-        "volcache/tls.conf": tls.replace("listen 443", f"listen 127.0.0.1:{port}")
-    }
-    dead = [f"127.0.0.1:{pick_port()}"]
-    nginx = Nginx(tmp_path / "nginx", dead, files=files)
-    plain = (nginx.folder / "volcache/listen.conf").read_text()
-    nginx.write("volcache/listen.conf", f"include volcache/tls.conf;\n{plain}")
-    make_certificate(nginx.folder / "volcache")
     cases = [
         ("PUT", "/a", 2_000_000, b"413", b"at most 1m is allowed"),
         ("GET", "/a", 2_000_000, b"413", b"at most 1m is allowed"),
@@ -286,7 +252,7 @@ def test_errors_over_http2_are_one_line(mode: str, tmp_path: Path) -> None:
         ("GET", "/a", 0, b"404", b"does not answer: a miss"),
         ("DELETE", "/a", 0, b"503", b"does not answer"),
     ]
-    with nginx:
+    with encrypted(tmp_path / "nginx", mode) as (_, port):
         for method, path, length, status, text in cases:
             received = http2(port, method, path, length)
             indexed = {b"400": b"\x8c", b"404": b"\x8d"}

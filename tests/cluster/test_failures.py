@@ -6,21 +6,23 @@ import signal
 import socket
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import requests
 
-from support.cluster import instances_of, running_cluster
+from support.activated import ActivatedServer
+from support.cluster import instances_of
 from support.load import Load
 from support.machine import ALL_FILES, Machine
-from support.nginx import SOURCE, Nginx, with_mode
+from support.nginx import SOURCE, Nginx, instances_text, with_mode
+from support.process import SHARED, ServerProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from support.cluster import Cluster
-    from support.process import ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -40,29 +42,69 @@ def owned(cluster: Cluster, name: str) -> list[str]:
     return [p for p, instance in zip(PATHS, found, strict=True) if instance == name]
 
 
-def test_keys_of_a_dead_instance_are_misses_and_are_not_written(tmp_path: Path) -> None:
-    """Reads are misses at once, writes a 503; no other instance receives them."""
-    with running_cluster(tmp_path) as cluster:
-        dead = next(iter(cluster.instances))
-        for path in PATHS:
-            assert ask(cluster, "PUT", path, b"old").status_code == 200
-        lost = owned(cluster, dead)
-        cluster.instances[dead].kill()
+def filled(cluster: Cluster, value: bytes = b"value") -> tuple[str, list[str]]:
+    """Store values; return the first instance, and the paths whose keys it has."""
+    for path in PATHS:
+        assert ask(cluster, "PUT", path, value).status_code == 200
+    name = next(iter(cluster.instances))
+    return name, owned(cluster, name)
+
+
+def test_keys_of_a_dead_instance_are_misses_and_are_not_written(
+    cluster_with: Callable[..., Cluster],
+) -> None:
+    """
+    Reads are misses at once, writes a 503; no other instance receives them.
+
+    So no key has an older value than the last 200 when the instance is back.
+    """
+    cluster = cluster_with()
+    filled(cluster, b"first")
+    dead, lost = filled(cluster, b"last")
+    cluster.instances[dead].kill()
+    for path in lost:
+        read = ask(cluster, "GET", path)
+        assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+        assert read.elapsed.total_seconds() < 5
+        assert ask(cluster, "HEAD", path).status_code == 404
+        for method in ("PUT", "DELETE"):
+            write = ask(cluster, method, path, b"new")
+            assert write.status_code == 503
+            assert write.headers["Retry-After"] == "1"
+            assert write.headers["X-Instance"].startswith(dead)
+    for other in cluster.others(dead):
         for path in lost:
-            read = ask(cluster, "GET", path)
-            assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
-            assert read.elapsed.total_seconds() < 5
-            assert ask(cluster, "HEAD", path).status_code == 404
-            for method in ("PUT", "DELETE"):
-                write = ask(cluster, method, path, b"new")
-                assert write.status_code == 503
-                assert write.headers["Retry-After"] == "1"
-                assert write.headers["X-Instance"].startswith(dead)
-        for other in cluster.others(dead):
-            for path in lost:
-                assert requests.get(other.url + path, timeout=10).status_code == 404
-        for path in set(PATHS) - set(lost):
-            assert ask(cluster, "GET", path).content == b"old"
+            assert requests.get(other.url + path, timeout=10).status_code == 404
+    for path in set(PATHS) - set(lost):
+        assert ask(cluster, "GET", path).content == b"last"
+    cluster.instances[dead].start()
+    for path in lost:
+        assert ask(cluster, "GET", path).content == b"last"
+
+
+class Failing(NamedTuple):
+    """A cluster whose first instance has a disk that can become unreadable."""
+
+    cluster: Cluster
+    disk: Machine
+    server: ServerProcess
+    paths: list[str]  # Whose keys it has.
+
+
+@pytest.fixture
+def failing(
+    cluster_with: Callable[..., Cluster], tmp_path: Path
+) -> Callable[..., Failing]:
+    """Return a function that starts one and stores values."""
+
+    def start(**options: Any) -> Failing:
+        disk = Machine(tmp_path / "shim")
+        place, variables = tmp_path / "store", disk.environment
+        server = ServerProcess(place, settings=SHARED, environment=variables)
+        cluster = cluster_with(own=[server], **options)
+        return Failing(cluster, disk, server, filled(cluster)[1])
+
+    return start
 
 
 def read_until_unready(server: ServerProcess, path: str) -> None:
@@ -81,91 +123,69 @@ def read_until_unready(server: ServerProcess, path: str) -> None:
 
 
 def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
-    tmp_path: Path,
+    failing: Callable[..., Failing],
 ) -> None:
-    """It answers with 503, which nginx turns into misses, and is soon not ready."""
-    disk = Machine(tmp_path / "shim")
-    with running_cluster(tmp_path, environment=disk.environment) as cluster:
-        name, server = next(iter(cluster.instances.items()))
-        for path in PATHS:
-            assert ask(cluster, "PUT", path, b"value").status_code == 200
-        path, *_ = owned(cluster, name)
-        disk.fail_reads_of(ALL_FILES)
-        for _ in range(2):
-            read = ask(cluster, "GET", path)
-            assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
-            assert read.headers["X-Instance"].startswith(name)
-            assert ask(cluster, "HEAD", path).status_code == 404
-        assert requests.get(f"{server.url}/-/ready", timeout=10).status_code == 503
-        disk.recover()
-        assert ask(cluster, "GET", path).content == b"value"
-        assert requests.get(f"{server.url}/-/ready", timeout=10).text == "ready\n"
-        disk.fail_reads_of(ALL_FILES)
-        read_until_unready(server, path)
+    """
+    It answers with 503, which nginx turns into misses, and is soon not ready.
 
-
-def test_unreadable_value_is_not_changed_by_a_conditional_write(
-    tmp_path: Path,
-) -> None:
-    """503 through nginx; a plain DELETE deletes, so that the value does not return."""
-    disk = Machine(tmp_path / "shim")
-    with running_cluster(tmp_path, environment=disk.environment) as cluster:
-        name = next(iter(cluster.instances))
-        kept, deleted, *_ = owned(cluster, name)
-        for path in (kept, deleted):
-            assert ask(cluster, "PUT", path, b"value").status_code == 200
-        disk.fail_reads_of(ALL_FILES)
-        for method in ("PUT", "DELETE"):
-            for headers in ({"If-None-Match": "*"}, {"If-Match": "*"}):
-                answer = requests.request(
-                    method, cluster.url + kept, data=b"x", headers=headers, timeout=10
-                )
-                assert answer.status_code == 503
-                assert answer.headers["Retry-After"] == "1"
-        assert ask(cluster, "DELETE", deleted).status_code == 200
-        disk.recover()
-        assert ask(cluster, "GET", kept).content == b"value"
-        assert ask(cluster, "GET", deleted).status_code == 404
+    A conditional write of an unreadable value changes nothing; a plain DELETE deletes, so
+    that the value does not return.
+    """
+    cluster, disk, server, (path, deleted, *_) = failing()
+    disk.fail_reads_of(ALL_FILES)
+    for _ in range(2):
+        read = ask(cluster, "GET", path)
+        assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+        assert read.headers["X-Instance"] == f"127.0.0.1:{server.port}"
+        assert ask(cluster, "HEAD", path).status_code == 404
+    assert requests.get(f"{server.url}/-/ready", timeout=10).status_code == 503
+    for method in ("PUT", "DELETE"):
+        for headers in ({"If-None-Match": "*"}, {"If-Match": "*"}):
+            answer = requests.request(
+                method, cluster.url + path, data=b"x", headers=headers, timeout=10
+            )
+            assert answer.status_code == 503
+            assert answer.headers["Retry-After"] == "1"
+    assert ask(cluster, "DELETE", deleted).status_code == 200
+    disk.recover()
+    assert ask(cluster, "GET", path).content == b"value"
+    assert ask(cluster, "GET", deleted).status_code == 404
+    assert requests.get(f"{server.url}/-/ready", timeout=10).text == "ready\n"
+    disk.fail_reads_of(ALL_FILES)
+    read_until_unready(server, path)
 
 
 def test_failover_skips_an_instance_whose_disk_cannot_be_read(
-    tmp_path: Path,
+    failing: Callable[..., Failing],
 ) -> None:
     """For immutable keys: the next instance on the ring serves its keys."""
-    disk = Machine(tmp_path / "shim")
-    with running_cluster(
-        tmp_path, files=with_mode("failover"), environment=disk.environment
-    ) as cluster:
-        name, server = next(iter(cluster.instances.items()))
-        for path in PATHS:
-            assert ask(cluster, "PUT", path, b"value").status_code == 200
-        path, *_ = owned(cluster, name)
-        disk.fail_reads_of(ALL_FILES)
-        read_until_unready(server, path)
-        for _ in range(3):
-            read = ask(cluster, "GET", path)
-            assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
-            assert not read.headers["X-Instance"].endswith(name)
+    cluster, disk, server, (path, *_) = failing(files=with_mode("failover"))
+    disk.fail_reads_of(ALL_FILES)
+    read_until_unready(server, path)
+    for _ in range(3):
+        read = ask(cluster, "GET", path)
+        assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+        assert not read.headers["X-Instance"].endswith(f":{server.port}")
 
 
 def test_reads_of_an_unresponsive_instance_are_misses_after_the_time_out(
-    tmp_path: Path,
+    cluster_with: Callable[..., Cluster],
 ) -> None:
     """Keys of other instances are served meanwhile."""
     proxy = (SOURCE / "volcache/proxy.conf").read_text()
     faster = proxy.replace("proxy_read_timeout 10s", "proxy_read_timeout 500ms")
     assert faster != proxy
-    with running_cluster(tmp_path, files={"volcache/proxy.conf": faster}) as cluster:
-        silent = next(iter(cluster.instances))
-        lost = owned(cluster, silent)
-        cluster.instances[silent].send_signal(signal.SIGSTOP)
-        try:
-            assert ask(cluster, "GET", lost[0]).status_code == 404
-            assert ask(cluster, "PUT", lost[0], b"x").status_code == 503
-            path = next(p for p in PATHS if p not in lost)
-            assert ask(cluster, "PUT", path, b"x").status_code == 200
-        finally:
-            cluster.instances[silent].send_signal(signal.SIGCONT)
+    cluster = cluster_with(files={"volcache/proxy.conf": faster})
+    silent = next(iter(cluster.instances))
+    lost = owned(cluster, silent)
+    cluster.instances[silent].send_signal(signal.SIGSTOP)
+    try:
+        assert ask(cluster, "GET", lost[0]).status_code == 404
+        assert ask(cluster, "PUT", lost[0], b"x").status_code == 503
+        path = next(p for p in PATHS if p not in lost)
+        assert ask(cluster, "PUT", path, b"x").status_code == 200
+    finally:
+        cluster.instances[silent].send_signal(signal.SIGCONT)
 
 
 def test_reads_of_an_unreachable_machine_are_misses(tmp_path: Path) -> None:
@@ -185,125 +205,119 @@ def test_reads_of_an_unreachable_machine_are_misses(tmp_path: Path) -> None:
             assert nginx.logged(' answers="504')
 
 
-def test_instance_that_comes_back_has_no_old_value(tmp_path: Path) -> None:
-    """
-    What could not be written meanwhile was not written anywhere, and what was acknowledged
-    before is kept: no key has a value older than the last 200.
-    """
-    with running_cluster(tmp_path) as cluster:
-        name, server = next(iter(cluster.instances.items()))
-        lost = owned(cluster, name)
-        for path in lost:
-            assert ask(cluster, "PUT", path, b"first").status_code == 200
-            assert ask(cluster, "PUT", path, b"last").status_code == 200
-        server.kill()
-        server.start()
-        for path in lost:
-            assert ask(cluster, "GET", path).content == b"last"
-
-
-def test_kill_under_load_causes_misses_until_the_restart(tmp_path: Path) -> None:
+def test_kill_under_load_causes_misses_until_the_restart(
+    cluster_with: Callable[..., Cluster],
+) -> None:
     """
     While one of three is down, its reads are misses and its writes 503; no read returns a
     wrong value, and no request fails after the restart.
     """
-    with running_cluster(tmp_path) as cluster:
-        server = next(iter(cluster.instances.values()))
-        with Load(cluster.nginx.port) as load:
-            load.wait_for(500)
-            killed = time.monotonic()
-            server.kill()
-            load.wait_for(500)
-            server.start()
-            back = time.monotonic()
-            load.wait_for(500)
-        seen = load.count(killed)
-        assert load.count()["GET", 200]
-        assert all(a.is_right for a in load.answers)
-        assert {status for _, status in seen} == {200, 404, 503}
-        assert {status for _, status in load.count(back)} <= {200, 404}
+    cluster = cluster_with()
+    server = next(iter(cluster.instances.values()))
+    with Load(cluster.nginx.port) as load:
+        load.wait_for(500)
+        killed = time.monotonic()
+        server.kill()
+        load.wait_for(500)
+        server.start()
+        back = time.monotonic()
+        load.wait_for(500)
+    seen = load.count(killed)
+    assert load.count()["GET", 200]
+    assert all(a.is_right for a in load.answers)
+    assert {status for _, status in seen} == {200, 404, 503}
+    assert {status for _, status in load.count(back)} <= {200, 404}
 
 
-def test_rolling_restart_fails_no_request(tmp_path: Path) -> None:
-    """All three are restarted under load while their sockets stay open."""
-    with (
-        running_cluster(tmp_path, holds_sockets=True) as cluster,
-        Load(cluster.nginx.port) as load,
-    ):
-        load.wait_for(300)
-        for server in cluster.instances.values():
-            before = server.pid
-            server.restart()
-            assert server.pid != before
-            load.wait_for(200)
+def check_none_failed(load: Load) -> None:
+    """Check that all reads were right, and that no request was refused."""
     assert load.count()["GET", 200]
     assert all(a.is_right for a in load.answers)
     assert {status for method, status in load.count() if method == "PUT"} == {200}
     assert {status for _, status in load.count()} <= {200, 404}
 
 
-def test_reload_of_nginx_fails_no_request(cluster: Cluster) -> None:
+def test_rolling_restart_fails_no_request(
+    cluster_with: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """All three are restarted under load while their sockets stay open."""
+    own = [ActivatedServer(tmp_path / f"{n}", settings=SHARED) for n in range(3)]
+    with ExitStack() as stack:
+        for server in own:
+            stack.enter_context(server.listener)
+        with Load(cluster_with(own=own).nginx.port) as load:
+            load.wait_for(300)
+            for server in own:
+                before = server.pid
+                server.restart()
+                assert server.pid != before
+                load.wait_for(200)
+    check_none_failed(load)
+
+
+def test_reload_of_nginx_fails_no_request(
+    cluster_with: Callable[..., Cluster],
+) -> None:
     """
     A changed configuration is loaded under load without an error.
 
     Old workers close connections between two requests; clients then open new ones.
     """
-    with Load(cluster.nginx.port, repeats=True) as load:
+    nginx = cluster_with().nginx
+    with Load(nginx.port, repeats=True) as load:
         load.wait_for(200)
-        cluster.nginx.reload()
+        nginx.reload()
         load.wait_for(200)
-    assert load.count()["GET", 200]
-    assert all(a.is_right for a in load.answers)
-    assert {status for _, status in load.count()} <= {200, 404}
+    check_none_failed(load)
 
 
-def test_failover_reads_and_writes_at_the_next_instance(tmp_path: Path) -> None:
+def test_failover_reads_and_writes_at_the_next_instance(
+    cluster_with: Callable[..., Cluster],
+) -> None:
     """For immutable keys: the keys of a dead instance are stored elsewhere at once."""
-    with running_cluster(tmp_path, files=with_mode("failover")) as cluster:
-        lines = [
-            f"server {name} weight=10 max_fails=1 fail_timeout=60s;\n"
-            for name in cluster.instances
+    cluster = cluster_with(files=with_mode("failover"))
+    text = instances_text([*cluster.instances])
+    text = text.replace("max_fails=0", "max_fails=1 fail_timeout=60s")
+    cluster.nginx.write("volcache/instances.conf", text)
+    cluster.nginx.reload()
+    dead = next(iter(cluster.instances))
+    lost = owned(cluster, dead)
+    cluster.instances[dead].kill()
+    for path in lost:
+        assert ask(cluster, "GET", path).status_code == 404
+    # Each worker detects the failure for itself.
+    statuses = [ask(cluster, "PUT", path, b"new").status_code for path in lost]
+    assert statuses.count(503) <= 2 * len(cluster.nginx.workers())
+    stored = [p for p, status in zip(lost, statuses, strict=True) if status == 200]
+    assert stored
+    for path in stored:
+        assert ask(cluster, "GET", path).content == b"new"
+        held = [
+            requests.get(other.url + path, timeout=10).status_code
+            for other in cluster.others(dead)
         ]
-        cluster.nginx.write("volcache/instances.conf", "".join(lines))
-        cluster.nginx.reload()
-        dead = next(iter(cluster.instances))
-        lost = owned(cluster, dead)
-        cluster.instances[dead].kill()
-        for path in lost:
-            assert ask(cluster, "GET", path).status_code == 404
-        # Each worker detects the failure for itself.
-        statuses = [ask(cluster, "PUT", path, b"new").status_code for path in lost]
-        assert statuses.count(503) <= 2 * len(cluster.nginx.workers())
-        stored = [p for p, status in zip(lost, statuses, strict=True) if status == 200]
-        assert stored
-        for path in stored:
-            assert ask(cluster, "GET", path).content == b"new"
-            held = [
-                requests.get(other.url + path, timeout=10).status_code
-                for other in cluster.others(dead)
-            ]
-            assert sorted(held) == [200, 404]
+        assert sorted(held) == [200, 404]
 
 
-def test_growing_finds_moved_keys_at_their_old_instance(tmp_path: Path) -> None:
+def test_growing_finds_moved_keys_at_their_old_instance(
+    cluster_with: Callable[..., Cluster],
+) -> None:
     """For immutable keys: all keys of a new instance can be read at once."""
-    with running_cluster(tmp_path, files=with_mode("growing")) as cluster:
-        names = list(cluster.instances)
-        before = "".join(
-            f"server {name} weight=10 max_fails=0;\n" for name in names[:2]
-        )
-        cluster.nginx.write("volcache/instances.conf", before)
-        cluster.nginx.write("volcache/instances-before.conf", before)
-        cluster.nginx.reload()
-        for path in PATHS:
-            assert ask(cluster, "PUT", path, path.encode()).status_code == 200
-        cluster.nginx.write_instances(names)
-        cluster.nginx.reload()
-        found = [ask(cluster, "GET", path) for path in PATHS]
-        assert [r.content for r in found] == [path.encode() for path in PATHS]
-        asked = [r.headers["X-Instance"] for r in found]
-        assert sum(a.startswith(names[2]) for a in asked) > 5
-        missing = ask(cluster, "GET", "/none")
-        assert (missing.status_code, missing.headers["X-Cache"]) == (404, "MISS")
-        assert ask(cluster, "PUT", PATHS[0], b"new").status_code == 200
-        assert ask(cluster, "GET", PATHS[0]).content == b"new"
+    cluster = cluster_with(files=with_mode("growing"))
+    names = list(cluster.instances)
+    for name in ("instances", "instances-before"):
+        text = instances_text(names[:2])
+        cluster.nginx.write(f"volcache/{name}.conf", text)
+    cluster.nginx.reload()
+    for path in PATHS:
+        assert ask(cluster, "PUT", path, path.encode()).status_code == 200
+    cluster.nginx.write_instances(names)
+    cluster.nginx.reload()
+    found = [ask(cluster, "GET", path) for path in PATHS]
+    assert [r.content for r in found] == [path.encode() for path in PATHS]
+    asked = [r.headers["X-Instance"] for r in found]
+    assert sum(a.startswith(names[2]) for a in asked) > 5
+    missing = ask(cluster, "GET", "/none")
+    assert (missing.status_code, missing.headers["X-Cache"]) == (404, "MISS")
+    assert ask(cluster, "PUT", PATHS[0], b"new").status_code == 200
+    assert ask(cluster, "GET", PATHS[0]).content == b"new"

@@ -8,12 +8,13 @@ import pytest
 import requests
 
 import nginx_tokens
-from support.nginx import SOURCE, Nginx, with_mode
+from support.nginx import SOURCE, Nginx
 from support.ports import pick_port
 from support.prometheus import Exporter, status_text
 from support.wire import exchange
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
@@ -23,46 +24,39 @@ HEALTH_FILE: Final = "volcache/health.conf"
 DRAIN: Final = "/run/volcache-nginx-drain"
 
 
-def files_with(drain: Path) -> dict[str, str]:
-    """Return the configuration with another file for draining, tokens, and a limit of 0."""
-    text = (SOURCE / HEALTH_FILE).read_text()
-    assert text.count(DRAIN) == 1
-    return {
-        HEALTH_FILE: text.replace(DRAIN, str(drain)),
-        "volcache/tokens.conf": nginx_tokens.render("reader", "writer"),
-    }
-
-
-@pytest.mark.parametrize("mode", ["pinned", "failover", "growing"])
-def test_nginx_is_healthy_while_it_serves(tmp_path: Path, mode: str) -> None:
+def test_nginx_is_healthy_while_it_serves(
+    tmp_path: Path, mode: dict[str, str], nginx_with: Callable[..., Nginx]
+) -> None:
     """With all instances down, without a token; 503 while a file exists."""
     drain = tmp_path / "drain"
-    files = files_with(drain) | with_mode(mode)
-    with Nginx(tmp_path / "nginx", [f"127.0.0.1:{pick_port()}"], files=files) as nginx:
+    text = (SOURCE / HEALTH_FILE).read_text()
+    assert text.count(DRAIN) == 1
+    tokens = {"volcache/tokens.conf": nginx_tokens.render("reader", "writer")}
+    files = mode | tokens | {HEALTH_FILE: text.replace(DRAIN, str(drain))}
+    nginx = nginx_with(files, instance="127.0.0.1:1")
+    for is_draining, expected in (
+        (False, (200, b"ok\n")),
+        (True, (503, b"draining\n")),
+        (False, (200, b"ok\n")),
+    ):
+        if is_draining:
+            drain.touch()
+        else:
+            drain.unlink(missing_ok=True)
         for method in ("GET", "HEAD", "OPTIONS"):
-            assert exchange(nginx.port, method, HEALTH).status == 200
+            assert exchange(nginx.port, method, HEALTH).status == expected[0]
         reply = exchange(nginx.port, "GET", HEALTH)
-        assert (reply.status, reply.body) == (200, b"ok\n")
+        assert (reply.status, reply.body) == expected
         assert reply.headers["Content-Type"] == "text/plain"
         assert reply.headers["Cache-Control"] == "no-store"
-        drain.touch()
-        reply = exchange(nginx.port, "GET", HEALTH)
-        assert (reply.status, reply.body) == (503, b"draining\n")
-        assert reply.headers["Cache-Control"] == "no-store"
-        # Requests are still served: the load balancer needs some time to notice.
+        # Requests are still served: a load balancer needs some time to notice.
         assert exchange(nginx.port, "GET", "/key").status == 401
-        drain.unlink()
-        assert exchange(nginx.port, "GET", HEALTH).status == 200
-        assert HEALTH not in nginx.log()
-
-
-def test_other_paths_of_the_operator_stay_closed(tmp_path: Path) -> None:
-    """Only the exact path is answered."""
-    with Nginx(tmp_path / "nginx", [f"127.0.0.1:{pick_port()}"]) as nginx:
-        for path in ("", "/", "/healthy/", "/healthyx", "/status"):
-            assert exchange(nginx.port, "GET", f"/-/nginx{path}").status == 403, path
-        for path in ("/-//nginx/healthy", "/-/healthy"):
-            assert exchange(nginx.port, "GET", path).status == 403, path
+    assert HEALTH not in nginx.log()
+    # Only the exact path is answered.
+    for path in ("", "/", "/healthy/", "/healthyx", "/status"):
+        assert exchange(nginx.port, "GET", f"/-/nginx{path}").status == 403, path
+    for path in ("/-//nginx/healthy", "/-/healthy"):
+        assert exchange(nginx.port, "GET", path).status == 403, path
 
 
 def test_exporter_has_the_metrics_of_nginx(tmp_path: Path) -> None:

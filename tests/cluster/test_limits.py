@@ -12,12 +12,10 @@ import pytest
 from support.nginx import SOURCE, Nginx
 from support.ports import pick_port
 from support.slow_uploads import SlowUploads, answered, raise_descriptor_limit, statuses
-from support.stub_instance import stub_instance
 from support.waiting import wait_until
 from support.wire import read_reply, request_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from support.stub_instance import StubInstance
@@ -30,13 +28,6 @@ VISITOR = "127.0.0.3"
 UPLOADS = 4_200
 REQUESTS_MAX = 4_096
 OF_ONE_CLIENT = 512
-
-
-@pytest.fixture(scope="module")
-def stub() -> Iterator[StubInstance]:
-    """Run an instance that answers as it is told."""
-    with stub_instance() as running:
-        yield running
 
 
 def limited(requests: int, of_one_client: int, text: str | None = None) -> str:

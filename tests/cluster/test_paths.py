@@ -8,18 +8,18 @@ from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from support.cluster import SETTINGS
-from support.nginx import SOURCE, Nginx, with_mode
-from support.process import ServerProcess
-from support.stub_instance import stub_instance
+from support.nginx import SOURCE, Nginx
+from support.process import SHARED, ServerProcess
 from support.waiting import wait_until
 from support.wire import exchange
 from volcache.errors import BadKeyError
 from volcache.keys import RESERVED_PREFIX, parse_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from support.stub_instance import StubInstance
 
 pytestmark = pytest.mark.integration
 
@@ -106,7 +106,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     access = folder / "access"
     text = (SOURCE / "volcache.conf").read_text()
     uris = "log_format uris escape=none '$request_uri\t$uri\t$upstream_status';\n"
-    settings = {**SETTINGS, "log_access": access}
+    settings = {**SHARED, "log_access": access}
     with ServerProcess(folder / "disk", settings=settings) as instance:
         nginx = Nginx(
             folder / "nginx",
@@ -187,24 +187,15 @@ def test_nginx_and_the_instance_derive_the_same_key(front: Front) -> None:
     assert keys > 400
 
 
-@pytest.mark.parametrize("mode", ["pinned", "failover", "growing"])
 def test_operator_path_that_resolves_to_a_key_is_forbidden(
-    mode: str, tmp_path: Path
+    mode: dict[str, str], stub: StubInstance, nginx_with: Callable[..., Nginx]
 ) -> None:
     """403 for each method in each failure mode; 405 for a method that is not allowed."""
-    with (
-        stub_instance() as stub,
-        Nginx(tmp_path / "n", [stub.name], files=with_mode(mode)) as nginx,
-    ):
-        for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "POST"):
-            for path in (
-                "/-/../200",
-                "/%2d%2F..%2f200",
-                "/-%2F../200",
-                "/-/x/../../200",
-            ):
-                reply = exchange(nginx.port, method, path, b"")
-                assert reply.status == (405 if method == "POST" else 403), method
-        assert not stub.received
-        assert exchange(nginx.port, "PUT", "/./x/../200", b"").status == 200
-        assert len(stub.received) == 1
+    nginx = nginx_with(mode)
+    for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "POST"):
+        for path in ("/-/../200", "/%2d%2F..%2f200", "/-%2F../200", "/-/x/../../200"):
+            reply = exchange(nginx.port, method, path, b"")
+            assert reply.status == (405 if method == "POST" else 403), (method, path)
+    assert not stub.received
+    assert exchange(nginx.port, "PUT", "/./x/../200", b"").status == 200
+    assert len(stub.received) == 1

@@ -1,21 +1,21 @@
-"""Three real instances behind a real nginx."""
+"""nginx in front of instances, which tests use one after the other."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import count
+from typing import TYPE_CHECKING
 
-from support.activated import ActivatedServer
 from support.nginx import Nginx
-from support.process import ServerProcess
+from support.process import Pool
 from support.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-SETTINGS: Final = {"volume_size": 16 << 20, "volume_num": 3}
+    from support.process import ServerProcess, Servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,46 +37,59 @@ class Cluster:
 
 @contextmanager
 def running_cluster(
+    servers: Servers,
     folder: Path,
     *,
     files: Mapping[str, str] | None = None,
-    holds_sockets: bool = False,
-    environment: Mapping[str, str] | None = None,
+    own: Sequence[ServerProcess] = (),
 ) -> Iterator[Cluster]:
     """
-    Start three instances and nginx, and stop them at the end.
+    Start nginx in front of three empty instances.
 
     Args:
-        folder: Where everything is written.
+        servers: Lends the instances.
+        folder: Where nginx writes.
         files: As for `Nginx`.
-        holds_sockets: Whether the sockets outlive the instances, as with systemd.
-        environment: Further variables of the first instance.
+        own: Instances that are started instead of as many of those.
 
     """
     with ExitStack() as stack:
-        servers: list[ServerProcess] = []
-        for number in range(3):
-            disk = folder / f"disk{number}"
-            server: ServerProcess = (
-                ActivatedServer(disk, settings=SETTINGS)
-                if holds_sockets
-                else ServerProcess(
-                    disk,
-                    settings=SETTINGS,
-                    environment=None if number else environment,
-                )
-            )
-            servers.append(server)
-            if isinstance(server, ActivatedServer):
-                stack.enter_context(server.listener)
-            server.launch()
-            stack.push(server.__exit__)
-        for server in servers:
-            server.wait_answering()
-        instances = {f"127.0.0.1:{server.port}": server for server in servers}
+        lent = [stack.enter_context(servers.server()) for _ in range(3 - len(own))]
+        started = [stack.enter_context(server) for server in own]
+        instances = {f"127.0.0.1:{server.port}": server for server in started + lent}
+        # Ended first: its connections would keep the instances from being lent again.
         nginx = Nginx(folder / "nginx", list(instances), files=files)
-        stack.enter_context(nginx)
-        yield Cluster(nginx=nginx, instances=instances)
+        yield Cluster(nginx=stack.enter_context(nginx), instances=instances)
+
+
+class Proxies(Pool[Nginx]):
+    """Processes of nginx by their instances and files, each with an empty log."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin with none; their folders are made in a folder."""
+        super().__init__(_is_renewed)
+        self._folder = folder
+        self._numbers = count()
+
+    @contextmanager
+    def nginx(
+        self, instances: Sequence[str], files: Mapping[str, str] | None = None
+    ) -> Iterator[Nginx]:
+        """Lend one whose configuration the test does not change."""
+
+        def make() -> Nginx:
+            folder = self._folder / str(next(self._numbers))
+            return Nginx(folder, instances, files=files)
+
+        key = (*instances, *sorted((files or {}).items()))
+        with self.lend(key, make) as nginx:
+            yield nginx
+
+
+def _is_renewed(nginx: Nginx) -> bool:
+    """Empty the log; return whether nginx runs."""
+    (nginx.folder / "access.log").write_text("")
+    return nginx.is_running
 
 
 def instances_of(port: int, paths: Sequence[str]) -> list[str]:
