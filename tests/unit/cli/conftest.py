@@ -15,6 +15,7 @@ from volcache.cli import serve as serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -26,6 +27,12 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return Done(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Return the place of a mount point."""
+    return tmp_path / "store"
 
 
 @pytest.fixture

@@ -16,9 +16,7 @@ import pytest
 
 from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, Extent, extents, fill, flip
-from support.replaced import mix
 from support.stores import kill, open_store
-from volcache.errors import MismatchedFilesError
 from volcache.hot.versions import KeyVersions
 
 if TYPE_CHECKING:
@@ -29,27 +27,10 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 OPTIONS = {"volume_size": VOLUME_SIZE, "volume_num": VOLUME_NUM}
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a healthy directory; tests work on copies."""
-    directory = tmp_path_factory.mktemp("filled") / "store"
-    fill(directory)
-    return directory
-
-
-@pytest.fixture
-def directory(filled: Path, tmp_path: Path) -> Path:
-    """Return a copy of it."""
-    return Path(shutil.copytree(filled, tmp_path / "store"))
-
-
-def snapshot(directory: Path) -> dict[Path, tuple[int, bytes]]:
+def directory_files(directory: Path) -> dict[Path, tuple[int, bytes]]:
     """Return the modification time and the content of every file."""
-    return {
-        path: (path.stat().st_mtime_ns, path.read_bytes())
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
+    paths = (path for path in directory.rglob("*") if path.is_file())
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
 
 
 def damaged_at(lines: list[str]) -> set[tuple[int, int]]:
@@ -85,8 +66,9 @@ def test_a_thousand_flipped_bytes_are_reported_exactly(
 
     A repair changes nothing: the index files have the keys of the damaged records.
     """
+    fill(directory)
     records, expected = flip_a_thousand(directory)
-    before = snapshot(directory)
+    before = directory_files(directory)
     code, out, _ = run("check", directory)
     lines = out.splitlines()
     assert code == 1
@@ -94,7 +76,7 @@ def test_a_thousand_flipped_bytes_are_reported_exactly(
     assert damaged_at(lines) == expected
     assert len(lines) == len(expected) + 1
     assert f" {len(records) - len(expected)} records," in lines[-1]
-    assert snapshot(directory) == before
+    assert directory_files(directory) == before
     readable = values(directory, **OPTIONS)
     assert f" {len(readable)} live keys," in lines[-1]
 
@@ -115,6 +97,7 @@ def damage_index_files(directory: Path) -> None:
 @pytest.mark.slow
 def test_after_a_repair_no_value_is_outdated(directory: Path, run: Run) -> None:
     """If neither index file nor volume has a key, all that may be outdated is left out."""
+    fill(directory)
     flip_a_thousand(directory)
     before = shutil.copytree(directory, directory.with_name("before"))
     damage_index_files(directory)
@@ -131,6 +114,7 @@ def test_after_a_repair_only_damaged_values_are_reported(
     directory: Path, run: Run
 ) -> None:
     """The headers of the records have all keys: no volume is left out."""
+    fill(directory)
     records = extents(directory)
     dice = random.Random(7)  # noqa: S311 - Seeded, to be repeated.
     # With the longest of these keys, the value begins before this offset. A volume's
@@ -162,6 +146,7 @@ def test_any_damage_to_any_file_gets_a_verdict(
     directory: Path, run: Run, seed: int
 ) -> None:
     """Flipped, cut, random, missing, directories and pipes: never a traceback."""
+    fill(directory)
     dice = random.Random(seed)  # noqa: S311 - Seeded, to be repeated.
     files = [path for path in directory.rglob("*") if path.is_file()]
     for path in dice.sample(sorted(files), 4):
@@ -256,12 +241,21 @@ def test_unindexed_records_after_a_kill_are_a_note(tmp_path: Path, run: Run) -> 
     assert found.lines[1].startswith(f"{tmp_path}: 1 volume, 1 record, 1 live key, ")
 
 
-def test_directory_in_use_is_refused(tmp_path: Path, run: Run) -> None:
-    """By each command; the running store is not disturbed."""
-    path, files = tmp_path / "store", tmp_path / "files"
-    files.mkdir()
+def test_directory_that_cannot_be_used_is_one_error_line(
+    tmp_path: Path, run: Run
+) -> None:
+    """An empty directory, a file, a missing path; one in use, which is not disturbed."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    before = list(tmp_path.rglob("*"))
+    for name in ("folder", "file", "missing"):
+        code, out, err = run("check", tmp_path / name)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert err.startswith(f"volcache: mount point '{tmp_path / name}' ")
+    assert list(tmp_path.rglob("*")) == before
+    path, folder = tmp_path / "store", tmp_path / "folder"
     store = open_store(path)
-    for words in (["check", path], ["dump", path], ["import", path, files]):
+    for words in (["check", path], ["dump", path], ["import", path, folder]):
         assert run(*words) == (
             1,
             "",
@@ -274,103 +268,31 @@ def test_directory_in_use_is_refused(tmp_path: Path, run: Run) -> None:
     store.close()
 
 
-def test_directory_that_is_not_a_store_is_one_error_line(
+def test_flipped_byte_outside_of_records_is_reported_with_its_file(
     tmp_path: Path, run: Run
 ) -> None:
-    """An empty directory, a file, a missing path; nothing is created."""
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    before = list(tmp_path.rglob("*"))
-    for name in ("folder", "file", "missing"):
-        code, out, err = run("check", tmp_path / name)
-        assert (code, out, err.count("\n")) == (1, "", 1)
-        assert err.startswith(f"volcache: mount point '{tmp_path / name}' ")
-    assert list(tmp_path.rglob("*")) == before
-
-
-def test_flipped_byte_outside_of_records_is_reported_with_its_file(
-    filled: Path, tmp_path: Path, run: Run
-) -> None:
     """META.txt, an index file, the header of the active volume and of another one."""
-    assert (filled / "META.txt").read_text().startswith("1\n")
     dice = random.Random(1)  # noqa: S311 - Seeded, to be repeated.
     for number, (file, offset) in enumerate(
         [("META.txt", 4), ("index/1", 300), ("data/1", 60), ("data/2", 60)]
     ):
         directory = tmp_path / str(number)
-        shutil.copytree(filled, directory)
+        fill(directory)
+        assert (directory / "META.txt").read_text().startswith("1\n")
         flip(directory / file, offset, dice)
         found = run("check", directory)
         assert found.code == 1
         assert [line.split()[:2] for line in found.lines[:-1]] == [["damaged", file]]
 
 
-def uses_of(line: str) -> list[tuple[str, ...]]:
-    """Return file, volume and sequence number of what was found and what was expected."""
-    use = r"volume (\d+) seq (\d+) salt [0-9a-f]{16} of store ([0-9a-f]{16})"
-    form = rf"damaged (\S+) offset 0: is {use}, expected was {use}"
-    found = re.fullmatch(form, line)
-    return [found.groups()] if found else []
-
-
-def test_replaced_data_file_is_reported(tmp_path: Path, run: Run) -> None:
-    """With its present and its expected use; its index file is right and has no fault."""
-    directory = tmp_path / "store"
-    mix(directory, ["data/1"])
-    found = run("check", directory)
-    ((*use, store_id, volume, seq, expected_id),) = uses_of(found.lines[0])
-    assert (use, [volume, seq]) == (["data/1", "1", "2"], ["1", "6"])
-    assert store_id == expected_id
-    assert (found.code, len(found.lines)) == (1, 2)
-
-
-def test_replaced_volume_is_reported_and_that_a_start_is_refused(
-    tmp_path: Path, run: Run
-) -> None:
-    """Data file and index file belong together, but not to the others."""
-    directory = tmp_path / "store"
-    mix(directory, ["data/1", "index/1"])
-    before = snapshot(directory)
-    found = run("check", directory)
-    assert found.code == 1
-    uses = [use for line in found.lines for use in uses_of(line)]
-    files = [(file, found, expected) for file, _, found, _, _, expected, _ in uses]
-    assert files[:2] == [("data/1", "2", "6"), ("index/1", "2", "6")]
-    refused = "damaged META.txt offset 0: a server refuses to start: files do not match"
-    assert refused in found.out
-    assert snapshot(directory) == before
-    with pytest.raises(MismatchedFilesError):
-        open_store(directory)
-
-
-def test_volume_of_another_store_is_reported(tmp_path: Path, run: Run) -> None:
-    """In the place of a valid volume it is not the expected one."""
-    directory = tmp_path / "store"
-    mix(directory, [])
-    mix(tmp_path / "other", [])
-    shutil.copy(tmp_path / "other" / "data" / "1", directory / "data" / "1")
-    found = run("check", directory)
-    ((*_, store_id, _, _, expected_id),) = uses_of(found.lines[0])
-    assert found.code == 1
-    assert store_id != expected_id
-    assert f"\nstore {expected_id}\n" in (directory / "META.txt").read_text()
-
-
-def test_earlier_meta_txt_is_reported(tmp_path: Path, run: Run) -> None:
-    """The volumes are newer than it says."""
-    mix(tmp_path / "store", ["META.txt"])
-    code, out, _ = run("check", tmp_path / "store")
-    refused = "damaged META.txt offset 0: a server refuses to start: META.txt is older"
-    assert (code, out.count(refused)) == (1, 1)
-
-
-def test_damaged_hot_txt_is_reported(directory: Path, run: Run) -> None:
+def test_damaged_hot_txt_is_reported_and_removed(directory: Path, run: Run) -> None:
     """It is replaced as a whole, so a part of it is damage as well; none is not."""
     versions = KeyVersions()
     versions.record_promotion(b"key")
     whole = versions.encode(
         "store 0123456789abcdef mount 1 directory 1:2 boot 01234567"
     )
+    fill(directory, records=10)
     hot = directory / "HOT.txt"
     for content in (whole, b""):
         hot.write_bytes(content)
@@ -380,3 +302,7 @@ def test_damaged_hot_txt_is_reported(directory: Path, run: Run) -> None:
         found = run("check", directory)
         assert found.lines[0] == "damaged HOT.txt offset 0: its checksum is wrong"
         assert (found.code, len(found.lines)) == (1, 2)
+    code, out, _ = run("repair", directory)
+    assert code == 0
+    assert out.startswith("HOT.txt: removed; all copies in memcached")
+    assert run("check", directory).code == 0

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from support.damage import extents, fill
-from support.replaced import mix
 from volcache.cli.dump import STATES, dump
 
 if TYPE_CHECKING:
@@ -76,26 +75,3 @@ def test_keys_are_those_of_live_records(tmp_path: Path, run: Run) -> None:
     lines = run("dump", tmp_path / "store").lines
     assert len(lines) == len(extents(tmp_path / "store"))
     assert sum(" live " in line for line in lines) == len(keys)
-
-
-def test_directory_with_a_replaced_volume_is_refused(tmp_path: Path, run: Run) -> None:
-    """It is unknown which of the older records are live, or which may become files."""
-    mix(tmp_path / "store", ["data/1", "index/1"])
-    target = tmp_path / "target"
-    for words in (["dump", tmp_path / "store"], ["export", tmp_path / "store", target]):
-        code, out, err = run(*words)
-        assert (code, out, err.count("\n")) == (1, "", 1)
-        assert err.startswith(
-            f"volcache: mount point '{tmp_path / 'store'}': files do not match META.txt,"
-        )
-        assert 'Nothing was changed. Or run "volcache repair ' in err
-    assert not any(target.rglob("*"))
-
-
-def test_records_of_a_replaced_data_file_are_not_listed(tmp_path: Path) -> None:
-    """Its index file has the keys, so the older records of these are superseded."""
-    whole = mix(tmp_path / "store", ["data/1"])
-    rows = list(dump(str(tmp_path / "store"), 0))
-    assert {row.volume for row in rows} == {3, 0, 2}
-    live = {row.key.encode() for row in rows if row.state == "live"}
-    assert live == set(whole.of([3, 0, 2]))

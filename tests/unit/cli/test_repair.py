@@ -13,9 +13,7 @@ import pytest
 
 from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
-from support.replaced import ACTIVE, EARLIER, mix, newer_than
 from support.stores import kill, open_store
-from volcache.hot.versions import KeyVersions
 from volcache.store.index_format import (
     decode_blocks,
     decode_entries,
@@ -64,12 +62,6 @@ def forge(path: Path, change: Callable[[Lines], Lines], meta: Path) -> None:
 def stored(directory: Path) -> dict[bytes, bytes]:
     """Return what a store can read."""
     return values(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """Return the place of a mount point."""
-    return tmp_path / "store"
 
 
 @pytest.fixture
@@ -124,33 +116,35 @@ CHANGES: dict[str, Callable[[Lines], Lines]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("volume", ["0", "active"])
 def test_wrong_lines_with_valid_checksums_are_corrected(
-    directory: Path, run: Run, check: Check, change: str, volume: str
+    directory: Path, run: Run, check: Check, change: str
 ) -> None:
     """The check reports them; the repair writes what the server would have, once."""
     fill(directory)
     meta = directory / "META.txt"
-    number = meta.read_text().split()[0] if volume == "active" else "0"
-    path = directory / "index" / number
     expected = stored(directory)
-    forge(path, lambda lines: lines, meta)
-    right = path.read_bytes()
-    forge(path, CHANGES[change], meta)
-    assert {line.split()[1] for line in check()} == {f"index/{number}"}
-    if change == "repeat all":  # Each value is exported once.
-        files = run("export", directory, directory.with_name("files"))
-        assert f": {len(expected)} files, " in files.out
-    code, out, _ = run("repair", directory)
-    first = out.splitlines()[0]
-    assert code == 0
-    assert first.startswith(f"index/{number}: rewritten, 0 bytes kept, ")
-    assert re.search(r", (1 line|\d+ lines) wrong or missing$", first)
-    assert path.read_bytes() == right
-    assert check() == []
+    for number in (
+        "0",
+        meta.read_text().split()[0],
+    ):  # A sealed volume, and the active.
+        path = directory / "index" / number
+        forge(path, lambda lines: lines, meta)
+        right = path.read_bytes()
+        forge(path, CHANGES[change], meta)
+        assert {line.split()[1] for line in check()} == {f"index/{number}"}
+        if change == "repeat all":  # Each value is exported once.
+            files = run("export", directory, directory.with_name(f"files {number}"))
+            assert f": {len(expected)} files, " in files.out
+        code, out, _ = run("repair", directory)
+        first = out.splitlines()[0]
+        assert code == 0
+        assert first.startswith(f"index/{number}: rewritten, 0 bytes kept, ")
+        assert re.search(r", (1 line|\d+ lines) wrong or missing$", first)
+        assert path.read_bytes() == right
+        assert check() == []
+        code, out, _ = run("repair", directory)
+        assert (code, out.endswith(": 5 volumes, 0 files written\n")) == (0, True)
     assert stored(directory) == expected
-    code, out, _ = run("repair", directory)
-    assert (code, out.endswith(": 5 volumes, 0 files written\n")) == (0, True)
 
 
 def test_every_start_after_a_repair_finds_files_that_belong_together(
@@ -245,67 +239,3 @@ def test_index_file_of_an_unreadable_volume_is_not_sealed(
     (tmp_path / "aside").rename(directory / "data" / "0")
     assert run("repair", directory).code == 0
     assert stored(directory) == {b"key": b"value"}
-
-
-@pytest.mark.parametrize("volume", [0, 1, ACTIVE])
-def test_replaced_volume_is_left_out_with_all_older_ones(
-    directory: Path, tmp_path: Path, run: Run, check: Check, volume: int
-) -> None:
-    """The others have all their values; the next repair and start have nothing to do."""
-    names = [f"data/{volume}", f"index/{volume}"]
-    mixed = mix(directory, names if volume in EARLIER else [])
-    if volume not in EARLIER:  # The copy has the same use of volume 0.
-        other = mix(tmp_path / "other", [])
-        assert other.values == mixed.values
-        for name in names:
-            shutil.copy(tmp_path / "other" / name, directory / name)
-    kept = newer_than(volume)
-    code, out, _ = run("repair", directory)
-    assert code == 0
-    # If the active volume is left out, a new one takes its place.
-    number = f"{len(kept)} volumes" if len(kept) > 1 else "1 volume"
-    left_out = 4 - len(kept)
-    assert f"META.txt: written for {number}, {left_out} volumes left out\n" in out
-    damaged = [line for line in check() if line.startswith("damaged")]
-    if volume in EARLIER:
-        assert damaged == []
-    else:  # It is not read, and stays until its id is used next.
-        (line,) = damaged
-        assert line.startswith("damaged data/0 offset 12: belongs to another store, ")
-    code, out, _ = run("repair", directory)
-    assert (code, out.endswith(", 0 files written\n")) == (0, True)
-    assert values(directory) == mixed.of(kept)
-    store = open_store(directory)
-    store.put(b"new", b"value")
-    store.close()
-    assert values(directory) == {**mixed.of(kept), b"new": b"value"}
-
-
-def test_replaced_data_file_hides_no_key(directory: Path, run: Run) -> None:
-    """Its index file has the keys of its values, which are misses; nothing is left out."""
-    mixed = mix(directory, ["data/1"])
-    done = f"{directory}: 4 volumes, 0 files written\n"
-    assert run("repair", directory) == (0, done, "")
-    assert values(directory) == mixed.of([3, 0, 2])
-
-
-def test_earlier_meta_txt_is_written_from_the_volumes(
-    directory: Path, run: Run, check: Check
-) -> None:
-    """LOCK confirms that the newest volume is there: nothing is left out."""
-    mixed = mix(directory, ["META.txt"])
-    code, out, _ = run("repair", directory)
-    assert (code, "META.txt: written for 4 volumes" in out) == (0, True)
-    assert check() == []
-    assert values(directory) == mixed.values
-
-
-def test_damaged_hot_txt_is_removed(directory: Path, run: Run, check: Check) -> None:
-    """The next start begins a new epoch with and without it."""
-    fill(directory, records=10)
-    (directory / "HOT.txt").write_bytes(KeyVersions().encode("store 1")[:-1])
-    assert len(check()) == 1
-    code, out, _ = run("repair", directory)
-    assert code == 0
-    assert out.startswith("HOT.txt: removed; all copies in memcached")
-    assert check() == []

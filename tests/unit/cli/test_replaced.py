@@ -1,0 +1,133 @@
+"""Files of a store that were replaced by those of a copy, or of another store."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.contents import values
+from support.replaced import ACTIVE, EARLIER, mix, newer_than
+from support.stores import open_store
+from volcache.cli.dump import dump
+from volcache.errors import MismatchedFilesError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.command_line import Run
+
+REFUSED = "damaged META.txt offset 0: a server refuses to start: "
+
+
+def uses_of(lines: list[str]) -> list[tuple[str, ...]]:
+    """Return file, volume, sequence number and store of what was found and expected."""
+    use = r"volume (\d+) seq (\d+) salt [0-9a-f]{16} of store ([0-9a-f]{16})"
+    form = rf"damaged (\S+) offset 0: is {use}, expected was {use}"
+    return [match.groups() for line in lines if (match := re.fullmatch(form, line))]
+
+
+def test_replaced_data_file_hides_no_key(directory: Path, run: Run) -> None:
+    """
+    It is reported with its present and its expected use.
+
+    Its index file has the keys of its values, which are misses: older records of them are
+    superseded, and nothing is left out.
+    """
+    whole = mix(directory, ["data/1"])
+    found = run("check", directory)
+    ((*use, store_id, volume, seq, expected_id),) = uses_of(found.lines)
+    assert (use, [volume, seq]) == (["data/1", "1", "2"], ["1", "6"])
+    assert store_id == expected_id
+    assert (found.code, len(found.lines)) == (1, 2)
+    rows = list(dump(str(directory), 0))
+    assert {row.volume for row in rows} == {3, 0, 2}
+    live = {row.key.encode() for row in rows if row.state == "live"}
+    assert live == set(whole.of([3, 0, 2]))
+    done = f"{directory}: 4 volumes, 0 files written\n"
+    assert run("repair", directory) == (0, done, "")
+    assert values(directory) == whole.of([3, 0, 2])
+
+
+def test_volume_of_another_store_is_reported(directory: Path, run: Run) -> None:
+    """In the place of a valid volume it is not the expected one."""
+    mix(directory, [])
+    other = directory.with_name("other")
+    mix(other, [])
+    shutil.copy(other / "data" / "1", directory / "data" / "1")
+    found = run("check", directory)
+    ((*_, store_id, _, _, expected_id),) = uses_of(found.lines)
+    assert found.code == 1
+    assert store_id != expected_id
+    assert f"\nstore {expected_id}\n" in (directory / "META.txt").read_text()
+
+
+def test_earlier_meta_txt_is_reported_and_written_from_the_volumes(
+    directory: Path, run: Run
+) -> None:
+    """They are newer than it says; LOCK confirms that the newest is there."""
+    whole = mix(directory, ["META.txt"])
+    code, out, _ = run("check", directory)
+    assert (code, out.count(f"{REFUSED}META.txt is older")) == (1, 1)
+    code, out, _ = run("repair", directory)
+    assert (code, "META.txt: written for 4 volumes" in out) == (0, True)
+    assert run("check", directory).code == 0
+    assert values(directory) == whole.values
+
+
+def test_server_and_tools_refuse_a_directory_with_a_replaced_volume(
+    directory: Path, run: Run
+) -> None:
+    """It is unknown which of the older records are live, or which may become files."""
+    mix(directory, ["data/1", "index/1"])
+    found = run("check", directory)
+    files = [(use[0], use[2], use[5]) for use in uses_of(found.lines)]
+    assert files[:2] == [("data/1", "2", "6"), ("index/1", "2", "6")]
+    assert (found.code, f"{REFUSED}files do not match" in found.out) == (1, True)
+    with pytest.raises(MismatchedFilesError):
+        open_store(directory)
+    target = directory.with_name("target")
+    for words in (["dump", directory], ["export", directory, target]):
+        code, out, err = run(*words)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        mount_point = f"volcache: mount point '{directory}'"
+        assert err.startswith(f"{mount_point}: files do not match META.txt,")
+        assert 'Nothing was changed. Or run "volcache repair ' in err
+    assert not any(target.rglob("*"))
+
+
+@pytest.mark.parametrize("volume", [0, 1, ACTIVE])
+def test_repair_leaves_a_replaced_volume_out_with_all_older_ones(
+    directory: Path, run: Run, volume: int
+) -> None:
+    """The others have all their values; the next repair and start have nothing to do."""
+    names = [f"data/{volume}", f"index/{volume}"]
+    whole = mix(directory, names if volume in EARLIER else [])
+    if volume not in EARLIER:  # The copy has the same use of volume 0.
+        other = directory.with_name("other")
+        assert mix(other, []).values == whole.values
+        for name in names:
+            shutil.copy(other / name, directory / name)
+    kept = newer_than(volume)
+    code, out, _ = run("repair", directory)
+    assert code == 0
+    # If the active volume is left out, a new one takes its place.
+    number = f"{len(kept)} volumes" if len(kept) > 1 else "1 volume"
+    left_out = 4 - len(kept)
+    assert f"META.txt: written for {number}, {left_out} volumes left out\n" in out
+    lines = run("check", directory).lines
+    damaged = [line for line in lines if line.startswith("damaged")]
+    if volume in EARLIER:
+        assert damaged == []
+    else:  # It is not read, and stays until its id is used next.
+        (line,) = damaged
+        assert line.startswith("damaged data/0 offset 12: belongs to another store, ")
+    code, out, _ = run("repair", directory)
+    assert (code, out.endswith(", 0 files written\n")) == (0, True)
+    assert values(directory) == whole.of(kept)
+    store = open_store(directory)
+    store.put(b"new", b"value")
+    store.close()
+    assert values(directory) == {**whole.of(kept), b"new": b"value"}
