@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bench import client
 from bench.client import LoadError, corrected, percentile, summarise
-from bench.load import Load, cpu_figures, read_wrk, turns, wrk_arguments
-from bench.machine import Usage
+from bench.load import Load, read_wrk
 from bench.servers import Dataset
 from support.scripted_server import ScriptedServer, answering
 
@@ -125,18 +124,6 @@ def test_the_line_of_the_wrk_script_is_read() -> None:
             read_wrk(output, misses=misses, source="wrk")
 
 
-def test_wrk_is_given_the_keys_and_the_share_of_puts() -> None:
-    """And the size of values."""
-    kinds: dict[Literal["get", "put", "mix", "miss"], str] = {
-        "get": "50 k 0 1024",
-        "put": "50 k 100 1024",
-        "mix": "50 k 5 1024",
-        "miss": "50 none 0 1024",
-    }
-    for kind, expected in kinds.items():
-        assert wrk_arguments(replace(LOAD, kind=kind)) == expected.split()
-
-
 def test_a_sample_has_each_key_once_and_depends_on_the_seed() -> None:
     """A cold key is read once only; a sequential load has the first keys in order."""
     keys = LOAD.keys(1)
@@ -144,15 +131,3 @@ def test_a_sample_has_each_key_once_and_depends_on_the_seed() -> None:
     assert keys == LOAD.keys(1) != LOAD.keys(2)
     assert set(keys) < set(LOAD.dataset.keys)
     assert replace(LOAD, kind="sequential").keys(1) == [f"k{n}" for n in range(10)]
-
-
-def test_cpu_is_divided_by_the_requests() -> None:
-    """In microseconds."""
-    used = Usage(user=0.002, system=0.003, written=0)
-    assert cpu_figures(100, used) == {"cpu": 50, "user": 20, "system": 30}
-
-
-def test_each_round_starts_with_another_contender() -> None:
-    """Each contender has one turn in each round."""
-    assert list(turns(["a", "b"], 1)) == [(0, "a"), (0, "b")]
-    assert list(turns(["a", "b"], 2)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]

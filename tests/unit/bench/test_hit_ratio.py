@@ -9,24 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench import hit_ratio
 from bench.hit_ratio import (
-    Layout,
-    Trace,
     TraceError,
     Values,
-    compare,
-    lay_out,
     read_trace,
-    replay,
 )
-from volcache.store import Store
-from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
+from volcache.store.format import RECORD_OVERHEAD_BYTES
 
 ROOT = Path(__file__).parents[3]
 
@@ -90,33 +83,6 @@ def test_a_wrong_trace_is_refused(tmp_path: Path) -> None:
         hit_ratio.main([str(path)])
 
 
-# --- Volumes -------------------------------------------------------------------------
-
-
-def test_records_of_a_trace_without_sizes_are_equal_and_rounded_up() -> None:
-    """Whatever the lengths of their keys."""
-    keys = [b"k%d" % number for number in range(13_756)]
-    trace = Trace(keys=keys, sizes=[], puts=bytes(len(keys)))
-    layout = lay_out(trace, None, 64)
-    assert layout.capacity == 688
-    assert layout.volume_size == VOLUME_HEADER_BYTES + 11 * layout.record_size
-    lengths = layout.lengths(trace)
-    sizes = {len(key) + length for key, length in zip(keys, lengths, strict=True)}
-    assert sizes == {layout.record_size - RECORD_OVERHEAD_BYTES}
-    assert min(lengths) == hit_ratio.VALUE_BYTES
-
-
-def test_volumes_of_a_trace_with_sizes_have_room_for_headers() -> None:
-    """In proportion to all keys; a key counts once, with its first size."""
-    keys, sizes = [b"aaaa", b"bbbb", b"aaaa"], [1000, 3000, 7000]
-    trace = Trace(keys=keys, sizes=sizes, puts=bytes(3))
-    assert lay_out(trace, None, 2).capacity == 200
-    layout = lay_out(trace, 8000, 2)
-    overhead = 2 * (RECORD_OVERHEAD_BYTES + 4)
-    assert layout.volume_size == VOLUME_HEADER_BYTES + 4000 + overhead
-    assert layout.lengths(trace) == sizes
-
-
 # --- Replays -------------------------------------------------------------------------
 
 
@@ -171,16 +137,6 @@ def test_a_wrong_value_ends_the_replay() -> None:
         values.check(b"one", value[:-1])
 
 
-def test_each_get_is_checked(tmp_path: Path) -> None:
-    """Against what this replay has stored."""
-    store = Store.open(str(tmp_path / "s"), volume_size=4096, volume_num=2)
-    store.put(b"a", b"not by this replay")
-    trace = Trace(keys=[b"a"], sizes=[18], puts=b"\0")
-    layout = Layout(capacity=1, volumes=2, volume_size=4096, record_size=0)
-    with pytest.raises(TraceError):
-        replay(trace, lambda: store, layout, restarts=0)
-
-
 def test_no_file_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the folder that was given."""
     work = tmp_path / "work"
@@ -211,39 +167,13 @@ def test_it_runs_as_a_script_and_as_a_module(tmp_path: Path) -> None:
 # --- Other policies ------------------------------------------------------------------
 
 
-class FakeCache:
-    """A policy that never evicts."""
-
-    def __init__(self, cache_size: int) -> None:
-        self.capacity = cache_size
-        self.ids: set[int] = set()
-
-    def get(self, request: Any) -> bool:
-        """Insert on a miss."""
-        hit = request.obj_id in self.ids
-        self.ids.add(request.obj_id)
-        return hit
-
-
-def test_other_policies_see_the_same_requests(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    result: Replay,
+def test_without_the_package_of_other_policies_a_line_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """PUTs are not counted there, either; without the package, a line names it."""
-    fake = SimpleNamespace(
-        Request=SimpleNamespace, S3FIFO=FakeCache, LRU=FakeCache, FIFO=FakeCache
-    )
-    monkeypatch.setitem(sys.modules, "libcachesim", fake)
-    found = result(LINES, "--capacity", "100000", "--compare")
-    assert list(found["compare"]) == ["S3FIFO", "LRU", "FIFO"]
-    assert found["compare"]["LRU"] == {"object_miss": 0.5, "byte_miss": 0.6}
-    hit_ratio.main([str(tmp_path / "trace"), "--compare"])
-    assert "S3FIFO   object miss 0.5000, byte" in capsys.readouterr().out
+    """And the replay has its result."""
+    path = trace_of(*LINES, folder=tmp_path)
     monkeypatch.setitem(sys.modules, "libcachesim", None)
-    assert compare(Trace(keys=[b"a"], sizes=[], puts=b"\0"), 1) is None
-    hit_ratio.main([str(tmp_path / "trace"), "--json", "--compare"])
+    hit_ratio.main([str(path), "--json", "--compare"])
     printed = capsys.readouterr()
     assert "compare" not in json.loads(printed.out)
     assert printed.err.count("\n") == 1

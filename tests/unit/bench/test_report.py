@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree as ET
-
-import pytest
 
 from bench import report
 from bench.report import BEGIN, END, Result
@@ -40,9 +36,6 @@ READ = Result(
         "floor": rounds(rate=[200, 200], cpu=[5, 7], user=[2, 2]),
     },
 )
-WITH_FILES = replace(
-    READ, rounds={**READ.rounds, "one file per key": [{"cpu": 40.0}] * 2}
-)
 BROKEN = Result(name="write-1k", text="PUT of 1 KiB", error="it broke\nin two")
 THREE_ROUNDS = Result(
     name="read",
@@ -69,27 +62,13 @@ def test_a_ratio_is_taken_within_each_round() -> None:
     assert BROKEN.measures() == []
 
 
-def test_a_table_has_medians_ranges_and_ratios_of_cpu() -> None:
-    """The first contender is compared with the others."""
-    lines = report.section(READ).splitlines()
-    assert lines[-4] == "|  | requests/s | CPU µs | CPU: volcache ÷ this |"
-    assert lines[-2] == "| volcache | 100 (90 to 110) | 12.0 (10.0 to 14.0) |  |"
-    assert lines[-1] == "| floor | 200 | 6.0 (5.0 to 7.0) | 2.00 (2.00 to 2.00) |"
-
-
-def test_the_report_names_the_machine_and_its_warnings() -> None:
-    """And how long the run took; a workload that failed has its error."""
+def test_a_workload_that_failed_has_its_error_and_no_figures() -> None:
+    """The other tables are those of the documents, which are compared."""
     text = report.report_text(CONTENT, [BROKEN, READ])
     assert text.startswith("- processor: one\n- **warning**: busy\n")
-    for part in ("2 rounds of 1 s", "took 5 s", "No figures: it broke\n", "| floor |"):
-        assert part in text
-
-
-def test_the_small_table_has_a_row_for_each_workload_that_has_figures() -> None:
-    """Ratios of contenders that did not take part are left out."""
-    lines = report.summary([BROKEN, WITH_FILES]).splitlines()
-    assert len(lines) == 3
-    assert lines[2] == "| read-1k: GET of 1 KiB | 100 | 12.0 | 2.00 | - | 0.30 |"
+    assert "No figures: it broke\n" in text
+    assert len(report.summary([BROKEN, READ]).splitlines()) == 3
+    assert BROKEN.name not in "".join(report.plot_lines([BROKEN, READ]))
 
 
 def test_only_the_text_between_the_markers_is_replaced(tmp_path: Path) -> None:
@@ -106,34 +85,6 @@ def test_only_the_text_between_the_markers_is_replaced(tmp_path: Path) -> None:
     assert not report.has_markers(tmp_path / "none.md")
     assert report.has_markers(report.DOCS / "BENCHMARKS.md")
     assert report.summary_files()
-
-
-def test_each_figure_is_kept_with_medians_and_ranges(tmp_path: Path) -> None:
-    """In JSON; the tables are in Markdown, in a text that is written by hand."""
-    path = tmp_path / "BENCHMARKS.md"
-    report.write_report(CONTENT, [READ], tmp_path)
-    assert report.section(READ) in path.read_text()
-    path.write_text(f"# By hand\n{BEGIN}\n{END}\n", encoding="utf-8")
-    report.write_report(CONTENT, [READ], tmp_path)
-    assert path.read_text().startswith(f"# By hand\n{BEGIN}\n")
-    assert report.section(READ) in path.read_text()
-    kept = json.loads((tmp_path / "bench" / "results.json").read_text())
-    assert kept["workloads"][0]["rounds"] == READ.rounds
-    summary = kept["workloads"][0]["summary"]["volcache"]
-    assert summary["cpu"] == {"median": 12, "low": 10, "high": 14}
-
-
-def test_the_plot_is_the_same_for_the_same_figures_and_has_a_bar_for_each() -> None:
-    """A workload without figures is left out."""
-    text = "\n".join(report.plot_lines([BROKEN, READ]))
-    assert text == "\n".join(report.plot_lines([BROKEN, READ]))
-    root = ET.fromstring(text)  # noqa: S314 - made above
-    words = [element.text for element in root.iter() if (element.text or "").strip()]
-    assert words[:5] == ["read-1k: GET of 1 KiB", "volcache", "12.0", "floor", "6.0"]
-    bars = [e for e in root.iter() if e.tag.endswith("rect") and "x" in e.attrib]
-    widths = [float(bar.attrib["width"]) for bar in bars]
-    assert len(widths) == 4  # User and system time of two contenders.
-    assert widths[0] / widths[2] == pytest.approx(12 / 6, rel=0.01)
 
 
 def test_a_comparison_shows_the_ratio_of_cpu_with_its_range_and_middle_half() -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
-import time
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench import machine, run
+from bench import run
 from bench.apps import files, floor
 from bench.extra.ladder import CHECKSUMS, DISK, STEPS, Ladder
 from bench.servers import Dataset
@@ -77,15 +75,6 @@ def test_a_comparison_has_two_contenders_only() -> None:
         select("hot-tier", compares=True)
 
 
-def test_the_plan_names_each_workload_its_contenders_and_the_seconds() -> None:
-    """The first line has the total."""
-    first, second, third, _ = run.plan(select("read-1k,misses"), QUICK)
-    assert first.startswith("2 workloads, 1 round of 1 s for each contender: about ")
-    assert second.split()[:3] == ["read-1k", "8", "s"]
-    assert "volcache; floor; nginx; nginx, open_file_cache; memcached" in second
-    assert "misses" in third
-
-
 @each_row(
     ("arguments", "rounds", "is_whole"),
     [
@@ -139,23 +128,3 @@ def test_applications_answer_as_servers_that_volcache_is_compared_with(
     with pytest.raises(ValueError, match="checksum"):  # That of another value.
         ask(applications[CHECKSUMS], "GET")
     assert ask(floor(str(SIZE), "404 Not Found"), "GET")[0] == "404 Not Found"
-
-
-def test_the_kernel_tells_what_a_process_uses(tmp_path: Path) -> None:
-    """CPU time by the clock of Python, to a millisecond; memory at most its peak."""
-    pid = os.getpid()
-    before = time.process_time()
-    used = machine.usage([pid])
-    assert before <= used.user + used.system <= time.process_time()
-    twice = machine.usage([pid, pid])
-    assert twice.user + twice.system >= 2 * (used.user + used.system)
-    assert 1 << 20 < machine.memory_bytes(pid) <= machine.memory_bytes(pid, "VmHWM")
-    assert machine.resident_bytes([]) == 0
-    with pytest.raises(KeyError, match="VmNone"):
-        machine.memory_bytes(pid, "VmNone")
-    (tmp_path / "a").write_bytes(b"x" * 10_000)
-    machine.drop_pages(tmp_path)
-    assert (tmp_path / "a").read_bytes() == b"x" * 10_000
-    found = machine.describe(tmp_path)
-    assert {"processor", "kernel", "commit", "file system"} <= found.keys()
-    assert all(found.values())

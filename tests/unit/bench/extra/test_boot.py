@@ -17,17 +17,10 @@ JOB = Job(keys=50, key_size=30, volume_size=1 << 20)
 
 @pytest.mark.slow
 def test_each_state_of_the_files_opens_with_all_keys(tmp_path: Path) -> None:
-    """A row has seconds, keys per second, CPU and bytes for each key."""
+    """Seconds, keys per second, CPU and bytes for each key, unless one is missing."""
     fill(str(tmp_path), JOB)
     for name in STATES:
         row = measure(name, tmp_path, JOB, rounds=1)
-        assert row[0] == name
-        assert len(row) == 6
-
-
-@pytest.mark.slow
-def test_a_store_that_lacks_a_key_has_no_figures(tmp_path: Path) -> None:
-    """Its time would mean nothing."""
-    fill(str(tmp_path), JOB)
+        assert (row[0], len(row)) == (name, 6)
     with pytest.raises(ScriptError, match="key 50 is missing"):
         open_once(str(tmp_path), Job(keys=51, key_size=30, volume_size=1 << 20))

@@ -16,7 +16,6 @@ from bench.extra.embedded import (
     open_volcache,
     operate,
     rows_of,
-    run,
 )
 
 if TYPE_CHECKING:
@@ -54,15 +53,6 @@ def test_operations_are_those_of_the_schedule_and_misses_are_counted(
     assert [row[:3] for row in rows] == [
         [action, str(counts[action]), str(misses[action])] for action in counts
     ]
-
-
-def test_threads_do_the_operations_of_all_workers(tmp_path: Path) -> None:
-    """Each has its own schedule."""
-    workload = Workload(
-        name="test", operations=100, keys=50, value=10, candidates=(SUBJECT,), threads=4
-    )
-    timings = run(SUBJECT, tmp_path, workload, 1)
-    assert sum(map(len, timings.seconds.values())) == 400
 
 
 def test_lost_and_wrong_values_are_counted_after_a_kill(tmp_path: Path) -> None:
