@@ -117,28 +117,23 @@ def test_after_a_repair_only_damaged_values_are_reported(
     fill(directory)
     records = extents(directory)
     dice = random.Random(7)  # noqa: S311 - Seeded, to be repeated.
-    # With the longest of these keys, the value begins before this offset. A volume's
-    # last record would be taken for a torn one.
+    # A volume's last record would be taken for a torn one.
     hit = {
         record
         for record, following in pairwise(records)
         if record.end - record.start > 100 and record.volume == following.volume
     }
-    hit = set(dice.sample(sorted(hit), 500))
-    for record in hit:
+    for record in hit:  # With the longest of these keys, the value begins before 100.
         offset = dice.randrange(record.start + 100, record.end)
         flip(directory / "data" / str(record.volume), offset, dice)
-    before = shutil.copytree(directory, directory.with_name("before"))
+    readable = values(directory, **OPTIONS)
     damage_index_files(directory)
     code, out, _ = run("repair", directory)
-    assert code == 0
-    assert "META.txt: written for 5 volumes\n" in out
+    assert (code, "META.txt: written for 5 volumes\n" in out) == (0, True)
     found = run("check", directory)
-    assert found.code == 1
-    assert len(found.lines) == len(hit) + 1
+    assert (found.code, len(found.lines)) == (1, len(hit) + 1)
     assert damaged_at(found.lines) == {(record.volume, record.start) for record in hit}
-    assert f": 5 volumes, {len(records) - len(hit)} records," in found.lines[-1]
-    assert values(directory, **OPTIONS) == values(before, **OPTIONS)
+    assert values(directory, **OPTIONS) == readable
 
 
 @pytest.mark.parametrize("seed", range(6))
