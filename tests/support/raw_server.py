@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from volcache_client import AsyncClient
 
 if TYPE_CHECKING:
     import ssl
@@ -47,6 +49,17 @@ def reply(body: bytes = b"", status: str = "200 OK", *headers: str) -> bytes:
     """Return a complete answer."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
+
+
+async def ok(_heard: Heard, writer: asyncio.StreamWriter) -> None:
+    """Answer 200."""
+    writer.write(reply(b"value"))
+
+
+def client_of(node: Any, **options: Any) -> AsyncClient[bytes]:
+    """Return a client with limits that are longer than a loaded machine needs."""
+    nodes = node.name if isinstance(node, RawServer) else node
+    return AsyncClient(nodes, **{"timeout": 30.0, "connect_timeout": 30.0, **options})
 
 
 class RawServer:

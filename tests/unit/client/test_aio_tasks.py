@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.raw_server import Heard, Memory, RawServer, until
-from support.tables import each_row
+from support.raw_server import Heard, Memory, RawServer, client_of, until
 from volcache_client import (
     AsyncClient,
     ClientUsageError,
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 context: ContextVar[str] = ContextVar("context", default="")
-
-
-def client_of(node: Any, **options: Any) -> AsyncClient[bytes]:
-    """Return a client with limits that are longer than a loaded machine needs."""
-    return AsyncClient(node, **{"timeout": 30.0, "connect_timeout": 30.0, **options})
 
 
 class Maker:
@@ -66,239 +60,200 @@ def own_tasks() -> list[str]:
     return [text for text in map(repr, tasks) if "RawServer" not in text]
 
 
-def test_tasks_that_miss_one_key_share_one_making_and_one_look() -> None:
+async def test_tasks_that_miss_one_key_share_one_making_and_one_look() -> None:
     """One GET, one lease, one call, one PUT; each has the value."""
-
-    async def run() -> None:
-        async with RawServer(Memory()) as server, client_of(server.name) as client:
-            make = Maker()
-            tasks = [
-                asyncio.create_task(client.get_or_set("a", make, 60)) for _ in range(50)
-            ]
-            await until(lambda: make.calls, "the call")
-            make.may_end.set()
-            assert await asyncio.gather(*tasks) == [b"made"] * 50
-            assert make.calls == 1
-            on_key = [heard.method for heard in server.heard if heard.path == "/a"]
-            assert on_key == [
-                "GET",
-                "GET",
-                "PUT",
-            ]  # The second look is under the lease.
-            assert leases(server) == ["PUT", "DELETE"]
-            assert server.heard[-2].headers["cache-control"] == "max-age=60"
-            numbers = client.metrics()
-            assert (numbers.made, numbers.waits) == (1, 49)
-
-    asyncio.run(run())
+    async with RawServer(Memory()) as server, client_of(server) as client:
+        make = Maker()
+        tasks = [
+            asyncio.create_task(client.get_or_set("a", make, 60)) for _ in range(50)
+        ]
+        await until(lambda: make.calls, "the call")
+        make.may_end.set()
+        assert await asyncio.gather(*tasks) == [b"made"] * 50
+        assert make.calls == 1
+        on_key = [heard.method for heard in server.heard if heard.path == "/a"]
+        assert on_key == [
+            "GET",
+            "GET",
+            "PUT",
+        ]  # The second look is under the lease.
+        assert leases(server) == ["PUT", "DELETE"]
+        assert server.heard[-2].headers["cache-control"] == "max-age=60"
+        numbers = client.metrics()
+        assert (numbers.made, numbers.waits) == (1, 49)
 
 
-def test_a_hit_is_one_request_in_the_task_of_the_caller() -> None:
+async def test_a_hit_is_one_request_in_the_task_of_the_caller() -> None:
     """There is no lease and no other task."""
-
-    async def run() -> None:
-        async with RawServer(Memory()) as server, client_of(server.name) as client:
-            await client.put("a", b"1")
-            before = own_tasks()
-            assert await client.get_or_set("a", Maker()) == b"1"
-            assert own_tasks() == before
-            assert server.methods == ["PUT", "GET"]
-
-    asyncio.run(run())
+    async with RawServer(Memory()) as server, client_of(server) as client:
+        await client.put("a", b"1")
+        before = own_tasks()
+        assert await client.get_or_set("a", Maker()) == b"1"
+        assert own_tasks() == before
+        assert server.methods == ["PUT", "GET"]
 
 
-def test_what_makes_a_value_may_be_asynchronous_or_not_and_has_the_context() -> None:
+async def test_what_makes_a_value_may_be_asynchronous_or_not_and_has_the_context() -> (
+    None
+):
     """Its task begins with the context of the caller."""
 
     async def make() -> bytes:
         return context.get().encode()
 
-    async def run() -> None:
-        async with RawServer(Memory()) as server, client_of(server.name) as client:
-            context.set("of the caller")
-            assert await client.get_or_set("a", make) == b"of the caller"
-            assert await client.get_or_set("b", lambda: b"2") == b"2"
-            assert await client.get_many(["a", "b"]) == {
-                "a": b"of the caller",
-                "b": b"2",
-            }
-
-    asyncio.run(run())
+    async with RawServer(Memory()) as server, client_of(server) as client:
+        context.set("of the caller")
+        assert await client.get_or_set("a", make) == b"of the caller"
+        assert await client.get_or_set("b", lambda: b"2") == b"2"
+        assert await client.get_many(["a", "b"]) == {
+            "a": b"of the caller",
+            "b": b"2",
+        }
 
 
-def test_each_caller_has_a_value_of_its_own() -> None:
+async def test_each_caller_has_a_value_of_its_own() -> None:
     """One may change it."""
+    async with (
+        RawServer(Memory()) as server,
+        AsyncClient(server.name, serializer="json", timeout=30.0) as client,
+    ):
 
-    async def run() -> None:
-        async with (
-            RawServer(Memory()) as server,
-            AsyncClient(server.name, serializer="json", timeout=30.0) as client,
-        ):
+        async def make() -> Any:
+            await asyncio.sleep(0)
+            return {"list": [1]}
 
-            async def make() -> Any:
-                await asyncio.sleep(0)
-                return {"list": [1]}
-
-            first, second = await asyncio.gather(
-                client.get_or_set("a", make), client.get_or_set("a", make)
-            )
-            assert first == second
-            assert first["list"] is not second["list"]
-
-    asyncio.run(run())
+        first, second = await asyncio.gather(
+            client.get_or_set("a", make), client.get_or_set("a", make)
+        )
+        assert first == second
+        assert first["list"] is not second["list"]
 
 
-def test_what_the_maker_raises_reaches_all_that_wait() -> None:
+async def test_what_the_maker_raises_reaches_all_that_wait() -> None:
     """The lease is given back, and the next call tries again."""
+    async with RawServer(Memory()) as server, client_of(server) as client:
+        may_fail = asyncio.Event()
 
-    async def run() -> None:
-        async with RawServer(Memory()) as server, client_of(server.name) as client:
-            may_fail = asyncio.Event()
+        async def fail() -> bytes:
+            await may_fail.wait()
+            raise ZeroDivisionError
 
-            async def fail() -> bytes:
-                await may_fail.wait()
-                raise ZeroDivisionError
-
-            tasks = [
-                asyncio.create_task(client.get_or_set("a", fail)) for _ in range(3)
-            ]
-            await until(lambda: leases(server), "the lease")
-            may_fail.set()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert [type(result) for result in results] == [ZeroDivisionError] * 3
-            assert leases(server) == ["PUT", "DELETE"]
-            assert await client.get_or_set("a", lambda: b"2") == b"2"
-
-    asyncio.run(run())
+        tasks = [asyncio.create_task(client.get_or_set("a", fail)) for _ in range(3)]
+        await until(lambda: leases(server), "the lease")
+        may_fail.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(result) for result in results] == [ZeroDivisionError] * 3
+        assert leases(server) == ["PUT", "DELETE"]
+        assert await client.get_or_set("a", lambda: b"2") == b"2"
 
 
-def test_a_call_for_the_key_that_is_being_made_is_an_error_and_does_not_wait() -> None:
+async def test_a_call_for_the_key_that_is_being_made_is_an_error() -> None:
     """Also in a task that the maker starts; another key may be made within."""
+    async with RawServer(Memory()) as server, client_of(server) as client:
 
-    async def run() -> None:
-        async with RawServer(Memory()) as server, client_of(server.name) as client:
+        async def make() -> bytes:
+            other = await client.get_or_set("b", lambda: b"other")
+            with pytest.raises(ClientUsageError, match="would wait for itself"):
+                await client.get_or_set("a", lambda: b"")
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(inner())
+            return other + task.result()
 
-            async def make() -> bytes:
-                other = await client.get_or_set("b", lambda: b"other")
-                with pytest.raises(ClientUsageError, match="would wait for itself"):
-                    await client.get_or_set("a", lambda: b"")
-                async with asyncio.TaskGroup() as group:
-                    task = group.create_task(inner())
-                return other + task.result()
+        async def inner() -> bytes:
+            with pytest.raises(ClientUsageError, match="would wait for itself"):
+                await client.get_or_set("a", lambda: b"")
+            return b"!"
 
-            async def inner() -> bytes:
-                with pytest.raises(ClientUsageError, match="would wait for itself"):
-                    await client.get_or_set("a", lambda: b"")
-                return b"!"
-
-            assert await client.get_or_set("a", make) == b"other!"
-
-    asyncio.run(run())
+        assert await client.get_or_set("a", make) == b"other!"
 
 
 # --- Cancelled callers ----------------------------------------------------------------
 
 
-@each_row("cancelled", [0, 1, 4])
-def test_a_caller_that_is_cancelled_ends_nothing_for_the_others(cancelled: int) -> None:
+@pytest.mark.parametrize("cancelled", [0, 1, 4])
+async def test_a_cancelled_caller_ends_nothing_for_the_others(
+    cancelled: int,
+) -> None:
     """Whether or not it was the first."""
-
-    async def run() -> None:
-        async with RawServer(Memory()) as server, client_of(server.name) as client:
-            make = Maker()
-            tasks = [
-                asyncio.create_task(client.get_or_set("a", make)) for _ in range(5)
-            ]
-            await until(lambda: make.calls, "the call")
-            tasks[cancelled].cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await tasks.pop(cancelled)
-            assert not make.ended
-            make.may_end.set()
-            assert await asyncio.gather(*tasks) == [b"made"] * 4
-            assert make.calls == 1
-
-    asyncio.run(run())
+    async with RawServer(Memory()) as server, client_of(server) as client:
+        make = Maker()
+        tasks = [asyncio.create_task(client.get_or_set("a", make)) for _ in range(5)]
+        await until(lambda: make.calls, "the call")
+        tasks[cancelled].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks.pop(cancelled)
+        assert not make.ended
+        make.may_end.set()
+        assert await asyncio.gather(*tasks) == [b"made"] * 4
+        assert make.calls == 1
 
 
-def test_a_first_caller_that_is_cancelled_while_it_looks_is_followed_by_another() -> (
+async def test_a_first_caller_that_is_cancelled_while_it_looks_is_followed_by_another() -> (
     None
 ):
     """The others look again."""
+    gate = asyncio.Event()
+    memory = Memory()
 
-    async def run() -> None:
-        gate = asyncio.Event()
-        memory = Memory()
+    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if len(server.heard) == 1:
+            await gate.wait()
+        await memory(heard, writer)
 
-        async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
-            if len(server.heard) == 1:
-                await gate.wait()
-            await memory(heard, writer)
-
-        async with RawServer(script) as server, client_of(server.name) as client:
-            first, *others = [
-                asyncio.create_task(client.get_or_set("a", lambda: b"made"))
-                for _ in range(5)
-            ]
-            await until(lambda: server.heard, "the look")
-            first.cancel()
-            assert await asyncio.gather(*others) == [b"made"] * 4
-            assert first.cancelled()
-            assert client.metrics().made == 1
-            gate.set()
-
-    asyncio.run(run())
+    async with RawServer(script) as server, client_of(server) as client:
+        first, *others = [
+            asyncio.create_task(client.get_or_set("a", lambda: b"made"))
+            for _ in range(5)
+        ]
+        await until(lambda: server.heard, "the look")
+        first.cancel()
+        assert await asyncio.gather(*others) == [b"made"] * 4
+        assert first.cancelled()
+        assert client.metrics().made == 1
+        gate.set()
 
 
-def test_the_last_caller_that_is_cancelled_ends_the_making_and_the_lease() -> None:
+async def test_the_last_caller_that_is_cancelled_ends_the_making_and_the_lease() -> (
+    None
+):
     """It returns when the maker has ended; a later call begins another one."""
-
-    async def run() -> None:
-        async with RawServer(Memory()) as server, client_of(server.name) as client:
-            make = Maker()
-            tasks = [
-                asyncio.create_task(client.get_or_set("a", make)) for _ in range(5)
-            ]
-            await until(lambda: make.calls, "the call")
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(task.cancelled() for task in tasks)
-            assert make.ended == 1
-            assert await client.get_or_set("a", lambda: b"later") == b"later"
-            assert leases(server) == ["PUT", "DELETE", "PUT", "DELETE"]
-            assert client.metrics().nodes[server.name].in_flight == 0
-        assert not own_tasks()
-
-    asyncio.run(run())
+    async with RawServer(Memory()) as server, client_of(server) as client:
+        make = Maker()
+        tasks = [asyncio.create_task(client.get_or_set("a", make)) for _ in range(5)]
+        await until(lambda: make.calls, "the call")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(task.cancelled() for task in tasks)
+        assert make.ended == 1
+        assert await client.get_or_set("a", lambda: b"later") == b"later"
+        assert leases(server) == ["PUT", "DELETE", "PUT", "DELETE"]
+        assert client.metrics().nodes[server.name].in_flight == 0
+    assert not own_tasks()
 
 
-def test_a_timeout_around_a_call_ends_what_it_started() -> None:
+async def test_a_timeout_around_a_call_ends_what_it_started() -> None:
     """Nothing of it runs after the block; so does the end of a TaskGroup."""
+    async with RawServer(Memory()) as server, client_of(server) as client:
+        make = Maker()
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(0.05):
+                await client.get_or_set("a", make)
+        assert type(caught.value) is TimeoutError
+        assert make.calls == make.ended
 
-    async def run() -> None:
-        async with RawServer(Memory()) as server, client_of(server.name) as client:
-            make = Maker()
-            with pytest.raises(TimeoutError) as caught:
-                async with asyncio.timeout(0.05):
-                    await client.get_or_set("a", make)
-            assert type(caught.value) is TimeoutError
-            assert make.calls == make.ended
+        async def fail() -> None:
+            await until(lambda: make.calls > make.ended, "the call")
+            raise ZeroDivisionError
 
-            async def fail() -> None:
-                await until(lambda: make.calls > make.ended, "the call")
-                raise ZeroDivisionError
-
-            with pytest.raises(ExceptionGroup) as group:
-                await both(client.get_or_set("a", make), fail())
-            assert group.group_contains(ZeroDivisionError)
-            assert make.calls == make.ended
-            await until(  # The lease is given back in the background.
-                lambda: client.metrics().nodes[server.name].in_flight == 0,
-                "nothing in flight",
-            )
-
-    asyncio.run(run())
+        with pytest.raises(ExceptionGroup) as group:
+            await both(client.get_or_set("a", make), fail())
+        assert group.group_contains(ZeroDivisionError)
+        assert make.calls == make.ended
+        await until(  # The lease is given back in the background.
+            lambda: client.metrics().nodes[server.name].in_flight == 0,
+            "nothing in flight",
+        )
 
 
 async def both(
@@ -331,157 +286,136 @@ def calls_of(client: AsyncClient[bytes]) -> list[Callable[[], Any]]:
     ]
 
 
-def test_a_cancelled_operation_leaves_no_connection_and_no_count() -> None:
+async def test_a_cancelled_operation_leaves_no_connection_and_no_count() -> None:
     """Of each kind: its slot is free, and nothing is in work."""
+    memory = Memory()
 
-    async def run() -> None:
-        memory = Memory()
+    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if heard.path == "/ok":
+            await memory(heard, writer)
 
-        async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
-            if heard.path == "/ok":
-                await memory(heard, writer)
-
-        async with (
-            RawServer(script) as server,
-            client_of(server.name, connections_max=1, admin_token="op") as client,  # noqa: S106
-        ):
-            for act in calls_of(client):
-                before = len(server.heard)
-                tasks = [asyncio.ensure_future(act()) for _ in range(2)]
-                await until(partial(has_more, server, before), "the request")
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                assert all(task.cancelled() for task in tasks)
-                assert await client.get("ok") is None
-                numbers = client.metrics().nodes[server.name]
-                assert (numbers.in_flight, numbers.connections) == (0, 1)
-                assert numbers.failures == 0
-            assert not own_tasks()
-            await until(lambda: server.open == 1, "the others to be closed")
-
-    asyncio.run(run())
-
-
-def test_cancellation_at_any_moment_leaves_nothing() -> None:
-    """A task is cancelled after each number of turns of the loop."""
-
-    async def run() -> None:
-        async with (
-            RawServer(Memory()) as server,
-            client_of(server.name, connections_max=2) as client,
-        ):
-            for turns in range(60):
-                tasks = [
-                    asyncio.create_task(client.get_or_set(f"k{turns}", lambda: b"1")),
-                    asyncio.create_task(client.put(f"p{turns}", b"1")),
-                    asyncio.create_task(client.get("p0")),
-                    asyncio.create_task(client.get_or_set(f"k{turns}", lambda: b"1")),
-                ]
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                assert client.metrics().nodes[server.name].in_flight <= 1  # A release.
-                assert await client.get_or_set(f"k{turns}", lambda: b"1") == b"1"
-            await until(
-                lambda: client.metrics().nodes[server.name].in_flight == 0,
-                "nothing in flight",
-            )
+    async with (
+        RawServer(script) as server,
+        client_of(server, connections_max=1, admin_token="op") as client,  # noqa: S106
+    ):
+        for act in calls_of(client):
+            before = len(server.heard)
+            tasks = [asyncio.ensure_future(act()) for _ in range(2)]
+            await until(partial(has_more, server, before), "the request")
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(task.cancelled() for task in tasks)
+            assert await client.get("ok") is None
+            numbers = client.metrics().nodes[server.name]
+            assert (numbers.in_flight, numbers.connections) == (0, 1)
+            assert numbers.failures == 0
         assert not own_tasks()
-        assert server.most <= 3  # One that is closed may be open for the server.
-
-    asyncio.run(run())
+        await until(lambda: server.open == 1, "the others to be closed")
 
 
-def test_a_cancelled_probe_lets_another_caller_probe() -> None:
+async def test_cancellation_at_any_moment_leaves_nothing() -> None:
+    """A task is cancelled after each number of turns of the loop."""
+    async with (
+        RawServer(Memory()) as server,
+        client_of(server, connections_max=2) as client,
+    ):
+        for turns in range(60):
+            make = str(turns).encode
+            tasks = [
+                asyncio.create_task(client.get_or_set(f"k{turns}", make)),
+                asyncio.create_task(client.put(f"p{turns}", b"1")),
+                asyncio.create_task(client.get("p0")),
+                asyncio.create_task(client.get_or_set(f"k{turns}", make)),
+            ]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert client.metrics().nodes[server.name].in_flight <= 1  # A release.
+            assert await client.get_or_set(f"k{turns}", make) == make()
+        await until(
+            lambda: client.metrics().nodes[server.name].in_flight == 0,
+            "nothing in flight",
+        )
+    assert not own_tasks()
+    assert server.most <= 3  # One that is closed may be open for the server.
+
+
+async def test_a_cancelled_probe_lets_another_caller_probe() -> None:
     """The node does not stay down."""
+    memory = Memory()
+    is_up = False
 
-    async def run() -> None:
-        memory = Memory()
-        is_up = False
+    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if is_up:
+            await memory(heard, writer)
 
-        async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
-            if is_up:
-                await memory(heard, writer)
-
-        async with (
-            RawServer(script) as server,
-            client_of(
-                server.name,
-                timeout=0.05,
-                failures=1,
-                backoff=(1e-9, 1e-9),
-                probe_timeout=30.0,
-                writes_when_down="raise",
-            ) as client,
-        ):
-            with pytest.raises(NodeTimeoutError):
-                await client.put("a", b"1")
-            probe = asyncio.create_task(client.get("a"))
-            await until(lambda: server.heard[-1].path == "/-/ready", "the probe")
-            with pytest.raises(NodeDownError):
-                await client.put("a", b"1")
-            probe.cancel()
-            await asyncio.gather(probe, return_exceptions=True)
-            is_up = True
-            assert await client.put("a", b"1")
-            assert client.metrics().nodes[server.name].is_up
-
-    asyncio.run(run())
+    async with (
+        RawServer(script) as server,
+        client_of(
+            server.name,
+            timeout=0.05,
+            failures=1,
+            backoff=(1e-9, 1e-9),
+            probe_timeout=30.0,
+            writes_when_down="raise",
+        ) as client,
+    ):
+        with pytest.raises(NodeTimeoutError):
+            await client.put("a", b"1")
+        probe = asyncio.create_task(client.get("a"))
+        await until(lambda: server.heard[-1].path == "/-/ready", "the probe")
+        with pytest.raises(NodeDownError):
+            await client.put("a", b"1")
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+        is_up = True
+        assert await client.put("a", b"1")
+        assert client.metrics().nodes[server.name].is_up
 
 
 # --- The end --------------------------------------------------------------------------
 
 
-def test_close_ends_what_makes_values_and_gives_the_lease_back() -> None:
+async def test_close_ends_what_makes_values_and_gives_the_lease_back() -> None:
     """Those that wait get an error; no task is left."""
+    memory = Memory()
 
-    async def run() -> None:
-        memory = Memory()
+    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+        for _ in range(20 * (heard.method == "DELETE")):
+            await asyncio.sleep(0)
+        await memory(heard, writer)
 
-        async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
-            for _ in range(20 * (heard.method == "DELETE")):
-                await asyncio.sleep(0)
-            await memory(heard, writer)
-
-        async with RawServer(script) as server:
-            client = client_of(server.name)
-            make = Maker()
-            tasks = [
-                asyncio.create_task(client.get_or_set("a", make)) for _ in range(3)
-            ]
-            await until(lambda: make.calls, "the call")
-            await client.close()
-            assert make.ended == 1
-            assert leases(server) == ["PUT", "DELETE"]
-            assert not memory.values
-            assert client.metrics().errors == {}
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert [type(result) for result in results] == [ClientUsageError] * 3
-            assert not own_tasks()
-            await until(lambda: not server.open, "the connections to be closed")
-
-    asyncio.run(run())
+    async with RawServer(script) as server:
+        client = client_of(server)
+        make = Maker()
+        tasks = [asyncio.create_task(client.get_or_set("a", make)) for _ in range(3)]
+        await until(lambda: make.calls, "the call")
+        await client.close()
+        assert make.ended == 1
+        assert leases(server) == ["PUT", "DELETE"]
+        assert not memory.values
+        assert client.metrics().errors == {}
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(result) for result in results] == [ClientUsageError] * 3
+        assert not own_tasks()
+        await until(lambda: not server.open, "the connections to be closed")
 
 
-def test_a_maker_may_close_the_client() -> None:
+async def test_a_maker_may_close_the_client() -> None:
     """It does not wait for itself; its value reaches the caller."""
+    async with RawServer(Memory()) as server:
+        client = client_of(server, on_error="miss")
 
-    async def run() -> None:
-        async with RawServer(Memory()) as server:
-            client = client_of(server.name, on_error="miss")
+        async def make() -> bytes:
+            await client.close()
+            return b"made"
 
-            async def make() -> bytes:
-                await client.close()
-                return b"made"
-
-            with pytest.raises(ClientUsageError):
-                await client.get_or_set("a", make)
-            assert not own_tasks()
-
-    asyncio.run(run())
+        with pytest.raises(ClientUsageError):
+            await client.get_or_set("a", make)
+        assert not own_tasks()
 
 
 # --- Memoized functions ---------------------------------------------------------------
@@ -501,27 +435,23 @@ class Squares:
         return b"%d" % (number * number + more)
 
 
-def test_a_memoized_function_is_called_once_for_its_arguments() -> None:
+async def test_a_memoized_function_is_called_once_for_its_arguments() -> None:
     """However they are written; it can be forgotten."""
-
-    async def run() -> None:
-        async with RawServer(Memory()) as server, client_of(server.name) as client:
-            squares = Squares(client)
-            square = squares.square
-            results = await asyncio.gather(square(3), square(number=3))
-            assert set(results) == {b"9"}
-            assert await square(3, more=0) == b"9"
-            assert await square(3, more=1) == b"10"
-            assert squares.calls == [3, 3]
-            assert await client.get(square.key(3)) == b"9"
-            assert await square.forget(3)
-            assert not await square.forget(3)
-            assert await square(3) == b"9"
-            assert len(squares.calls) == 3
-            with pytest.raises(InvalidArgumentError, match="a tuple"):
-                await square((1, 2))  # type: ignore[arg-type]
-
-    asyncio.run(run())
+    async with RawServer(Memory()) as server, client_of(server) as client:
+        squares = Squares(client)
+        square = squares.square
+        results = await asyncio.gather(square(3), square(number=3))
+        assert set(results) == {b"9"}
+        assert await square(3, more=0) == b"9"
+        assert await square(3, more=1) == b"10"
+        assert squares.calls == [3, 3]
+        assert await client.get(square.key(3)) == b"9"
+        assert await square.forget(3)
+        assert not await square.forget(3)
+        assert await square(3) == b"9"
+        assert len(squares.calls) == 3
+        with pytest.raises(InvalidArgumentError, match="a tuple"):
+            await square((1, 2))  # type: ignore[arg-type]
 
 
 def test_memoize_refuses_a_function_that_is_not_asynchronous() -> None:

@@ -80,6 +80,7 @@ def test_a_path_has_no_characters_that_end_it(key: bytes) -> None:
     ("key", "reason"),
     [
         (b"", "it is empty"),
+        (b"/a", "it begins with a slash"),
         (b"-/healthy", 'the prefix "-/" is reserved'),
         (b"a\x00b", "it has a control byte"),
         (b"a\n", "it has a control byte"),
