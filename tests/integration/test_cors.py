@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from support.browser import Tab, a_browser
-from support.gate import NEEDS_GATE
 from support.process import MIB, ServerProcess, Servers
 from support.wire import Talk, exchange, request_bytes
 
@@ -138,7 +137,6 @@ def test_preflight_allows_all_that_a_client_may_send(listed: int) -> None:
     assert (evil.status, cors_of(evil.headers)) == (200, {"Vary": "Origin"})
 
 
-@NEEDS_GATE
 def test_requests_on_one_connection_have_their_own_headers(listed: int) -> None:
     """Also those sent without waiting, and after a refusal."""
     origins = [MAPS, "", OTHER, "http://evil", MAPS, ""]

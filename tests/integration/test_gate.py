@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from support.gate import NEEDS_GATE
 from support.process import ADMIN, MIB, SHARED, ServerProcess, Servers
 from support.waiting import wait_until
 from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, NEEDS_GATE]
+pytestmark = pytest.mark.integration
 
 KIB: Final = 1 << 10
 ALLOW: Final = "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL"

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from support.extent import every
-from support.gate import NEEDS_GATE
 from support.machine import Machine
 from support.process import MIB, SHARED, Pool, ServerProcess, is_renewed
 from support.waiting import wait_until
@@ -36,7 +35,6 @@ pytestmark = [
     pytest.mark.sampled(3),
     pytest.mark.integration,
     pytest.mark.slow,
-    NEEDS_GATE,
 ]
 
 KIB: Final = 1 << 10

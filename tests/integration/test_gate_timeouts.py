@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from support.gate import NEEDS_GATE
 from support.process import MIB, SOURCE, ServerProcess, Servers
 from support.waiting import comes_true, wait_until
 from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
@@ -30,7 +29,6 @@ pytestmark = [
     pytest.mark.sampled(3),
     pytest.mark.integration,
     pytest.mark.slow,
-    NEEDS_GATE,
 ]
 
 KIB: Final = 1 << 10

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import requests
 
-from support.gate import NEEDS_GATE
 from support.memcache import MemcacheServer
 from support.process import SOURCE
 from support.service_manager import ServiceManager
@@ -18,7 +17,7 @@ from support.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, NEEDS_GATE]
+pytestmark = pytest.mark.integration
 
 PAUSE: Final = 0.1  # Seconds, at least, between two turns that raise.
 # Every turn raises while there is a file, and adds a byte to it.

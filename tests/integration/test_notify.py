@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from support.gate import NEEDS_GATE
 from support.machine import Machine
 from support.process import ServerProcess
 from support.service_manager import ServiceManager
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, NEEDS_GATE]
+pytestmark = pytest.mark.integration
 
 MIB: Final = 1 << 20
 SETTINGS: Final = {"volume_size": 16 * MIB, "volume_num": 2, "max_value_size": 4 * MIB}

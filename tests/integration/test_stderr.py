@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import requests
 
-from support.gate import NEEDS_GATE
 from support.process import ServerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, NEEDS_GATE]
+pytestmark = pytest.mark.integration
 
 DEADLINE_SECONDS: Final = 20.0
 VALUE: Final = bytes(8 << 20)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from support.gate import NEEDS_GATE
 from support.process import MIB, ServerProcess, Servers
 from support.wire import Talk, exchange, request_bytes, send
 
@@ -145,7 +144,6 @@ def test_no_spelling_of_a_path_avoids_the_check(port: int) -> None:
         assert exchange(port, "PUT", path, b"new").status in {400, 401, 405, 421}
 
 
-@NEEDS_GATE
 def test_pipelined_requests_are_checked_one_by_one(port: int) -> None:
     """A token counts for its own request, not for the connection."""
     right, wrong = bearer(WRITE), bearer("wrong")
@@ -165,7 +163,6 @@ def test_pipelined_requests_are_checked_one_by_one(port: int) -> None:
     assert replies[2].body == replies[6].body == b"GET /key HTTP/1.1\r\n\r\n"
 
 
-@NEEDS_GATE
 def test_refused_upload_does_not_disturb_the_connection(port: int) -> None:
     """Its body is read and dropped: sent at once, after a 100, or in chunks."""
     large = b"x" * MIB
@@ -187,7 +184,6 @@ def test_refused_upload_does_not_disturb_the_connection(port: int) -> None:
         assert talk.exchange("GET", "/large", None, bearer(READ)).status == 404
 
 
-@NEEDS_GATE
 def test_huge_token_is_refused_by_the_limit_of_a_head(port: int) -> None:
     """431 by the gate; control bytes are refused by its grammar."""
     reply = exchange(port, "GET", "/key", None, bearer("x" * 40_000))

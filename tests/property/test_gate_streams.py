@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from support.extent import EXTENT, step
-from support.gate import NEEDS_GATE
 from support.machine import Machine
 from support.process import ServerProcess
 from support.stores import UnsyncedFileSystem
@@ -40,7 +39,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.property,
     pytest.mark.slow,
-    NEEDS_GATE,
 ]
 
 VOLUME_SIZE: Final = 16 << 20
