@@ -10,9 +10,6 @@ JOBS ?= $(shell echo $$(($(CORES) * 3 / 2)))
 TIMEOUT ?= 300
 
 LINT := lint-types lint-imports lint-code lint-format lint-native
-# What differs without the extension.
-PURE := tests/unit/store tests/unit/embedded tests/golden tests/crash \
-	tests/property/test_store_model.py tests/property/test_fuzz.py
 # Tests work in memory if there is room; those marked `disk` on the disk.
 MEMORY := /dev/shm
 HAS_ROOM := $(shell df -Pm $(MEMORY) 2>/dev/null | awk 'NR == 2 && $$4 > 2000')
@@ -30,7 +27,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster check test nightly pure sanitize aarch64 crash fuzz mutations recipes \
+.PHONY: help run cluster check test nightly sanitize aarch64 crash fuzz mutations recipes \
 	soak screenshot bench image package reference lint format setup clean unit $(LINT)
 
 help: ## list the targets
@@ -79,10 +76,6 @@ nightly: ## clients, programs and packages of others, and the benchmark: 5 minut
 	@tools/setup.sh test
 	@$(TESTS) $(WORKERS) --timeout=1200 -m nightly
 
-pure: ## all tests without the C code: 2 minutes (PYTEST_ARGS=... JOBS=N)
-	@tools/setup.sh test
-	@VOLCACHE_PURE=1 $(TESTS) $(WORKERS) --timeout=$(TIMEOUT) $(PYTEST_ARGS)
-
 sanitize: ## the C code with sanitizers of memory and threads: 3 minutes (SECONDS=10 SEED=1)
 	@tools/setup.sh test
 	@tools/native_tests.sh asan $(or $(SECONDS),10) $(or $(SEED),1)
@@ -99,9 +92,6 @@ crash: ## all that make test samples, in full, and fuzzing: 15 minutes (SEED=N)
 	@tools/setup.sh test
 	@CRASH_EXTENT=0 $(TESTS) $(WORKERS) --timeout=7200 \
 		-m "(crash or property or sampled or slow) and not recipes and not nightly"
-	@echo "== without the extension"
-	@VOLCACHE_PURE=1 $(TESTS) $(WORKERS) -m "not slow" -p no:schemathesis \
-		--timeout=$(TIMEOUT) $(PURE)
 	@tools/native_tests.sh fuzz $(or $(SECONDS),60) $(or $(SEED),1)
 
 fuzz: ## random input for the C code, with libFuzzer: 3 minutes (SECONDS=60 SEED=1)

@@ -71,12 +71,9 @@ def long_description() -> str:
 
 
 # The generated C file is kept out of the sources.
-(built,) = cythonize([extension], build_dir="build/cython", quiet=True)
-# Without a C compiler the package is installed all the same, and uses Python. Set here, as
-# cythonize does not pass it on.
-built.optional = True
+built = cythonize([extension], build_dir="build/cython", quiet=True)
 setup(
-    ext_modules=[built],
+    ext_modules=built,
     cmdclass={"build_py": BuildWithFiles},
     long_description=long_description(),
     long_description_content_type="text/markdown",

@@ -14,7 +14,7 @@ import pytest
 from support.extent import EXTENT, SEED, sample
 from support.memcached import MemcachedProcess
 from support.process import Servers
-from volcache.config import ENVIRONMENT_PREFIX, PURE_VARIABLE
+from volcache.config import ENVIRONMENT_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,7 +81,7 @@ def _tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the settings of whoever runs the tests, also for the servers they start."""
     for name in list(os.environ):
-        if name.startswith(ENVIRONMENT_PREFIX) and name != PURE_VARIABLE:
+        if name.startswith(ENVIRONMENT_PREFIX):
             monkeypatch.delenv(name)
 
 

@@ -5,9 +5,9 @@ Break the store in one place at a time, and check that a test fails each time.
     python tests/mutations.py [python|c]
 
 Each mutation is applied to a copy of the source tree, and tests are run against that copy,
-two copies at a time: for Python those below, without the native core; for C those that
-mutations.toml names, with it. The exit code is 0 only if the unchanged sources make no test
-fail, and each mutation makes one fail, except those that say why none does.
+two copies at a time: for Python those below, for C those that mutations.toml names. The
+exit code is 0 only if the unchanged sources make no test fail, and each mutation makes one
+fail, except those that say why none does.
 """
 
 from __future__ import annotations
@@ -149,7 +149,6 @@ def first_failure(
     tests: Iterable[str] = TESTS,
     *,
     folder: Path = ROOT,
-    is_pure: bool = True,
 ) -> str:
     """
     Return the test that failed first against a source tree; empty: none did.
@@ -159,7 +158,6 @@ def first_failure(
         scratch: For what the tests leave behind.
         tests: Paths in `folder`.
         folder: Of the tests; those that start servers take the sources beside it.
-        is_pure: Without the native core.
     """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header"]
     command += ["-p", "no:cacheprovider", "-p", "no:schemathesis"]
@@ -175,9 +173,6 @@ def first_failure(
         # Failing examples are kept for the next run, where they have no business.
         "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
     }
-    environment.pop("VOLCACHE_PURE", None)
-    if is_pure:  # The native core would do in C what was changed in Python.
-        environment["VOLCACHE_PURE"] = "1"
     done = ended(command, DEADLINE_SECONDS, environment, folder)
     if done.code == 0:
         return ""
@@ -249,7 +244,7 @@ def c_failure(objects: Objects, mutation: Mutation | None, folder: Path) -> str:
     for name in ("tests", "tools", "conf"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "pyproject.toml", folder)
-    return first_failure(source, folder, paths, folder=folder, is_pure=False)
+    return first_failure(source, folder, paths, folder=folder)
 
 
 class Trial(NamedTuple):

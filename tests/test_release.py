@@ -93,5 +93,5 @@ def test_python_that_cannot_make_environments_is_not_taken(
 def test_environment_of_builds_has_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an installation would be tested with the modules of the checkout."""
     monkeypatch.setenv("PYTHONPATH", "src")
-    monkeypatch.setenv("VOLCACHE_PURE", "1")
-    assert {"PYTHONPATH", "VOLCACHE_PURE"} & release._clean().keys() == set()
+    monkeypatch.setenv("VOLCACHE_PORT", "1")
+    assert {"PYTHONPATH", "VOLCACHE_PORT"} & release._clean().keys() == set()

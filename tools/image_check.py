@@ -392,7 +392,6 @@ def check(container: Container, stage: Stage) -> None:
     _expect(container.ask("GET", "/gone")[0], 404, "GET after DELETE")
     stats = json.loads(container.ask("GET", "/-/stats")[1])
     _holds(stats["server"]["gate"], "bjoern has the gate")
-    _holds("core.python" not in container.output(), "the native core is in use")
     facts = container.facts()
     _expect(facts["NSpid"].split()[-1], "1", "the process in its namespace")
     _expect(facts["Uid"].split()[0], "1234", "the user")

@@ -360,13 +360,7 @@ main() {
 
     venv_is_usable || make_venv "$python"
     is_installed run.stamp "${RUN_FILES[@]}" || install_run_requirements
-    if ! extension_is_built && ! build_extension; then
-        # The service needs no extension; a test without it would be of something else.
-        case $purpose in
-            lint | test | bench) die "the extension of the store cannot be built" ;;
-            *) say "the extension of the store cannot be built; it works without, slower" ;;
-        esac
-    fi
+    extension_is_built || build_extension || die "the extension of the store cannot be built"
     if ! is_installed gate.stamp "${GATE_FILES[@]}" && ! build_gate; then
         case $purpose in
             test | bench) die "bjoern cannot be built with the gate" ;;

@@ -2,7 +2,6 @@
 CPU of GETs and PUTs of 1 KiB without a network: calls of the WSGI application.
 
     .venv/bin/python -m bench.extra.in_process
-    VOLCACHE_PURE=1 .venv/bin/python -m bench.extra.in_process
 """
 
 from __future__ import annotations

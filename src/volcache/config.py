@@ -17,6 +17,7 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Final
 
 from volcache.errors import ConfigError
+from volcache.geometry import volumes_max
 from volcache.memory import default_body_memory
 from volcache.settings import SETTINGS, Config
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX: Final = "VOLCACHE_"
 # Read when the store is imported: 1 means without the extension.
-PURE_VARIABLE: Final = "VOLCACHE_PURE"
 INSTANCE_VARIABLE: Final = "VOLCACHE_INSTANCE"
 RECORD_OVERHEAD_MAX: Final = 4096  # Bytes; header, content type and encoding fit well.
 FILE_BYTES_MAX: Final = 1 << 20
@@ -206,6 +206,7 @@ def read_settings(
     config = Config(**reader.values)
     if not reader.problems:
         reader.problems += _check_volume_holds_largest_record(config, sources)
+        reader.problems += _check_number_of_volumes(config, sources)
         reader.problems += _check_memory_holds_largest_body(config, sources)
     return Reading(config, sources, tuple(reader.problems))
 
@@ -313,9 +314,10 @@ def _is_toml(text: str) -> bool:
 def _take_environment(reader: _Reader, environ: Mapping[str, str]) -> None:
     """Take the settings of the environment; other variables are ignored."""
     by_variable = {ENVIRONMENT_PREFIX + s.name.upper(): s for s in SETTINGS}
-    others = {PURE_VARIABLE, INSTANCE_VARIABLE}
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in others:
+        if not variable.startswith(ENVIRONMENT_PREFIX) or (
+            variable == INSTANCE_VARIABLE
+        ):
             continue
         setting = by_variable.get(variable)
         if setting is None:
@@ -393,6 +395,20 @@ def _check_volume_holds_largest_record(
         f"allowed is at least {needed}: {described('max_value_size')} + "
         f"{described('max_key_size')} + {RECORD_OVERHEAD_MAX}",
     )
+
+
+def _check_number_of_volumes(
+    config: Config, sources: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Yield a problem if the index has no positions for so many volumes of this size."""
+    most = volumes_max(config.volume_size)
+    if config.volume_num > most:
+        yield Problem(
+            "",
+            f"volume_num = {config.volume_num} ({sources['volume_num']}) is too high for"
+            f" volume_size = {config.volume_size} ({sources['volume_size']}); allowed is at"
+            f" most {most}",
+        )
 
 
 def _check_memory_holds_largest_body(

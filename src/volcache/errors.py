@@ -136,6 +136,20 @@ class DiskTooSmallError(MountPointError):
         )
 
 
+class GeometryError(MountPointError):
+    """There are too many volumes, or too long ones. The start fails."""
+
+    def __init__(
+        self, volume_bytes: int, volumes: int, most: int, longest: int
+    ) -> None:
+        allowed = f"allowed are at most {most} of this length"
+        if not most:
+            allowed = f"allowed are volumes of at most {longest} bytes"
+        super().__init__(
+            f"{volumes} volumes of up to {volume_bytes} bytes are not allowed; {allowed}"
+        )
+
+
 class StoreIOError(StoreError):
     """A write or sync failed. The write is not acknowledged; the old value stays."""
 
@@ -171,6 +185,18 @@ class DamagedRecordError(StoreError):
 
 
 # --- Caused by the environment ---------------------------------------------------
+
+
+class CoreMissingError(VolcacheError, ImportError):
+    """The native core was not built. Exit code 1."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the native core of volcache is missing: {reason}; install a C compiler and"
+            " the headers of Python (on Debian: gcc, libc6-dev, python3-dev), then run: pip"
+            " install --force-reinstall --no-cache-dir volcache (in a checkout:"
+            " tools/setup.sh run)"
+        )
 
 
 class ListenError(VolcacheError):

@@ -495,7 +495,8 @@ class Config:
         "Size of one volume; at least max_value_size + max_key_size + 4KiB.",
         cost="volume_size * volume_num of disk space when all volumes are in use, plus the"
         " index files. A volume takes its space when it is first written, and is"
-        " overwritten as a whole.",
+        " overwritten as a whole. Above 2 GiB, volume_num is limited: 32767 up to 4 GiB,"
+        " half of that for each further doubling, 127 for 1 TiB.",
     )
     volume_num: int = _setting(
         IntegerOrAuto(2, 65535),

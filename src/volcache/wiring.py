@@ -27,7 +27,7 @@ from volcache.http.admin import Admin
 from volcache.http.app import App, Limits
 from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
-from volcache.http.native_app import set_gate, with_fast_path
+from volcache.http.native_app import with_fast_path
 from volcache.http.slow_log import SlowLog
 from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
@@ -70,7 +70,6 @@ from volcache.server.notify import (
 from volcache.settings import AUTO, MIB, VOLUME_SIZE_MIN, visible_settings
 from volcache.store import PeriodicSync, Store
 from volcache.store.eviction import VOLUMES_ADVISED, cost_of_few
-from volcache.store.native import warn_if_python
 from volcache.tokens import Refusals
 
 if TYPE_CHECKING:
@@ -265,7 +264,7 @@ class _Server:
         )
         if self._gate is not None:
             parts.callback(self._gate.close)
-            set_gate(self._fast, self._gate)
+            self._fast.gate = self._gate
             self._status.count_connections = self._gate.stats
         self._fast.front = self._front(config, cors)
         return log or self._fast
@@ -492,7 +491,6 @@ def _reopen_logs(access_file: LogWriter | None) -> None:
 def _open_store(config: Config) -> tuple[Store, float]:
     """Open the store; return it with the seconds that this took."""
     started = time.monotonic()
-    warn_if_python()
     _logger.info("recovery.started mount_point=%r", config.mount_point)
     store = Store.open(
         config.mount_point,

@@ -14,9 +14,8 @@ import pytest
 
 from support.extent import SEED, examples
 from support.rings import KINDS, Kind, RingRun
-from volcache.store import Store, recovery
+from volcache.store import Store
 from volcache.store.format import Ring
-from volcache.store.index import PythonIndex
 
 if TYPE_CHECKING:
     from volcache.store.volume import Volume
@@ -28,24 +27,14 @@ STEPS = 100
 _PER_TEST = 20
 
 
-@pytest.fixture(params=["native", "python"])
-def index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Use the index of the native core, or that in Python."""
-    if request.param == "python":
-        monkeypatch.setattr(recovery, "make_index", lambda *_, **__: PythonIndex())
-    return str(request.param)
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", range(SEED, SEED + RUNS, _PER_TEST))
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_crash_returns_an_older_or_deleted_value(
-    kind: Kind, first: int, index: str
-) -> None:
+def test_no_crash_returns_an_older_or_deleted_value(kind: Kind, first: int) -> None:
     """After every step of a random run, each key has its last value or is a miss."""
     total: Counter[str] = Counter()
     for seed in range(first, first + _PER_TEST):
-        run = RingRun(2 * seed + (index == "python"), kind)
+        run = RingRun(seed, kind)
         run.run(STEPS)
         total.update(rotations=run.rotations, copied=run.copied, images=run.images)
 

@@ -23,3 +23,12 @@ def values(directory: Path | str, **options: Any) -> dict[bytes, bytes]:
     found = {key: value_of(store.get(key)) for key in keys}
     store.close()
     return {key: value for key, value in found.items() if value is not None}
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    """Return all files of a store, by their names in it."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }

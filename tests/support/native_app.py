@@ -1,4 +1,4 @@
-"""`App` on a store in Python and `NativeApp` on a native one: each request goes to both."""
+"""`App` and `NativeApp` on equal stores: each request goes to both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
 from volcache.http.app import App, Limits
-from volcache.http.native_app import PlainApp, with_fast_path
+from volcache.http.native_app import with_fast_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -195,9 +195,7 @@ class Instance:
         )
         self.wsgi = self.app
         if self.is_fast:
-            fast = with_fast_path(self.app, is_merged=self.is_merged)
-            assert not isinstance(fast, PlainApp)
-            self.wsgi = fast
+            self.wsgi = with_fast_path(self.app, is_merged=self.is_merged)
 
     def restart(self, *, is_clean: bool) -> None:
         """Stop or kill the process, and start another; the hot tier is empty then."""
@@ -299,7 +297,6 @@ class Apps:
             Instance(
                 Side(
                     folder / name,
-                    is_native=name == "native",
                     # Not at the end of a second: the next time of a record is in it.
                     machine_us=lambda: self.second * 1_000_000 + 500_000,
                     disk=self._faulty if is_faulty else self._bare,
@@ -309,10 +306,10 @@ class Apps:
                 # Its last nanosecond, so that the second is over at the next request.
                 lambda: self.second * 1_000_000_000 + 999_999_999,
                 has_hot_tier=has_hot_tier,
-                is_fast=name == "native",
+                is_fast=name == "fast",
                 is_merged=is_merged,
             )
-            for name in ("native", "python")
+            for name in ("fast", "plain")
         ]
 
     def _faulty(self) -> FaultyDisk:

@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 from google_crc32c import value as crc32c
 
 from volcache.store import Store
+from volcache.store._core import _native
 from volcache.store.clock import Clock
 from volcache.store.files import OsFileSystem, read_file
 from volcache.store.format import VOLUME_HEADER_BYTES, decode_volume_header
 from volcache.store.index_format import decode_block, decode_blocks
-from volcache.store.native import IS_NATIVE
 from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
 from volcache.store.volume import Volume
 
@@ -236,10 +236,6 @@ def value_of(record: Record | None) -> bytes | None:
 
 def counted_size(size: int) -> int:
     """Return the bytes that the index counts for a live record of a size."""
-    if not IS_NATIVE:
-        return size
-    from volcache.store._core import _native  # noqa: PLC0415 - May be missing.
-
     return _native.size_middle(size)
 
 

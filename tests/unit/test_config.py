@@ -40,14 +40,14 @@ def test_options_override_the_environment_and_that_the_file(path: Path) -> None:
     """
     What the file leaves out keeps its default; of options, the last one counts.
 
-    Variables without the prefix are ignored, and so is that of the extension, which is read
-    before there are settings. An empty variable is a value where empty is allowed.
+    Variables without the prefix are ignored. An empty variable is a value where empty is
+    allowed.
     """
     path.write_text('port = 8000\nlog_file = "log"\n')
     defaults = load_config(None, {})
     file = dataclasses.replace(defaults, port=8000, log_file="log")
     assert load_config(path, {}) == file
-    environ = {"VOLCACHE_PORT": "9000", "VOLCACHE_LOG_FILE": "", "VOLCACHE_PURE": "1"}
+    environ = {"VOLCACHE_PORT": "9000", "VOLCACHE_LOG_FILE": ""}
     environ |= {"PORT": "1", "VOLCACHE": "x", "HOME": "/"}
     assert load_config(path, environ) == dataclasses.replace(defaults, port=9000)
     options = ["port=3", "port=4", "memc_servers=a:1, b:2", "log_file=a=b"]

@@ -18,35 +18,14 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
     from volcache.http.app import App
-    from volcache.store._core._native import Gate, NativeApp
+    from volcache.store._core._native import NativeApp
 
     WsgiApp = Callable[[WSGIEnvironment, StartResponse], list[bytes]]
 
 
-class PlainApp:
-    """What `NativeApp` is with the native core, without it."""
-
-    def __init__(self, app: App) -> None:
-        """Pass all requests on to an application."""
-        self.answer: WsgiApp = app
-        self.front: WsgiApp | None = None
-
-    def __call__(
-        self, environ: WSGIEnvironment, start_response: StartResponse
-    ) -> list[bytes]:
-        """Answer one request."""
-        return (self.front or self.answer)(environ, start_response)
-
-    def refresh(self) -> None:
-        """Do nothing: it keeps nothing of the application."""
-
-    def flush(self) -> None:
-        """Do nothing: all is counted at once."""
-
-
-def with_fast_path(app: App, *, is_merged: bool = False) -> NativeApp | PlainApp:
+def with_fast_path(app: App, *, is_merged: bool = False) -> NativeApp:
     """
-    Return an application that answers plain requests natively, if there is a native core.
+    Return an application that answers plain requests natively.
 
     Args:
         app: Answers all other requests.
@@ -55,12 +34,4 @@ def with_fast_path(app: App, *, is_merged: bool = False) -> NativeApp | PlainApp
             not allow it.
     """
     parts = app.cache.store.core_parts()
-    if parts is None:
-        return PlainApp(app)
     return make_native_app(app, parts, TYPES, is_merged=is_merged)
-
-
-def set_gate(app: NativeApp | PlainApp, gate: Gate) -> None:
-    """Let an application of `with_fast_path` know the gate in front of it."""
-    if not isinstance(app, PlainApp):
-        app.gate = gate

@@ -65,6 +65,7 @@ ERROR_STATUS: Final[Mapping[type[BaseException], HTTPStatus]] = {
     errors.MismatchedFilesError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.UnreadableVolumeError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.DiskTooSmallError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.GeometryError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.StoreLockedError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.StoreClosedError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.ForkedProcessError: HTTPStatus.INTERNAL_SERVER_ERROR,

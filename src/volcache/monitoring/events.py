@@ -162,11 +162,6 @@ EVENTS: Final[dict[str, Event]] = {
     "sync.failed": Event(
         "The disk refused a sync; nothing more is appended to the volume.", _KERNEL_LOG
     ),
-    "core.python": Event(
-        "The native core was not built, or VOLCACHE_PURE is set: everything works, with"
-        " several times the CPU and the memory. `reason`: why it was not loaded.",
-        "Install a C compiler and the headers of Python, then install volcache again.",
-    ),
     "disk.not_ready": Event(
         "This number of consecutive reads failed: `/-/ready` answers 503 from now on.",
         _KERNEL_LOG,
@@ -288,9 +283,9 @@ EVENTS: Final[dict[str, Event]] = {
         "A bug in volcache; a traceback follows. The response is not affected.", _BUG
     ),
     "gate.missing": Event(
-        "bjoern was built without the gate, or there is no native core: malformed requests"
-        " can end the process, slow and idle connections are not closed, and each read of"
-        " the disk makes all clients wait.",
+        "bjoern was built without the gate: malformed requests can end the process, slow"
+        " and idle connections are not closed, and each read of the disk makes all clients"
+        " wait.",
         "Install libev's headers and a C compiler, then run `volcache gate`, in a checkout"
         " `tools/setup.sh run`; put nginx in front until then.",
     ),

@@ -139,28 +139,26 @@ def open_gate(  # noqa: PLR0913 - By keyword.
     Returns:
         The gate, to be closed before the store; None without one.
     """
-    gate = None
-    reason = "bjoern was built without it" if not link else "there is no native core"
-    try:
-        gate = link and make_gate(
-            app,
-            app.cache.store.core_parts(),
-            TYPES,
-            link=link,
-            allow=ALLOW[1],
-            **_changeable(app, answers=answers, cors=cors or CorsHeaders(())),
-            log=_Log(),
-            log_answer=log_answer,
-            threads=threads,
-            connections=connections,
-            body_memory=body_memory,
-            head_timeout=timeouts.head,
-            idle_timeout=timeouts.idle,
-            transfer_timeout=timeouts.transfer,
-        )
-    except ImportError as error:
-        reason = str(error)
-    if not gate:
-        _logger.warning("gate.missing reason=%r", reason)
-        return None
-    return gate
+    reason = "bjoern was built without it"
+    if link:
+        try:
+            return make_gate(
+                app,
+                app.cache.store.core_parts(),
+                TYPES,
+                link=link,
+                allow=ALLOW[1],
+                **_changeable(app, answers=answers, cors=cors or CorsHeaders(())),
+                log=_Log(),
+                log_answer=log_answer,
+                threads=threads,
+                connections=connections,
+                body_memory=body_memory,
+                head_timeout=timeouts.head,
+                idle_timeout=timeouts.idle,
+                transfer_timeout=timeouts.transfer,
+            )
+        except ImportError as error:
+            reason = str(error)
+    _logger.warning("gate.missing reason=%r", reason)
+    return None

@@ -21,18 +21,17 @@ from volcache.store.format import (
     decode_record,
 )
 from volcache.store.index_format import decode_entries, encode_key
-from volcache.store.native import make_comparison
+from volcache.store.native import Comparison
 from volcache.store.scan import WHOLE_VOLUME, Found, Gap, VolumeReader, scan_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from volcache.store._core._native import Comparison
     from volcache.store.files import FileSystem
     from volcache.store.format import RecordHeader
-    from volcache.store.index import Index
     from volcache.store.index_file import IndexContents
     from volcache.store.index_format import Entry
+    from volcache.store.native import Index
     from volcache.store.volume import Volume
 
 _STEP_BYTES: Final = 8 * 2**20  # of matching records, reported at once
@@ -121,7 +120,7 @@ class EntryWalk:
         self._next = 0
         self._decoded: list[Entry] | None = None
         self.mistakes: list[Mistake] = []
-        lines = contents.read_lines() if index is None or index.is_native else None
+        lines = contents.read_lines()
         if lines is None:
             found = [entry for block in contents.read() for entry in block]
             self._decoded, misplaced = _in_order(found)
@@ -132,7 +131,7 @@ class EntryWalk:
         self._lines = lines or b""
         self._comparison: Comparison | None = None
         if lines is not None:
-            self._comparison = make_comparison(
+            self._comparison = Comparison(
                 fs, volume.fd, volume.id, self.reader.length, lines
             )
         self._compared = 0  # The comparison is at this entry.

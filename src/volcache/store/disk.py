@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import DiskTooSmallError
+from volcache.geometry import volumes_max
 from volcache.store.format import VOLUME_ID_MAX
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class Holding(NamedTuple):
         index = 0
         if self.data >= volume_size:
             index = (self.held - self.data) * volume_size // self.data
-        fitting = min(room // (volume_size + index), AUTO_VOLUMES_MAX)
+        most = min(AUTO_VOLUMES_MAX, volumes_max(volume_size))
+        fitting = min(room // (volume_size + index), most)
         return min(max(VOLUMES_MIN, fitting, self.volumes), VOLUME_ID_MAX + 1)
 
 

@@ -32,6 +32,10 @@ DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 
+class SyncFailedError(OSError):
+    """A sync failed: the volume must be retired."""
+
+
 class Space(NamedTuple):
     """The space of a file system; bytes."""
 

@@ -109,18 +109,6 @@ _CORRECTED_BYTES_MAX: Final = 4096
 _CORRECTED_VALUE_BYTES_MAX: Final = 2**20
 
 
-class TruncatedReadError(DamagedRecordError):
-    """
-    A record is longer than the bytes that were read.
-
-    `needed` is its size according to its header, which may be damaged.
-    """
-
-    def __init__(self, needed: int, volume: int, offset: int) -> None:
-        super().__init__(f"record of {needed} bytes is cut off", volume, offset)
-        self.needed = needed
-
-
 class Ring(IntEnum):
     """The ring that a volume belongs to."""
 
@@ -332,12 +320,11 @@ def decode_record(
         fingerprints, so two keys can have one position.
 
     Raises:
-        TruncatedReadError: The record is longer than `data`; read again.
         DamagedRecordError: A check failed; the bytes are not an intact value record.
     """
     prefix, volume = identity
     if len(data) < RECORD_BYTES_MIN:
-        raise DamagedRecordError(_explain(data, prefix), volume, offset)
+        raise DamagedRecordError(explain(data, identity), volume, offset)
     (
         found,
         key_length,
@@ -351,7 +338,7 @@ def decode_record(
         kind,
     ) = _unpack_read_fields(data)
     if found != prefix:
-        raise DamagedRecordError(_explain(data, prefix), volume, offset)
+        raise DamagedRecordError(explain(data, identity), volume, offset)
     key_start = FIXED_BYTES
     content_type = content_encoding = cache_control = b""
     if lengths or kind > _KIND_MAX:
@@ -365,7 +352,7 @@ def decode_record(
     value_start = key_end + _CHECKSUM_BYTES
     size = value_start + length
     if size > len(data):
-        raise TruncatedReadError(size, volume, offset)
+        raise DamagedRecordError(f"record of {size} bytes is cut off", volume, offset)
     if (
         crc32c(data[:value_start]) != _CHECKED
         or at != offset
@@ -411,11 +398,13 @@ def identity_of(data: bytes) -> tuple[VolumeIdentity, int] | None:
     return VolumeIdentity(fields[0], fields[-1] & VOLUME_ID_MAX), fields[6]
 
 
-def _explain(data: bytes, prefix: bytes) -> str:
-    """Return why bytes cannot be a record of a volume."""
+def explain(data: bytes, identity: VolumeIdentity) -> str:
+    """Return why bytes are not an intact header of a record of a volume."""
     if len(data) < RECORD_BYTES_MIN:
         return f"only {len(data)} bytes could be read"
-    found = data[:IDENTITY_BYTES]
+    prefix, found = identity.prefix, data[:IDENTITY_BYTES]
+    if found == prefix:
+        return "header check failed"
     return f"identity mismatch: expected {prefix.hex()}, found {found.hex()}"
 
 

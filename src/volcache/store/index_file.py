@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from volcache.store.files import FileSystem
     from volcache.store.format import Segment, VolumeUse
-    from volcache.store.index import Index, Loaded
+    from volcache.store.index import Loaded
     from volcache.store.index_format import Entry
+    from volcache.store.native import Index
 
 
 # The first block, with the name of the file, is shorter.
@@ -89,24 +90,12 @@ class IndexContents:
         if not self.is_ours:
             return
         fs, fd = file
-        loaded = index.load(seq, fd, self._segments or ())
-        if loaded is not None:
-            self._take(loaded)
-            self._data, self._after = (
-                b"",
-                read_range(fs, fd, loaded.file_end, fs.size(fd)),
-            )
-            return
-        self._data = read_range(fs, fd, 0, fs.size(fd))
-        for entries in self.read():
-            for key, offset, size in entries:
-                if size:
-                    index.set(key, seq, offset, size)
-                else:
-                    index.set_tombstone(key, seq, VOLUME_HEADER_BYTES, 1)
+        self._take(index.load(seq, fd, self._segments or ()))
+        self._data = b""
+        self._after = read_range(fs, fd, self.file_end, fs.size(fd))
 
     def _take(self, loaded: Loaded) -> None:
-        """Take over what a native index has found."""
+        """Take over what the core has found."""
         self.file_end = loaded.file_end
         self.volume_end = loaded.volume_end
         self.sealed = loaded.is_sealed
@@ -142,15 +131,15 @@ class IndexContents:
         Read the valid part without decoding it; `file_end` and the others follow.
 
         Returns:
-            Its lines, None if they must be decoded: the native core is missing, or the
-            entries are not in the order of the volume.
+            Its lines, None if they must be decoded: the entries are not in the order of the
+            volume.
         """
         if not self.is_ours or self._segments is None:
             return None
-        found = read_lines(self._data, self._segments)
-        if found is None or not found[1]:
+        loaded, is_in_order = read_lines(self._data, self._segments)
+        if not is_in_order:
             return None
-        self._take(found[0])
+        self._take(loaded)
         return self._data[: self.file_end]
 
     def _are_ours(self, named: list[Segment], end: int) -> bool:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.files import FileSystem
     from volcache.store.format import RecordHeader
-    from volcache.store.index import Index
     from volcache.store.log import CircularLog
+    from volcache.store.native import Index
     from volcache.store.volume import Volume
 
 # Read at a time: behind a longer value, the next header is read by itself.

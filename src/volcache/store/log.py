@@ -75,7 +75,7 @@ from volcache.errors import (
     ValueTooLargeError,
 )
 from volcache.store.disk import SHORT_BYTES, reserve_bytes
-from volcache.store.files import DISK_FULL, Space
+from volcache.store.files import DISK_FULL, Space, SyncFailedError
 from volcache.store.format import (
     VALUE_BYTES_MAX,
     VOLUME_HEADER_BYTES,
@@ -102,7 +102,6 @@ from volcache.store.stats import (
     VolumeUsage,
 )
 from volcache.store.volume import Volume
-from volcache.store.writer import SyncFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -1242,7 +1241,6 @@ class CircularLog:
             volume,
             ends / max(1, count),
             index=self._index,
-            fs=self._fs,
             policy=policy,
             stats=self._stats,
             clock=self._clock,

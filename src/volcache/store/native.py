@@ -1,45 +1,38 @@
 """
-The native core, if it was built; otherwise the same in Python.
+The native core: an extension in C, which is built when volcache is installed.
 
-The core is an extension module in C, built when volcache is installed. Where that was not
-possible, everything works in Python, with several times the CPU and the memory. The
-environment variable VOLCACHE_PURE=1 selects Python, for tests.
+It has the index, appends records, copies them, loads index files and answers requests; its
+contracts are in `_core/_native.pyi`. There is no other implementation.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
-from volcache.store.clock import Clock
-from volcache.store.index import Index, PythonIndex
-from volcache.store.writer import PythonWriter, Writer
+from volcache.errors import CoreMissingError
+from volcache.geometry import refuse_too_many
+
+try:
+    from volcache.store._core import _native
+except ImportError as error:
+    raise CoreMissingError(str(error)) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
-    from volcache.store._core._native import Comparison, Gate, GateLog, NativeApp
+    from volcache.store._core._native import Gate, GateLog, NativeApp
+    from volcache.store.clock import Clock
     from volcache.store.files import FileSystem
-    from volcache.store.index import Loaded
 
-_logger = logging.getLogger("volcache.store")
-
-WHY_NOT = "VOLCACHE_PURE is set" if os.environ.get("VOLCACHE_PURE") else ""
-if not WHY_NOT:
-    try:
-        from volcache.store._core import _native
-    except ImportError as error:
-        WHY_NOT = str(error)
-IS_NATIVE = not WHY_NOT
-
-# One index has positions of 48 bits: twice as many volumes as there are, because those
-# reclaimed still have entries, and the offset in a volume.
-_POSITION_BITS: Final = 48
-_VOLUMES_MAX: Final = 65_536
+# The index has offsets of at least so many bytes.
 _VOLUME_BYTES_MIN: Final = 2**24
-_VOLUME_BYTES_MAX: Final = 2**40
+
+Comparison = _native.Comparison
+Index = _native.Index
+Reclaim = _native.Reclaim
+Writer = _native.Writer
+read_lines = _native.read_lines
 
 
 class GateOptions(TypedDict):
@@ -80,78 +73,26 @@ def make_index(
     Args:
         fs: Reads the data files.
         store_id: Of the store.
-        volumes: The maximum number of live volumes.
+        volumes: The maximum number of volumes.
         volume_bytes: The longest volume.
         expected: The number of keys, if known, for the first allocation.
+
+    Raises:
+        GeometryError: There are no positions for so many volumes.
     """
-    volume_bytes = max(volume_bytes, _VOLUME_BYTES_MIN)
-    bits = (volume_bytes - 1).bit_length() + (2 * volumes - 1).bit_length()
-    fits = (
-        bits <= _POSITION_BITS
-        and volumes <= _VOLUMES_MAX
-        and volume_bytes <= _VOLUME_BYTES_MAX
+    refuse_too_many(volume_bytes, volumes)
+    return Index(
+        fs,
+        hash_key_of(store_id),
+        volume_bytes=max(volume_bytes, _VOLUME_BYTES_MIN),
+        volumes=volumes + 1,  # A rotation adds a volume before it reclaims one.
+        expected=expected,
     )
-    if IS_NATIVE and fits:
-        return _native.Index(
-            fs,
-            hash_key_of(store_id),
-            volume_bytes=volume_bytes,
-            volumes=volumes,
-            expected=expected,
-        )
-    return PythonIndex()
-
-
-def make_native_reclaim(
-    index: Index, seq: int, volume: int, length: int
-) -> _native.Reclaim:
-    """
-    Begin to reclaim a sealed volume of a native index; see reclaim.py.
-
-    Args:
-        index: Is native.
-        seq: Of the volume.
-        volume: Its id.
-        length: Its end.
-    """
-    return _native.Reclaim(cast("_native.Index", index), seq, volume, length)
-
-
-def make_writer(fs: FileSystem, fd: int, volume: int) -> Writer:
-    """Return a writer for a data file; see `Writer`."""
-    if IS_NATIVE:
-        return _native.Writer(fs, fd, volume)
-    return PythonWriter(fs, fd, volume)
 
 
 def make_clock() -> Clock:
-    """Return a clock of the machine."""
-    if IS_NATIVE:
-        return cast("Clock", _native.Clock())
-    return Clock()
-
-
-def read_lines(
-    data: bytes, segments: Collection[tuple[int, int]]
-) -> tuple[Loaded, bool] | None:
-    """
-    Find the valid part of an index file; None without the native core.
-
-    Args:
-        data: The file; its first line is right.
-        segments: Of the volume.
-
-    Returns:
-        What it says, and whether the offsets of its entries grow.
-    """
-    return _native.read_lines(data, segments) if IS_NATIVE else None
-
-
-def make_comparison(
-    fs: FileSystem, fd: int, volume: int, length: int, lines: bytes
-) -> Comparison:
-    """Compare records with lines from `read_lines`; see `_native.Comparison`."""
-    return _native.Comparison(fs, fd, volume, length, lines)
+    """Return a clock of the machine, which the core reads without Python."""
+    return cast("Clock", _native.Clock())
 
 
 def make_native_app(
@@ -175,9 +116,9 @@ def make_gate(
     parts: object,
     types: Mapping[bytes, str],
     **options: Unpack[GateOptions],
-) -> Gate | None:
+) -> Gate:
     """
-    Return a gate that is installed in bjoern; None without the native core.
+    Return a gate that is installed in bjoern.
 
     Args:
         app: An `App`.
@@ -188,12 +129,4 @@ def make_gate(
     Raises:
         ImportError: bjoern was built for another version of the gate.
     """
-    if not IS_NATIVE:
-        return None
     return _native.Gate(app, parts, _native.ContentTypes(types), **options)
-
-
-def warn_if_python() -> None:
-    """Log one warning if the native core is missing."""
-    if not IS_NATIVE:
-        _logger.warning("core.python reason=%r", WHY_NOT)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from volcache.store.files import FileSystem
-    from volcache.store.index import Index
+    from volcache.store.native import Index
     from volcache.store.volume import Volume
 
 IS_DIRECTORY: Final = "is a directory in the place of a file"
@@ -133,7 +133,7 @@ class OfflineStore:
         return make_index(
             fs,
             manifest.store_id,
-            volumes=len(self.volumes) + 1,
+            volumes=len(self.volumes),
             volume_bytes=max([0, *map(fs.size, fds)]),
             expected=expected_keys(self.directory, self.volumes),
         )

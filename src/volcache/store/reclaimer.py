@@ -1,8 +1,8 @@
 """
 One reclaim under way: how far it is, and what it has to do next.
 
-`reclaim.py` looks at records and copies them; this module decides how many of them at a
-time, where the copies go, and what follows from an error.
+The core looks at records and copies them (`native.Reclaim`); this module decides how many
+of them at a time, where the copies go, and what follows from an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from volcache.store.index import SHARES
-from volcache.store.reclaim import make_reclaim
+from volcache.store.native import Reclaim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from volcache.errors import StoreIOError
     from volcache.store.clock import Clock
     from volcache.store.eviction import Frequency, Terms
-    from volcache.store.files import FileSystem
-    from volcache.store.index import Index, Step
+    from volcache.store.index import Step
+    from volcache.store.native import Index
     from volcache.store.stats import StoreStats
     from volcache.store.volume import Volume
 
@@ -54,7 +54,6 @@ class Reclaimer:
         mean: float,
         *,
         index: Index,
-        fs: FileSystem,
         policy: Frequency,
         stats: StoreStats,
         clock: Clock,
@@ -68,7 +67,6 @@ class Reclaimer:
             volume: Is sealed.
             mean: Bytes of both rings for each live record.
             index: Has the positions.
-            fs: Reads the records.
             policy: Says what is kept.
             stats: Counts what happens to records.
             clock: Says what has expired.
@@ -85,7 +83,7 @@ class Reclaimer:
         self._clock = clock
         self._refused = refused
         self._more_room = more_room
-        self._reclaim = make_reclaim(index, fs, volume)
+        self._reclaim = Reclaim(index, volume.seq, volume.id, volume.end)
         self._shares = 0  # of the index that were searched
         self._at = 0  # records that begin before were looked at
         self._copies = True

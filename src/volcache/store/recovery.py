@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from volcache.store.directory import StoreDirectory
     from volcache.store.files import FileSystem
     from volcache.store.format import RecordHeader, VolumeUse
-    from volcache.store.index import Index
     from volcache.store.manifest import ListedPurges, ListedVolume, Manifest
+    from volcache.store.native import Index
 
 _logger = logging.getLogger("volcache.store")
 
@@ -230,7 +230,7 @@ class _Recovery:
         self._index = make_index(
             directory.fs,
             self._inventory.manifest.store_id,
-            volumes=volume_num + 1,
+            volumes=volume_num,
             volume_bytes=volume_bytes,
             expected=expected_keys(directory, self._kept),
         )
@@ -894,9 +894,8 @@ class Replay:
                     UnreadableVolumeError(self._directory.root, volume.id, *event)
                 )
                 break
-            if self._index.is_native:
-                end = self._replay_intact(volume, reader, end)
-                events = self._scan(volume, reader, end, window)
+            end = self._replay_intact(volume, reader, end)
+            events = self._scan(volume, reader, end, window)
         if reader.unreadable:
             _logger.warning(
                 "recovery.sectors_unreadable volume=%d sectors=%d",
@@ -919,8 +918,6 @@ class Replay:
 
     def _replay_intact(self, volume: Volume, reader: VolumeReader, start: int) -> int:
         """Replay intact records at once; return where something else begins."""
-        if not self._index.is_native:
-            return start
         for salt, limit in reader.salts_from(start):
             while start < limit:
                 data = reader.read(start, _CHUNK_BYTES)

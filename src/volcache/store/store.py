@@ -9,7 +9,7 @@ numbers, a file system and a clock.
 Threads: any thread may call any method; `close` only when no other one does. There is one
 lock. Every method that changes the index, the log or a volume holds it; a thread that holds
 it may call them, so that it can decide on what it has read. `get`, `stat`, `read_raw` and
-`validate` hold nothing while they read: a lookup is one operation on a dict, a data file
+`validate` hold nothing while they read: a lookup waits for no other thread, a data file
 stays open as long as the store, and a record that another thread moves or reclaims while it
 is read fails its checks: then it is looked up again. They take the lock only to let a
 damaged record leave the index, and, once a second, to note that a record has expired.
@@ -39,9 +39,11 @@ from volcache.errors import (
     StoreIOError,
     UnreadableRecordError,
 )
+from volcache.geometry import refuse_too_many
 from volcache.store.directory import StoreDirectory, unusable
 from volcache.store.disk import (
     SHORT_BYTES,
+    VOLUMES_MIN,
     Holding,
     holding_of,
     refuse_too_small,
@@ -53,9 +55,9 @@ from volcache.store.format import (
     RECORD_OVERHEAD_BYTES,
     Record,
     RecordHeader,
-    TruncatedReadError,
     decode_header,
     decode_record,
+    explain,
     identity_of,
     new_record,
     prefix_length,
@@ -76,7 +78,8 @@ if TYPE_CHECKING:
     from volcache.store.eviction import Eviction
     from volcache.store.files import FileSystem
     from volcache.store.format import VolumeIdentity
-    from volcache.store.index import Index, Position
+    from volcache.store.index import Position
+    from volcache.store.native import Index
     from volcache.store.purges import PurgeList, PurgeStay
     from volcache.store.recovery import Recovered
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
@@ -86,9 +89,6 @@ _logger = logging.getLogger("volcache.store")
 
 # Index entries that a put reads while a sweep is under way: at 50 ns each, 2 us.
 _SWEEP_ENTRIES: Final = 40
-# Records from this size on are read in two parts. For smaller ones that are not in the
-# page cache, the second read costs more than the copy it saves.
-_LARGE_BYTES: Final = 1 << 20
 
 
 class _Outdated:
@@ -194,9 +194,11 @@ class Store:
             MismatchedFilesError: Its files do not belong together.
             UnreadableVolumeError: The disk cannot be read where records may be.
             DiskTooSmallError: There are no volumes yet, and the disk does not hold two.
+            GeometryError: There would be too many volumes for their size.
             MountPointError: It cannot be read or written.
         """
         wanted = _Wanted(volume_size, volume_num, sync_mode, eviction, reinsert_reads)
+        refuse_too_many(volume_size, volume_num or VOLUMES_MIN)
         fs, clock = fs or OsFileSystem(), clock or make_clock()
         try:
             opened = StoreDirectory.open(fs, directory)
@@ -227,15 +229,20 @@ class Store:
         started_ns = perf_counter_ns()
         fields = self._index.read(key)
         if fields is None:
-            return self._get_in_python(key)
+            return self.peek(key)
         self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
         self.stats.read_errors_in_row = 0
         return self._current(key, new_record(Record, fields), self._log.purges)
 
     def peek(self, key: bytes) -> Record | None:
-        """Return what `get` returns; the eviction policy does not count it as a read."""
+        """
+        Return what `get` returns; the eviction policy does not count it as a read.
+
+        It is read in Python, also for `get` when the core has found nothing: this finds
+        out why.
+        """
         while True:
-            found = self._try_get(key, is_hit=False)
+            found = self._try_get(key)
             if not isinstance(found, _Outdated):
                 return found
 
@@ -253,38 +260,24 @@ class Store:
             clock=self.clock,
         ).batches()
 
-    def _get_in_python(self, key: bytes) -> Record | None:
-        """Do what `get` does for a key that the index cannot read, and find out why."""
-        is_hit = not self._index.is_native and self._count_hit(key)
-        while True:
-            found = self._try_get(key, is_hit=is_hit)
-            if not isinstance(found, _Outdated):
-                return found
-
-    def _try_get(self, key: bytes, *, is_hit: bool) -> Record | _Outdated | None:
-        """Look a key up and read its record; `is_hit`: a hit was counted."""
+    def _try_get(self, key: bytes) -> Record | _Outdated | None:
+        """Look a key up and read its record."""
         purges = self._log.purges
         position = self._find(key)
         if position is None:
             self._count_absent(key)
             return None
-        seq, offset, size = position
-        volume = self._volumes.get(seq)
+        volume = self._volumes.get(position[0])
         if volume is None:
             return self._count_evicted(key, position)
         try:
-            if size < _LARGE_BYTES:
-                record = self._read_whole(volume, offset, size, key)
-            else:
-                record = self._read_large(volume, offset, size, key)
+            record = self._read(volume, position[1], position[2], key)
         except (DamagedRecordError, OSError) as error:
-            return self._retry_read(key, position, volume, error, purges)
+            return self._count_failed_read(key, position, error)
         self.stats.read_errors_in_row = 0
         if record is None:
             self.stats.absent_reads += 1  # The position is that of another key.
             return None
-        if is_hit and not purges.covers(key, record.stored_us):
-            self._index.count_older_hit(record.stored_us)
         return self._current(key, record, purges)
 
     def _count_evicted(self, key: bytes, position: Position) -> _Outdated | None:
@@ -294,48 +287,10 @@ class Store:
         self.stats.evicted_reads += 1
         return None
 
-    def _count_hit(self, key: bytes) -> bool:
-        """Count a read of a key, or its miss; see `Index.hit`."""
-        if self._index.is_native:
-            return self._index.hit(key)
-        # The index in Python has no lock of its own. A read does not wait for this one:
-        # rather a hit is not counted.
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            return self._index.hit(key)
-        finally:
-            self._lock.release()
-
-    def _count_miss(self, key: bytes) -> None:
-        """Count a read of a key without an entry; see `Index.miss`."""
-        if self._index.is_native:
-            self._index.miss(key)
-        elif self._lock.acquire(blocking=False):  # As above.
-            try:
-                self._index.miss(key)
-            finally:
-                self._lock.release()
-
     def _is_outdated(self, key: bytes, position: Position) -> bool:
         """Return whether the position of a key has changed since it was looked up."""
         found = self._find(key)
         return found is None or found[:2] != position[:2]
-
-    def _read_whole(
-        self, volume: Volume, offset: int, size: int, key: bytes
-    ) -> Record | None:
-        """
-        Read a record with one system call.
-
-        Raises:
-            DamagedRecordError: A check failed.
-            OSError: The disk refused.
-        """
-        started_ns = perf_counter_ns()
-        data = self._pread(volume.fd, size, offset)
-        self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
-        return decode_record(data, volume.identity_at(offset), offset, key)
 
     def _count_absent(self, key: bytes) -> None:
         """Count a miss of a key without a position."""
@@ -344,11 +299,14 @@ class Store:
         else:
             self.stats.absent_reads += 1
 
-    def _read_large(
+    def _read(
         self, volume: Volume, offset: int, size: int, key: bytes
     ) -> Record | None:
         """
-        Read header and value separately: cut from the whole, the value would be a copy.
+        Read a record: the header, then the value, which is not copied.
+
+        Returns:
+            None if it is the record of another key.
 
         Raises:
             DamagedRecordError: A check of either part failed.
@@ -373,7 +331,7 @@ class Store:
         Args:
             volume: The volume.
             offset: Of the record.
-            size: A hint for the size of the record, see `index.py`.
+            size: A hint for the size of the record, see `Index.find`.
             key: The key that was looked up, a hint for the length of the header.
 
         Raises:
@@ -386,7 +344,8 @@ class Store:
             data = self._pread(volume.fd, length, offset)
         header = decode_header(data, volume.identity_at(offset), offset)
         if header is None or header.tombstone:
-            raise DamagedRecordError("header check failed", volume.id, offset)
+            why = explain(data, volume.identity_at(offset))
+            raise DamagedRecordError(why, volume.id, offset)
         return header
 
     def stat(self, key: bytes) -> Record | None:
@@ -408,7 +367,7 @@ class Store:
         purges = self._log.purges
         position = self._find(key)
         if position is None:
-            self._count_miss(key)
+            self._index.miss(key)
             self._count_absent(key)
             return None
         seq, offset, size = position
@@ -416,7 +375,7 @@ class Store:
         if volume is None:
             found = self._count_evicted(key, position)
             if found is None:
-                self._count_miss(key)
+                self._index.miss(key)
             return found
         try:
             started_ns = perf_counter_ns()
@@ -461,33 +420,6 @@ class Store:
             return None
         volume = self._volumes.get(position[0])
         return None if volume is None else (volume, position[1], position[2])
-
-    def _retry_read(
-        self,
-        key: bytes,
-        position: Position,
-        volume: Volume,
-        error: DamagedRecordError | OSError,
-        purges: PurgeList,
-    ) -> Record | _Outdated | None:
-        """
-        Read a record again that is longer than the index says; else count a miss.
-
-        `_Outdated`: the key has another position now, and nothing was counted.
-        """
-        _, offset, size = position
-        if isinstance(error, TruncatedReadError) and (
-            size < error.needed <= volume.end - offset
-        ):
-            try:
-                data = self._pread(volume.fd, error.needed, offset)
-                record = decode_record(data, volume.identity_at(offset), offset, key)
-            except (DamagedRecordError, OSError) as second:
-                error = second
-            else:
-                self.stats.absent_reads += record is None
-                return record and self._current(key, record, purges)
-        return self._count_failed_read(key, position, error)
 
     def _count_failed_read(
         self, key: bytes, position: Position, error: DamagedRecordError | OSError
@@ -562,7 +494,7 @@ class Store:
             if not self._is_copy_of(record, volume, offset, size, key):
                 return None
             record = record._replace(volume=volume.id, offset=offset)
-        if self._count_hit(key):
+        if self._index.hit(key):
             self._index.count_older_hit(record.stored_us)
         return record
 
@@ -631,10 +563,8 @@ class Store:
 
     # --- State ---------------------------------------------------------------------
 
-    def core_parts(self) -> CoreParts | None:
-        """Return the parts of the native core; None without it."""
-        if not self._index.is_native:
-            return None
+    def core_parts(self) -> CoreParts:
+        """Return what the fast paths need."""
         return CoreParts(
             self._index,
             self._log,

@@ -35,7 +35,7 @@ from volcache.store.format import (
 from volcache.store.index_file import IndexFile
 from volcache.store.index_format import IndexName, decode_entries
 from volcache.store.manifest import ListedVolume
-from volcache.store.native import make_writer
+from volcache.store.native import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -83,7 +83,7 @@ class Volume:
         self.store_id = store_id
         self.segments: list[Segment] = []
         self._unnamed: list[Segment] = []  # segments that the index file does not name
-        self.writer = make_writer(fs, fd, use.volume)
+        self.writer = Writer(fs, fd, use.volume)
         self.writer.salt = use.salt
         # By where the records with it begin, in order.
         self._identities = [(0, volume_identity(use.volume, use.salt))]

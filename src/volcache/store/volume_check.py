@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from volcache.store.files import FileSystem
-    from volcache.store.index import Index
     from volcache.store.index_file import IndexContents
     from volcache.store.manifest import ListedVolume
+    from volcache.store.native import Index
     from volcache.store.scan import VolumeReader
     from volcache.store.volume import Volume
 

@@ -17,20 +17,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.contents import files_of
 from support.extent import examples
-from support.native import needs_native
 from support.native_app import KEY_SIZE_MAX, VALUE_SIZE_MAX, Apps
 from support.tables import each_row
 from volcache.http.responses import format_date
-from volcache.store import native
+from volcache.store._core import _native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-if native.IS_NATIVE:
-    from volcache.store._core import _native
-
-pytestmark = [pytest.mark.sampled(4), needs_native]
+pytestmark = pytest.mark.sampled(4)
 
 BYTES: Final = random.Random(1).randbytes(VALUE_SIZE_MAX + 1)  # noqa: S311
 DAY: Final = 86_400
@@ -255,7 +252,7 @@ def test_many_puts_write_the_index_file_alike(apps: Apps) -> None:
         apps.put(f"/{number % 700}", b"%d" % number)
     for one in apps.both:
         one.side.kill()
-    first, second = (one.side.files() for one in apps.both)
+    first, second = (files_of(one.side.directory) for one in apps.both)
     assert first == second
     apps.restart(is_clean=False)
     for number in range(700):
@@ -319,7 +316,7 @@ def test_every_sync_mode_is_answered_alike(sync_mode: str) -> None:
         assert ("PUT" in apps.both[0].app.asked) == (sync_mode == "always")
         apps.ask("DELETE", "/1")
         for one in apps.both:
-            one.side.do(lambda store: store.sync())
+            one.side.store.sync()
         apps.ask("GET", "/1")
 
 

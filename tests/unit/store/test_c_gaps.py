@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from support.native import BareProcess, needs_native
+from support.native import BareProcess
 from support.stores import UnsyncedFileSystem, open_store
-from volcache.store import native
+from volcache.store._core import _native
 from volcache.store.eviction import HITS_MAX, Rates, Terms
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring
 from volcache.store.index import SHARES, Loaded, Replayed
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from volcache.store import Store
-
-if native.IS_NATIVE:
-    from volcache.store._core import _native
-
-pytestmark = needs_native
 
 FS: Final = UnsyncedFileSystem()
 VOLUME_BYTES: Final = 2**24
@@ -61,9 +56,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def bind(index: Any, store: Store) -> Any:
     """Let SEQ be the active volume of a store; return this."""
-    parts = store.core_parts()
-    assert parts is not None
-    active = parts.log.active
+    active = store.core_parts().log.active
     index.bind_volume(SEQ, active.fd, active.id, active.salts)
     return active
 

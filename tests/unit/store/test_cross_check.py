@@ -6,19 +6,18 @@ import errno
 import os
 import random
 import shutil
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from unittest import mock
 
 import pytest
 
 from support.damage import flip, overwrite
 from support.extent import EXTENT, SEED, every
-from support.native import needs_native
+from support.readers import without_the_core
 from support.stores import UnsyncedFileSystem, kill, open_store
 from volcache.cli.repair import repair
 from volcache.errors import StoreError
-from volcache.store import native
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.index_format import close_block, decode_blocks
 from volcache.store.offline import OfflineStore
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from volcache.store.files import FileSystem
 
-pytestmark = [pytest.mark.sampled(6), needs_native]
+pytestmark = pytest.mark.sampled(6)
 
 VOLUME_SIZE: Final = 256 * 1024
 VOLUME_NUM: Final = 4
@@ -51,8 +50,8 @@ class Result(NamedTuple):
 
 
 def check(directory: Path, *, is_native: bool, fs: FileSystem | None = None) -> Result:
-    """Check a directory with or without the native core."""
-    with mock.patch.object(native, "IS_NATIVE", is_native):
+    """Check a directory with or without the core."""
+    with nullcontext() if is_native else without_the_core():
         store = OfflineStore.inspect(fs or ReadOnlyFileSystem(), str(directory))
         counts, steps = Counts(), [0]
         try:
@@ -65,10 +64,10 @@ def check(directory: Path, *, is_native: bool, fs: FileSystem | None = None) -> 
 def repaired(
     directory: Path, copy: Path, *, is_native: bool
 ) -> tuple[object, list[bytes]]:
-    """Repair a copy with or without the native core; return what was said and written."""
+    """Repair a copy with or without the core; return what was said and written."""
     shutil.copytree(directory, copy)
     lines: list[str] = []
-    with mock.patch.object(native, "IS_NATIVE", is_native):
+    with nullcontext() if is_native else without_the_core():
         try:
             repair(str(copy), UnsyncedFileSystem(), lines.append)
         except StoreError as error:
@@ -174,7 +173,7 @@ def rewrite(path: Path, change_lines: Callable[[list[bytes]], None]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [*FILES, *LINES])
-def test_the_native_core_finds_the_same(made: Path, tmp_path: Path, what: str) -> None:
+def test_the_core_finds_the_same(made: Path, tmp_path: Path, what: str) -> None:
     """Findings, their order, counts, progress; and repair writes the same."""
     for seed in range(12):
         dice = random.Random(seed)  # noqa: S311 - Seeded, to be repeated.

@@ -1,9 +1,9 @@
-"""native.py and the extension: what is accepted, and which implementation is chosen."""
+"""native.py and the extension: what is accepted."""
 
 from __future__ import annotations
 
-import logging
 import os
+import random
 import subprocess
 import sys
 from contextlib import suppress
@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.native import BareProcess, needs_native
+from support.native import BareProcess
 from support.stores import UnsyncedFileSystem, open_store
 from support.tables import each_row
+from volcache.errors import GeometryError
 from volcache.store import native
-from volcache.store.index import PythonIndex
-from volcache.store.writer import SyncFailedError
+from volcache.store._core import _native
+from volcache.store.files import ReadOnlyFileSystem, SyncFailedError
+from volcache.store.offline import OfflineStore
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-if native.IS_NATIVE:
-    from volcache.store._core import _native
 
 KEY = bytes(range(16))
 VOLUME_BYTES = 2**24
@@ -37,7 +36,6 @@ def make_index(*, volumes: int = 2) -> _native.Index:
 # --- The index ---------------------------------------------------------------------
 
 
-@needs_native
 def test_hash_key_has_16_bytes() -> None:
     """Any other length is an error."""
     for length in (0, 1, 15, 17, 32):
@@ -45,7 +43,6 @@ def test_hash_key_has_16_bytes() -> None:
             _native.Index(FS, bytes(length), volume_bytes=VOLUME_BYTES, volumes=2)
 
 
-@needs_native
 @each_row(
     ("volume_bytes", "volumes"),
     [(2**40, 2**8), (2**40 + 1, 1), (2**24, 65_537), (2**24, 0), (2**32, 2**16)],
@@ -58,7 +55,6 @@ def test_index_whose_positions_do_not_fit_is_refused(
         _native.Index(FS, KEY, volume_bytes=volume_bytes, volumes=volumes)
 
 
-@needs_native
 @each_row("volumes", [1, 2, 3, 5])
 def test_more_volumes_than_promised_are_refused(volumes: int) -> None:
     """Until one is reclaimed; a volume that is there already is no error."""
@@ -78,7 +74,6 @@ def test_more_volumes_than_promised_are_refused(volumes: int) -> None:
     assert index.find(b"k") == (1000, 64, _native.size_max(70))
 
 
-@needs_native
 def test_volume_that_was_not_added_is_an_error() -> None:
     """Nothing is set, and the index still works."""
     index = make_index()
@@ -92,7 +87,6 @@ def test_volume_that_was_not_added_is_an_error() -> None:
     assert index.reclaim(7) == index.live(7) == (0, 0)
 
 
-@needs_native
 @each_row(
     ("offset", "size"),
     [(0, 70), (VOLUME_BYTES, 70), (2**40, 70), (2**63, 70), (64, 0), (64, 2**32)],
@@ -108,7 +102,6 @@ def test_impossible_position_is_not_set(offset: int, size: int) -> None:
     assert index.count == 1
 
 
-@needs_native
 def test_key_is_found_only_where_its_volume_was_bound(tmp_path: Path) -> None:
     """Without it, `read` finds nothing; `find` does."""
     store = open_store(tmp_path, fs=BareProcess(UnsyncedFileSystem()))
@@ -119,7 +112,7 @@ def test_key_is_found_only_where_its_volume_was_bound(tmp_path: Path) -> None:
     assert index.find(b"k") == (3, record.offset, _native.size_max(record.size))
     assert index.read(b"k") is None
 
-    active = store.core_parts().log.active  # type: ignore[union-attr]
+    active = store.core_parts().log.active
     index.bind_volume(3, active.fd, active.id, active.salts)
     assert index.read(b"k") == tuple(record)
 
@@ -128,7 +121,6 @@ def test_key_is_found_only_where_its_volume_was_bound(tmp_path: Path) -> None:
     store.close()
 
 
-@needs_native
 @each_row("name", ["find", "hits", "is_deleted", "read", "is_stale"])
 def test_key_that_is_not_bytes_is_refused(name: str) -> None:
     """None and text are errors, not another key."""
@@ -137,45 +129,96 @@ def test_key_that_is_not_bytes_is_refused(name: str) -> None:
             getattr(make_index(), name)(key)
 
 
-# --- The choice --------------------------------------------------------------------
+def test_size_classes_hold_their_sizes() -> None:
+    """At most an eighth more, and the middle between the class before and the maximum."""
+    dice = random.Random(1)  # noqa: S311 - To be repeated.
+    for size in [
+        *range(1, 300),
+        *(dice.randrange(1, 2 ** (1 + n % 31)) for n in range(600)),
+    ]:
+        largest, middle = _native.size_max(size), _native.size_middle(size)
+        assert size <= largest <= size + max(0, size // 8)
+        assert _native.size_max(largest) == largest
+        assert _native.size_max(largest + 1) > largest
+        assert 7 * largest // 8 <= middle <= largest
+        assert middle == _native.size_middle(largest)
+
+
+# --- The geometry ------------------------------------------------------------------
 
 
 @each_row(
-    ("volume_bytes", "volumes"),
+    ("volume_bytes", "volumes", "allowed"),
     [
-        *((2**40, 2**8), (2**40, 2**20), (2**24, 65_537), (2**40, 129)),
-        (2**41, 64),
+        *((1, 65_536, "most 65535 of"), (2**31, 65_536, "most 65535 of")),
+        *((2**31 + 1, 32_768, "most 32767 of"), (2**39, 256, "most 255 of")),
+        *(
+            (2**40, 128, "most 127 of"),
+            (2**40 + 1, 1, "of at most 1099511627776 bytes"),
+        ),
     ],
 )
-def test_too_large_a_store_has_the_index_in_python(
-    volume_bytes: int, volumes: int
+def test_too_many_or_too_long_volumes_are_refused(
+    volume_bytes: int, volumes: int, allowed: str
 ) -> None:
-    """It works all the same, with more memory."""
+    """The error says what is allowed; one less is accepted."""
+    with pytest.raises(GeometryError, match=f"{volumes} volumes of .*{allowed}"):
+        open_store("/nowhere", volume_size=volume_bytes, volume_num=volumes)
+    with pytest.raises(GeometryError):
+        native.make_index(FS, 1, volumes=volumes, volume_bytes=volume_bytes, expected=0)
+    if volumes == 1:
+        return
+    last = volumes - 1
     index = native.make_index(
-        FS, 1, volumes=volumes, volume_bytes=volume_bytes, expected=0
+        FS, 1, volumes=last, volume_bytes=volume_bytes, expected=0
     )
-    assert isinstance(index, PythonIndex)
-    assert not index.is_native
+    for seq in range(last + 1):  # One more while the log rotates.
+        index.add_volume(seq)
+        index.set(b"k", seq, max(volume_bytes, VOLUME_BYTES) - 1, 2**31)
+        position = index.find(b"k")
+        assert position is not None
+        assert position[:2] == (seq, max(volume_bytes, VOLUME_BYTES) - 1)
 
 
-@needs_native
-@each_row(
-    ("volume_bytes", "volumes"),
-    [(1, 1), (4096, 3), (2**24, 65_536), (2**31, 65_536), (2**40, 128)],
-)
-def test_largest_stores_have_the_native_index(volume_bytes: int, volumes: int) -> None:
-    """Whatever `make_index` lets pass, the extension accepts."""
-    index = native.make_index(
-        FS, 1, volumes=volumes, volume_bytes=volume_bytes, expected=0
-    )
-    assert index.is_native
-    for seq in (1, 2**47):
-        if volumes > 1 or seq == 1:
-            index.add_volume(seq)
-            index.set(b"k", seq, max(volume_bytes, VOLUME_BYTES) - 1, 2**31)
-            position = index.find(b"k")
-            assert position is not None
-            assert position[:2] == (seq, max(volume_bytes, VOLUME_BYTES) - 1)
+def test_volumes_that_were_longer_are_refused(tmp_path: Path) -> None:
+    """By a start, and by what reads the files; nothing was changed."""
+    open_store(tmp_path).close()
+    os.truncate(tmp_path / "data" / "0", 2**40)
+    before = (tmp_path / "META.txt").read_bytes()
+    with pytest.raises(GeometryError, match="200 volumes of up to 1099511627776 bytes"):
+        open_store(tmp_path, volume_num=200)
+    assert (tmp_path / "META.txt").read_bytes() == before
+    os.truncate(tmp_path / "data" / "0", 2**40 + 1)
+    store = OfflineStore.inspect(ReadOnlyFileSystem(), str(tmp_path))
+    with pytest.raises(GeometryError, match="of at most 1099511627776 bytes"):
+        store.make_index()
+    store.close()
+
+
+@pytest.mark.slow
+def test_without_the_core_one_line_says_how_to_get_it() -> None:
+    """From the import of the store, and from a command; others work."""
+    hidden = "import sys; sys.modules['volcache.store._core._native'] = None; "
+    main = "from volcache.cli.main import main; sys.exit(main({}))"
+    for code, words in (
+        ("import volcache.store", []),
+        (main, ["check", "data"]),
+        (main, ["files", "--list"]),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", hidden + code.format(words)],
+            env={"PYTHONPATH": os.pathsep.join(sys.path)},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        works = words[:1] == ["files"]
+        assert (done.returncode, bool(done.stdout)) == (0 if works else 1, works)
+        last = done.stderr.splitlines()[-1:]
+        assert (
+            works or "pip install --force-reinstall --no-cache-dir volcache" in last[0]
+        )
+        assert not words or len(done.stderr.splitlines()) == len(last)
 
 
 def test_hash_key_depends_on_the_store() -> None:
@@ -202,7 +245,6 @@ def append(writer: _native.Writer, key: bytes, value: bytes, *types: bytes) -> N
     writer.append(key, value, *types, 1, 0, 0, False, False)  # type: ignore[call-arg, arg-type]
 
 
-@needs_native
 def test_key_or_stored_header_of_wrong_length_is_refused() -> None:
     """Nothing is written."""
     fd = os.memfd_create("volume")
@@ -218,7 +260,6 @@ def test_key_or_stored_header_of_wrong_length_is_refused() -> None:
     os.close(fd)
 
 
-@needs_native
 def test_record_may_end_where_the_volume_ends() -> None:
     """One byte more is refused, and changes nothing."""
     writer = make_writer(fd := os.memfd_create("volume"))
@@ -233,7 +274,6 @@ def test_record_may_end_where_the_volume_ends() -> None:
     os.close(fd)
 
 
-@needs_native
 def test_closed_file_is_an_error_of_the_disk() -> None:
     """For a write; and the bare functions of `os` are called without Python."""
     writer = make_writer(-1)
@@ -241,29 +281,3 @@ def test_closed_file_is_an_error_of_the_disk() -> None:
         append(writer, b"k", b"v")
     assert not isinstance(caught.value, SyncFailedError)
     assert (writer.end, writer.pending) == (64, 0)
-
-
-def test_a_server_in_python_warns_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the reason."""
-    monkeypatch.setattr(native, "IS_NATIVE", False)
-    monkeypatch.setattr(native, "WHY_NOT", "there was no compiler")
-    with caplog.at_level(logging.INFO):
-        native.warn_if_python()
-    [record] = caplog.records
-    assert record.levelname == "WARNING"
-    assert record.getMessage() == "core.python reason='there was no compiler'"
-
-
-@pytest.mark.slow
-def test_environment_variable_selects_python() -> None:
-    """In a process that has it."""
-    code = "from volcache.store import native; print(native.IS_NATIVE, native.WHY_NOT)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"VOLCACHE_PURE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=True,
-        capture_output=True,
-    )
-    assert done.stdout == b"False VOLCACHE_PURE is set\n"

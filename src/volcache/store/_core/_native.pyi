@@ -1,4 +1,4 @@
-"""The native core; `Index` and `Writer` are those of index.py and writer.py."""
+"""The contracts of the native core."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
@@ -11,7 +11,6 @@ from volcache.store.index import Heat, Loaded, Position, Replayed, Step
 from volcache.store.purges import PurgeList
 from volcache.store.stats import Fate
 from volcache.store.volume import Volume
-from volcache.store.writer import Writer as _Writer
 
 def crc32c(data: bytes, crc: int = 0) -> int:
     """Return the CRC-32C of the bytes with the checksum `crc` followed by `data`."""
@@ -33,13 +32,25 @@ class Clock:
 
 class Index:
     """
-    An index of fingerprints; see `volcache.store.index.Index`.
+    The in-memory index: key to position.
 
-    `read` may be called without the lock of the store. Two keys with one fingerprint,
-    which is one pair in 2^50, share an entry: the key set last has it.
+    A position is (sequence number of the volume, offset, size in bytes). The caller adds a
+    volume, sets positions in it, and one day reclaims it. Reclaiming is constant work: the
+    entries of that volume become stale. `sweep` removes stale entries in small steps, so
+    that no request has to remove a million of them.
+
+    It keeps fingerprints instead of keys. Two keys with one fingerprint, which is one pair
+    in 2^50, share an entry: the key set last has it. There is no list of the keys: read the
+    volumes and look each key up.
+
+    Invariants:
+        - `find` returns the position set last, unless the key was deleted or swept since.
+        - `live(seq)` counts the entries in that volume; their sum over all volumes that
+          are not reclaimed is `count`.
+
+    Locking: `find` and `read` may be called by any thread at any time; all other methods by
+    the thread that holds the lock of the store.
     """
-
-    is_native: bool
 
     def __init__(
         self,
@@ -66,48 +77,175 @@ class Index:
         """
 
     @property
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """The number of keys with a live position."""
+
     @property
-    def stale(self) -> int: ...
+    def stale(self) -> int:
+        """The number of entries of reclaimed volumes that are still in the table."""
+
     @property
-    def is_sweeping(self) -> bool: ...
+    def is_sweeping(self) -> bool:
+        """Whether `sweep` has work to do."""
+
     @property
-    def displaced(self) -> int: ...
+    def displaced(self) -> int:
+        """The number of keys lost because the table could not grow."""
+
     @property
     def memory(self) -> int:
         """The bytes of all buckets."""
-    def live(self, seq: int) -> tuple[int, int]: ...
-    def add_volume(self, seq: int) -> None: ...
+
+    def live(self, seq: int) -> tuple[int, int]:
+        """
+        Return the number of live records of a volume and their size in bytes.
+
+        Sizes are known to an eighth only; the sum is that of the middles.
+        """
+
+    def add_volume(self, seq: int) -> None:
+        """Accept positions in a volume from now on."""
+
+    def set_age(self, seq: int, ring: Ring, born: int, end: int) -> None:
+        """
+        Say in which ring a volume is, and how old its records are.
+
+        Args:
+            seq: Of the volume.
+            ring: Its ring.
+            born: The bytes that had been appended to the ring when it was started.
+            end: Its end.
+        """
+
     def bind_volume(
         self, seq: int, fd: int, volume: int, salts: Iterable[tuple[int, int]]
-    ) -> None: ...
-    def find(self, key: bytes) -> Position | None: ...
+    ) -> None:
+        """
+        Say where the records of a volume are, for `read`.
+
+        Args:
+            seq: Of the volume.
+            fd: Descriptor of its data file, open until `close`.
+            volume: Its id.
+            salts: From which offset on records have which salt; the first is 0.
+        """
+
+    def find(self, key: bytes) -> Position | None:
+        """
+        Return the position of a key, or None.
+
+        It may be that of a record of another key, and a key may be missing because another
+        one has its fingerprint. The size is a hint for the first read, at least that of the
+        record; the header of the record is authoritative.
+        """
+
     def hits(self, key: bytes) -> int:
         """Return how often a key was read since it was set, at most 3."""
-    def is_stale(self, key: bytes) -> bool: ...
-    def set(self, key: bytes, seq: int, offset: int, size: int) -> None: ...
-    def put(self, key: bytes, seq: int, offset: int, size: int) -> None: ...
-    def set_tombstone(self, key: bytes, seq: int, offset: int, size: int) -> None: ...
-    def forget(self, key: bytes, seq: int, offset: int) -> bool: ...
-    def is_deleted(self, key: bytes) -> bool: ...
-    def set_policy(self, rates: Rates) -> None: ...
-    def set_age(self, seq: int, ring: Ring, born: int, end: int) -> None: ...
-    def ring_for(self, key: bytes) -> Ring | None: ...
-    def accept_displaced(self) -> None: ...
-    def hit(self, key: bytes) -> bool: ...
-    def miss(self, key: bytes) -> None: ...
-    def heat(self) -> Heat: ...
-    def count_older(self, stored_us: int) -> None: ...
-    def count_older_hit(self, stored_us: int) -> None: ...
-    def set_purges(self, purges: PurgeList) -> None: ...
-    def size_ghost(self, keys: int) -> None: ...
-    def reclaim(self, seq: int) -> tuple[int, int]: ...
-    def sweep(self, budget: int) -> None: ...
-    def read(self, key: bytes) -> RecordFields | None: ...
-    def load(
-        self, seq: int, fd: int, segments: Iterable[tuple[int, int]]
-    ) -> Loaded | None: ...
-    def end_load(self) -> None: ...
+
+    def is_stale(self, key: bytes) -> bool:
+        """Return whether a key that has no position had one in a reclaimed volume."""
+
+    def set(self, key: bytes, seq: int, offset: int, size: int) -> None:
+        """Set the position of a key; `add_volume(seq)` must have been called."""
+
+    def put(self, key: bytes, seq: int, offset: int, size: int) -> None:
+        """Set the position of a value that was put, and count that."""
+
+    def set_tombstone(self, key: bytes, seq: int, offset: int, size: int) -> None:
+        """
+        Let a key have no position; the last record of it is a tombstone.
+
+        The entry stays until the volume is reclaimed, for `ring_for`.
+        """
+
+    def forget(self, key: bytes, seq: int, offset: int) -> bool:
+        """
+        Let a key have no position if this is its position; return whether it was.
+
+        As after `set_tombstone`, the entry stays.
+        """
+
+    def is_deleted(self, key: bytes) -> bool:
+        """Return whether a key has no position because of a tombstone."""
+
+    # --- For the eviction policy, see eviction.py ---
+
+    def set_policy(self, rates: Rates) -> None:
+        """Count hits, misses and tokens from now on; before `set_age`."""
+
+    def ring_for(self, key: bytes) -> Ring | None:
+        """
+        Return into which ring a value of this key has to be put; nothing is changed.
+
+        None: the index has lost an entry, perhaps this one, see `accept_displaced`.
+        """
+
+    def accept_displaced(self) -> None:
+        """Let `ring_for` answer again; a key without an entry belongs to ring M then."""
+
+    def hit(self, key: bytes) -> bool:
+        """Count a read of a key whose value came from elsewhere."""
+
+    def miss(self, key: bytes) -> None:
+        """Remember that a key without an entry was asked for."""
+
+    def heat(self) -> Heat:
+        """Return what was counted."""
+
+    def count_older(self, stored_us: int) -> None:
+        """
+        Count hits of records that were stored before a time, unless they had 3.
+
+        Once they are copied they have fewer, so the hits of a record that is read all the
+        time are counted about once per turn of the ring: as often a single ring would
+        have missed it.
+        """
+
+    def count_older_hit(self, stored_us: int) -> None:
+        """Count such a hit that `hit` has returned."""
+
+    def set_purges(self, purges: PurgeList) -> None:
+        """Leave out what is purged, in `read` and in copies."""
+
+    def size_ghost(self, keys: int) -> None:
+        """Have room in the ghost for about `keys` keys."""
+
+    def reclaim(self, seq: int) -> tuple[int, int]:
+        """
+        Make all entries of a volume stale, in constant time.
+
+        Returns:
+            The number of live records lost by it, and their size in bytes.
+        """
+
+    def sweep(self, budget: int) -> None:
+        """Go on with the sweep under way: read about `budget` entries."""
+
+    def read(self, key: bytes) -> RecordFields | None:
+        """
+        Return the fields of the record of a key, read from the disk and checked.
+
+        Returns:
+            None if there is no intact record of the key, or if it is not known: then the
+            caller reads it. It may have expired.
+        """
+
+    def load(self, seq: int, fd: int, segments: Iterable[tuple[int, int]]) -> Loaded:
+        """
+        Set the positions that an index file has.
+
+        Args:
+            seq: Of the volume.
+            fd: Of the index file, whose first line is right.
+            segments: Of the volume, see `IndexContents`.
+
+        Raises:
+            OSError: The file cannot be read; some positions may have been set.
+        """
+
+    def end_load(self) -> None:
+        """Free the memory that only loading needs."""
+
     def replay(
         self,
         seq: int,
@@ -116,25 +254,57 @@ class Index:
         volume: int,
         offset: int,
         limit: int,
-        writer: _Writer,
-    ) -> Replayed: ...
-    def close(self) -> None: ...
+        writer: Writer,
+    ) -> Replayed:
+        """
+        Set the positions of intact records that follow each other, as far as possible.
+
+        Args:
+            seq: Of the volume.
+            data: Bytes of the volume.
+            salt: Of the records.
+            volume: Its id.
+            offset: Where in the volume `data` begins.
+            limit: Records that begin here or later are not passed.
+            writer: Gets the entries of the records passed.
+        """
+
+    def close(self) -> None:
+        """Return when no thread reads; `read` finds nothing from now on."""
 
 class Writer:
-    """See `volcache.store.writer.Writer`."""
+    """
+    The end of a volume and the entries of records that its index file does not have.
+
+    Attributes:
+        fd: Descriptor of the data file.
+        end: Offset of the next record.
+        capacity: Records may be written up to this offset; 0 if none may.
+        salt: Of the records that are appended.
+    """
 
     fd: int
     end: int
     capacity: int
     salt: int
 
-    def __init__(self, fs: FileSystem, fd: int, volume: int) -> None: ...
+    def __init__(self, fs: FileSystem, fd: int, volume: int) -> None:
+        """Write after the header of a volume; `capacity` is 0."""
+
     @property
-    def pending(self) -> int: ...
+    def pending(self) -> int:
+        """The number of entries that are kept."""
+
     @property
-    def lines(self) -> bytes: ...
-    def clear(self) -> None: ...
-    def add_entry(self, key: bytes, offset: int, size: int) -> None: ...
+    def lines(self) -> bytes:
+        """The entries that are kept, as lines of an index file."""
+
+    def clear(self) -> None:
+        """Keep no entries."""
+
+    def add_entry(self, key: bytes, offset: int, size: int) -> None:
+        """Keep an entry; offset and size are 0 for a deletion."""
+
     def append(
         self,
         key: bytes,
@@ -147,13 +317,67 @@ class Writer:
         flags: int,
         is_tombstone: bool,
         sync: bool,
-    ) -> tuple[int, int, int]: ...
+    ) -> tuple[int, int, int]:
+        """
+        Write a record at `end` and keep its entry.
+
+        The page that the record ends in is written completely. To write part of a page
+        that is not in memory, the kernel would first read it from the disk: one read for
+        each page of a volume that is used again.
+
+        Args:
+            key: And the others: as in `format.encode_record`.
+            value: Of any length.
+            content_type: At most 255 bytes.
+            content_encoding: Likewise.
+            cache_control: Likewise.
+            stored_us: Microseconds since the epoch.
+            expires_ms: Milliseconds since the epoch; 0 = never.
+            flags: 32 bits.
+            is_tombstone: The record of a deletion; `value` is empty.
+            sync: Return only when the record is on the disk.
+
+        Returns:
+            Offset and size of the record, and the CRC-32C of the value.
+
+        Raises:
+            ValueError: The record does not fit before `capacity`.
+            SyncFailedError: `end` has not moved; the volume must be retired.
+            OSError: `end` has not moved; the next record overwrites this one.
+        """
 
 class Reclaim:
-    """See `volcache.store.reclaim.Reclaim`."""
+    """
+    The reclaim of one volume, step by step: what of it is used, and copies of that.
 
-    def __init__(self, index: Index, seq: int, volume: int, length: int) -> None: ...
-    def collect(self, shares: int, terms: Terms) -> Fate: ...
+    First the index is searched for records of the volume with enough hits. Then these are
+    looked at in the order of the volume: what the policy keeps is copied, one read and one
+    write for each, to the active volume of ring main. A copy has the same value, type,
+    flags, expiry and time stored; it is not a new version.
+
+    What is not copied stays in the index, and can be read and replaced, until the log drops
+    the volume as a whole.
+    """
+
+    def __init__(self, index: Index, seq: int, volume: int, length: int) -> None:
+        """
+        Begin; nothing is read.
+
+        Args:
+            index: Has the positions.
+            seq: Of the volume, which is sealed.
+            volume: Its id.
+            length: Its end.
+        """
+
+    def collect(self, shares: int, terms: Terms) -> Fate:
+        """
+        Search some of `SHARES` parts of the index, those that were not searched yet.
+
+        Returns:
+            How many records have not enough hits, and are dropped.
+        """
+
     def step(
         self,
         end: int,
@@ -161,7 +385,17 @@ class Reclaim:
         terms: Terms,
         target: Volume | None,
         now_ms: int,
-    ) -> Step: ...
+    ) -> Step:
+        """
+        Look at the records found, as far as it goes without an error.
+
+        Args:
+            end: Stop at a record that begins here or later.
+            copy_bytes: Stop after so many bytes were copied.
+            terms: What is kept.
+            target: Gets the copies; None: nothing more is copied.
+            now_ms: A record that has expired by then is not copied.
+        """
 
 def read_lines(data: bytes, segments: Iterable[tuple[int, int]]) -> tuple[Loaded, bool]:
     """
@@ -255,7 +489,7 @@ class Gate:
 
         Args:
             app: An `App`: its counters and limits are those of the gate.
-            parts: Of its store, from `Store.core_parts`; None: nothing is answered here.
+            parts: Of its store, from `Store.core_parts`.
             types: For values stored without a content type.
             link: Address of the `vc_link` in bjoern.
             allow: The methods that are allowed, for a 405.

@@ -3,9 +3,8 @@
 """
 The native core for Python: thin classes over `core.h`; see `_native.pyi` for the contracts.
 
-The classes have the interface of their counterparts in Python, `Index` of index.py and
-`Writer` of writer.py. Whatever cannot be answered here returns None: the caller then does the
-same in Python, which finds out why, counts it and raises the error.
+Whatever cannot be read here returns None: the caller then reads it in Python, which finds out
+why, counts it and raises the error.
 """
 
 import os
@@ -203,8 +202,6 @@ cdef class Index:
     cdef vc_core *core
     cdef Calls calls
     cdef dict slots  # by sequence number
-
-    is_native = True
 
     def __cinit__(
         self,
@@ -677,7 +674,7 @@ cdef class Writer:
             raise ValueError("the record is longer than the rest of the volume")
         failure = self.calls.failure(error)
         if status == VC_SYNC_ERROR and isinstance(failure, OSError):
-            from volcache.store.writer import SyncFailedError
+            from volcache.store.files import SyncFailedError
 
             raise SyncFailedError(failure.errno, failure.strerror) from failure
         raise failure

@@ -101,7 +101,7 @@ cdef class Gate:
         self.hits = app.stats.answers["GET", "200 OK", "DISK"]
         self.misses = app.stats.answers["GET", "404 Not Found", "MISS"]
         self.reads = self.store_stats.reads
-        if parts is not None and type(parts.clock) is Clock:
+        if type(parts.clock) is Clock:
             self.index, self.clock = parts.index, parts.clock
             config.core = self.index.core
             config.clock = &self.clock.clock

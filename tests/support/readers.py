@@ -1,0 +1,55 @@
+"""
+Read volumes and index files without the core, as format.py and scan.py define their bytes.
+
+A start or a check that reads so is the oracle of one with the core.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from volcache.store.files import FileSystem, read_range
+from volcache.store.format import VOLUME_HEADER_BYTES
+from volcache.store.index_file import IndexContents
+from volcache.store.recovery import Replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from volcache.store.native import Index
+    from volcache.store.scan import VolumeReader
+    from volcache.store.volume import Volume
+
+
+def _load(
+    self: IndexContents, index: Index, seq: int, file: tuple[FileSystem, int]
+) -> None:
+    """Do what `IndexContents.replay` does."""
+    if not self.is_ours:
+        return
+    fs, fd = file
+    self._data = read_range(fs, fd, 0, fs.size(fd))
+    for entries in self.read():
+        for key, offset, size in entries:
+            if size:
+                index.set(key, seq, offset, size)
+            else:
+                index.set_tombstone(key, seq, VOLUME_HEADER_BYTES, 1)
+
+
+def _replay_nothing(_: Replay, _volume: Volume, _reader: VolumeReader, at: int) -> int:
+    """Leave all records to the scan."""
+    return at
+
+
+@contextmanager
+def without_the_core() -> Iterator[None]:
+    """Let files be read so meanwhile."""
+    with (
+        mock.patch.object(IndexContents, "replay", _load),
+        mock.patch.object(IndexContents, "read_lines", return_value=None),
+        mock.patch.object(Replay, "_replay_intact", _replay_nothing),
+    ):
+        yield
