@@ -156,6 +156,19 @@ def test_volume_must_hold_the_largest_record(path: Path) -> None:
         assert load_config(path, environ | least).max_key_size == key
 
 
+def test_volumes_that_are_too_large_for_their_number_are_refused(path: Path) -> None:
+    """With the limit, from which number on; `auto` keeps to it."""
+    for size, most in ((2**31, 65_535), (2**31 + 1, 32_767), (2**40, 127)):
+        path.write_text(f"volume_size = {size}\nvolume_num = {most}\n")
+        assert load_config(path, {}).volume_num == most
+        path.write_text(f"volume_size = {size}\nvolume_num = 'auto'\n")
+        assert load_config(path, {}).volume_num == 0
+    assert refused(path, {"VOLCACHE_VOLUME_NUM": "128"}) == (
+        "volume_num = 128 (environment variable VOLCACHE_VOLUME_NUM) is too high for"
+        " volume_size = 1099511627776 (volcache.toml); allowed is at most 127"
+    )
+
+
 # --- Files that cannot be read ---------------------------------------------------
 
 

@@ -65,6 +65,7 @@ def test_auto_is_at_least_two_and_bounded() -> None:
     """Below two nothing could be given up; each volume takes a descriptor."""
     assert Holding(MIB, 0, 0, 0).auto_volumes(MIB) == 2
     assert Holding(1 << 50, 0, 0, 0).auto_volumes(MIB) == AUTO_VOLUMES_MAX
+    assert Holding(1 << 50, 0, 0, 0).auto_volumes(1 << 40) == 127
 
 
 def test_a_disk_without_room_for_two_volumes_is_refused() -> None:
