@@ -8,7 +8,7 @@ that were read again. So a file that is requested once takes room for an eighth 
 only. Every copy costs a write, so copies are paid with *tokens*, which puts and reads earn.
 
 This module is the policy alone: numbers and decisions, no I/O. The index counts hits,
-tokens and misses (`index.py` and the native core); `log.py` reclaims. Symbols: C is the
+tokens and misses (the native core); `log.py` reclaims. Symbols: C is the
 capacity, p = C/8 the share of ring P. The numbers are from simulations of 22 request traces
 at four cache sizes; docs/ARCHITECTURE.md has the results.
 
@@ -44,7 +44,6 @@ VOLUMES_ADVISED: Final = 32
 _COSTS: Final = ((16, "1 to 4"), (10, "4 to 8"), (FREQUENCY_VOLUMES_MIN, "more than 8"))
 
 HITS_MAX: Final = 3
-MISSED_KEYS: Final = 65_536
 _WRITE_RATE: Final = 0.30
 _PROBATION_SHARE: Final = 8  # p = C / 8
 _TOKENS_SHARE: Final = 8  # tokens are at most C / 8
@@ -144,59 +143,3 @@ def make_policy(
     if eviction == "fifo" or volume_num < FREQUENCY_VOLUMES_MIN:
         return None
     return Frequency(volume_size * volume_num, reinsert_reads)
-
-
-class Ghost:
-    """
-    A table of recently seen keys: 16 bits of each fingerprint, in buckets of 8.
-
-    In each bucket the oldest key is dropped for the newest. A key that was never added is
-    found with a probability of 8 / 65,536. The native twin is in `_core/ghost.c`.
-    """
-
-    _WAYS = 8
-
-    def __init__(self, keys: int) -> None:
-        """Have room for half of `keys` keys to all of them."""
-        self._buckets: list[list[int]] = [[]]
-        self.resize(keys)
-
-    def resize(self, keys: int) -> None:
-        """Have room for half of `keys` keys to all of them from now on."""
-        old = len(self._buckets)
-        count = 1
-        while 2 * count * self._WAYS <= keys:
-            count *= 2
-        if count > old:  # A key is found in both halves until it is dropped.
-            self._buckets = [list(self._buckets[at % old]) for at in range(count)]
-        elif count < old:
-            kept = max(1, self._WAYS * count // old)
-            parts = [self._buckets[at::count] for at in range(count)]
-            self._buckets = [
-                [tag for bucket in part for tag in bucket[:kept]][: self._WAYS]
-                for part in parts
-            ]
-
-    def _place(self, fingerprint: int) -> tuple[list[int], int]:
-        bucket = self._buckets[fingerprint & len(self._buckets) - 1]
-        return bucket, fingerprint >> 33 & 0xFFFF
-
-    def add(self, fingerprint: int) -> None:
-        """Add a key; nothing happens if it is there."""
-        bucket, tag = self._place(fingerprint)
-        if tag not in bucket:
-            bucket.insert(0, tag)
-            del bucket[self._WAYS :]
-
-    def __contains__(self, fingerprint: int) -> bool:
-        """Return whether a key was added lately."""
-        bucket, tag = self._place(fingerprint)
-        return tag in bucket
-
-    def remove(self, fingerprint: int) -> bool:
-        """Remove a key; return whether it was there."""
-        bucket, tag = self._place(fingerprint)
-        if tag not in bucket:
-            return False
-        bucket.remove(tag)
-        return True

@@ -580,11 +580,6 @@ class Store:
         with self._lock:
             return self._index.count
 
-    @property
-    def stale_entries(self) -> int:
-        """The number of index entries of reclaimed volumes that take memory."""
-        return self._index.stale
-
     def take_hot_snapshot(self) -> tuple[bytes, str]:
         """
         Return HOT.txt and what it must be bound to; empty bytes: there is none to use.
