@@ -27,6 +27,8 @@ def test_what_differs_from_memcached_or_is_rare(talk: Talk) -> None:
         > set b +1 +0 +0;;set a 0 0 1;1;get b x a;gets b x a;gat 10
         < STORED;STORED;VALUE b 1 0;;VALUE a 0 1;1;END
         < VALUE b 1 0 @0;;VALUE a 0 1 @1;1;END;END
+        > cas a 0 0 1 5;x;set a 0 0 1;1;cas a 0 0 1 @0;2;cas a 0 0 1 @0;3;cas a 0 0 1 0;x
+        < NOT_FOUND;STORED;STORED;EXISTS;EXISTS
         > shutdown;quit;mn
         < ERROR: shutdown not enabled
     """)
