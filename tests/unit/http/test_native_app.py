@@ -545,20 +545,3 @@ def test_disk_that_fails_is_answered_alike(
         assert apps.ask("GET", "/again").body == [b"again"]
         for path in KEPT:
             apps.ask("GET", path)
-
-
-def test_nothing_is_lost_by_a_disk_that_could_not_be_read(apps: Apps) -> None:
-    """Errors and back: all values are there, and deleted ones are not."""
-    with running(is_merged=apps.both[0].is_merged, is_faulty=True) as both:
-        for path, value in KEPT.items():
-            both.put(path, value)
-        for fault in ({"reads": "error"}, {"writes": "error"}, {"writes": "torn"}):
-            both.break_disks(**fault)
-            for path in KEPT:
-                both.ask("GET", path)
-                if "writes" in fault:
-                    assert both.put(path, b"lost").code == 507
-                    assert both.ask("DELETE", path).code == 507
-            both.break_disks()
-            for path, value in KEPT.items():
-                assert both.ask("GET", path).body == [value]

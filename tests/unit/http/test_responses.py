@@ -20,8 +20,6 @@ from volcache.http.responses import (
     ERROR_STATUS,
     ValueHeaders,
     format_date,
-    not_modified_response,
-    range_response,
     status_of,
     text_response,
 )
@@ -98,18 +96,6 @@ def test_etag_depends_on_time_and_value(record: Record) -> None:
     assert etag_of(record) == '"1234-0000beef"'
     others = [record._replace(stored_us=0x1235), record._replace(checksum=9)]
     assert len({etag_of(record), *map(etag_of, others)}) == 3
-
-
-def test_flags_are_sent_if_there_are_any(record: Record) -> None:
-    """With the value, with a part of it, and if the client has it already."""
-    make = ValueHeaders(lambda: 0, lambda _: 0).make
-    for flags in (0, 1, 2**32 - 1):
-        one = record._replace(flags=flags)
-        expected = [str(flags)] if flags else []
-        _, of_part, _, _ = range_response(make(b"key", one), one, [range(1, 2)])
-        _, of_nothing, _, _ = not_modified_response(make(b"key", one), "DISK")
-        for headers in (make(b"key", one), of_part, of_nothing):
-            assert [value for name, value in headers if name == "X-Flags"] == expected
 
 
 def test_hit_has_all_headers(record: Record) -> None:

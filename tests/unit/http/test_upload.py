@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.fake_cache import FakeCache
 from support.wsgi_client import VALUE_SIZE_MAX, Client, assert_error
 from volcache.errors import ClientError
 from volcache.http.upload import MAX_AGE_SECONDS_MAX, TtlPolicy
@@ -81,29 +80,10 @@ def test_unsafe_content_headers_are_refused(client: Client) -> None:
     for name, limit in (("CONTENT_TYPE", 255), ("HTTP_CONTENT_ENCODING", 64)):
         assert client.put("/key", b"", **{name: "a" * limit}).status == "200 OK"
         client.ask("DELETE")
-        for bad in (
-            "a" * (limit + 1),
-            "a\r\nX-Evil: 1",
-            "\0",
-            "a\tb",
-            "\x7f",
-            "\u20ac",
-        ):
+        control = [*map(chr, range(32)), "\x7f", "\r\nX-Evil: 1"]
+        for bad in ("a" * (limit + 1), "\u20ac", *(f"a{text}b" for text in control)):
             assert_error(client.put("/key", b"", **{name: bad}), 400, "allowed")
         assert not client.cache.records
-
-
-@pytest.mark.property
-@given(st.text(st.characters(max_codepoint=255), max_size=30))
-def test_stored_header_has_no_control_character(value: str) -> None:
-    """For any text: headers are sent as they are stored."""
-    client = Client(FakeCache())
-    client.put("/key", b"", CONTENT_TYPE=value)
-    got = client.ask("GET")
-    if got.status == "200 OK":
-        kept = got.headers["Content-Type"]
-        assert kept == (value or "application/octet-stream")
-        assert not any(ord(c) < 32 or ord(c) == 127 for c in kept)
 
 
 def test_input_of_another_server_is_read(client: Client) -> None:
