@@ -160,15 +160,7 @@ def other_parsers() -> dict[str, Parser]:
 
 # What a text begins with, what is repeated in it, what is between two halves, and its end.
 BEGINNINGS: Final = (
-    "",
-    "bytes=",
-    "max-age=",
-    'a="',
-    "[",
-    "prefix=",
-    "-",
-    "Basic ",
-    "0.",
+    *("", "bytes=", "max-age=", 'a="', "[", "prefix=", "-", "Basic ", "0."),
 )
 REPEATED: Final = (
     *(" ", "\t", "9", "0", "a", '"', "\\", ",", ";", "=", "/", "%", "&", ":", "-", "."),
