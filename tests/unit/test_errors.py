@@ -17,14 +17,8 @@ def walk(kind: type[VolcacheError]) -> list[type[VolcacheError]]:
 @pytest.mark.parametrize("kind", walk(VolcacheError), ids=lambda kind: kind.__name__)
 def test_every_error_has_an_exit_code(kind: type[VolcacheError]) -> None:
     """The table of the command line covers every class of the tree."""
-    assert [EXIT_CODES[base] for base in kind.__mro__ if base in EXIT_CODES]
-
-
-def test_root_has_no_exit_code() -> None:
-    """So a class directly below the root needs a row."""
+    found = {EXIT_CODES[base] for base in kind.__mro__ if base in EXIT_CODES}
+    assert found
+    assert found <= {1, 2}
+    # A class directly below the root needs a row.
     assert VolcacheError not in EXIT_CODES
-
-
-def test_exit_codes_of_errors_are_not_0() -> None:
-    """They are 1 and 2."""
-    assert set(EXIT_CODES.values()) == {1, 2}

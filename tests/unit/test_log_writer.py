@@ -31,13 +31,6 @@ def file(path: Path) -> Iterator[LogWriter]:
     file.close()
 
 
-@pytest.mark.slow
-def test_line_is_written_without_a_flush(file: LogWriter, path: Path) -> None:
-    """Also when no further line follows."""
-    file.add("a line\n")
-    wait_until(lambda: path.read_text() == "a line\n", "the line")
-
-
 @pytest.mark.parametrize("flushes", [False, True])
 def test_close_writes_all_lines_in_order(path: Path, *, flushes: bool) -> None:
     """After the existing content; adding and writing need no lock."""

@@ -17,13 +17,8 @@ LATIN_1 = st.text(st.characters(max_codepoint=0xFF))
 
 def test_only_one_is_singular() -> None:
     """0 is plural, and so is 11; a report has commas, a line for programs none."""
-    for count, text in {
-        0: "0 files",
-        1: "1 file",
-        2: "2 files",
-        11: "11 files",
-    }.items():
-        assert counted(count, "file") == text
+    texts = {0: "0 files", 1: "1 file", 2: "2 files", 11: "11 files"}
+    assert [counted(count, "file") for count in texts] == [*texts.values()]
     assert counted(1234, "live key") == "1234 live keys"
     assert counted(1234, "key", ",") == "1,234 keys"
 

@@ -130,13 +130,3 @@ def test_the_boundary_is_not_in_the_value(client: Client) -> None:
         first.body[:-1],
         first.body[-1:],
     ]
-
-
-def test_if_range_applies_to_all_ranges(client: Client) -> None:
-    """Parts of another value would corrupt the copy of the client."""
-    tag = client.ask("HEAD").headers["ETag"]
-    asked = "bytes=0-1,3-4"
-    answer = client.ask("GET", HTTP_RANGE=asked, HTTP_IF_RANGE=tag)
-    assert len(parts_of(answer)) == 2
-    answer = client.ask("GET", HTTP_RANGE=asked, HTTP_IF_RANGE='"other"')
-    assert answer.status == "200 OK"

@@ -32,15 +32,6 @@ def test_times_up_to_thirty_days_are_from_now(talk: Talk) -> None:
         )
 
 
-def test_a_value_expires(talk: Talk) -> None:
-    """Then it is as if there were none."""
-    talk.say("set a 0 10 1;x")
-    talk.clock.advance(9)
-    assert talk.say("get a") == "VALUE a 0 1;x;END"
-    talk.clock.advance(1)
-    assert talk.say("get a;replace a 0 0 1;x") == "END;NOT_STORED"
-
-
 def test_the_settings_limit_times_to_live(tmp_path: Path) -> None:
     """`default_ttl` takes the place of 0, `max_ttl` that of what is longer."""
     with Talk(tmp_path, default_ttl=60, max_ttl=100) as talk:
