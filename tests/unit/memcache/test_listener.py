@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -63,15 +63,13 @@ class Service:
             self.flush_at = None
 
 
-class Case:
+class Case(NamedTuple):
     """A running listener."""
 
-    def __init__(
-        self, service: Service, listener: Listener, stats: CommandStats
-    ) -> None:
-        """Hold the parts."""
-        self.service, self.listener, self.stats = service, listener, stats
-        self.address: tuple[str, int] = ("", 0)
+    service: Service
+    listener: Listener
+    stats: CommandStats
+    address: tuple[str, int]
 
     def client(self) -> RawClient:
         """Connect."""
@@ -91,11 +89,10 @@ def running(**limits: Any) -> Iterator[Case]:
         stats=stats,
         log=CommandLog(0, lambda _: (0, 0)),
     )
-    case = Case(service, listener, stats)
-    case.address = listening.socket.getsockname()
+    address = listening.socket.getsockname()
     listener.start()
     try:
-        yield case
+        yield Case(service, listener, stats, address)
     finally:
         listener.drain(0)
         listener.close()

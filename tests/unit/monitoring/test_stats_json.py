@@ -234,19 +234,16 @@ def test_requests_are_shown_by_method_and_status(store: Store) -> None:
         {"method": "GET", "status": 404, "count": 1},
         {"method": "OTHER", "status": 405, "count": 1},
     ]
-    assert found["requests"]["total"] == 4
-    assert found["requests"]["hits"] == {"MEMC": 1, "DISK": 1}
-    assert found["requests"]["missed"] == 1
-    assert (found["requests"]["bytes_in"], found["requests"]["bytes_out"]) == (10, 20)
+    shown = {"total": 4, "hits": {"MEMC": 1, "DISK": 1}, "missed": 1}
+    shown |= {"bytes_in": 10, "bytes_out": 20}
+    assert shown.items() <= found["requests"].items()
     latency = found["latency"]
-    verbs = ("GET", "HEAD", "PUT", "DELETE", "OTHER")
-    assert sum(sum(latency[verb]["counts"]) for verb in verbs) == 4
+    verbs = {"GET": 3, "HEAD": 0, "PUT": 0, "DELETE": 0, "OTHER": 1}
+    assert {verb: sum(latency[verb]["counts"]) for verb in verbs} == verbs
     assert latency["GET"]["counts"][17] == 1
     assert latency["GET"]["sum_seconds"] == pytest.approx(106e-6)
-    [hottest] = found["hottest"]
-    assert hottest["reads"] == SAMPLE_ONE_IN
-    assert " " not in hottest["key"]
-    assert "\n" not in hottest["key"]
+    key = "a%20b/%C3%A9<script>%0A"
+    assert found["hottest"] == [{"key": key, "reads": SAMPLE_ONE_IN}]
 
 
 def test_store_misses_are_shown_by_reason(store: Store) -> None:

@@ -6,21 +6,17 @@ import subprocess
 import sys
 
 # A process of its own: a signal to the test process may reach another of its threads.
-NESTED = """
+SCRIPT = """
 import os, signal
-from volcache.server.drain import stop_signals_blocked
+from volcache.server.drain import block_hangups, stop_signals_blocked
 
+# A signal that arrives while the process stops has no effect; blocks can be nested.
 with stop_signals_blocked():
     with stop_signals_blocked():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.sigpending() >= {signal.SIGTERM}
 assert not signal.sigpending()
-print("alive")
-"""
-HANGUP = """
-import os, signal
-from volcache.server.drain import block_hangups
-
+# A blocked hangup neither ends the process nor is it lost.
 block_hangups()
 os.kill(os.getpid(), signal.SIGHUP)
 assert signal.sigpending() == {signal.SIGHUP}
@@ -28,23 +24,13 @@ print("alive")
 """
 
 
-def run(script: str) -> str:
-    """Run a script; return what it printed."""
+def test_blocked_stop_signals_are_discarded_and_hangups_stay_pending() -> None:
+    """The first at the end of the outer block."""
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
+        [sys.executable, "-c", SCRIPT],
+        stdout=subprocess.PIPE,
         text=True,
         timeout=30,
         check=True,
     )
-    return done.stdout
-
-
-def test_blocked_stop_signals_are_discarded_at_the_outer_end() -> None:
-    """A signal that arrives while the process stops has no effect; blocks can be nested."""
-    assert run(NESTED) == "alive\n"
-
-
-def test_blocked_hangup_stays_pending() -> None:
-    """It neither ends the process nor is it lost."""
-    assert run(HANGUP) == "alive\n"
+    assert done.stdout == "alive\n"
