@@ -236,33 +236,6 @@ def test_unindexed_records_after_a_kill_are_a_note(tmp_path: Path, run: Run) -> 
     assert found.lines[1].startswith(f"{tmp_path}: 1 volume, 1 record, 1 live key, ")
 
 
-def test_directory_that_cannot_be_used_is_one_error_line(
-    tmp_path: Path, run: Run
-) -> None:
-    """An empty directory, a file, a missing path; one in use, which is not disturbed."""
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    before = list(tmp_path.rglob("*"))
-    for name in ("folder", "file", "missing"):
-        code, out, err = run("check", tmp_path / name)
-        assert (code, out, err.count("\n")) == (1, "", 1)
-        assert err.startswith(f"volcache: mount point '{tmp_path / name}' ")
-    assert list(tmp_path.rglob("*")) == before
-    path, folder = tmp_path / "store", tmp_path / "folder"
-    store = open_store(path)
-    for words in (["check", path], ["dump", path], ["import", path, folder]):
-        assert run(*words) == (
-            1,
-            "",
-            (
-                f"volcache: mount point '{path}' is in use by another process (process"
-                f" id {os.getpid()}); stop it, or give another mount_point\n"
-            ),
-        )
-    store.put(b"key", b"value")
-    store.close()
-
-
 def test_flipped_byte_outside_of_records_is_reported_with_its_file(
     tmp_path: Path, run: Run
 ) -> None:

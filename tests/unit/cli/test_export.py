@@ -190,15 +190,6 @@ def test_keys_that_are_not_paths_are_listed_and_nothing_leaves_the_target(
     assert {path.name for path in tmp_path.iterdir()} == {"store", "target", "again"}
 
 
-def test_folder_that_is_not_empty_is_refused(tmp_path: Path, run: Run) -> None:
-    """No file is overwritten, and no link in it is followed."""
-    (tmp_path / "mine").touch()
-    code, _, err = run("export", GOLDEN / "healthy", tmp_path)
-    assert code == 1
-    assert "is not empty" in err
-    assert files(tmp_path) == {"mine": b""}
-
-
 def test_damaged_values_are_left_out_by_name(tmp_path: Path, run: Run) -> None:
     """Also if the header of the record is damaged: the index file has the key."""
     directory = tmp_path / "store"

@@ -35,34 +35,34 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_link_is_compiled_and_pip_builds_bjoern_with_it(
-    calls: list[list[str]], run: Run
-) -> None:
-    """Without pip's cache, in the place of what is installed; then the gate is sought."""
-    code, out, _ = run("gate", "--bjoern", "3.2.2")
-    compile_, install, check = calls
-    assert compile_[0] == "gcc"
-    assert str(gate_build.LINK) in compile_
-    assert install[:4] == [sys.executable, "-m", "pip", "install"]
-    assert {"--no-cache-dir", "--force-reinstall", "--no-deps"} < set(install)
-    assert "--no-build-isolation" not in install
-    assert install[-3:-1] == ["bjoern==3.2.2", "LDFLAGS"]
-    given, *wraps, link, pthread = install[-1].split()
-    assert (given, pthread) == ("-Lgiven", "-lpthread")
-    assert wraps == [f"-Wl,--wrap={call}" for call in gate_build.WRAPPED]
-    assert link == compile_[-1]
-    assert check[:2] == [sys.executable, "-c"]
-    assert (code, "restart the instances" in out) == (0, True)
-
-
-def test_installed_version_and_given_compiler_are_used(
     calls: list[list[str]], monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    """By default; and what is installed builds it, if asked for."""
+    """
+    Without pip's cache, in the place of what is installed; then the gate is sought.
+
+    A compiler and a version may be given, and what is installed builds it if asked for.
+    """
     monkeypatch.setattr(gate, "installed_bjoern", lambda: "3.2.9")
-    monkeypatch.setenv("CC", "ccache mygcc")
-    assert run("gate", "--no-build-isolation").code == 0
-    assert calls[0][:2] == ["ccache", "mygcc"]
-    assert calls[1][-4:-2] == ["--no-build-isolation", "bjoern==3.2.9"]
+    for compiler, options, version in (
+        ("", ["--bjoern", "3.2.2"], "3.2.2"),
+        ("ccache mygcc", ["--no-build-isolation"], "3.2.9"),
+    ):
+        calls.clear()
+        monkeypatch.setenv("CC", compiler) if compiler else None
+        code, out, _ = run("gate", *options)
+        compile_, install, check = calls
+        assert " ".join(compile_).startswith(compiler or "gcc")
+        assert str(gate_build.LINK) in compile_
+        assert install[:4] == [sys.executable, "-m", "pip", "install"]
+        assert {"--no-cache-dir", "--force-reinstall", "--no-deps"} < set(install)
+        assert ("--no-build-isolation" in install) == bool(compiler)
+        assert install[-3:-1] == [f"bjoern=={version}", "LDFLAGS"]
+        given, *wraps, link, pthread = install[-1].split()
+        assert (given, pthread) == ("-Lgiven", "-lpthread")
+        assert wraps == [f"-Wl,--wrap={call}" for call in gate_build.WRAPPED]
+        assert link == compile_[-1]
+        assert check[:2] == [sys.executable, "-c"]
+        assert (code, "restart the instances" in out) == (0, True)
 
 
 def test_what_prevents_a_build_is_one_line(

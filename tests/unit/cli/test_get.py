@@ -100,16 +100,3 @@ def test_key_is_percent_encoded(run: Run) -> None:
                 assert run(verb, *words, "-t", target).code == 0
         assert received[0].startswith(b"GET " + path + b" HTTP/1.1\r\n")
         assert received[1].startswith(b"DELETE " + path + b" HTTP/1.1\r\n")
-
-
-def test_unreadable_input_stores_nothing(tmp_path: Path, run: Run) -> None:
-    """No request is sent for a file that is missing or a folder."""
-    missing = tmp_path / "missing"
-    with answering(WHOLE) as (target, received):
-        for name, why in (
-            (missing, "No such file or directory"),
-            (tmp_path, "Is a directory"),
-        ):
-            error = f"volcache: {name}: cannot be read: {why}\n"
-            assert run("put", "k", name, target) == (1, "", error)
-    assert received == []

@@ -348,26 +348,3 @@ def test_import_invalidates_all_copies_in_memcached(paths: tuple[Path, Path]) ->
     assert imported(paths) == [meta, "record", meta]
     hot.rmdir()
     assert values(directory) == {b"key": b"newest"}
-
-
-def test_wrong_folders_are_one_error_line_and_create_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    """A source that is not a folder, one inside the other, a directory of other files."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    (tmp_path / "folder").mkdir()
-    put_files(tmp_path, {b"other/file": b""})
-    before = sorted(tmp_path.rglob("*"))
-    contains = "one of {!r} and {!r} contains the other"
-    for directory, source, message in (
-        ("store", "missing", "'missing' cannot be used: No such file or directory"),
-        ("store", "file", "'file' cannot be used: Not a directory"),
-        ("folder/store", "folder", contains.format("folder/store", "folder")),
-        ("folder", ".", contains.format("folder", ".")),
-        ("other", "folder", "mount point 'other' is not a volcache directory: it con"),
-    ):
-        code, out, err = run("import", directory, source)
-        assert (code, out, err.count("\n")) == (1, "", 1)
-        assert err.startswith(f"volcache: {message}")
-    assert sorted(tmp_path.rglob("*")) == before

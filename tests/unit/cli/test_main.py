@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import volcache
 from support.process import SOURCE, run_to_its_end
+from support.stores import open_store
 from support.tables import each_row
 from volcache.cli import main as cli
 from volcache.cli.completion import SHELLS, script
@@ -19,11 +22,11 @@ from volcache.errors import ConfigError, ListenError, MountPointError
 from volcache.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from support.command_line import Run
     from support.wiring import Wiring
 
+ROOT = Path(__file__).parents[3]
+PID = os.getpid()
 SECONDS = "is not allowed; allowed is a number of seconds "
 ADDRESS = "not the address of an instance; allowed are HOST:PORT"
 # Wrong arguments, and what the line says.
@@ -73,6 +76,45 @@ REFUSED = {
         f"argument --interval: '0' {SECONDS}from 1 to 3600"
     ),
 }
+GOLDEN = ROOT / "tests" / "golden" / "v2"
+CONTAINS = "one of {!r} and {!r} contains the other"
+# What cannot be used, of the files that the test makes, and what the line says.
+UNUSABLE: dict[tuple[object, ...], str] = {
+    ("check", "folder"): "mount point 'folder' ",
+    ("check", "file"): "mount point 'file' ",
+    ("check", "missing"): "mount point 'missing' ",
+    **{
+        (*words,): f"mount point 'used' is in use by another process (process id {PID})"
+        for words in (["check", "used"], ["dump", "used"], ["import", "used", "folder"])
+    },
+    ("export", GOLDEN / "healthy", "other"): "'other' is not empty",
+    (
+        "import",
+        "store",
+        "missing",
+    ): "'missing' cannot be used: No such file or directory",
+    ("import", "store", "file"): "'file' cannot be used: Not a directory",
+    ("import", "folder/store", "folder"): CONTAINS.format("folder/store", "folder"),
+    ("import", "folder", "."): CONTAINS.format("folder", "."),
+    (
+        "import",
+        "other",
+        "folder",
+    ): "mount point 'other' is not a volcache directory: it ",
+    ("tail", "folder"): "folder: cannot be read: not a regular file; allowed are",
+    ("tail", "pipe"): "pipe: cannot be read: not a regular file; allowed are",
+    (
+        "put",
+        "k",
+        "missing",
+        "h:1",
+    ): "missing: cannot be read: No such file or directory",
+    ("put", "k", "folder", "h:1"): "folder: cannot be read: Is a directory",
+    ("stats", "127.0.0.1:1"): "http://127.0.0.1:1: Connection refused",
+    ("cluster", "render", "file/x", "-i", "fleet.toml"): "file/x",
+    ("dashboard", "-i", "h:1", "--listen", "192.0.2.1:80"): "cannot listen on 192",
+    ("files", "--force", "file"): "file",
+}
 # Calls the function that bash would call for a tab behind the last word.
 COMPLETE = """
 source "$1"; shift
@@ -89,6 +131,28 @@ def test_wrong_arguments_are_one_line(run: Run) -> None:
         code, out, err = run(*words)
         assert (code, out, err.count("\n")) == (2, "", 1), words
         assert err.startswith(f"volcache: {message}"), words
+
+
+def test_what_cannot_be_used_is_one_line(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1; nothing is created, and a running store is not disturbed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "other").mkdir()
+    for name in ("file", "other/file"):
+        (tmp_path / name).touch()
+    (tmp_path / "fleet.toml").write_text('[machines]\na = "127.0.0.1"\n')
+    os.mkfifo(tmp_path / "pipe")
+    store = open_store(tmp_path / "used")
+    before = sorted(tmp_path.rglob("*"))
+    for words, message in UNUSABLE.items():
+        code, out, err = run(*words)
+        assert (code, out, err.count("\n")) == (1, "", 1), words
+        assert err.startswith(f"volcache: {message}"), words
+    assert sorted(tmp_path.rglob("*")) == before
+    store.put(b"key", b"value")
+    store.close()
 
 
 def test_error_is_one_line_and_an_exit_code(wiring: Wiring, run: Run) -> None:
@@ -130,8 +194,8 @@ def test_serve_runs_with_the_settings_of_its_file(
     assert err.startswith("volcache: environment variable VOLC")
 
 
-def test_unusable_log_file_ends_the_start(tmp_path: Path) -> None:
-    """A log file that cannot be opened is reported before anything is served."""
+def test_server_that_cannot_start_is_one_line(tmp_path: Path) -> None:
+    """`python src/` is `volcache serve`, in any directory and without packages."""
     log_file = tmp_path / "missing" / "log"
     done = run_to_its_end(tmp_path, {"log_file": log_file, "port": 0})
     assert (done.returncode, done.stdout) == (2, "")
@@ -139,6 +203,14 @@ def test_unusable_log_file_ends_the_start(tmp_path: Path) -> None:
         f'volcache: log_file = "{log_file}" cannot be opened: '
         "No such file or directory; use a file that this user may write to,"
         " in an existing directory\n"
+    )
+    command = [sys.executable, "-S", str(SOURCE), "missing.toml"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "volcache: missing.toml: cannot be read: No such file or directory\n"
     )
 
 
@@ -148,35 +220,25 @@ def test_version_is_printed(run: Run) -> None:
         assert run(*words) == (0, f"volcache {volcache.__version__}\n", "")
 
 
-def test_help_shows_commands_and_an_example(run: Run) -> None:
-    """All commands, in one list; also without arguments."""
-    for words in ([], ["--help"], ["help"]):
-        code, out, _ = run(*words)
-        assert code == 0
-        assert "example: volcache serve conf/volcache.toml" in out
-        for module in cli.MODULES:
-            assert re.search(rf"^    {module.removesuffix('_')}\s", out, re.MULTILINE)
-
-
-def test_help_of_a_command_is_asked_for_in_any_way(run: Run) -> None:
-    """A command of commands shows it if none is given."""
+def test_help_has_all_commands_and_examples(run: Run) -> None:
+    """Also without arguments; a command of commands shows it if none is given."""
+    shown = [run(*words) for words in ([], ["--help"], ["help"])]
+    assert "example: volcache serve conf/volcache.toml" in shown[0].out
+    assert shown == [(0, shown[0].out, "")] * 3
+    for module in cli.MODULES:
+        name = module.removesuffix("_")
+        assert re.search(rf"^    {name}\s", shown[0].out, re.MULTILINE)
+        code, out, _ = run(name, "--help")
+        assert (code, "example" in out) == (0, True)
+        assert re.search(f"[ :] volcache {name} ", out)
+        if name != "serve":  # Its table of settings is wider.
+            assert max(map(len, out.splitlines())) <= 92
     for words in (["get"], ["cluster"], ["config"], ["cluster", "purge"]):
         asked = [["help", *words], [*words, "--help"]]
         asked += [words] if words in (["cluster"], ["config"]) else []
         ((code, out, err),) = {run(*argv) for argv in asked}
         assert (code, err) == (0, "")
         assert out.startswith(f"usage: volcache {' '.join(words)} ")
-
-
-def test_help_of_each_command_has_an_example(run: Run) -> None:
-    """Its lines fit a terminal."""
-    for module in cli.MODULES:
-        name = module.removesuffix("_")
-        code, out, _ = run(name, "--help")
-        assert (code, "example" in out) == (0, True)
-        assert re.search(f"[ :] volcache {name} ", out)
-        if name != "serve":  # Its table of settings is wider.
-            assert max(map(len, out.splitlines())) <= 92
 
 
 def test_help_of_serve_lists_every_setting(run: Run) -> None:
@@ -188,18 +250,6 @@ def test_help_of_serve_lists_every_setting(run: Run) -> None:
     for setting in SETTINGS:
         value = tomllib.loads(f"value = {shown[setting.name]}")["value"]
         assert setting.kind.from_toml(value) == setting.default
-
-
-def test_source_directory_runs_without_installation(tmp_path: Path) -> None:
-    """`python src/` is `volcache serve`, in any directory and without packages."""
-    command = [sys.executable, "-S", str(SOURCE), "missing.toml"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "volcache: missing.toml: cannot be read: No such file or directory\n"
-    )
 
 
 @each_row(

@@ -17,7 +17,7 @@ from support.process import SOURCE
 from support.stores import open_store
 from support.tables import each_row
 from volcache import shipped
-from volcache.cli.command import OutputError, output, print_line
+from volcache.cli.command import OutputError, output
 from volcache.errors import StoreError
 
 ROOT = Path(__file__).parents[3]
@@ -162,13 +162,3 @@ def test_tool_prints_the_lines_after_a_failed_one(
     assert stdout.getvalue() == "two\nthree\n"
     assert raised in text
     assert bool(raised) == bool(text)
-
-
-def test_single_line_that_cannot_be_printed_raises(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """At once; a closed pipe as itself, so that the command ends quietly."""
-    for failure, error in ((FULL, OutputError), (CLOSED, BrokenPipeError)):
-        monkeypatch.setattr(sys, "stdout", FailingOutput(failure))
-        with pytest.raises(error):
-            print_line("one")

@@ -218,14 +218,6 @@ def test_files_are_told_apart_and_control_characters_are_escaped(
     )
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path, run: Run) -> None:
-    """A pipe would not be read to its end."""
-    os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path, tmp_path / "pipe"):
-        code, _, err = run("tail", place)
-        assert (code, "not a regular file; allowed are" in err) == (1, True)
-
-
 @pytest.mark.slow
 def test_standard_input_is_filtered_and_a_closed_pipe_ends_it(tmp_path: Path) -> None:
     """For `journalctl | volcache tail - --status 5xx | head`."""
