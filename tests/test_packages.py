@@ -185,10 +185,7 @@ store.close()
         shown = run_without(*words, "127.0.0.1:1")
         assert "Connection refused" in shown or "127.0.0.1:1" in shown
         assert shown.endswith("exit code 1")
-
-
-def test_package_runs_as_a_module() -> None:
-    """`python -m volcache` is `volcache`."""
+    # As a module, `python -m volcache`.
     program = "import runpy; runpy.run_module('volcache', run_name='__main__')"
     shown = python(program, "--version")
     assert shown == f"volcache {volcache.__version__}\nexit code 0"
@@ -258,15 +255,12 @@ def test_wheel_has_all_modules_the_core_and_the_shipped_files(tmp_path: Path) ->
     assert shown.endswith(f"{len(files)} files written, 0 unchanged\nexit code 0")
     for path in shipped_files(ROOT):
         assert (tmp_path / "written" / path).read_bytes() == (ROOT / path).read_bytes()
-    program = "from volcache.store import native; print(native._native.__file__)"
-    shown = python(program, path=installed)
-    assert shown == f"{installed / core}\nexit code 0"
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_source_package_has_all_that_git_has(tmp_path: Path) -> None:
-    """The extra is an extra; without a compiler, nothing is installed."""
+def test_source_package_builds_without_a_compiler(tmp_path: Path) -> None:
+    """It has all that git has; the store is then in Python, and the extra an extra."""
     tree = copy_of_the_tree(tmp_path / "tree")
     build = "import sys, setuptools.build_meta as b; b.build_sdist(sys.argv[1])"
     subprocess.run(
@@ -285,9 +279,10 @@ def test_source_package_has_all_that_git_has(tmp_path: Path) -> None:
     assert not any(name.endswith((".so", ".pyc")) for name in names)
 
     source = tmp_path / f"volcache-{volcache.__version__}"
-    with pytest.raises(subprocess.CalledProcessError):
-        build_wheel(source, tmp_path / "out", CC="false", CXX="false")
-    found = message_from_bytes((source / "PKG-INFO").read_bytes())
+    wheel = build_wheel(source, tmp_path / "out", CC="false", CXX="false")
+    assert not any(name.endswith(".so") for name in wheel.namelist())
+    [name] = [n for n in wheel.namelist() if n.endswith(".dist-info/METADATA")]
+    found = message_from_bytes(wheel.read(name))
     assert len(found.get_all("Requires-Dist", [])) == len(NEEDED)
     required = [Requirement(line) for line in found.get_all("Requires-Dist", [])]
     plain = {needed.name for needed in required if not needed.marker}

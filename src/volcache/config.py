@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from volcache.settings import Setting
 
 ENVIRONMENT_PREFIX: Final = "VOLCACHE_"
-# Read when the store is imported: 1 means without the extension.
 INSTANCE_VARIABLE: Final = "VOLCACHE_INSTANCE"
 RECORD_OVERHEAD_MAX: Final = 4096  # Bytes; header, content type and encoding fit well.
 FILE_BYTES_MAX: Final = 1 << 20

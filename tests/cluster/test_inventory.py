@@ -87,13 +87,20 @@ def test_systemd_accepts_the_files(tmp_path: Path) -> None:
         units = [f"{folder}/volcache@1234.{kind}" for kind in ("service", "socket")]
         done = subprocess.run(
             ["systemd-analyze", "verify", "--man=no", *units],
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
-        return done.stdout + done.stderr
+        return done.stdout
 
     assert verify() == ""
+    # Also an address of an interface, whose sign is that of a specifier of systemd.
+    for address in ("::", "fe80::1%lo"):
+        machine = f'cache-2 = {{ address = "h", listen = "{address}" }}\n'
+        render(tmp_path, f"[machines]\n{machine}")
+        assert verify() == "", address
+        render(tmp_path)
     for name in ("volcache@1234.service.d/disk.conf", "volcache@.socket.d/listen.conf"):
         text = (folder / name).read_text()
         (folder / name).write_text(text.replace("=", "X=", 1))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from support.tables import each_row
 from volcache.errors import ConfigError
-from volcache.fleet.inventory import Instance, Inventory, load_inventory
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from volcache.fleet.inventory import Inventory, load_inventory
 
 ONE = '[machines]\nm = "10.0.0.1"\n'
 
@@ -22,25 +21,46 @@ def load(tmp_path: Path, content: str | bytes) -> Inventory:
     return load_inventory(path)
 
 
-def only(tmp_path: Path, text: str) -> Instance:
-    """Return the one instance of an inventory."""
-    (found,) = load(tmp_path, text).instances
-    return found
-
-
-def test_a_machine_is_one_line(tmp_path: Path) -> None:
-    """An address; everything else has a default."""
-    found = only(tmp_path, ONE)
-    assert (found.name, found.address, found.disk) == ("m:1234", "10.0.0.1:1234", "1")
-    assert (found.mount_point, found.weight) == ("/srv/volcache/1234", 10)
-    assert (found.machine.listen, found.settings) == ("10.0.0.1", {})
+@each_row(
+    ("machine", "expected"),
+    [
+        ('"10.0.0.1"', [("10.0.0.1:1234", "1", "/srv/volcache/1234")]),
+        ('"fd00::1"', [("[fd00::1]:1234", "1", "/srv/volcache/1234")]),
+        (
+            '{disks = ["/srv/a", "/srv/b/"], processes = 2, port = 5}',
+            [
+                ("m:5", "/srv/a", "/srv/a/5"),
+                ("m:6", "/srv/a", "/srv/a/6"),
+                ("m:7", "/srv/b", "/srv/b/7"),
+                ("m:8", "/srv/b", "/srv/b/8"),
+            ],
+        ),
+        (  # A disk that is removed does not move the keys of the others.
+            '{address = "10.0.0.1", disks = [1, 2, 4]}',
+            [
+                ("10.0.0.1:1234", "1", "/srv/volcache/1234"),
+                ("10.0.0.1:1235", "2", "/srv/volcache/1235"),
+                ("10.0.0.1:1237", "4", "/srv/volcache/1237"),
+            ],
+        ),
+    ],
+)
+def test_a_machine_is_one_line(machine: str, expected: list[tuple[str, ...]]) -> None:
+    """Each instance has an address, a disk and a folder; weight and settings are usual."""
+    listen = '[defaults]\nlisten = "0.0.0.0"\n' if "processes" in machine else ""
+    with TemporaryDirectory() as folder:
+        found = load(Path(folder), f"{listen}[machines]\nm = {machine}\n").instances
+    assert [(one.address, one.disk, one.mount_point) for one in found] == expected
+    assert {(one.weight, len(one.settings)) for one in found} == {(10, 0)}
+    assert found[0].name == f"m:{found[0].port}"
 
 
 def test_four_hundred_instances_are_one_line_for_each_machine(tmp_path: Path) -> None:
     """Each has an address and a port of its own."""
     lines = [f'cache-{n} = "10.0.0.{n}"' for n in range(1, 35)]
     text = "[defaults]\ndisks = 12\n[machines]\n" + "\n".join(lines)
-    found = load(tmp_path, text)
+    # As another editor writes it.
+    found = load(tmp_path, b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
     assert len(found.machines) == 34
     assert len({instance.address for instance in found.instances}) == 408
     last = found.of(found.machines[-1])
@@ -89,37 +109,6 @@ def test_a_machine_and_a_disk_replace_the_defaults(tmp_path: Path) -> None:
             "admin_hosts": "b,c",
         },
     ]
-
-
-def test_several_processes_share_a_disk(tmp_path: Path) -> None:
-    """With folders of their own."""
-    text = '[machines]\nm = {disks = ["/srv/a", "/srv/b/"], processes = 2, port = 5}\n'
-    found = load(tmp_path, text + '[defaults]\nlisten = "0.0.0.0"\n').instances
-    assert [(i.disk, i.mount_point) for i in found] == [
-        ("/srv/a", "/srv/a/5"),
-        ("/srv/a", "/srv/a/6"),
-        ("/srv/b", "/srv/b/7"),
-        ("/srv/b", "/srv/b/8"),
-    ]
-    assert found[0].address == "m:5"
-
-
-def test_disks_by_number_keep_their_ports(tmp_path: Path) -> None:
-    """When one of them is removed, so that the keys of the others do not move."""
-    text = '[machines]\nm = {address = "10.0.0.1", disks = [1, 2, 4]}\n'
-    found = load(tmp_path, text).instances
-    assert [(i.disk, i.port) for i in found] == [("1", 1234), ("2", 1235), ("4", 1237)]
-
-
-def test_an_address_may_be_of_ipv6(tmp_path: Path) -> None:
-    """It is in brackets in front of a port."""
-    assert only(tmp_path, '[machines]\nm = "fd00::1"\n').address == "[fd00::1]:1234"
-
-
-def test_a_file_may_be_written_elsewhere(tmp_path: Path) -> None:
-    """With a byte order mark and other ends of lines."""
-    text = b"\xef\xbb\xbf" + ONE.replace("\n", "\r\n").encode()
-    assert only(tmp_path, text.decode()).name == "m:1234"
 
 
 @pytest.mark.parametrize(

@@ -113,19 +113,6 @@ def test_what_differs_is_in_the_files_of_an_instance(rendered: Rendered) -> None
     assert "\nListenStream=[fd00::1]:%i\n" in listen
 
 
-def test_systemd_accepts_every_address_to_listen_at(rendered: Rendered) -> None:
-    """Also one of an interface, whose sign is that of a specifier of systemd."""
-    for address in ("10.0.0.1", "::", "fe80::1%lo"):
-        rendered.write(f'[machines]\na = {{ address = "h", listen = "{address}" }}\n')
-        unit = rendered.folder / "x@.socket"
-        unit.write_text(rendered.text(LISTEN.format("a")))
-        unit.with_suffix(".service").write_text("[Service]\nExecStart=/bin/true\n")
-        name = str(unit.with_stem("x@1234"))
-        command = ["systemd-analyze", "verify", "--man=no", name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, ""), address
-
-
 def test_only_what_differs_is_changed(rendered: Rendered) -> None:
     """A file that is right is not even replaced by the same text."""
     rendered.write(TWO)
