@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.nginx import SOURCE, Nginx
-from support.ports import pick_port
 from support.slow_uploads import SlowUploads, answered, raise_descriptor_limit, statuses
 from support.waiting import wait_until
 from support.wire import read_reply, request_bytes
@@ -120,30 +119,6 @@ def test_limit_of_all_requests_counts_all_clients(
             refused = answered(first.sockets + second.sockets, 4).values()
             assert statuses(refused) == {b"503": 4}
             assert ask(nginx.port, "127.0.0.4").status == 503
-
-
-def test_limits_count_over_all_servers_and_names(
-    tmp_path: Path, stub: StubInstance
-) -> None:
-    """Also if the configuration is included in several `server` blocks."""
-    text = limited(6, 4)
-    head, server = text.split("\nserver {")
-    other = pick_port()
-    named = server.replace(
-        "include volcache/listen.conf;",
-        f"listen 127.0.0.1:{other} default_server; server_name h1 h2;",
-    )
-    files = {"volcache.conf": f"{head}\nserver {{{server}\nserver {{{named}"}
-    with (
-        Nginx(tmp_path / "nginx", [stub.name], files=files) as nginx,
-        SlowUploads(nginx.port, 3, source=ATTACKER) as first,
-        SlowUploads(other, 3, source=ATTACKER) as second,
-        SlowUploads(other, 3, source=VISITOR) as third,
-    ):
-        attackers = first.sockets + second.sockets
-        refused = answered(attackers + third.sockets, 3)
-        assert statuses(refused.values()) == {b"503": 3}
-        assert len(refused.keys() & set(attackers)) >= 2
 
 
 def test_client_without_a_limit_is_limited_with_all_others_only(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bench import run
-from bench.apps import files, floor
-from bench.extra.ladder import CHECKSUMS, DISK, STEPS, Ladder
-from bench.servers import Dataset
 from bench.workloads import (
     COMPARISON_ROUNDS,
     FULL,
@@ -27,9 +23,7 @@ from support.tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
-SIZE = 100
 WRONG = "unknown workload: reed; choose from: write-1k"
 
 
@@ -95,36 +89,3 @@ def test_options_set_the_rounds_and_only_a_whole_run_writes_to_docs(
     options = run.parse_options(arguments)
     assert run.scale_of(options).rounds == rounds
     assert options.is_whole is is_whole
-
-
-def ask(application: Any, verb: str, body: bytes = b"") -> tuple[str, int, bytes]:
-    """Return status, Content-Length and body of an answer for the key k1."""
-    seen: list[tuple[str, list[tuple[str, str]]]] = []
-    stream = io.BytesIO(body)
-    environ = {"REQUEST_METHOD": verb, "PATH_INFO": "/k1", "wsgi.input": stream}
-    answer = application(environ, lambda *given: seen.append(given))
-    ((status, headers),) = seen
-    return status, int(dict(headers)["Content-Length"]), b"".join(answer)
-
-
-def test_applications_answer_as_servers_that_volcache_is_compared_with(
-    tmp_path: Path,
-) -> None:
-    """The announced bytes for a GET; those that store values return what was put."""
-    ok, value = "200 OK", b"y" * SIZE
-    dataset = Dataset(count=3, value_bytes=SIZE)
-    for step in STEPS:
-        (tmp_path / step).mkdir()
-    applications = {step: Ladder(step, dataset, tmp_path / step) for step in STEPS}
-    for name, application in {"floor": floor(str(SIZE)), **applications}.items():
-        status, length, body = ask(application, "GET")
-        assert (status, length, len(body)) == (ok, SIZE, SIZE), name
-        assert ask(application, "PUT", value) == (ok, 0, b"")
-    stored = files(str(tmp_path))
-    assert ask(stored, "GET") == ("404 Not Found", 0, b"")
-    assert ask(stored, "PUT", value) == (ok, 0, b"")
-    for application in (stored, applications[DISK]):
-        assert ask(application, "GET") == (ok, SIZE, value)
-    with pytest.raises(ValueError, match="checksum"):  # That of another value.
-        ask(applications[CHECKSUMS], "GET")
-    assert ask(floor(str(SIZE), "404 Not Found"), "GET")[0] == "404 Not Found"

@@ -274,3 +274,6 @@ def test_damaged_hot_txt_is_reported_and_removed(directory: Path, run: Run) -> N
     assert code == 0
     assert out.startswith("HOT.txt: removed; all copies in memcached")
     assert run("check", directory).code == 0
+    hot.mkdir()
+    place = "damaged HOT.txt offset 0: is a directory in the place of a file"
+    assert run("check", directory).lines[0] == place

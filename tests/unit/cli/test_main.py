@@ -114,6 +114,7 @@ UNUSABLE: dict[tuple[object, ...], str] = {
     ("cluster", "render", "file/x", "-i", "fleet.toml"): "file/x",
     ("dashboard", "-i", "h:1", "--listen", "192.0.2.1:80"): "cannot listen on 192",
     ("files", "--force", "file"): "file",
+    ("files", "--force", "other"): "other/nginx/volcache.conf: cannot be read: Is a di",
 }
 # Calls the function that bash would call for a tab behind the last word.
 COMPLETE = """
@@ -139,9 +140,8 @@ def test_what_cannot_be_used_is_one_line(
     """Exit code 1; nothing is created, and a running store is not disturbed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    (tmp_path / "other").mkdir()
-    for name in ("file", "other/file"):
-        (tmp_path / name).touch()
+    (tmp_path / "other/nginx/volcache.conf").mkdir(parents=True)
+    (tmp_path / "file").touch()
     (tmp_path / "fleet.toml").write_text('[machines]\na = "127.0.0.1"\n')
     os.mkfifo(tmp_path / "pipe")
     store = open_store(tmp_path / "used")

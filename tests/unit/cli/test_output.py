@@ -72,39 +72,6 @@ def test_commands_complete_without_their_output(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("end", "code", "err"),
-    [
-        ("return 1", 1, ""),
-        ("raise errors.StoreError('bad')", 1, "volcache: bad\n"),
-        ("raise KeyboardInterrupt", 130, ""),
-    ],
-)
-def test_closed_output_does_not_change_the_exit_code(
-    tmp_path: Path, end: str, code: int, err: str
-) -> None:
-    """The pipe is closed when the output is written at the end."""
-    program = f"""
-import sys
-import types
-from volcache.cli import main as cli
-from volcache.cli import command
-from volcache import errors
-
-def run(_):
-    print("line")
-    {end}
-
-sys.modules["volcache.cli.say"] = types.SimpleNamespace(COMMAND=command.Command(
-    name="say", text="", epilog="", add_arguments=lambda _: None, run=run
-))
-cli.MODULES = ("say",)
-sys.exit(cli.main(["say"]))
-"""
-    assert run_unheard(tmp_path, program=program) == (code, err)
-
-
-@pytest.mark.slow
 def test_missing_output_is_not_an_error() -> None:
     """As `>&-` leaves it."""
     command = f"exec {sys.executable} -c '{VOLCACHE}' check healthy >&-"

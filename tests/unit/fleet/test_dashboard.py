@@ -21,7 +21,7 @@ from support.stats_server import (
 )
 from support.tables import each_row
 from support.waiting import wait_until
-from volcache.errors import ConfigError, InstanceError, ListenError
+from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.dashboard import (
     CONNECTIONS_MAX,
     Dashboard,
@@ -418,15 +418,3 @@ def test_address_to_listen_on_is_parsed() -> None:
     for text in ("8090", ":8090", "::1:80", "h:65536", "h:-1", f"h:{digit}", "[h]:1"):
         with pytest.raises(ConfigError, match="allowed"):
             parse_listen(text)
-
-
-def test_port_in_use_is_one_line(dashboard: Dashboard) -> None:
-    """With the remedy."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(ListenError) as caught:
-            DashboardServer(dashboard, "127.0.0.1", port)
-    assert str(caught.value) == (
-        f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another"
-        " address with --listen ADDRESS:PORT"
-    )
