@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -112,38 +113,29 @@ class Connection:
         return answer.status, answer.read()
 
 
-class Client(threading.Thread):
+class Client:
     """One connection of each protocol, and the values allowed for its keys."""
 
     def __init__(self, number: int, load: Load, seed: int) -> None:
         """Begin with nothing stored."""
-        super().__init__(daemon=True)
         self.number = number
         self.load = load
-        self.seed = seed
         self.dice = random.Random(f"{seed}/{number}")  # noqa: S311 - Repeatable.
-        self.server: MemcacheInstance | None = None
         # By key: its allowed values, and the bytes written by all clients when it was put.
         self.allowed: dict[str, tuple[list[bytes | None], int]] = {}
         self.counter = 0
 
-    def next(self) -> Client:
-        """Return a client that continues after a restart."""
-        other = Client(self.number, self.load, self.seed)
-        other.dice, other.allowed, other.counter = self.dice, self.allowed, self.counter
-        return other
+    def start(self, server: MemcacheInstance) -> threading.Thread:
+        """Send requests in the background."""
+        thread = threading.Thread(target=self._run, args=[server], daemon=True)
+        thread.start()
+        return thread
 
-    def run(self) -> None:
+    def _run(self, server: MemcacheInstance) -> None:
         """Send requests until one fails."""
-        assert self.server is not None
-        connection = Connection(self.server, self.dice)
-        try:
+        with suppress(*_FAILURES), closing(Connection(server, self.dice)) as connection:
             while True:
                 self._operate(connection)
-        except _FAILURES:
-            return
-        finally:
-            connection.close()
 
     def _operate(self, connection: Connection) -> None:
         key = f"client-{self.number}/{self.dice.randrange(KEYS)}"
@@ -187,22 +179,7 @@ class Client(threading.Thread):
 
 def memory_of(pid: int) -> int:
     """Return the resident bytes of a process."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    [line] = [line for line in text.splitlines() if line.startswith("VmRSS")]
-    return int(line.split()[1]) * 1024
-
-
-def descriptors_of(pid: int) -> int:
-    """Return the number of open descriptors of a process."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def end_round(server: MemcacheInstance, *, kill: bool) -> None:
-    """End the server with SIGKILL or SIGTERM."""
-    if kill:
-        server.kill()
-    else:
-        server.terminate()
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 def soak(minutes: float, seed: int, directory: Path) -> int:
@@ -222,19 +199,16 @@ def soak(minutes: float, seed: int, directory: Path) -> int:
     }
     with MemcacheInstance(directory, settings) as server:
         while time.monotonic() < end and not load.wrong:
-            clients = [client.next() for client in clients]
-            for client in clients:
-                client.server = server
-                client.start()
+            threads = [client.start(server) for client in clients]
             left = max(0.1, end - time.monotonic())
             time.sleep(min(left, ROUND_SECONDS * dice.uniform(0.3, 1.2)))
             memory.append(memory_of(server.pid))
-            descriptors.append(descriptors_of(server.pid))
+            descriptors.append(server.descriptors())
             kill = dice.random() < 0.6
             kills += kill
-            end_round(server, kill=kill)
-            for client in clients:
-                client.join(30)
+            (server.kill if kill else server.terminate)()
+            for thread in threads:
+                thread.join(30)
             server.restart()
         is_clean = "Traceback" not in server.stderr
         is_clean &= set(re.findall(r"damaged=(\d+)", server.stderr)) == {"0"}

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pytest
-import requests
 
 import nginx_tokens
-from support.nginx import SOURCE, Nginx
+from support.nginx import SOURCE
 from support.ports import pick_port
-from support.prometheus import Exporter, status_text
+from support.prometheus import status_text
 from support.wire import exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from support.nginx import Nginx
 
 pytestmark = pytest.mark.integration
 
@@ -59,20 +60,14 @@ def test_nginx_is_healthy_while_it_serves(
         assert exchange(nginx.port, "GET", path).status == 403, path
 
 
-def test_exporter_has_the_metrics_of_nginx(tmp_path: Path) -> None:
-    """From a port that only this machine reaches, and that serves nothing else."""
+def test_status_is_at_a_port_that_serves_nothing_else(
+    nginx_with: Callable[..., Nginx],
+) -> None:
+    """And that only this machine reaches."""
     port = pick_port()
-    files = {"volcache/status.conf": status_text(port)}
-    dead = [f"127.0.0.1:{pick_port()}"]
-    with (
-        Nginx(tmp_path / "nginx", dead, files=files) as nginx,
-        Exporter(port) as exporter,
-    ):
-        for path in ("/key", "/-/nginx/healthy", "/"):
-            assert exchange(port, "GET", path).status == 404
-        exchange(nginx.port, "GET", "/key")
-        url = f"http://127.0.0.1:{exporter.port}/metrics"
-        text = requests.get(url, timeout=5).text
-        assert "\nnginx_up 1\n" in text
-        nginx.kill()
-        assert "\nnginx_up 0\n" in requests.get(url, timeout=5).text
+    text = status_text(port)
+    assert f"listen 127.0.0.1:{port};" in text
+    nginx_with({"volcache/status.conf": text})
+    assert b"Active connections: " in exchange(port, "GET", "/-/nginx/status").body
+    for path in ("/key", "/-/nginx/healthy", "/"):
+        assert exchange(port, "GET", path).status == 404

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from support.command_line import CommandProcess
 from support.fetched import fetched_program
 from support.nginx import Nginx, with_mode
 from support.ports import listens, pick_port
-from support.program import Program
 from volcache.cli import main as cli
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 pytestmark = pytest.mark.integration
 
 UNITS = Path(__file__).parents[2] / "systemd"
-PACKAGES = Path(__file__).parents[2] / "src"
 INVENTORY = """
 [defaults]
 disks = 12
@@ -108,30 +101,6 @@ def test_systemd_accepts_the_files(tmp_path: Path) -> None:
         (folder / name).write_text(text)
 
 
-class Fleet(Program):
-    """`volcache cluster run`."""
-
-    def __init__(self, folder: Path, inventory: Path, ports: Sequence[int]) -> None:
-        """Start nothing yet."""
-        super().__init__()
-        self._folder, self._inventory, self._ports = folder, inventory, ports
-
-    def command(self) -> Sequence[str | Path]:
-        """Return the command."""
-        program = "import sys; from volcache.cli.main import main; sys.exit(main())"
-        arguments = ["cluster", "run", str(self._folder), "--inventory"]
-        return [sys.executable, "-c", program, *arguments, self._inventory]
-
-    def environment(self) -> Mapping[str, str]:
-        """Return ours, with the packages."""
-        path = os.pathsep.join([str(PACKAGES), *filter(None, sys.path)])
-        return {**super().environment(), "PYTHONPATH": path}
-
-    def answers(self) -> bool:
-        """Whether all listen."""
-        return all(listens(port) for port in self._ports)
-
-
 def test_a_fleet_is_run_by_one_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,7 +115,9 @@ def test_a_fleet_is_run_by_one_command(
         f'b = {{ address = "127.0.0.1", port = {first + 2} }}\n'
     )
     folder = tmp_path / "fleet"
-    with Fleet(folder, inventory, range(first, first + 3)) as fleet:
+    words = ["cluster", "run", folder, "--inventory", inventory]
+    ports = range(first, first + 3)
+    with CommandProcess(*words, answers=lambda: all(map(listens, ports))) as fleet:
         assert cli.main(["cluster", "status", "-i", str(inventory)]) == 0
         assert cli.main(["cluster", "check-config", "-i", str(inventory)]) == 0
         assert "3 instances: 3 ok" in capsys.readouterr().out

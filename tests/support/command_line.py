@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from support.process import SOURCE
+from support.program import Program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,3 +73,25 @@ def run_unheard(
     finally:
         os.close(writer)
     return done.returncode, done.stderr
+
+
+class CommandProcess(Program):
+    """`volcache` in a process of its own."""
+
+    def __init__(self, *words: object, answers: Callable[[], bool]) -> None:
+        """Start nothing yet; `answers` says whether it serves."""
+        super().__init__()
+        self._words = [str(word) for word in words]
+        self._answers = answers
+
+    def command(self) -> list[str]:
+        """Return the command that a user types."""
+        return [sys.executable, "-c", VOLCACHE, *self._words]
+
+    def environment(self) -> dict[str, str]:
+        """Return our environment, with the package."""
+        return {**super().environment(), "PYTHONPATH": str(SOURCE)}
+
+    def answers(self) -> bool:
+        """Whether it serves."""
+        return self._answers()

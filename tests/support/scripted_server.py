@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 
@@ -149,3 +149,11 @@ def closing(requests: list[bytes], data: bytes) -> Callable[[Peer], None]:
         peer.send(data)
 
     return serve
+
+
+@contextmanager
+def sending(data: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Send the same bytes to each connection; yield HOST:PORT and what was received."""
+    received: list[bytes] = []
+    with ScriptedServer(closing(received, data)) as server:
+        yield server.name, received

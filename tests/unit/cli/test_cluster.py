@@ -9,16 +9,16 @@ import pty
 import signal
 import sys
 import termios
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 import requests
 
 from support.background import in_background
-from support.command_line import VOLCACHE, Run
+from support.command_line import CommandProcess, Run
 from support.fake_fleet import fake_fleet, free_address, targets_of
-from support.process import SOURCE
-from support.program import Program
 from support.tables import each_row
 from support.waiting import wait_until
 from volcache.cli.cluster_report import watch
@@ -243,6 +243,10 @@ def test_render_tells_what_it_did_and_what_is_next(tmp_path: Path, run: Run) -> 
     assert run(*words, "--diff").code == 0
     assert run(*words) == (0, "4 files: 4 unchanged\n", "")
     inventory.write_text(ONE.replace("a =", "b ="))
+    changes = run(*words, "--diff").out
+    assert "--- /dev/null\n+++ b/machines/b/apply.sh\n" in changes
+    assert "--- a/machines/a/apply.sh\n+++ /dev/null\n" in changes
+    assert "--- a/prometheus/volcache.json\n+++ b/prometheus/vol" in changes
     assert run(*words).lines[-3:] == [
         "4 files: 1 added, 2 changed, 1 removed, 1 unchanged",
         "next: run apply.sh as root on b",
@@ -252,37 +256,21 @@ def test_render_tells_what_it_did_and_what_is_next(tmp_path: Path, run: Run) -> 
     assert (code, "no machine 'z'; there are b\n" in err) == (2, True)
 
 
-class _DashboardProcess(Program):
-    """A dashboard of one instance that hangs nowhere and is down."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.name = free_address()
-
-    def command(self) -> Sequence[str | Path]:
-        """Return the command that a user types."""
-        options = ["--instances", "[::1]:1", "--listen", self.name]
-        return [sys.executable, "-c", VOLCACHE, "dashboard", *options]
-
-    def environment(self) -> dict[str, str]:
-        """Return our environment, with the package."""
-        return {**super().environment(), "PYTHONPATH": str(SOURCE)}
-
-    def answers(self) -> bool:
-        """Whether it serves."""
-        try:
-            answer = requests.get(f"http://{self.name}/healthy", timeout=1)
-        except requests.RequestException:
-            return False
-        return answer.text == "ok\n"
+def is_healthy(name: str) -> bool:
+    """Whether a dashboard serves."""
+    with suppress(requests.RequestException):
+        return requests.get(f"http://{name}/healthy", timeout=1).text == "ok\n"
+    return False
 
 
 @pytest.mark.slow
 @each_row("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_dashboard_with_exit_code_0(number: signal.Signals) -> None:
     """Without a traceback; it has printed where the page is, and nothing else."""
-    with _DashboardProcess() as dashboard:
+    name = free_address()
+    words = ["dashboard", "--instances", "[::1]:1", "--listen", name]
+    with CommandProcess(*words, answers=partial(is_healthy, name)) as dashboard:
         dashboard.send_signal(number)
         assert dashboard.wait() == 0
         found = (dashboard.stdout, dashboard.stderr)
-        assert found == (f"dashboard of 1 instance at http://{dashboard.name}/\n", "")
+        assert found == (f"dashboard of 1 instance at http://{name}/\n", "")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from support.scripted_server import ScriptedServer, closing
+from support.scripted_server import sending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from support.command_line import Run
@@ -18,14 +16,6 @@ WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nvalue"
 CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nvalue"
 CUT_CHUNK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nvalue\r\n"
 MISS = b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nno\r\n"
-
-
-@contextmanager
-def answering(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """Send the same bytes to each connection; yield HOST:PORT and what was received."""
-    received: list[bytes] = []
-    with ScriptedServer(closing(received, answer)) as server:
-        yield server.name, received
 
 
 def test_file_stays_as_it_was_unless_all_of_the_value_arrives(
@@ -45,7 +35,7 @@ def test_file_stays_as_it_was_unless_all_of_the_value_arrives(
         ),
         (b"HTTP/1.1 301 Moved\r\n\r\n<html>\x1b[2J", "k: 301 <html> [2J"),
     ):
-        with answering(answer) as (target, _):
+        with sending(answer) as (target, _):
             for path in (file, new):
                 code, _, err = run("get", "k", target, "-o", path)
                 assert (code, err.count("\n")) == (1, 1)
@@ -64,7 +54,7 @@ def test_file_that_is_replaced_keeps_its_mode_and_its_links(
     link.symlink_to(file)
     umask = os.umask(0o027)
     try:
-        with answering(WHOLE) as (target, _):
+        with sending(WHOLE) as (target, _):
             for path in (link, new):
                 assert run("get", "k", "-t", target, "-o", path).code == 0
     finally:
@@ -77,7 +67,7 @@ def test_file_that_is_replaced_keeps_its_mode_and_its_links(
 def test_device_is_written_and_not_replaced(tmp_path: Path, run: Run) -> None:
     """A full disk is an error of one line."""
     missing = tmp_path / "no" / "file"
-    with answering(WHOLE) as (target, _):
+    with sending(WHOLE) as (target, _):
         assert run("get", "k", target, "-o", "/dev/null") == (0, "", "")
         for place, why in (
             ("/dev/full", "No space left on device"),
@@ -95,7 +85,7 @@ def test_key_is_percent_encoded(run: Run) -> None:
         (["\udcff\udcfe"], b"/%FF%FE"),
         (["a%20b%2fc", "--encoded"], b"/a%20b/c"),
     ):
-        with answering(WHOLE) as (target, received):
+        with sending(WHOLE) as (target, received):
             for verb in ("get", "rm"):
                 assert run(verb, *words, "-t", target).code == 0
         assert received[0].startswith(b"GET " + path + b" HTTP/1.1\r\n")

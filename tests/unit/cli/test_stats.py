@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.command_line import VOLCACHE, Run
-from support.process import SOURCE
 from support.stats_server import StatsServer, add_reads, empty_stats
 from volcache.cli.stats import refresh
 from volcache.monitoring.terminal import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from support.command_line import Run
 
 
 @pytest.fixture
@@ -111,7 +109,7 @@ def test_report_fits_a_small_terminal(
 
 
 def test_wrong_response_is_one_line(server: StatsServer, run: Run) -> None:
-    """With exit code 1, whatever the server is; also in a process as users start it."""
+    """With exit code 1, whatever the server is."""
     no_name = b"no name\x1b[2J\nof mine\n"
     for answer, reason in (
         ((404, b""), "/-/stats is answered with 404"),
@@ -123,17 +121,6 @@ def test_wrong_response_is_one_line(server: StatsServer, run: Run) -> None:
         server.answer = answer
         error = f"volcache: {server.url}: {reason}\n"
         assert run("stats", server.url) == (1, "", error)
-    server.stop()
-    done = subprocess.run(
-        [sys.executable, "-c", VOLCACHE, "stats", server.url],
-        cwd=SOURCE,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"volcache: {server.url}: Connection refused\n"
 
 
 def test_report_is_written_over_until_it_is_over(server: StatsServer) -> None:

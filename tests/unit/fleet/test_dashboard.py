@@ -163,24 +163,6 @@ def polling(*sources: str) -> Iterator[Poller]:
     poller.stop()
 
 
-@pytest.mark.slow
-def test_hung_instances_do_not_delay_the_others() -> None:
-    """Thirty hang for much longer than this test; one answers again and again."""
-    with ExitStack() as stack:
-        names = []
-        for _ in range(30):
-            hung = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
-            names.append(f"127.0.0.1:{hung.getsockname()[1]}")
-        good = stack.enter_context(StatsServer(empty_stats())).name
-        poller = stack.enter_context(polling(*names, good))
-        watched = poller.find(good)
-        assert watched
-        wait_until(lambda: len(watched.points) >= 3, "three polls")
-        totals = poller.overview()["totals"]
-        assert (totals["instances"], totals["up"]) == (31, 1)
-        assert (totals["unknown"], totals["healthy"]) == (30, 1)
-
-
 def test_instance_without_any_answer_for_long_is_down() -> None:
     """Also if its thread hangs where there is no time-out, as in a name server."""
     poller = Poller([NAME], interval=1.0, timeout=1.0)

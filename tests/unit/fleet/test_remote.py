@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from support.fake_fleet import free_address
-from support.scripted_server import Peer, ScriptedServer, closing, value
+from support.scripted_server import Peer, ScriptedServer, sending, value
 from support.tables import each_row
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.remote import Answer, act, ask, each, fetch_stats, url_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@contextmanager
-def answering(data: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """Send the same bytes to each connection; yield the URL and what was received."""
-    received: list[bytes] = []
-    with ScriptedServer(closing(received, data)) as server:
-        yield f"http://{server.name}", received
 
 
 @each_row(
@@ -62,22 +49,22 @@ def test_what_is_no_address_is_named(target: str) -> None:
 
 def test_an_action_is_a_post_with_the_token() -> None:
     """Its answer is the first line; an error has no control characters."""
-    with answering(value(b"flushed\n\n")) as (url, received):
-        assert act(url, "/-/flush", "secret") == "flushed"
+    with sending(value(b"flushed\n\n")) as (name, received):
+        assert act(f"http://{name}", "/-/flush", "secret") == "flushed"
     assert received[0].startswith(b"POST /-/flush HTTP/1.1\r\n")
     assert b"Authorization: Bearer secret\r\n" in received[0]
     refused = b"HTTP/1.1 403 x\r\nContent-Length: 7\r\n\r\no\x1bff\nx\n"
-    with answering(refused) as (url, _), pytest.raises(InstanceError) as error:
-        act(url, "/-/flush", "secret")
-    assert str(error.value) == f"{url}: 403 o ff"
+    with sending(refused) as (name, _), pytest.raises(InstanceError) as error:
+        act(f"http://{name}", "/-/flush", "secret")
+    assert str(error.value) == f"http://{name}: 403 o ff"
 
 
 def test_statistics_are_asked_for_with_or_without_volumes() -> None:
     """The rest is the same."""
     for volumes, path in ((True, b"/-/stats"), (False, b"/-/stats?volumes=0")):
         body = b'{"store": {"keys": 1}, "requests": {"total": 2}}'
-        with answering(value(body)) as (url, received):
-            assert fetch_stats(url, volumes=volumes)["store"]["keys"] == 1
+        with sending(value(body)) as (name, received):
+            assert fetch_stats(f"http://{name}", volumes=volumes)["store"]["keys"] == 1
         assert received[0].startswith(b"GET %b HTTP/1.1\r\n" % path)
 
 
@@ -94,8 +81,8 @@ def test_statistics_are_asked_for_with_or_without_volumes() -> None:
 )
 def test_what_is_not_volcache_is_an_error(sent: bytes, reason: str) -> None:
     """Whatever it sends."""
-    with answering(sent) as (url, _), pytest.raises(InstanceError, match=reason):
-        fetch_stats(url)
+    with sending(sent) as (name, _), pytest.raises(InstanceError, match=reason):
+        fetch_stats(f"http://{name}")
 
 
 @pytest.mark.slow
@@ -128,8 +115,8 @@ def test_an_answer_that_does_not_end_is_an_error_after_the_timeout(
 def test_results_are_in_the_order_of_the_instances() -> None:
     """Errors are among them."""
     down = f"http://{free_address()}"
-    with answering(value(b"ok")) as (up, _):
-        urls = [down, up, down]
+    with sending(value(b"ok")) as (up, _):
+        urls = [down, f"http://{up}", down]
         found = list(each(urls, lambda url: ask(url, "/-/ready")))
     assert [url for url, _ in found] == urls
     assert found[1][1] == Answer(200, b"ok")
