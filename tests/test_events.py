@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import re
-
 from reference import EVENT, LogCall, log_calls
 from support.tables import each_row
-from volcache.logs import JsonFormatter
 from volcache.monitoring.events import EVENTS
 
 CALLS = log_calls()
@@ -22,15 +17,6 @@ def test_event_has_a_name_and_fields(event: LogCall) -> None:
     assert EVENT.fullmatch(event.template)
     assert len(set(event.fields)) == len(event.fields)
     assert not RESERVED & set(event.fields)
-    # JSON is an object with the event and its fields, whatever the values.
-    kinds = re.findall(r"%[0-9.]*([a-z])", event.template)
-    values = tuple("text" if kind in "rs" else 1 for kind in kinds)
-    record = logging.LogRecord(
-        "volcache", logging.INFO, "file.py", 1, event.template, values, exc_info=None
-    )
-    fields = json.loads(JsonFormatter().format(record))
-    assert tuple(fields) == ("time", "level", "logger", "event", *event.fields)
-    assert fields["event"] == event.name
 
 
 def test_event_has_the_same_fields_everywhere() -> None:

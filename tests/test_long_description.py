@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from long_description import render
 from support.tables import each_row
 
@@ -41,10 +39,3 @@ def test_readme_has_no_relative_link(base: str | None) -> None:
     assert all(target.startswith("https://") for target in found)
     assert bool(found) == (base is not None)
     assert len(text.splitlines()) == len(README.splitlines())
-
-
-@each_row("base", ["docs/", "https://host/x", ""])
-def test_base_that_is_no_folder_is_refused(base: str) -> None:
-    """The text says what is allowed."""
-    with pytest.raises(ValueError, match="allowed is an absolute URL that ends with a"):
-        render("[a](b)", base)
