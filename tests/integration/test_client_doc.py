@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import REGISTRY  # noqa: TID251 - As applications do.
 
-from support.process import ServerProcess
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from support.process import ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -21,7 +21,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "CLIENT.md"
 
 
 @pytest.fixture
-def names(tmp_path: Path) -> Iterator[dict[str, Any]]:
+def names(
+    server_with: Callable[..., ServerProcess], tmp_path: Path
+) -> Iterator[dict[str, Any]]:
     """Run all examples in their order; yield what they have defined."""
     blocks = re.findall(
         r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
@@ -29,20 +31,20 @@ def names(tmp_path: Path) -> Iterator[dict[str, Any]]:
     assert len(blocks) > 5
     (tmp_path / "today.log").write_bytes(b"line\n" * 50_000)
     collectors = set(REGISTRY._collector_to_names)
-    with ServerProcess(tmp_path / "store") as server:
-        found: dict[str, Any] = {
-            "draw": lambda name: b"picture of " + name.encode(),
-            "render": lambda name: {"title": name},
-            "print": lambda *_: None,
-        }
-        for one in blocks:
-            text = one.replace("127.0.0.1:1234", f"127.0.0.1:{server.port}")
-            text = text.replace('"today.log"', repr(str(tmp_path / "today.log")))
-            exec(compile(text, "CLIENT.md", "exec"), found)  # noqa: S102 - Ours.
-        yield found
-        for collector in set(REGISTRY._collector_to_names) - collectors:
-            REGISTRY.unregister(collector)
-        found["cache"].close()
+    server = server_with()
+    found: dict[str, Any] = {
+        "draw": lambda name: b"picture of " + name.encode(),
+        "render": lambda name: {"title": name},
+        "print": lambda *_: None,
+    }
+    for one in blocks:
+        text = one.replace("127.0.0.1:1234", f"127.0.0.1:{server.port}")
+        text = text.replace('"today.log"', repr(str(tmp_path / "today.log")))
+        exec(compile(text, "CLIENT.md", "exec"), found)  # noqa: S102 - Ours.
+    yield found
+    for collector in set(REGISTRY._collector_to_names) - collectors:
+        REGISTRY.unregister(collector)
+    found["cache"].close()
 
 
 def test_the_examples_work(names: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from support.browser import Tab, a_browser
+from support.browser import Tab
 from support.process import MIB, ServerProcess, Servers
 from support.wire import Talk, exchange, request_bytes
 
@@ -210,13 +210,6 @@ def a_site() -> Iterator[str]:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests of this module."""
-    with a_browser() as running:
-        yield running
 
 
 # Returns what a page sees of each answer: status, some headers, text; or an error.

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from support.browser import Tab, a_browser
+from support.browser import Tab
 from support.ports import pick_port
 from support.process import ServerProcess
 from support.stats_server import (
@@ -35,13 +35,6 @@ pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 INTERVAL = 0.3
 MARKUP = "<img src=x onerror=alert(1)><script>document.title='taken'</script>"
 ODD = ("NaN", "undefined", "null", "Infinity", "[object")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests of this module."""
-    with a_browser() as running:
-        yield running
 
 
 @contextmanager

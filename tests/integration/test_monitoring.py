@@ -13,11 +13,12 @@ import requests
 
 from support.fetched import fetched_program
 from support.instances import operator_of, watch_tiered
-from support.process import ServerProcess
 from support.stores import counted_size, fill_volume, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from support.process import ServerProcess
 
 pytestmark = pytest.mark.integration
 
@@ -63,13 +64,12 @@ def test_promtool_accepts_the_metrics(
 
 
 def test_serving_process_has_metrics(
-    promtool: Callable[..., str], tmp_path: Path
+    promtool: Callable[..., str], server_with: Callable[..., ServerProcess]
 ) -> None:
     """Over HTTP, about what was stored; the output is complete."""
-    settings = {"volume_size": 2 << 20, "volume_num": 3, "sync_mode": "none"}
-    with ServerProcess(tmp_path, settings=settings) as server:
-        requests.put(f"{server.url}/key", data=b"value", timeout=5)
-        answer = requests.get(f"{server.url}/-/metrics", timeout=5)
+    server = server_with()
+    requests.put(f"{server.url}/key", data=b"value", timeout=5)
+    answer = requests.get(f"{server.url}/-/metrics", timeout=5)
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert "\nvolcache_keys 1.0\n" in answer.text
     live = counted_size(64 + len("key") + len("value"))

@@ -19,11 +19,12 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from support.process import ServerProcess
 from volcache import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from support.process import ServerProcess, Servers
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.property]
 
@@ -39,10 +40,9 @@ SCHEMA = schemathesis.openapi.from_path(PATH)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Start an instance for all operations, with a file to read."""
-    settings = {"volume_size": 8 << 20, "volume_num": 2}
-    with ServerProcess(tmp_path_factory.mktemp("data"), settings=settings) as running:
+def server(servers: Servers) -> Iterator[ServerProcess]:
+    """Return an instance for all operations, with a file to read."""
+    with servers.server() as running:
         yield running
 
 
@@ -124,27 +124,20 @@ REFUSALS: Final = [
 ]
 
 
-def test_refusals_are_as_described(tmp_path: Path) -> None:
+def test_refusals_are_as_described(server_with: Callable[..., ServerProcess]) -> None:
     """With tokens, and with headers for pages of another origin."""
-    settings = {
-        "volume_size": 8 << 20,
-        "volume_num": 2,
-        "cors_origins": "http://a",
-        "read_token": "r",
-        "write_token": "w",
-        "admin_token": "a",
-    }
-    with ServerProcess(tmp_path, settings=settings) as server:
-        for path, method, headers, status in REFUSALS:
-            more: dict[str, Any] = {}
-            if path == "/{key}":
-                more["path_parameters"] = {"key": "k"}
-            if method == "PUT":
-                more |= {"body": b"value", "media_type": "application/octet-stream"}
-            case = SCHEMA[path][method].Case(headers=headers, **more)
-            answer = case.call(base_url=server.url)
-            assert answer.status_code == status, (path, method, headers)
-            case.validate_response(answer, checks=CHECKS)
+    tokens = {"read_token": "r", "write_token": "w"}
+    server = server_with(cors_origins="http://a", **tokens)
+    for path, method, headers, status in REFUSALS:
+        more: dict[str, Any] = {}
+        if path == "/{key}":
+            more["path_parameters"] = {"key": "k"}
+        if method == "PUT":
+            more |= {"body": b"value", "media_type": "application/octet-stream"}
+        case = SCHEMA[path][method].Case(headers=headers, **more)
+        answer = case.call(base_url=server.url)
+        assert answer.status_code == status, (path, method, headers)
+        case.validate_response(answer, checks=CHECKS)
 
 
 def test_description_has_the_version_of_the_package() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from playwright.sync_api import expect
 
-from support.browser import Tab, a_browser
+from support.browser import Tab
 from support.stats_server import (
     VOLUME_SIZE,
     StatsServer,
@@ -30,32 +30,29 @@ pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 ODD = ("NaN", "undefined", "null", "Infinity", "[object")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests of this module."""
-    with a_browser() as running:
-        yield running
+class Page(StatsServer):
+    """An instance that was just started, and its page."""
+
+    def __init__(self, browser: Browser) -> None:
+        """Serve numbers that the test sets."""
+        super().__init__(empty_stats())
+        self._browser = browser
+
+    def look(
+        self, *, width: int = 1280, scheme: Literal["light", "dark"] = "light"
+    ) -> Tab:
+        """Open the page and wait for the first numbers."""
+        tab = Tab(self._browser, width=width, scheme=scheme)
+        tab.page.goto(f"{self.url}/-/")
+        tab.wait_for("link", "Live")
+        return tab
 
 
 @pytest.fixture
-def server() -> Iterator[StatsServer]:
-    """An instance that was just started."""
-    with StatsServer(empty_stats()) as running:
+def server(browser: Browser) -> Iterator[Page]:
+    """Serve the page."""
+    with Page(browser) as running:
         yield running
-
-
-def look(
-    browser: Browser,
-    server: StatsServer,
-    *,
-    width: int = 1280,
-    scheme: Literal["light", "dark"] = "light",
-) -> Tab:
-    """Open the page and wait for the first numbers."""
-    tab = Tab(browser, width=width, scheme=scheme)
-    tab.page.goto(f"{server.url}/-/")
-    tab.wait_for("link", "Live")
-    return tab
 
 
 def busy_stats() -> dict[str, Any]:
@@ -82,11 +79,9 @@ def busy_stats() -> dict[str, Any]:
     return stats
 
 
-def test_empty_instance_is_shown_without_odd_numbers(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_empty_instance_is_shown_without_odd_numbers(server: Page) -> None:
     """No division by zero, no error in the browser, no policy violation."""
-    tab = look(browser, server)
+    tab = server.look()
     tab.wait_for("hit-sub", "no reads yet")
     assert tab.text("verdict").startswith("OK.")
     assert tab.text("hot").startswith("Off.")
@@ -96,9 +91,9 @@ def test_empty_instance_is_shown_without_odd_numbers(
     assert tab.complaints == []
 
 
-def test_numbers_follow_the_load(browser: Browser, server: StatsServer) -> None:
+def test_numbers_follow_the_load(server: Page) -> None:
     """Ratio, rate, times and the charts change while the page is open."""
-    tab = look(browser, server)
+    tab = server.look()
     add_reads(server.stats, 750, 250)
     tab.wait_for("hit-big", "75.0 %", is_hasty=False)
     tab.wait_for("requests-sub", "GET p99 130 µs")
@@ -110,11 +105,11 @@ def test_numbers_follow_the_load(browser: Browser, server: StatsServer) -> None:
     assert tab.complaints == []
 
 
-def test_key_with_markup_stays_text(browser: Browser, server: StatsServer) -> None:
+def test_key_with_markup_stays_text(server: Page) -> None:
     """It is shown literally and creates no element."""
     key = "x/<script>document.title='taken'</script><img src=x onerror=alert(1)>"
     server.stats["hottest"] = [{"key": key, "reads": 64}]
-    tab = look(browser, server)
+    tab = server.look()
     assert tab.page.locator("#keys td").first.text_content() == key
     assert tab.page.locator("#keys script, #keys img").count() == 0
     assert "taken" not in tab.page.title()
@@ -124,12 +119,12 @@ def test_key_with_markup_stays_text(browser: Browser, server: StatsServer) -> No
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 800, 1000])
 def test_narrow_window_has_no_horizontal_scrolling(
-    browser: Browser, server: StatsServer, width: int, scheme: Literal["light", "dark"]
+    server: Page, width: int, scheme: Literal["light", "dark"]
 ) -> None:
     """Even with two rings, a long key, errors and a hot tier that is down."""
     server.stats = ringed_stats()
     add_errors(server.stats, "write", 3)
-    tab = look(browser, server, width=width, scheme=scheme)
+    tab = server.look(width=width, scheme=scheme)
     tab.page.evaluate("document.getElementById('volumes').open = true")
     assert not tab.is_scrolled_sideways()
     table = tab.page.locator("#volumes-table")
@@ -141,10 +136,10 @@ def test_narrow_window_has_no_horizontal_scrolling(
     assert shown == ('"Ring"' if width < 900 else "none")
 
 
-def test_figures_fit_their_tiles(browser: Browser, server: StatsServer) -> None:
+def test_figures_fit_their_tiles(server: Page) -> None:
     """On a phone, and with a long number of volumes."""
     server.stats = empty_stats(volumes=1000)
-    tab = look(browser, server, width=360)
+    tab = server.look(width=360)
     assert tab.text("active-big") == "volume 0 of 1,000"
     tiles = tab.page.locator(".tiles > div")
     assert tiles.count() == 5
@@ -152,12 +147,10 @@ def test_figures_fit_their_tiles(browser: Browser, server: StatsServer) -> None:
         assert tile.evaluate("tile => tile.scrollWidth <= tile.clientWidth")
 
 
-def test_memcached_that_is_down_is_reported(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_memcached_that_is_down_is_reported(server: Page) -> None:
     """At the top and in its card, until it is up again."""
     server.stats["hot"] = hot_tier(is_up=True)
-    tab = look(browser, server)
+    tab = server.look()
     assert tab.text("hot").startswith("Up: 127.0.0.1:11211")
     server.stats["hot"] = hot_tier(is_up=False)
     tab.wait_for("hot", "Down: 127.0.0.1:11211")
@@ -169,19 +162,17 @@ def test_memcached_that_is_down_is_reported(
     assert "is down" not in tab.text("verdict")
 
 
-def test_errors_just_before_the_page_was_opened_are_problems(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_errors_just_before_the_page_was_opened_are_problems(server: Page) -> None:
     """The instance knows when they were; old ones are notes until there are new ones."""
     server.stats["started"] -= 7200
     add_errors(server.stats, "damaged", 3, seconds_ago=3600)
-    tab = look(browser, server)
+    tab = server.look()
     words = "Notes: damaged records: 3 since start, the last at "
     assert tab.text("verdict").startswith(words)
     assert ": [Errno 5] Input/output error" in tab.text("verdict")
     add_errors(server.stats, "write", 2, seconds_ago=20)
     assert (
-        look(browser, server)
+        server.look()
         .text("verdict")
         .startswith("Problems: write errors: 2 since start, the last at ")
     )
@@ -190,24 +181,20 @@ def test_errors_just_before_the_page_was_opened_are_problems(
     assert tab.text("verdict").startswith("Problems: ")
 
 
-def test_errors_without_a_time_are_problems_if_all_are_recent(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_errors_without_a_time_are_problems_if_all_are_recent(server: Page) -> None:
     """Then the instance was started lately; later, what is new since the first poll."""
     row: dict[str, Any] = {"method": "GET", "status": 500, "count": 2}
     server.stats["requests"]["by"] = [row]
     words = "Problems: responses 500: 2 since start at "
-    assert look(browser, server).text("verdict").startswith(words)
+    assert server.look().text("verdict").startswith(words)
     server.stats["started"] -= 7200
-    tab = look(browser, server)
+    tab = server.look()
     assert tab.text("verdict") == "Notes: responses 500: 2 since start."
     row["count"] += 1
     tab.wait_for("verdict", "Problems: responses 500: 1 more since ")
 
 
-def test_disk_that_is_read_only_or_too_small_is_reported(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_disk_that_is_read_only_or_too_small_is_reported(server: Page) -> None:
     """At the top, with what the disk has; the room left is that of the disk."""
     store = server.stats["store"]
     store["disk"] = {
@@ -217,7 +204,7 @@ def test_disk_that_is_read_only_or_too_small_is_reported(
         "volumes": 2,
         "limited": True,
     }
-    tab = look(browser, server)
+    tab = server.look()
     assert tab.text("verdict").startswith("Notes: the disk has room for 2 of 4 volumes")
     assert "2.00 GiB left" in tab.text("room-sub")
     assert "Free on the disk\n1.00 GiB of 8.00 GiB" in tab.text("process")
@@ -229,22 +216,18 @@ def test_disk_that_is_read_only_or_too_small_is_reported(
     tab.wait_for("verdict", "Problems: the disk is read-only, nothing can be stored")
 
 
-def test_empty_volume_is_not_written_although_its_file_is_short(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_empty_volume_is_not_written_although_its_file_is_short(server: Page) -> None:
     """There was no disk space for its file: it has only its header."""
     server.stats["store"]["volumes"][0] |= {"size": 64, "used_bytes": 64}
-    tab = look(browser, server)
+    tab = server.look()
     assert tab.text("active-sub").startswith("0.0 % written, sequence number 1")
     assert ", 0.0 % written" in (tab.page.get_attribute("#ring", "aria-label") or "")
 
 
-def test_page_survives_a_restart_of_the_instance(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_page_survives_a_restart_of_the_instance(server: Page) -> None:
     """It reports it, keeps the last numbers, and starts from 0 with the counters."""
     add_reads(server.stats, 500, 500)
-    tab = look(browser, server)
+    tab = server.look()
     tab.wait_for("hit-big", "50.0 %")
     server.stop()
     tab.wait_for("link", "Not reachable since")
@@ -274,22 +257,20 @@ def test_page_survives_a_restart_of_the_instance(
     ],
 )
 def test_bad_response_is_reported(
-    browser: Browser, server: StatsServer, answer: tuple[int, bytes], words: str
+    server: Page, answer: tuple[int, bytes], words: str
 ) -> None:
     """And the page keeps polling."""
-    tab = look(browser, server)
+    tab = server.look()
     server.answer = answer
     tab.wait_for("as-of", words)
     server.answer = None
     tab.wait_for("link", "Live")
 
 
-def test_volume_that_is_reclaimed_next_is_named(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_volume_that_is_reclaimed_next_is_named(server: Page) -> None:
     """As the instance says; the page shows the sequence numbers of all volumes."""
     server.stats = busy_stats()
-    tab = look(browser, server)
+    tab = server.look()
     assert "Volume 4 is reclaimed next." in tab.text("ring-note")
     assert "50.0 % written, sequence number 12;" in tab.text("active-sub")
     table = tab.page.locator("#volumes-table")
@@ -316,11 +297,11 @@ def ringed_stats() -> dict[str, Any]:
     return stats
 
 
-def test_rings_and_eviction_are_shown(browser: Browser, server: StatsServer) -> None:
+def test_rings_and_eviction_are_shown(server: Page) -> None:
     """The ring of each volume as a colour and in words, and what is being reclaimed."""
     server.stats = ringed_stats()
     server.stats["rings"] |= {"write_amplification": 1.2345, "gained_hits_ratio": 0.031}
-    tab = look(browser, server)
+    tab = server.look()
     assert tab.text("eviction") == (
         "Eviction: frequency. 1.23 bytes were written for each byte stored; by estimate,"
         " 3.1 % of GETs are hits more than with fifo. Volume 4 (probation) is being"
@@ -367,21 +348,17 @@ def test_rings_and_eviction_are_shown(browser: Browser, server: StatsServer) -> 
         (-0.0123, "by estimate, 1.2 % of GETs are hits less than with fifo"),
     ],
 )
-def test_gain_is_described(
-    browser: Browser, server: StatsServer, gain: float | None, words: str
-) -> None:
+def test_gain_is_described(server: Page, gain: float | None, words: str) -> None:
     """Until it is known, and if there is none."""
     server.stats = ringed_stats()
     server.stats["rings"]["gained_hits_ratio"] = gain
-    assert words in look(browser, server).text("eviction")
+    assert words in server.look().text("eviction")
 
 
-def test_one_ring_is_shown_without_parts_about_rings(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_one_ring_is_shown_without_parts_about_rings(server: Page) -> None:
     """With fifo there is a sentence about it, and nothing is empty."""
     server.stats = busy_stats()
-    tab = look(browser, server)
+    tab = server.look()
     assert tab.text("eviction") == (
         "Eviction: fifo. The oldest volume is overwritten, whether its files are used or"
         " not."
@@ -394,28 +371,26 @@ def test_one_ring_is_shown_without_parts_about_rings(
     assert tab.text("active-title") == "Active volume"
 
 
-def test_losses_of_a_reclaim_are_errors(browser: Browser, server: StatsServer) -> None:
+def test_losses_of_a_reclaim_are_errors(server: Page) -> None:
     """Like those of a read."""
     server.stats = ringed_stats()
     server.stats["rings"]["dropped"]["damaged"] = 2
-    tab = look(browser, server)
+    tab = server.look()
     assert "damaged records: 5 since start" in tab.text("verdict")
 
 
-def test_many_volumes_share_arcs(browser: Browser, server: StatsServer) -> None:
+def test_many_volumes_share_arcs(server: Page) -> None:
     """A thousand volumes are shown as at most 72 arcs."""
     server.stats = empty_stats(volumes=1000)
-    tab = look(browser, server)
+    tab = server.look()
     assert 0 < tab.page.locator("#ring .slot").count() <= 72
     assert "Each arc is 14 volumes" in tab.text("ring-note")
 
 
-def test_table_of_very_many_volumes_is_shown_in_parts(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_table_of_very_many_volumes_is_shown_in_parts(server: Page) -> None:
     """And the list of volumes is not asked for at each poll."""
     server.stats = empty_stats(volumes=8000)
-    tab = look(browser, server)
+    tab = server.look()
     assert not tab.page.is_visible("#volumes-table")
     tab.page.click("#volumes summary")
     expect(tab.page.locator("#volumes-table tbody tr")).to_have_count(100)
@@ -438,12 +413,10 @@ def test_table_of_very_many_volumes_is_shown_in_parts(
 # --- The memcached protocol ----------------------------------------------------------
 
 
-def test_memcached_protocol_that_is_off_is_not_shown(
-    browser: Browser, server: StatsServer
-) -> None:
+def test_memcached_protocol_that_is_off_is_not_shown(server: Page) -> None:
     """Neither a card nor a chart, also if the instance is too old to have it."""
     del server.stats["memcache"]
-    tab = look(browser, server)
+    tab = server.look()
     for identity in ("memcache-card", "figure-commands"):
         assert tab.page.locator(f"#{identity}").is_hidden()
     assert "memcached protocol" not in tab.text("requests-sub")
@@ -451,12 +424,10 @@ def test_memcached_protocol_that_is_off_is_not_shown(
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_memcached_protocol_has_a_card_and_a_chart(
-    browser: Browser, server: StatsServer, width: int
-) -> None:
+def test_memcached_protocol_has_a_card_and_a_chart(server: Page, width: int) -> None:
     """Its commands are part of the figures at the top; `failed` is an error."""
     server.stats["memcache"] = memcache()
-    tab = look(browser, server, width=width)
+    tab = server.look(width=width)
     tab.wait_for("memcache", "no reads")
     assert not any(word in tab.text("memcache") for word in ODD)
     add_reads(server.stats, 100, 0)

@@ -10,21 +10,25 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from support.browser import Tab, a_browser
+from support.browser import Tab
 from support.process import ServerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 MARKUP = "x/%3Cscript%3Ealert(1)%3C/script%3E"
 
 
-def test_page_follows_an_instance_over_load_and_restart(tmp_path: Path) -> None:
+def test_page_follows_an_instance_over_load_and_restart(
+    browser: Browser, tmp_path: Path
+) -> None:
     """Numbers change, a key with markup stays text, a restart is reported; no errors."""
     settings = {"volume_size": 8 << 20, "volume_num": 4}
-    with ServerProcess(tmp_path, settings=settings) as server, a_browser() as browser:
+    with ServerProcess(tmp_path, settings=settings) as server:
         tab = Tab(browser)
         tab.page.goto(f"{server.url}/-/")
         tab.wait_for("hit-sub", "no reads yet")

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import requests
 
-from support.memcached import MemcachedProcess
-from support.process import SOURCE, ServerProcess, Servers
+from support.process import SOURCE
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from support.memcached import MemcachedProcess
+    from support.process import ServerProcess, Servers
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -84,33 +85,29 @@ def test_refusals_are_one_line(server: ServerProcess) -> None:
     assert purge(server, "") == 400
 
 
-def test_copies_in_memcached_are_purged(tmp_path: Path) -> None:
+def test_copies_in_memcached_are_purged(
+    servers: Servers, memcached: MemcachedProcess
+) -> None:
     """Also when the entry was dropped, and after a stop."""
-    with MemcachedProcess() as memcached:
-        settings = SETTINGS | {
-            "memc_on": "true",
-            "memc_servers": memcached.address,
-            "memc_timeout": 1,
-        }
-        with ServerProcess(tmp_path / "store", settings=settings) as server:
-            assert ask(server, "PUT", "/a/1", data=b"old") == 200
-            url = f"{server.url}/a/1"
+    tier = {"memc_on": "true", "memc_servers": memcached.address, "memc_timeout": 1}
+    with servers.server(SETTINGS | tier) as server:
+        assert ask(server, "PUT", "/a/1", data=b"old") == 200
+        url = f"{server.url}/a/1"
 
-            def is_hot() -> bool:
-                return requests.get(url, timeout=5).headers["X-Cache"] == "MEMC"
+        def is_hot() -> bool:
+            return requests.get(url, timeout=5).headers["X-Cache"] == "MEMC"
 
-            wait_until(is_hot, "a/1 to be hot")
-            assert purge(server, "prefix=a/") == 200
-            assert ask(server, "GET", "/a/1") == 404
-            assert ask(server, "DELETE", "/a/1") == 404
-            for number in range(13):
-                assert ask(server, "PUT", f"/{number}", data=bytes(200_000)) == 200
-            stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
-            assert stats["store"]["purge_entries"] == 0
-            assert ask(server, "GET", "/a/1") == 404
-            server.terminate()
-            server.restart()
-            assert ask(server, "GET", "/a/1") == 404
+        wait_until(is_hot, "a/1 to be hot")
+        assert purge(server, "prefix=a/") == 200
+        assert ask(server, "GET", "/a/1") == 404
+        assert ask(server, "DELETE", "/a/1") == 404
+        for number in range(13):
+            assert ask(server, "PUT", f"/{number}", data=bytes(200_000)) == 200
+        stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
+        assert stats["store"]["purge_entries"] == 0
+        assert ask(server, "GET", "/a/1") == 404
+        server.restart()
+        assert ask(server, "GET", "/a/1") == 404
 
 
 def run(*arguments: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
@@ -130,10 +127,12 @@ def run(*arguments: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_the_command_asks_every_instance(server: ServerProcess, tmp_path: Path) -> None:
+def test_the_command_asks_every_instance(
+    server: ServerProcess, servers: Servers
+) -> None:
     """A line for each; the exit code says whether all have done it."""
     key = "/a%20+%C3%BC%2525"
-    with ServerProcess(tmp_path / "other", settings=SETTINGS) as other:
+    with servers.server(SETTINGS) as other:
         for one in (server, other):
             assert ask(one, "PUT", key, data=b"") == 200
         done = run("a +ü%", server.url, other.url)
@@ -145,6 +144,7 @@ def test_the_command_asks_every_instance(server: ServerProcess, tmp_path: Path) 
         for one in (server, other):
             assert ask(one, "GET", key) == 404
         gone = other.url
+        other.kill()
     failed = run("b", gone, server.url)
     assert failed.returncode == 1
     first, second = failed.stdout.splitlines()

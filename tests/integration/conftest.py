@@ -1,0 +1,21 @@
+"""What integration tests share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Return one browser for all tests of a module: its loop would disturb others."""
+    from support.browser import a_browser  # noqa: PLC0415 - Takes long to import.
+
+    with a_browser() as running:
+        yield running
