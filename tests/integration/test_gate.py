@@ -381,25 +381,32 @@ def test_gate_serves_ipv6(tmp_path: Path) -> None:
 # --- What is counted and logged --------------------------------------------------------
 
 
-def test_refusals_are_counted(port: int) -> None:
-    """By method and status, as the answers of the application."""
+def test_answers_are_counted(port: int) -> None:
+    """By method and status, as hits, and as misses with a reason; also refusals."""
 
-    def counted() -> Counter[tuple[str, int]]:
+    def counted() -> Counter[object]:
         requests = json.loads(exchange(port, "GET", "/-/stats").body)["requests"]
-        return Counter(
-            {(one["method"], one["status"]): one["count"] for one in requests["by"]}
-        )
+        answers = {
+            (one["method"], one["status"]): one["count"] for one in requests["by"]
+        }
+        return Counter({**answers, **requests["hits"], **requests["misses"]})
 
     before = counted()
     for case in (NO_HOST, NO_HOST, NO_HOST, HTTP2, REPORT, LARGE_BODY, TLS):
         answer_to(port, case.data)
+    with Talk(port) as client:
+        for path in ("/kept", "/kept", "/none", "/none", "/none"):
+            client.exchange("GET", path)
     assert counted() - before == {
         ("GET", 400): 3,
         ("GET", 505): 1,
         ("OTHER", 405): 1,
         ("PUT", 413): 1,
         ("OTHER", 400): 1,
-        ("GET", 200): 1,  # The first statistics.
+        ("GET", 200): 3,  # With the first statistics.
+        ("GET", 404): 3,
+        "DISK": 2,
+        "absent": 3,
     }
 
 
