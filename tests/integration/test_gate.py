@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import struct
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -20,7 +19,16 @@ import pytest
 
 from support.process import ADMIN, MIB, SHARED, ServerProcess, Servers
 from support.waiting import wait_until
-from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
+from support.wire import (
+    ANSWER_SECONDS,
+    Talk,
+    answer_to,
+    connect,
+    exchange,
+    read_to_the_end,
+    request_bytes,
+    reset,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,23 +64,6 @@ def kept(port: int) -> Iterator[int]:
     """Return the port of an instance that has `/kept`, and still has it at the end."""
     yield port
     assert exchange(port, "GET", "/kept").body == b"kept"
-
-
-def read_to_the_end(connection: socket.socket) -> bytes:
-    """Read until the connection is closed in order; a reset is an error."""
-    connection.settimeout(ANSWER_SECONDS)
-    received = b""
-    while piece := connection.recv(1 << 16):
-        received += piece
-    return received
-
-
-def answer_to(port: int, data: bytes) -> bytes:
-    """Send bytes on a new connection; return all that is received until its end."""
-    with Talk(port) as client:
-        client.send(data)
-        client.socket.shutdown(socket.SHUT_WR)
-        return read_to_the_end(client.socket)
 
 
 # --- One request at a time -------------------------------------------------------------
@@ -215,7 +206,7 @@ def test_bad_request_is_refused_in_one_line(kept: int) -> None:
 def test_refusal_reaches_a_client_that_is_still_sending(kept: int) -> None:
     """Its body is read and dropped, so that the connection is not reset."""
     for case in (TWO_LENGTHS, GZIP, LARGE_BODY, HUGE_CHUNK):
-        with socket.create_connection(("127.0.0.1", kept), ANSWER_SECONDS) as client:
+        with connect(kept) as client:
             client.sendall(case.data)
             client.sendall(b"x" * 8 * MIB)
             client.shutdown(socket.SHUT_WR)
@@ -484,13 +475,6 @@ def test_slow_log_has_the_answers_of_the_gate(tmp_path: Path) -> None:
 # --- Clients that disconnect, or wait --------------------------------------------------
 
 
-def reset(connection: socket.socket) -> None:
-    """Close a connection with a reset."""
-    linger = struct.pack("ii", 1, 0)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    connection.close()
-
-
 def test_clients_that_reset_leave_nothing_behind(
     stored: int, server: ServerProcess
 ) -> None:
@@ -510,7 +494,7 @@ def test_clients_that_reset_leave_nothing_behind(
     exchange(stored, "PUT", "/kept", b"kept")
     for half in halves * 10:
         for waits in (False, True):
-            client = socket.create_connection(("127.0.0.1", stored), ANSWER_SECONDS)
+            client = connect(stored)
             client.sendall(half)
             if waits and half[:3] == b"GET" and half[-4:] == b"\r\n\r\n":
                 client.recv(100)

@@ -11,7 +11,6 @@ import re
 import selectors
 import signal
 import socket
-import struct
 import tempfile
 import time
 from contextlib import AbstractContextManager, ExitStack
@@ -25,7 +24,15 @@ from support.extent import every
 from support.machine import Machine
 from support.process import MIB, SHARED, Pool, ServerProcess, is_renewed
 from support.waiting import wait_until
-from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
+from support.wire import (
+    ANSWER_SECONDS,
+    Talk,
+    answer_to,
+    connect,
+    exchange,
+    request_bytes,
+    reset,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -210,22 +217,11 @@ def same_answers(server: ServerProcess, request: bytes) -> bytes:
 
     def are_equal() -> bool:
         make_cold(server)
-        found[:] = [whole_answer(server, request) for _ in range(2)]
+        found[:] = [answer_to(server.port, request) for _ in range(2)]
         return found[0] == found[1]
 
     wait_until(are_equal, "both answers in one second")
     return found[0]
-
-
-def whole_answer(server: ServerProcess, data: bytes) -> bytes:
-    """Return all that is received after some bytes were sent."""
-    with socket.create_connection(("127.0.0.1", server.port), ANSWER_SECONDS) as client:
-        client.sendall(data)
-        client.shutdown(socket.SHUT_WR)
-        received = b""
-        while piece := client.recv(1 << 18):
-            received += piece
-    return received
 
 
 # --- A slow disk -----------------------------------------------------------------------
@@ -307,16 +303,6 @@ def test_no_request_for_a_cold_record_delays_others(slow: SlowServer) -> None:
             assert reply.status == status, (method, headers)
             assert body is None or reply.body == body, (method, headers)
             assert client.exchange("GET", "/hot").body == b"hot"
-
-
-def test_cold_key_in_another_form_delays_no_other_client(slow: SlowServer) -> None:
-    """Percent-encoded, with a query, absolute."""
-    for path in ("/%63old", "/cold?x", "http://host/cold"):
-        slow.slow_down()
-        with Talk(slow.port) as client:
-            client.send(request_bytes("GET", path))
-            assert_others_are_served(slow, client)
-            assert client.read().body == COLD
 
 
 def test_several_cold_reads_are_made_at_once(tmp_path: Path, machine: Machine) -> None:
@@ -431,13 +417,6 @@ def test_store_in_memory_is_read_at_once(machine: Machine) -> None:
 # --- What happens during a read --------------------------------------------------------
 
 
-def reset(connection: socket.socket) -> None:
-    """Close a connection with a reset."""
-    linger = struct.pack("ii", 1, 0)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    connection.close()
-
-
 def test_clients_that_leave_during_a_read_leave_nothing_behind(
     slow: SlowServer,
 ) -> None:
@@ -453,7 +432,7 @@ def test_clients_that_leave_during_a_read_leave_nothing_behind(
     for leave in (reset, socket.socket.close):
         slow.slow_down()
         for request in requests:
-            client = socket.create_connection(("127.0.0.1", slow.port), ANSWER_SECONDS)
+            client = connect(slow.port)
             client.sendall(request)
             assert exchange(slow.port, "GET", "/hot").body == b"hot"
             leave(client)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import socket
-import struct
 from typing import TYPE_CHECKING, Final
 
 import pytest
 import requests
 
 from support.process import ServerProcess
+from support.wire import connect, reset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.integration
 DEADLINE_SECONDS: Final = 20.0
 VALUE: Final = bytes(8 << 20)
 ROUNDS: Final = 20
-RESET: Final = struct.pack("ii", 1, 0)
 LOG_LINE: Final = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z [A-Z]+ +volcache")
 
 
@@ -34,13 +32,11 @@ def test_clients_that_are_gone_during_an_answer_are_not_printed(tmp_path: Path) 
         for more in (b"", b"Range: bytes=0-\r\n", b"If-Match: *\r\n"):
             request = b"GET /big HTTP/1.1\r\nHost: t\r\n" + more + b"\r\n"
             for number in range(ROUNDS):
-                with socket.create_connection(
-                    (server.ip, server.port), DEADLINE_SECONDS
-                ) as client:
-                    if number % 2:
-                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                with connect(server.port) as client:
                     client.sendall(request * 2)
                     assert client.recv(1000).startswith(b"HTTP/1.1 20")
+                    if number % 2:
+                        reset(client)
         whole = requests.get(f"{server.url}/big", timeout=DEADLINE_SECONDS)
         assert whole.content == VALUE
         assert server.terminate() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -44,7 +45,7 @@ def request_bytes(
 
 def send(port: int, data: bytes, method: str = "GET") -> Reply:
     """Send bytes on a new connection and read one response."""
-    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
+    with connect(port) as connection:
         connection.sendall(data)
         return read_reply(connection, method)
 
@@ -56,12 +57,40 @@ def exchange(
     return send(port, request_bytes(method, path, body, headers), method)
 
 
+def connect(port: int) -> socket.socket:
+    """Open a connection."""
+    return socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS)
+
+
+def read_to_the_end(connection: socket.socket) -> bytes:
+    """Read until the connection is closed in order; a reset is an error."""
+    received = b""
+    while piece := connection.recv(1 << 18):
+        received += piece
+    return received
+
+
+def answer_to(port: int, data: bytes) -> bytes:
+    """Send bytes on a new connection; return all that is received until its end."""
+    with connect(port) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return read_to_the_end(connection)
+
+
+def reset(connection: socket.socket) -> None:
+    """Close a connection with a reset."""
+    linger = struct.pack("ii", 1, 0)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    connection.close()
+
+
 class Wire:
     """One connection, for requests sent one by one or pipelined."""
 
     def __init__(self, port: int) -> None:
         """Connect."""
-        self.socket = socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS)
+        self.socket = connect(port)
 
     def __enter__(self) -> Self:
         """Return the connection."""
