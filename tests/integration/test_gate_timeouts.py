@@ -20,7 +20,14 @@ import pytest
 
 from support.process import MIB, SOURCE, ServerProcess, Servers
 from support.waiting import comes_true, wait_until
-from support.wire import ANSWER_SECONDS, Talk, exchange, request_bytes
+from support.wire import (
+    ANSWER_SECONDS,
+    Talk,
+    connect,
+    exchange,
+    read_to_the_end,
+    request_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,19 +81,6 @@ def connections_of(server: ServerProcess) -> dict[str, Any]:
     return found
 
 
-def connect(server: ServerProcess) -> socket.socket:
-    """Open a connection."""
-    return socket.create_connection(("127.0.0.1", server.port), ANSWER_SECONDS)
-
-
-def read_to_the_end(connection: socket.socket) -> bytes:
-    """Read until the connection is closed in order; a reset is an error."""
-    received = b""
-    while piece := connection.recv(1 << 16):
-        received += piece
-    return received
-
-
 def assert_timed_out(received: bytes) -> None:
     """Check that an answer is a 408 of one line."""
     head, _, body = received.partition(b"\r\n\r\n")
@@ -134,7 +128,7 @@ def test_time_is_not_extended_by_bytes_now_and_then(
     server: ServerProcess, start: bytes
 ) -> None:
     """A client that sends a byte at a time has no more time than others."""
-    with connect(server) as client:
+    with connect(server.port) as client:
         client.sendall(start)
         client.settimeout(0.1)
         received = b""
@@ -169,7 +163,7 @@ def test_body_that_stops_gets_408_and_is_not_stored(server: ServerProcess) -> No
     with ExitStack() as opened:
         began = time.monotonic()
         for data in BODIES:
-            clients.append(opened.enter_context(connect(server)))
+            clients.append(opened.enter_context(connect(server.port)))
             clients[-1].sendall(data)
         assert_quiet_until(clients, began + TRANSFER_TIMEOUT)
         for client in clients:
@@ -281,7 +275,7 @@ def test_slow_connections_neither_delay_others_nor_stay(server: ServerProcess) -
     at_first = server.descriptors()
     with ExitStack() as opened, selectors.DefaultSelector() as waiting:
         for _ in range(200):
-            client = opened.enter_context(connect(server))
+            client = opened.enter_context(connect(server.port))
             client.sendall(b"GET /key HTTP/1.1\r\nHost: t\r\nX: ")
             client.settimeout(0)
             waiting.register(client, selectors.EVENT_READ)
@@ -364,7 +358,9 @@ def test_thousands_of_connections_are_all_served(patient: ServerProcess) -> None
     resource.setrlimit(resource.RLIMIT_NOFILE, (count + 300, hard))
     try:
         with ExitStack() as opened:
-            clients = [opened.enter_context(connect(patient)) for _ in range(count)]
+            clients = [
+                opened.enter_context(connect(patient.port)) for _ in range(count)
+            ]
             for header in ("", "Authorization: x"):
                 request = request_bytes("GET", "/key", None, header)
                 for first in range(0, count, 100):
@@ -444,7 +440,7 @@ def fill(limited: LimitedServer, opened: ExitStack, data: bytes) -> list[socket.
     """Open connections that are not idle until one is turned away; return the others."""
     busy: list[socket.socket] = []
     while len(busy) < limited.limit:
-        client = opened.enter_context(connect(limited))
+        client = opened.enter_context(connect(limited.port))
         client.sendall(data)
         busy.append(client)
         if comes_true(partial(is_closed_or_answered, client), 0.04):
@@ -463,7 +459,7 @@ def test_connections_beyond_the_limit_get_503_while_all_others_are_busy(
         busy = fill(limited, opened, data)
         assert len(busy) >= 8
         for _ in range(50):
-            with connect(limited) as client:
+            with connect(limited.port) as client:
                 answer = read_to_the_end(client)
             assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
             assert b"\r\nRetry-After: 1\r\n" in answer
@@ -479,7 +475,7 @@ def test_connections_beyond_the_limit_get_503_while_all_others_are_busy(
 
 def is_served(server: ServerProcess) -> bool:
     """Return whether a new connection is answered."""
-    with connect(server) as client, suppress(ConnectionError):
+    with connect(server.port) as client, suppress(ConnectionError):
         client.sendall(GET_KEY)
         return client.recv(4096).endswith(b"value")
     return False
@@ -502,7 +498,7 @@ def test_instance_without_connections_uses_no_cpu(patient: ServerProcess) -> Non
     """Nor with idle ones, or with requests whose other half is missing."""
     with ExitStack() as opened:
         for data in (b"", GET_KEY[:-2], HALF_BODY, GET_KEY):
-            client = opened.enter_context(connect(patient))
+            client = opened.enter_context(connect(patient.port))
             client.sendall(data)
         assert exchange(patient.port, "GET", "/key").status == 200
         assert cpu_seconds_of_one(patient) < 0.1
@@ -519,7 +515,7 @@ def test_shortage_of_descriptors_lowered_while_serving_is_survived(
         for _ in range(40):
             idle = opened.enter_context(Talk(patient.port))
             assert idle.exchange("GET", "/key").body == b"value"
-        busy = [opened.enter_context(connect(patient)) for _ in range(60)]
+        busy = [opened.enter_context(connect(patient.port)) for _ in range(60)]
         for client in busy:
             with suppress(ConnectionError):
                 client.sendall(HALF_BODY)
@@ -564,7 +560,7 @@ def test_open_connections_do_not_delay_the_end(patient: ServerProcess) -> None:
             request_bytes("GET", "/large", None, "Authorization: x") * 20,
         ):
             for _ in range(5):
-                client = opened.enter_context(connect(patient))
+                client = opened.enter_context(connect(patient.port))
                 client.sendall(data)
         assert exchange(patient.port, "GET", "/key").body == b"value"
         began = time.monotonic()
@@ -591,12 +587,19 @@ def test_idle_connections_are_closed_at_once_at_the_end(
 
 
 def test_request_in_progress_is_answered_at_the_end(patient: ServerProcess) -> None:
-    """A body that continues while the instance stops."""
-    with Talk(patient.port) as client:
+    """A body that continues while the instance stops; it is no longer ready."""
+    ready = request_bytes("GET", "/-/ready")
+    with Talk(patient.port) as client, Talk(patient.port) as checker:
         client.send(HALF_BODY)
+        assert checker.exchange("GET", "/-/ready").status == 200
+        checker.send(ready[:-2])
         assert exchange(patient.port, "GET", "/key").body == b"value"
         patient.process.terminate()
         wait_until(lambda: "stop.started" in patient.stderr, "the stop to begin")
+        checker.send(ready[-2:])
+        reply = checker.read()
+        assert reply.status == 503
+        assert b"not ready: the process is stopping" in reply.body
         client.send(b" more")
         assert client.read("PUT").status == 200
         assert client.has_ended()
@@ -631,7 +634,7 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
         chunk = b"%x\r\n%b\r\n" % (MIB - 1, bytes(MIB - 1))
         uploads = []
         for number in range(BODY_MEMORY // MIB):
-            one = opened.enter_context(connect(server))
+            one = opened.enter_context(connect(server.port))
             one.sendall(CHUNKED_HEAD % number + chunk)
             uploads.append(one)
         wait_until(
@@ -639,7 +642,7 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
         )
         waiting = []
         for number in range(100, 104):
-            one = opened.enter_context(connect(server))
+            one = opened.enter_context(connect(server.port))
             one.sendall(b"PUT /%d HTTP/1.1\r\nHost: t\r\n" % number)
             one.sendall(b"Content-Length: %d\r\n\r\n" % MIB + LARGE)
             waiting.append(one)
@@ -652,7 +655,7 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
         for one in (uploads[0], *waiting):
             assert one.recv(4096).startswith(b"HTTP/1.1 200 OK")
         for number in (200, 201):  # There is room for one of them.
-            one = opened.enter_context(connect(server))
+            one = opened.enter_context(connect(server.port))
             one.sendall(CHUNKED_HEAD % number)
             uploads.append(one)
         answer = uploads[-1].recv(4096)
@@ -669,7 +672,7 @@ def test_memory_of_bodies_that_broke_off_is_given_back(tmp_path: Path) -> None:
         before = memory_of(server, "VmRSS:")
         with ExitStack() as opened:
             for number in range(300):
-                one = opened.enter_context(connect(server))
+                one = opened.enter_context(connect(server.port))
                 one.sendall(CHUNKED_HEAD % number)
                 for _ in range(15):
                     one.sendall(b"10000\r\n%b\r\n" % bytes(65536))

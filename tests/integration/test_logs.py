@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import signal
 from typing import TYPE_CHECKING, Final
@@ -12,48 +11,13 @@ import pytest
 from support.load import Load
 from support.process import ServerProcess, run_to_its_end
 from support.waiting import wait_until
+from support.wire import exchange
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
 SETTINGS: Final = {"volume_size": 8 << 20, "volume_num": 2, "max_value_size": 1 << 20}
-
-
-def send(server: ServerProcess, method: str, path: str, body: bytes = b"") -> int:
-    """Send one request; return its status."""
-    connection = http.client.HTTPConnection(server.ip, server.port, timeout=10)
-    connection.request(method, path, body or None, {"User-Agent": 'a "b"\\c'})
-    answer = connection.getresponse()
-    answer.read()
-    connection.close()
-    return answer.status
-
-
-def test_access_log_has_a_line_for_each_request(tmp_path: Path) -> None:
-    """A PUT, a hit, a miss and an error, within a second while the server runs."""
-    path = tmp_path / "access.log"
-    settings = SETTINGS | {"log_access": str(path)}
-    with ServerProcess(tmp_path / "data", settings=settings) as server:
-        assert send(server, "PUT", "/a%20key?v=1", b"value") == 200
-        assert send(server, "GET", "/a%20key") == 200
-        assert send(server, "GET", "/other") == 404
-        assert send(server, "GET", "/a%0A127.0.0.1") == 400
-
-        def lines() -> list[str]:
-            return [x for x in path.read_text().splitlines() if "healthy" not in x]
-
-        wait_until(lambda: len(lines()) == 4, "four lines")
-        put, hit, miss, wrong = lines()
-        assert server.terminate() == 0
-    assert '"PUT /a%20key?v=1 HTTP/1.1" 200 0 "-" "a \\x22b\\x22\\x5Cc" "-"' in put
-    assert " cache=- position=0," in put
-    assert '"GET /a%20key HTTP/1.1" 200 5 ' in hit
-    assert " cache=DISK position=0," in hit
-    assert '"GET /other HTTP/1.1" 404 ' in miss
-    assert " cache=MISS position=- seconds=0.0" in miss
-    assert all(line.startswith("127.0.0.1 - - [") for line in (put, hit, miss))
-    assert '"GET /a%0A127.0.0.1 HTTP/1.1" 400 ' in wrong
 
 
 def test_json_applies_to_both_logs(tmp_path: Path) -> None:
@@ -64,7 +28,7 @@ def test_json_applies_to_both_logs(tmp_path: Path) -> None:
         "log_format": "json",
     }
     with ServerProcess(tmp_path / "data", settings=settings) as server:
-        assert send(server, "PUT", "/key", b"value") == 200
+        assert exchange(server.port, "PUT", "/key", b"value").status == 200
         assert server.terminate() == 0
     access, events = (
         [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]

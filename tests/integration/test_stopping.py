@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.process import SOURCE
+from support.process import run_to_its_end
 from support.waiting import comes_true, wait_until
 from support.web_process import (
     GET,
@@ -234,15 +232,7 @@ def test_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
     """Exit code 1 and the remedy."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        ended = subprocess.run(
-            [sys.executable, str(SOURCE)],
-            cwd=tmp_path,
-            env={"VOLCACHE_PORT": str(port)},
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        ended = run_to_its_end(tmp_path, {"port": port})
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert f"127.0.0.1:{port}" in ended.stderr
