@@ -1,4 +1,4 @@
-"""The commands for one key, against a real instance; and its access log."""
+"""The commands for one key, against a real instance."""
 
 from __future__ import annotations
 
@@ -11,33 +11,24 @@ import pytest
 import requests
 
 from support.command_line import VOLCACHE
-from support.process import SOURCE, ServerProcess
-from support.waiting import wait_until
+from support.process import MIB, SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from support.process import ServerProcess, Servers
+
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 
 READ: Final = "read-me"
 WRITE: Final = "write-me"
-MIB: Final = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One instance with tokens and an access log."""
-    folder = tmp_path_factory.mktemp("commands")
-    settings = {
-        "volume_size": 4 * MIB,
-        "volume_num": 4,
-        "read_token": READ,
-        "write_token": WRITE,
-        "log_access": str(folder / "access.log"),
-        "sync_mode": "none",
-    }
-    with ServerProcess(folder / "store", settings=settings) as server:
+@pytest.fixture
+def server(servers: Servers) -> Iterator[ServerProcess]:
+    """One instance with tokens."""
+    with servers.server(read_token=READ, write_token=WRITE) as server:
         yield server
 
 
@@ -45,9 +36,8 @@ def run(
     server: ServerProcess, *argv: str, data: bytes = b"", write: str = WRITE
 ) -> tuple[int, bytes, str]:
     """Run a command with tokens; return its exit code, its output and its errors."""
-    target = ["-t", server.url] if argv[0] in {"get", "put", "rm"} else []
     done = subprocess.run(
-        [sys.executable, "-c", VOLCACHE, argv[0], *target, *argv[1:]],
+        [sys.executable, "-c", VOLCACHE, argv[0], "-t", server.url, *argv[1:]],
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(SOURCE),
@@ -62,25 +52,25 @@ def run(
     return done.returncode, done.stdout, done.stderr.decode()
 
 
-@pytest.mark.parametrize("length", [0, 1, MIB])
 def test_value_comes_back_from_a_file_and_from_a_pipe(
-    server: ServerProcess, tmp_path: Path, length: int
+    server: ServerProcess, tmp_path: Path
 ) -> None:
     """Byte for byte; nothing else is printed."""
-    value = os.urandom(length)
     source, copy = tmp_path / "source", tmp_path / "copy"
-    source.write_bytes(value)
-    key = f"a key\udcff/{length}%41?#"
-    assert run(server, "put", key, str(source)) == (0, b"", "")
-    assert run(server, "get", key) == (0, value, "")
-    assert run(server, "put", key, data=value[::-1]) == (0, b"", "")
-    assert run(server, "get", key, "-o", str(copy)) == (0, b"", "")
-    assert copy.read_bytes() == value[::-1]
-    assert run(server, "rm", key) == (0, b"", "")
-    code, out, err = run(server, "get", key, "-o", str(copy))
-    assert (code, out) == (1, b"")
-    assert err == f"volcache: a key?/{length}%41?#: not found\n"
-    assert copy.read_bytes() == value[::-1]
+    for length in (0, 1, MIB):
+        value = os.urandom(length)
+        source.write_bytes(value)
+        key = f"a key\udcff/{length}%41?#"
+        assert run(server, "put", key, str(source)) == (0, b"", "")
+        assert run(server, "get", key) == (0, value, "")
+        assert run(server, "put", key, data=value[::-1]) == (0, b"", "")
+        assert run(server, "get", key, "-o", str(copy)) == (0, b"", "")
+        assert copy.read_bytes() == value[::-1]
+        assert run(server, "rm", key) == (0, b"", "")
+        code, out, err = run(server, "get", key, "-o", str(copy))
+        assert (code, out) == (1, b"")
+        assert err == f"volcache: a key?/{length}%41?#: not found\n"
+        assert copy.read_bytes() == value[::-1]
 
 
 @pytest.mark.parametrize("length", [MIB + 1, 20 * MIB])
@@ -144,34 +134,3 @@ def test_keys_are_deleted_whether_or_not_others_are_there(
     )
     assert run(server, "get", "y")[0] == 1
     assert run(server, "rm", "-f", "x", "gone") == (0, b"", "")
-
-
-def test_access_log_is_followed_over_a_rotation(
-    server: ServerProcess, tmp_path: Path
-) -> None:
-    """With a filter; no line of the real log is lost."""
-    log = server.mount_point.parent / "access.log"
-    with (tmp_path / "out").open("wb") as out:
-        tail = subprocess.Popen(
-            [
-                *(sys.executable, "-c", VOLCACHE, "tail", str(log)),
-                *("--prefix", "tail/", "--status", "404", "-n", "0"),
-            ],
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE)},
-            stdout=out,
-        )
-    try:
-
-        def asked(name: str) -> bool:
-            """Ask until the line is there: the first ones may be before the start."""
-            run(server, "get", f"tail/{name}")
-            return name in (tmp_path / "out").read_text()
-
-        wait_until(lambda: asked("before"), "a line")
-        log.rename(log.with_suffix(".1"))
-        wait_until(lambda: asked("after"), "a line of the new file")
-        lines = (tmp_path / "out").read_text().splitlines()
-        assert all(" 404 " in line and "/tail/" in line for line in lines)
-    finally:
-        tail.terminate()
-        tail.wait()
