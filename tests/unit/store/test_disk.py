@@ -10,24 +10,10 @@ from volcache.store.disk import (
     AUTO_VOLUMES_MAX,
     Holding,
     refuse_too_small,
-    reserve_bytes,
 )
 
 MIB = 1 << 20
 GIB = 1 << 30
-
-
-def test_an_empty_disk_holds_what_is_free_less_a_reserve() -> None:
-    """The last volume needs space for index files and META.txt besides its own."""
-    reserve = reserve_bytes(4 * MIB, 0)
-
-    assert Holding(12 * MIB + reserve, 0, 0, 0).volumes_of(4 * MIB) == 3
-    assert Holding(12 * MIB + reserve - 1, 0, 0, 0).volumes_of(4 * MIB) == 2
-
-
-def test_volumes_that_are_there_count_although_nothing_is_free() -> None:
-    """A store that has filled its disk keeps its number of volumes."""
-    assert Holding(0, 12 * MIB + 5000, 12 * MIB, 3).volumes_of(4 * MIB) == 3
 
 
 @each_row("free", [64 * GIB, 20 * MIB, 700 * MIB, 3 * GIB])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from volcache.store import files
-from volcache.store.files import OsFileSystem, read_file, replace_file, write_all
+from volcache.store.files import OsFileSystem, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 
 class StingyFileSystem(OsFileSystem):
@@ -47,44 +47,6 @@ def test_a_write_without_progress_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="wrote nothing of 4 bytes at offset 6"):
         write_all(fs, fd, b"0123456789", 0)
     fs.close(fd)
-
-
-def test_replace_leaves_the_new_bytes_and_no_other_file(tmp_path: Path) -> None:
-    """A temporary file left by a crash is no obstacle."""
-    path = tmp_path / "META.txt"
-    path.write_bytes(b"old")
-    Path(f"{path}.new").write_bytes(b"left over, and longer than the new bytes")
-
-    replace_file(OsFileSystem(), str(path), b"new")
-
-    assert path.read_bytes() == b"new"
-    assert [found.name for found in tmp_path.iterdir()] == ["META.txt"]
-
-
-def test_a_missing_file_reads_as_none(tmp_path: Path) -> None:
-    """An empty file reads as empty bytes."""
-    (tmp_path / "empty").touch()
-
-    assert read_file(OsFileSystem(), str(tmp_path / "empty")) == b""
-    assert read_file(OsFileSystem(), str(tmp_path / "missing")) is None
-
-
-def test_a_lock_excludes_every_other_descriptor(tmp_path: Path) -> None:
-    """It is released when its descriptor is closed."""
-    fs = OsFileSystem()
-    first = fs.open(str(tmp_path / "LOCK"), create=True)
-    second = fs.open(str(tmp_path / "LOCK"), create=True)
-
-    assert fs.lock(first)
-    assert not fs.lock(second)
-    fs.close(first)
-    assert fs.lock(second)
-    fs.close(second)
-
-
-def test_unlink_of_a_missing_name_is_no_error(tmp_path: Path) -> None:
-    """The result is the same."""
-    OsFileSystem().unlink(str(tmp_path / "missing"))
 
 
 def test_allocated_space_is_taken_and_counted(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
-"""Records and volume headers are read as written; everything else is refused."""
+"""What is on the disk is read as it was written; everything else is refused."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from google_crc32c import value as crc32c
@@ -8,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.damage import flipped
+from support.stores import signed
 from support.tables import each_row
 from volcache.errors import DamagedRecordError
 from volcache.store.format import (
@@ -20,12 +24,15 @@ from volcache.store.format import (
     decode_record,
     decode_volume_header,
     encode_record,
-    encode_volume_header,
-    identity_of,
     is_one_bit_wrong,
     volume_identity,
-    volume_version,
 )
+from volcache.store.manifest import decode_manifest, manifest_version
+from volcache.store.progress import Progress, decode_progress, encode_progress
+from volcache.store.purges import decode_purges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 USE = VolumeUse(volume=3, seq=70, ring=Ring.PROBATION, salt=0x1122334455667788)
 VOLUME = volume_identity(USE.volume, USE.salt)
@@ -99,22 +106,6 @@ def test_a_record_is_read_as_it_was_written(
             decode_record(data[:length], VOLUME, offset, key)
 
 
-def test_every_flipped_bit_of_a_record_is_detected() -> None:
-    """A record with one changed bit is refused."""
-    for damaged in flipped(make_record()):
-        with pytest.raises(DamagedRecordError):
-            decode_record(damaged, VOLUME, 4096, b"a/key")
-
-
-def test_every_shortened_record_is_refused() -> None:
-    """A record cut at any byte is refused, never returned shorter."""
-    data = make_record()
-
-    for length in range(len(data)):
-        with pytest.raises(DamagedRecordError):
-            decode_record(data[:length], VOLUME, 4096, b"a/key")
-
-
 def test_an_intact_record_of_another_key_is_a_miss() -> None:
     """The index stores fingerprints, so two keys can have one position."""
     assert decode_record(make_record(), VOLUME, 4096, b"b/key") is None
@@ -123,12 +114,16 @@ def test_an_intact_record_of_another_key_is_a_miss() -> None:
 def test_a_record_of_another_volume_or_offset_is_refused() -> None:
     """An intact record is wrong where another one is expected."""
     data = make_record()
-    other = volume_identity(USE.volume, USE.salt + 1)
-
-    with pytest.raises(DamagedRecordError, match="identity mismatch"):
-        decode_record(data, other, 4096, b"a/key")
-    with pytest.raises(DamagedRecordError, match="volume 3, offset 4097"):
-        decode_record(data, VOLUME, 4097, b"a/key")
+    other_use = volume_identity(USE.volume, USE.salt + 1)
+    other_id = VOLUME._replace(volume=USE.volume + 1)
+    for identity, offset, text in (
+        (other_use, 4096, "identity mismatch"),
+        (other_id, 4096, "volume 4, offset 4096"),
+        (VOLUME, 4097, "volume 3, offset 4097"),
+    ):
+        with pytest.raises(DamagedRecordError, match=text):
+            decode_record(data, identity, offset, b"a/key")
+        assert decode_header(data, identity, offset) is None
 
 
 def test_a_tombstone_is_not_a_value() -> None:
@@ -145,43 +140,37 @@ def test_a_tombstone_is_not_a_value() -> None:
         decode_record(data, VOLUME, 64, b"gone")
 
 
-def test_a_header_is_valid_only_at_its_own_offset() -> None:
-    """A copy of a record inside a value is at another offset than its header has."""
-    data = make_record(offset=4096)
-
-    assert decode_header(data, VOLUME, 4096) is not None
-    assert decode_header(data, VOLUME, 8192) is None
-    assert decode_header(data[:40], VOLUME, 4096) is None
+GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 
 
-def test_a_volume_header_is_read_as_it_was_written() -> None:
-    """All fields are read back, and the version without the rest."""
-    data = encode_volume_header(HEADER)
+@each_row(
+    ("data", "decode"),
+    [
+        (make_record(), lambda data: decode_header(data, VOLUME, 4096)),
+        ((GOLDEN / "rings/data/2").read_bytes()[:64], decode_volume_header),
+        ((GOLDEN / "rings/META.txt").read_bytes(), decode_manifest),
+        ((GOLDEN / "purged/PURGE.txt").read_bytes(), decode_purges),
+        (encode_progress(Progress(2**64 - 1, 1234, 7, 9, 8, 5)), decode_progress),
+    ],
+)
+def test_every_wrong_bit_and_every_cut_is_noticed(
+    data: bytes, decode: Callable[[bytes], object]
+) -> None:
+    """Of what each kind of file begins with or consists of."""
+    assert decode(data)
+    checked = data.removesuffix(b"value")  # Of a record, the header.
+    for damaged in flipped(checked):
+        assert not decode(damaged)
+    for length in range(len(checked)):
+        assert not decode(data[:length])
 
-    assert len(data) == VOLUME_HEADER_BYTES
-    assert decode_volume_header(data) == HEADER
-    assert volume_version(data) == 2
 
-
-def test_every_flipped_bit_of_a_volume_header_is_detected() -> None:
-    """A changed bit makes the header invalid."""
-    for damaged in flipped(encode_volume_header(HEADER)):
-        assert decode_volume_header(damaged) is None
-
-
-@each_row("data", [b"", b"VLV", bytes(64), b"x" * 64])
-def test_other_bytes_are_not_a_volume(data: bytes) -> None:
-    """An empty or foreign file has neither header nor version."""
-    assert decode_volume_header(data) is None
-    assert volume_version(data) is None
-
-
-def test_the_identity_of_a_copy_is_that_of_its_volume() -> None:
-    """A copy of a record names volume and offset by itself."""
-    data = make_record(offset=4096)
-
-    assert identity_of(data) == (VOLUME, 4096)
-    assert identity_of(data[:20]) is None
+def test_every_wrong_bit_and_every_cut_of_a_record_is_damage() -> None:
+    """It is refused, never returned shorter."""
+    data = make_record()
+    for damaged in (*flipped(data), *(data[:length] for length in range(len(data)))):
+        with pytest.raises(DamagedRecordError):
+            decode_record(damaged, VOLUME, 4096, b"a/key")
 
 
 @pytest.mark.slow
@@ -222,9 +211,25 @@ def test_a_single_wrong_bit_of_a_value_is_recognised(
     assert not is_one_bit_wrong(bytes(damaged), crc32c(value)) or damaged == value
 
 
-@given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_never_a_record(data: bytes) -> None:
-    """The decoders refuse other bytes with the documented error only."""
-    assert decode_header(VOLUME.prefix + data, VOLUME, 64) is None
-    with pytest.raises(DamagedRecordError):
-        decode_record(VOLUME.prefix + data, VOLUME, 64, b"k")
+def test_lines_of_meta_that_contradict_each_other_are_damage() -> None:
+    """The volumes are in the order of their age, and the last one is the active one."""
+    text = (GOLDEN / "rings/META.txt").read_bytes()
+    lines = text.splitlines(keepends=True)[:-1]
+
+    assert decode_manifest(signed(b"".join(lines))) is not None
+    for wrong in (
+        [b"1\n", *lines[1:]],
+        [*lines[:6], *lines[:5:-1]],
+        lines[:6],
+        [*lines, b"more\n"],
+    ):
+        assert decode_manifest(signed(b"".join(wrong))) is None
+
+
+def test_the_version_of_a_newer_manifest_is_read() -> None:
+    """The version is read even if the rest is unknown, but only if it is undamaged."""
+    newer = signed(b"3\nformat 3\nsomething new\n")
+    assert manifest_version(newer) == 3
+    assert manifest_version(newer.replace(b"format 3", b"format 4")) is None
+    assert manifest_version(b"hello\n") is None
+    assert manifest_version(b"3\n") is None

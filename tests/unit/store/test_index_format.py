@@ -85,13 +85,6 @@ def test_blocks_are_read_in_the_order_written(
     assert [block.sealed for block in found] == [n == 4 for n in range(len(blocks))]
 
 
-def test_a_deletion_is_a_line_of_zeros() -> None:
-    """The line of a deleted key is as the format says."""
-    block, _ = encode_block([(b"gone", 0, 0)], 64, sealed=False)
-
-    assert block.startswith(b"gone 0 0\n# checkpoint 64 open ")
-
-
 HEADER, CHECKSUM = encode_index_header(NAME)
 FIRST, AFTER_FIRST = encode_block(
     [(b"a", 64, 70)], 134, sealed=False, previous=CHECKSUM

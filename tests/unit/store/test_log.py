@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from support.histories import MOUNT_POINT
 from support.rings import lose_an_entry
 from support.simulated import SimulatedFileSystem
-from support.stores import kill, open_store, reopen, value_of
+from support.stores import open_store, reopen, value_of
 from volcache.errors import StoreIOError
 from volcache.store.format import RECORD_OVERHEAD_BYTES
 from volcache.store.manifest import Manifest, decode_manifest
@@ -94,15 +93,6 @@ def test_value_that_was_asked_for_goes_to_probation(tmp_path: Path, ask: str) ->
     store.flush()
     store.put(b"asked", VALUE)
     assert ring_of(store, b"asked") == "main"
-    store.close()
-
-
-def test_value_that_was_not_asked_for_goes_to_main(tmp_path: Path) -> None:
-    """It has had no chance to be read; ring probation has no volume then."""
-    store = open_rings(tmp_path)
-    put_all(store, keys_named(b"k", 40))
-
-    assert {volume.ring for volume in store.usage().volumes} == {"main", ""}
     store.close()
 
 
@@ -191,18 +181,6 @@ def churn(store: Store, seed: int, steps: int, keys: int = 150) -> None:
             ask_and_put(store, [key])
 
 
-def test_one_id_is_free_for_copies(tmp_path: Path) -> None:
-    """With any history there is one unless the volume under reclaim has needed it."""
-    store = open_rings(tmp_path)
-    for seed in range(60):
-        churn(store, seed, 20)
-        usage = store.usage()
-        used = sum(volume.state != "empty" for volume in usage.volumes)
-        assert used <= VOLUME_NUM - (usage.eviction.reclaiming < 0)
-    assert store.usage().eviction.fate.copied > 0
-    store.close()
-
-
 @pytest.mark.slow
 def test_work_of_a_put_is_bounded(tmp_path: Path) -> None:
     """
@@ -242,108 +220,6 @@ def test_reclaim_is_shown_while_it_is_under_way(tmp_path: Path) -> None:
     records = [store.peek(key) for key in keys_named(b"k", number)]
     inside = [found for found in records if found and found.volume == volume.id]
     assert len(inside) == volume.live_records > 3
-    store.close()
-
-
-def test_record_that_is_larger_than_a_volume_is_not_copied(tmp_path: Path) -> None:
-    """The volumes were larger before; no volume is started for it in vain."""
-    options = {"volume_num": 32, "reinsert_reads": 1}
-    store = open_rings(tmp_path, volume_size=4 * VOLUME_SIZE, **options)
-    store.put(b"large", VALUE * 50)
-    put_all(store, keys_named(b"m", 200))
-    store = reopen(store, tmp_path, **options)
-    number = 0
-    while b"large" in store:
-        store.get(b"large")
-        store.put(b"n%06d" % number, VALUE)
-        number += 1
-        assert number < 2000
-
-    sealed = [v for v in store.usage().volumes if v.state == "sealed"]
-    # The active volume of the restart was the only one that was not filled.
-    assert [v.seq for v in sealed if v.used < VOLUME_SIZE - 2 * SIZE] == []
-    assert store.usage().eviction.fate.left == 1
-    store.close()
-
-
-# --- Flush -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lost", ["", "META.txt", "LOCK", "index"])
-def test_flush_drops_both_rings_for_good(tmp_path: Path, lost: str) -> None:
-    """Also while a volume is reclaimed; one active volume of ring main is left."""
-    store = open_rings(tmp_path)
-    put_all(store, keys_named(b"m", 20))
-    keys = keys_named(b"m", 20) + keys_named(b"k", put_until_reclaim(store))
-
-    store.flush()
-
-    usage = store.usage()
-    assert (store.count, usage.eviction.reclaiming) == (0, -1)
-    rings = [volume.ring for volume in usage.volumes if volume.state != "empty"]
-    assert rings == ["main"]
-    ask_and_put(store, [b"after"])
-    kill(store)
-    if lost == "index":
-        shutil.rmtree(tmp_path / lost)
-    elif lost:
-        (tmp_path / lost).unlink()
-    for _ in range(2):
-        store = open_rings(tmp_path)
-        assert (held(store, [*keys, b"after"]), store.count) == ([b"after"], 1)
-        kill(store)
-    store = open_rings(tmp_path)
-    churn(store, 1, 500)
-    store.close()
-
-
-# --- Restarts ----------------------------------------------------------------------
-
-
-def test_with_one_ring_probation_is_reclaimed_first(tmp_path: Path) -> None:
-    """Its records may be superseded in ring main, where all is put now."""
-    store = open_rings(tmp_path)
-    put_all(store, keys_named(b"m", 40))
-    ask_and_put(store, keys_named(b"p", 10))
-    kept = keys_named(b"m", 40)
-    store = reopen(store, tmp_path, volume_num=VOLUME_NUM, eviction="fifo")
-    assert manifest_of(tmp_path).probation_first > 0
-    store.get(b"p000003")
-    store.put(b"p000003", b"newer")
-    assert ring_of(store, b"p000003") == "main"
-    number = 0
-    while b"p000000" in store:
-        store.put(b"n%06d" % number, VALUE)
-        number += 1
-
-    assert store.usage().eviction.probation.volumes == 0
-    assert held(store, kept) == kept
-    assert manifest_of(tmp_path).probation_first == 0
-    assert value_of(store.get(b"p000003")) == b"newer"
-    store.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("numbers", [(6, 4, 8), (4, 12, 5), (2, 8, 3), (3, 2, 8)])
-def test_number_of_volumes_may_change(
-    tmp_path: Path, numbers: tuple[int, int, int]
-) -> None:
-    """No value returns, and there are never more volumes than that."""
-    store = open_rings(tmp_path)
-    churn(store, 0, 800)
-    last: dict[bytes, bytes] = {}
-    for volume_num in (*numbers, VOLUME_NUM):
-        store = reopen(store, tmp_path, volume_num=volume_num)
-        for number in range(400):
-            key = b"k%06d" % (number * 7 % 150)
-            found = value_of(store.get(key))
-            if key in last:
-                assert found in {None, last[key]}
-            if found is None or number % 9 == 0:
-                last[key] = (b"%d of %d" % (number, volume_num)).ljust(800)
-                store.put(key, last[key])
-        used = [v for v in store.usage().volumes if v.state != "empty"]
-        assert len(used) <= volume_num
     store.close()
 
 

@@ -302,18 +302,6 @@ def test_replaced_volume_with_an_incomplete_index_file_is_refused(
     )
 
 
-def test_replaced_data_file_with_its_index_file_is_left_out(root: Path) -> None:
-    """The index file has the keys, so that no older value takes their place."""
-    mixed = mix(root, ["data/1"])
-    store = open_fifo(root)
-
-    assert store.recovery.rejected == 1
-    found = {key: value_of(store.get(key)) for key in mixed.values}
-    left = {key: value for key, value in found.items() if value is not None}
-    assert left == mixed.of({0, 2, 3})
-    store.close()
-
-
 def test_replaced_active_data_file_is_not_written(root: Path) -> None:
     """It may be that of a copy, to be put back there: the next volume is started."""
     mixed = mix(root, ["data/2"])
@@ -585,36 +573,3 @@ def test_directory_without_lock_is_still_locked(root: Path) -> None:
     with pytest.raises(StoreLockedError):
         open_fifo(root)
     store.close()
-
-
-# --- Leftovers ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("has_meta", [True, False])
-def test_no_removed_volume_returns_when_volume_num_is_raised_again(
-    root: Path, *, has_meta: bool
-) -> None:
-    """Even if its files do; and none of its records, when its id is used again."""
-    store = open_fifo(root, volume_num=6)
-    for turn in range(6):
-        store.put(b"same", b"%d" % turn)
-        fill_volume(store, b"%d" % turn)
-    store.close()
-    before = Path(shutil.copytree(root, root.with_name("before")))
-    store = open_fifo(root, volume_num=2)
-    removed = [b"same", b"5/0"]
-    for key in removed:
-        assert store.delete(key)
-    kept = {found.id for found in store.usage().volumes if found.state != "empty"}
-    store.close()
-    for volume in set(range(6)) - kept:
-        replace(root, before, [f"data/{volume}", f"index/{volume}"])
-    if has_meta:
-        removed += [b"%d/0" % turn for turn in range(4)]
-    else:  # They were evicted by age: what superseded their records is still there.
-        remove(root, "META.txt")
-    for turn in range(8):
-        store = open_fifo(root, volume_num=6)
-        assert [key for key in removed if store.get(key)] == []
-        fill_volume(store, b"new %d" % turn)
-        kill(store)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.damage import flipped
 from support.extent import examples
 from support.tables import each_row
 from volcache.store.format import SEQ_MAX
@@ -63,10 +62,7 @@ def test_lines_of_two_volumes_are_returned_newest_first(order: tuple[int, int]) 
     data = b"17\n" + b"".join(encode_progress(both[at]) for at in order)
 
     assert decode_progress(data) == [newer, EXAMPLE]
-
-
-def test_a_line_that_stands_twice_is_returned_once() -> None:
-    """With one active volume both lines are the same."""
+    # With one active volume both lines are the same.
     assert decode_progress(b"17\n" + LINE + LINE) == [EXAMPLE]
 
 
@@ -78,19 +74,7 @@ def test_of_a_damaged_and_an_intact_line_the_intact_one_is_returned() -> None:
         damaged = LINE[:at] + bytes([LINE[at] ^ 1]) + LINE[at + 1 :]
         assert decode_progress(b"17\n" + damaged + lines) == [other], at
         assert decode_progress(b"17\n" + lines + damaged) == [other], at
-
-
-def test_every_flipped_bit_is_noticed() -> None:
-    """A damaged line is the same as none."""
-    for damaged in flipped(LINE):
-        assert decode_progress(damaged) == []
-
-
-def test_every_truncated_line_is_noticed() -> None:
-    """Cut at its end or at its beginning."""
-    for length in range(len(LINE)):
-        assert decode_progress(LINE[:length]) == []
-        assert decode_progress(LINE[length + 1 :]) == []
+        assert decode_progress(LINE[at + 1 :]) == [], at
 
 
 def test_line_torn_while_it_was_overwritten_is_noticed() -> None:
@@ -104,12 +88,13 @@ def test_line_torn_while_it_was_overwritten_is_noticed() -> None:
             assert decode_progress(torn) == []
 
 
-@each_row("data", [b"", b"17\n", b"17\nvolcache lock 2\n", b"\0" * 500])
+@each_row(
+    "data",
+    [
+        *(b"", b"17\n", b"17\nvolcache lock 2\n", b"\0" * 500),
+        LINE.replace(b"lock 2", b"lock 3"),
+    ],
+)
 def test_lock_without_a_line_says_nothing(data: bytes) -> None:
-    """Such as that of a process that was killed at its first start."""
+    """Such as that of a process that was killed at its first start, or a newer one."""
     assert decode_progress(data) == []
-
-
-def test_line_of_another_format_says_nothing() -> None:
-    """Its checksum is not looked at."""
-    assert decode_progress(LINE.replace(b"lock 2", b"lock 3")) == []

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.damage import flipped
 from support.histories import MOUNT_POINT, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import (
@@ -23,8 +22,7 @@ from support.stores import (
     value_of,
 )
 from support.tables import each_row
-from volcache.cli.repair import repair
-from volcache.errors import MismatchedFilesError, StoreIOError, TooManyPurgesError
+from volcache.errors import StoreIOError, TooManyPurgesError
 from volcache.store.purges import (
     PURGES_MAX,
     Purge,
@@ -70,35 +68,7 @@ def test_the_list_covers_what_any_of_the_purges_covers(
     assert found.newest_us == (len(purged) or -1)
 
 
-def test_a_newer_shorter_prefix_replaces_the_longer_ones() -> None:
-    """A newer longer one is needed beside it."""
-    found = PurgeList([Purge(1, 1, b"a/b"), Purge(2, 1, b"a/c"), Purge(3, 1, b"b")])
-    assert [p.prefix for p in found.plus(Purge(4, 1, b"a/"))] == [b"b", b"a/"]
-    assert [p.prefix for p in found.plus(Purge(4, 1, b"a/b"))] == [b"a/c", b"b", b"a/b"]
-    assert len(found.plus(Purge(4, 1, b"a/bc"))) == 4
-
-
-def test_an_entry_is_needed_while_a_volume_of_its_time_is_valid() -> None:
-    """The list is the same object if all of it is needed."""
-    assert SOME.since(1) is SOME
-    assert [purge.prefix for purge in SOME.since(2)] == [b"b c/\xff"]
-    assert not SOME.since(3)
-
-
 # --- PURGE.txt ---------------------------------------------------------------------
-
-
-def test_the_file_is_as_documented() -> None:
-    """Keys are encoded as in index files; each version names the one before."""
-    assert encode_purges(FIRST) == (
-        b"# volcache purges 2 store 0123456789abcdef serial 1 after -\n"
-        b"5 1 a/\n"
-        b"9 2 b%20c/%FF\n"
-        b"checksum " + b"%08x\n" % FIRST.listed.checksum
-    )
-    assert decode_purges(encode_purges(SECOND)) is not None
-    assert SECOND.after == FIRST.listed.checksum
-    assert (SECOND.listed.serial, SECOND.listed.seq) == (2, 3)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), unique=True))
@@ -112,15 +82,6 @@ def test_any_prefixes_are_read_back(prefixes: list[bytes]) -> None:
     assert found.purges.entries == purges.entries
 
 
-def test_no_damaged_file_is_accepted() -> None:
-    """Each bit flipped, and cut at each byte."""
-    data = encode_purges(SECOND)
-    for damaged in flipped(data):
-        assert decode_purges(damaged) is None
-    for length in range(len(data)):
-        assert decode_purges(data[:length]) is None, length
-
-
 def compared(
     file: PurgeFile | bytes | None, listed: ListedPurges | None, **options: object
 ) -> str:
@@ -131,16 +92,6 @@ def compared(
     assert found.doubtful_seq == 0 or found.refusal
     assert not (found.refusal and found.purges)
     return found.refusal
-
-
-def test_a_start_accepts_the_file_that_meta_names_and_the_next_one() -> None:
-    """A crash comes between the two; the first is named by none."""
-    assert not compared(FIRST, FIRST.listed)
-    assert not compared(SECOND, FIRST.listed)
-    assert not compared(FIRST, None)
-    assert not compared(None, None)
-    assert not compared(SECOND, None, is_manifest_lost=True)
-    assert not compared(SECOND, None, oldest_seq=4)
 
 
 @each_row(
@@ -161,7 +112,10 @@ def test_a_start_accepts_the_file_that_meta_names_and_the_next_one() -> None:
 def test_a_start_refuses_any_other_file(
     file: PurgeFile | bytes | None, listed: ListedPurges | None, text: str
 ) -> None:
-    """Missing, damaged, earlier, later, of a copy, of another store."""
+    """Missing, damaged, earlier, later, of a copy, of another store; but the next one."""
+    assert not compared(SECOND, FIRST.listed)
+    assert not compared(SECOND, None, is_manifest_lost=True)
+    assert not compared(SECOND, None, oldest_seq=4)
     assert text in compared(file, listed)
 
 
@@ -386,30 +340,6 @@ def decoded(fs: SimulatedFileSystem) -> PurgeList:
     file = decode_purges(bytes(fs.file(f"{MOUNT_POINT}/PURGE.txt").data))
     assert file is not None
     return file.purges
-
-
-# --- Repair ------------------------------------------------------------------------
-
-
-def test_repair_leaves_out_what_may_be_purged() -> None:
-    """Volumes that are newer than all purges stay."""
-    fs, store = simulated()
-    store.purge(b"a/")
-    for number in range(3):
-        store.put(b"new/%d" % number, bytes(1500))
-    store.close()
-    path = f"{MOUNT_POINT}/PURGE.txt"
-    data = fs.file(path).data
-    data[len(data) // 2] ^= 1
-    with pytest.raises(MismatchedFilesError, match=r"PURGE\.txt is damaged"):
-        open_simulated(fs)
-    lines: list[str] = []
-    assert repair(MOUNT_POINT, fs, lines.append)
-    assert any("volumes that may have purged values were left out" in x for x in lines)
-    store = open_simulated(fs)
-    assert store.get(b"a/1") is None
-    assert value_of(store.get(b"new/2")) == bytes(1500)
-    assert "PURGE.txt" not in fs.names(MOUNT_POINT)
 
 
 def test_a_start_removes_a_file_that_was_left() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,14 +15,11 @@ from support.stores import (
     disk_bytes,
     fill_volume,
     kill,
-    open_fifo,
     open_store,
     reopen,
     value_of,
 )
 from volcache.errors import UnreadableRecordError, UnreadableVolumeError
-from volcache.store.format import IDENTITY_BYTES
-from volcache.store.manifest import decode_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,79 +58,6 @@ def test_a_restart_loses_nothing(tmp_path: Path, *, is_killed: bool) -> None:
     store.close()
 
 
-def test_a_kill_loses_nothing(tmp_path: Path) -> None:
-    """Records without an index entry are found by a scan."""
-    store = open_store(tmp_path)
-    keys = fill_volume(store)
-    store = reopen(store, tmp_path)
-
-    for key in keys:
-        assert value_of(store.get(key)) == key.ljust(1000, b".")
-    assert store.recovery.scanned == 1
-    assert (store.recovery.torn, store.recovery.damaged) == (0, 0)
-    store.close()
-
-
-@pytest.mark.parametrize(
-    "damage", ["missing", "all missing", "empty", "garbage", "flipped", "cut"]
-)
-def test_a_damaged_index_file_is_rebuilt_from_its_volume(
-    tmp_path: Path, damage: str
-) -> None:
-    """Nothing is lost, and the next start does not scan."""
-    store = open_store(tmp_path)
-    keys = fill_volume(store)
-    store.close()
-    path = tmp_path / "index" / "0"
-    data = path.read_bytes()
-    damaged = {
-        "empty": b"",
-        "garbage": b"\xff" * 999,
-        "cut": data[:-40],
-        "flipped": data[:300] + bytes([data[300] ^ 4]) + data[301:],
-    }
-    if damage == "all missing":
-        shutil.rmtree(path.parent)
-    else:
-        path.unlink()
-        if damage in damaged:
-            path.write_bytes(damaged[damage])
-    store = open_store(tmp_path)
-    assert found_in(store, keys) == values_of(keys)
-    assert store.recovery.rebuilt == {"all missing": 2, "cut": 0}.get(damage, 1)
-    store.close()
-
-    assert path.read_bytes().splitlines()[0] == data.splitlines()[0]
-    store = open_store(tmp_path)
-    assert store.recovery.scanned == 0
-    assert store.count == len(keys)
-    store.close()
-
-
-@pytest.mark.parametrize("damage", [None, b"", b"0\n", b"\xff" * 80])
-def test_a_damaged_manifest_is_rebuilt(tmp_path: Path, damage: bytes | None) -> None:
-    """The volumes contain the active volume, the generation and the store id."""
-    store = open_store(tmp_path)
-    keys = [fill_volume(store, b"%d" % turn) for turn in range(6)][-1]
-    store.close()
-    path = tmp_path / "META.txt"
-    before = decode_manifest(path.read_bytes())
-    path.unlink()
-    if damage is not None:
-        path.write_bytes(damage)
-    store = open_store(tmp_path)
-    after = decode_manifest(path.read_bytes())
-
-    assert before is not None
-    assert after is not None
-    assert after.store_id == before.store_id
-    assert [v.use for v in after.volumes] == [v.use for v in before.volumes]
-    assert after.mount_count > before.mount_count
-    assert value_of(store.get(keys[-1])) == keys[-1].ljust(1000, b".")
-    assert store.recovery.meta_lost
-    store.close()
-
-
 def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     """The index file, or else the first record, has the generation."""
     store = open_store(tmp_path)
@@ -149,53 +72,6 @@ def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path)
 
     assert value_of(store.get(keys[0])) == keys[0].ljust(1000, b".")
-    store.close()
-
-
-@pytest.mark.parametrize("lost", ["header", "index", "header and index"])
-def test_a_power_loss_may_take_the_header_of_a_new_volume(
-    tmp_path: Path, lost: str
-) -> None:
-    """META.txt has its salt; records of the earlier use of its id stay invalid."""
-    fs = BootedFileSystem()
-    store = open_store(tmp_path, fs=fs)
-    for turn in range(VOLUME_NUM - 1):
-        fill_volume(store, b"%d" % turn)
-    old_header = (tmp_path / "data" / "0").read_bytes()[:64]
-    last = fill_volume(store, b"last")[-1]
-    kill(store)
-    fs.boots += 1
-    if "header" in lost:
-        overwrite(tmp_path / "data" / "0", 0, old_header)
-    if "index" in lost:
-        (tmp_path / "index" / "0").unlink()
-    store = open_store(tmp_path, fs=fs)
-
-    assert value_of(store.get(last)) == last.ljust(1000, b".")
-    assert store.get(b"0/0") is None
-    assert store.put(b"k", b"v").volume == 0
-    kill(store)
-    store = open_store(tmp_path, fs=fs)
-    assert value_of(store.get(b"k")) == b"v"
-    store.close()
-
-
-def test_a_lower_volume_num_removes_the_oldest_volumes(tmp_path: Path) -> None:
-    """The newest volumes are kept, at once and over many turns and restarts."""
-    store = open_fifo(tmp_path, volume_num=6)
-    turns = [fill_volume(store, b"%d" % turn) for turn in range(8)]
-    store.close()
-    store = open_fifo(tmp_path, volume_num=2)
-    newest = turns[-1][0]
-    assert value_of(store.get(newest)) == newest.ljust(1000, b".")
-    assert store.get(turns[-2][0]) is None
-    assert store.recovery.dropped == 4
-    assert disk_bytes(tmp_path) <= 2 * VOLUME_SIZE
-    for turn in range(5):
-        keys = fill_volume(store, b"less/%d" % turn)
-        store = reopen(store, tmp_path, volume_num=2)
-        assert value_of(store.get(keys[0])) == keys[0].ljust(1000, b".")
-        assert disk_bytes(tmp_path) <= 2 * VOLUME_SIZE
     store.close()
 
 
@@ -218,30 +94,6 @@ def test_a_new_volume_size_is_applied_volume_by_volume(
 
 
 # --- Records without an index entry, found by a scan --------------------------------
-
-
-def test_a_torn_tail_is_cut_off_at_any_byte(tmp_path: Path) -> None:
-    """Whatever part of the last record was written, the old value is current."""
-    store = open_store(tmp_path)
-    store.put(b"k", b"old")
-    record = store.put(b"k", b"new and longer")
-    kill(store)
-    volume = tmp_path / "data" / "0"
-    data = volume.read_bytes()
-    # Zeros at the end of the identity are in the file without being written.
-    identity = data[record.offset :][:IDENTITY_BYTES].rstrip(b"\0")
-    meta = (tmp_path / "META.txt").read_bytes()
-    for length in range(record.size):
-        end = record.offset + length
-        (tmp_path / "META.txt").write_bytes(meta)
-        (tmp_path / "LOCK").unlink()
-        volume.write_bytes(data[:end].ljust(len(data), b"\0"))
-        shutil.rmtree(tmp_path / "index")
-        store = open_store(tmp_path)
-        assert value_of(store.get(b"k")) == b"old"
-        assert store.recovery.damaged == 0
-        assert store.recovery.torn == (length >= len(identity))
-        kill(store)
 
 
 def test_the_next_record_overwrites_a_torn_tail(tmp_path: Path) -> None:
@@ -374,29 +226,4 @@ def test_a_copy_of_a_record_inside_a_value_is_ignored(tmp_path: Path) -> None:
     assert value_of(store.get(b"k")) == b"new"
     assert value_of(store.get(b"behind")) == b"v"
     assert store.get(b"backup") is None
-    store.close()
-
-
-def test_a_stale_record_after_a_new_tail_is_ignored(tmp_path: Path) -> None:
-    """An old record right after the last new one has a lower mount count."""
-    store = open_store(tmp_path)
-    first = store.put(b"a", b"1" * 50)
-    stale = store.put(b"k", b"stale")
-    image = (tmp_path / "data" / "0").read_bytes()
-    kill(store)
-    # A power loss loses both; the bytes of the stale record reappear later.
-    overwrite(tmp_path / "data" / "0", first.offset, bytes(first.size + stale.size))
-    store = open_store(tmp_path)
-    again = store.put(b"a", b"2" * 50)
-    assert (again.offset, again.size) == (first.offset, first.size)
-    kill(store)
-    overwrite(
-        tmp_path / "data" / "0",
-        stale.offset,
-        image[stale.offset : stale.offset + stale.size],
-    )
-    store = open_store(tmp_path)
-
-    assert store.get(b"k") is None
-    assert value_of(store.get(b"a")) == b"2" * 50
     store.close()

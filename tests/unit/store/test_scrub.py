@@ -215,20 +215,6 @@ def test_a_slow_scrub_stops_at_once(scrubbed: Scrubbed) -> None:
     assert scrubbed.stats.passes == 0
 
 
-def test_values_are_put_and_read_meanwhile(scrubbed: Scrubbed) -> None:
-    """With rotations; all that was put last is there."""
-    scrub = scrubbed.store.scrub(FAST, period=0)
-    for number in range(300):
-        key, value = b"key %d" % (number % 40), os.urandom(30_000)
-        scrubbed.store.put(key, value)
-        record = scrubbed.store.get(key)
-        assert record is not None
-        assert record.value == value
-    wait_until(lambda: scrubbed.stats.passes, "a pass")
-    scrub.stop()
-    assert scrubbed.stats.found == 0
-
-
 class Waits:
     """A clock that a wait advances."""
 

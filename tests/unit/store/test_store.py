@@ -96,25 +96,6 @@ def test_a_value_larger_than_a_volume_is_refused_with_both_sizes(
     store.close()
 
 
-def test_an_expired_value_is_a_miss(tmp_path: Path) -> None:
-    """From that millisecond on. Deleted then, it stays so if the clock is set back."""
-    clock = FakeClock()
-    store = open_store(tmp_path, clock=clock)
-    store.put(b"k", b"v", expires_ms=clock.now_ms + 1000)
-    clock.advance(0.999)
-    assert value_of(store.get(b"k")) == b"v"
-    clock.advance(0.001)
-
-    assert store.get(b"k") is None
-    assert store.stat(b"k") is None
-    assert store.stats.expired_reads == 2
-    assert store.stats.damaged_records == 0
-    assert not store.delete(b"k")
-    clock.advance(-1)
-    assert store.get(b"k") is None
-    store.close()
-
-
 @pytest.mark.parametrize("length", [5, 1 << 20])
 def test_a_damaged_record_is_a_miss_and_leaves_the_index(
     tmp_path: Path, length: int

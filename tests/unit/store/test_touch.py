@@ -67,18 +67,6 @@ def test_record_without_its_value_is_refused(tmp_path: Path) -> None:
     store.close()
 
 
-def test_purge_covers_what_was_touched_before_it(tmp_path: Path) -> None:
-    """A touch after it finds nothing; a start neither."""
-    store = open_store(tmp_path)
-    store.put(b"a/1", b"v")
-    touch(store, b"a/1", 0)
-    store.purge(b"a/")
-    assert store.get(b"a/1") is None
-    store = reopen(store, tmp_path)
-    assert store.get(b"a/1") is None
-    store.close()
-
-
 def probation_store(directory: Path, **options: Any) -> Store:
     """Return a store with a key in ring probation."""
     store = open_store(directory, **options)

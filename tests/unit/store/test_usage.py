@@ -17,7 +17,6 @@ from support.stores import (
     UnsyncedFileSystem,
     counted_size,
     fill_volume,
-    open_fifo,
     open_store,
     reopen,
 )
@@ -127,23 +126,6 @@ def test_live_dead_and_evicted_bytes_are_those_of_a_model(
     store.close()
 
 
-def test_every_volume_id_is_listed(tmp_path: Path) -> None:
-    """A new store has one active volume and empty ones; a turn later none is empty."""
-    store = open_fifo(tmp_path)
-    usage = store.usage()
-    assert [v.state for v in usage.volumes] == ["active", "empty", "empty", "empty"]
-    assert [v.size for v in usage.volumes] == [VOLUME_SIZE] * VOLUME_NUM
-    assert usage.dead == usage.active_end == VOLUME_HEADER_BYTES
-
-    for _ in range(VOLUME_NUM):
-        fill_volume(store)
-    usage = store.usage()
-    assert [v.state for v in usage.volumes] == ["active", "sealed", "sealed", "sealed"]
-    assert [v.seq for v in usage.volumes] == [5, 2, 3, 4]
-    assert (usage.active_id, usage.active_seq) == (0, 5)
-    store.close()
-
-
 def test_the_start_time_of_a_volume_survives_a_restart(tmp_path: Path) -> None:
     """It is in the header: of a volume without one, it is unknown."""
     clock = FakeClock()
@@ -162,23 +144,6 @@ def test_the_start_time_of_a_volume_survives_a_restart(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     volume = store.usage().volumes[0]
     assert (volume.started_ms, volume.live_records) == (0, records)
-    store.close()
-
-
-def test_volumes_of_earlier_settings_are_shown_as_they_are(
-    tmp_path: Path,
-) -> None:
-    """A volume gets the new size when its id is used again."""
-    store = open_store(tmp_path)
-    fill_volume(store)
-    store.close()
-    store = open_store(tmp_path, volume_num=6, volume_size=2 * VOLUME_SIZE)
-    sizes = [v.size for v in store.usage().volumes]
-    assert sizes[0] == VOLUME_SIZE
-    assert sizes[1:] == [2 * VOLUME_SIZE] * 5
-    store.close()
-    store = open_store(tmp_path, volume_num=2, volume_size=1024)
-    assert store.usage().free == 0
     store.close()
 
 

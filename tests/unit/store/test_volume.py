@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
-from support.stores import open_store, value_of
+from support.stores import open_store
 from volcache.store.files import OsFileSystem
 
 if TYPE_CHECKING:
@@ -65,18 +64,4 @@ def test_the_first_write_of_a_page_is_a_whole_page(tmp_path: Path) -> None:
         assert end <= present or end in {size, end // 4096 * 4096}
         present = max(present, end)
     assert present > 8 * 4096
-    store.close()
-
-
-def test_the_next_record_overwrites_the_padding_of_a_page(tmp_path: Path) -> None:
-    """Records are adjacent."""
-    store = open_store(tmp_path, volume_size=1 << 20)
-    records = [store.put(b"%d" % n, b"v" * n) for n in range(200)]
-
-    places = [(record.offset, record.size) for record in records]
-    assert all(
-        offset + size == following
-        for (offset, size), (following, _) in itertools.pairwise(places)
-    )
-    assert all(value_of(store.get(b"%d" % n)) == b"v" * n for n in range(200))
     store.close()
