@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import ItemsView, KeysView, ValuesView
-from typing import TYPE_CHECKING, Any, assert_type
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_type
 
 import volcache
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+Cache: TypeAlias = volcache.EmbeddedCache[bytes]
+
 CAPACITY = "8MiB"  # The least is 4 MiB.
 
 
-def open_small(directory: Path | str, **options: Any) -> volcache.EmbeddedCache[bytes]:
+def open_small(directory: Path | str, **options: Any) -> Cache:
     """Open a small cache that does not sync; options as for `volcache.open`."""
     options = {"capacity": CAPACITY, "sync_mode": "none", **options}
-    cache: volcache.EmbeddedCache[bytes] = volcache.open(directory, **options)
+    cache: Cache = volcache.open(directory, **options)
     return cache
 
 

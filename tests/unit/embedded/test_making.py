@@ -8,30 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.embedded import open_small
 from support.waiting import wait_until
 from volcache.embedded.memoize import key_of_call
 from volcache.embedded.single_flight import SingleFlight
 from volcache.errors import BadKeyError, DiskFullError, StoreIOError, ValueTooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
-    import volcache
+    from support.embedded import Cache
 
 THREADS = 100
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[volcache.EmbeddedCache[bytes]]:
-    """Open a small cache."""
-    with open_small(tmp_path) as opened:
-        yield opened
-
-
 def run_waiting(
-    cache: volcache.EmbeddedCache[bytes],
+    cache: Cache,
     monkeypatch: pytest.MonkeyPatch,
     make: Callable[[], bytes],
 ) -> list[bytes | BaseException]:
@@ -60,7 +51,7 @@ def run_waiting(
 
 
 def test_of_a_hundred_threads_one_makes_the_value_and_all_get_it(
-    cache: volcache.EmbeddedCache[bytes], monkeypatch: pytest.MonkeyPatch
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is stored."""
     made: list[None] = []
@@ -75,7 +66,7 @@ def test_of_a_hundred_threads_one_makes_the_value_and_all_get_it(
 
 
 def test_exception_of_make_reaches_all_that_wait_and_the_next_call_begins_again(
-    cache: volcache.EmbeddedCache[bytes], monkeypatch: pytest.MonkeyPatch
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is stored."""
 
@@ -89,7 +80,7 @@ def test_exception_of_make_reaches_all_that_wait_and_the_next_call_begins_again(
 
 
 def test_thread_that_is_ended_leaves_the_work_to_another(
-    cache: volcache.EmbeddedCache[bytes], monkeypatch: pytest.MonkeyPatch
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An end such as by Ctrl-C is not passed on."""
     made: list[None] = []
@@ -106,9 +97,7 @@ def test_thread_that_is_ended_leaves_the_work_to_another(
     assert len(made) == 2
 
 
-def test_make_that_asks_for_its_own_key_is_an_error(
-    cache: volcache.EmbeddedCache[bytes],
-) -> None:
+def test_make_that_asks_for_its_own_key_is_an_error(cache: Cache) -> None:
     """It would wait for itself."""
     with pytest.raises(RuntimeError, match="asks for the same key"):
         cache.get_or_set("a", lambda: cache.get_or_set("a", lambda: b""))
@@ -116,9 +105,7 @@ def test_make_that_asks_for_its_own_key_is_an_error(
     assert found == b"12"
 
 
-def test_value_that_cannot_be_stored_is_an_error_for_the_caller(
-    cache: volcache.EmbeddedCache[bytes],
-) -> None:
+def test_value_that_cannot_be_stored_is_an_error_for_the_caller(cache: Cache) -> None:
     """And the next call begins again."""
     with pytest.raises(ValueTooLargeError):
         cache.get_or_set("a", lambda: bytes(cache.volume_size))
@@ -128,9 +115,7 @@ def test_value_that_cannot_be_stored_is_an_error_for_the_caller(
     assert cache.get_or_set("a", lambda: b"1") == b"1"
 
 
-def test_different_keys_are_made_at_the_same_time(
-    cache: volcache.EmbeddedCache[bytes],
-) -> None:
+def test_different_keys_are_made_at_the_same_time(cache: Cache) -> None:
     """Each waits for the other here."""
     both = threading.Barrier(2, timeout=30)
 
@@ -143,9 +128,7 @@ def test_different_keys_are_made_at_the_same_time(
         assert list(found) == [b"1", b"1"]
 
 
-def test_memoized_function_is_called_once_for_the_same_arguments(
-    cache: volcache.EmbeddedCache[bytes],
-) -> None:
+def test_memoized_function_is_called_once_for_the_same_arguments(cache: Cache) -> None:
     """Until the key of the call is deleted, or the prefix purged."""
     calls: list[tuple[object, ...]] = []
 
@@ -165,9 +148,7 @@ def test_memoized_function_is_called_once_for_the_same_arguments(
     assert made("1") == b"5"
 
 
-def test_memoized_function_has_its_name_in_its_keys(
-    cache: volcache.EmbeddedCache[bytes],
-) -> None:
+def test_memoized_function_has_its_name_in_its_keys(cache: Cache) -> None:
     """So two functions do not share results."""
 
     @cache.memoize()
@@ -184,9 +165,7 @@ def test_memoized_function_has_its_name_in_its_keys(
         cache.memoize(prefix="-")(one)
 
 
-def test_method_is_memoized_by_a_key_of_its_own(
-    cache: volcache.EmbeddedCache[bytes],
-) -> None:
+def test_method_is_memoized_by_a_key_of_its_own(cache: Cache) -> None:
     """An object has no text that identifies it."""
 
     class User:
@@ -242,7 +221,7 @@ def test_different_arguments_have_different_keys() -> None:
     "error", [DiskFullError(volume=1, needed=1, free=0), StoreIOError("EIO")]
 )
 def test_value_that_the_disk_refuses_is_returned(
-    cache: volcache.EmbeddedCache[bytes],
+    cache: Cache,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
 ) -> None:
