@@ -60,39 +60,6 @@ def own_tasks() -> list[str]:
     return [text for text in map(repr, tasks) if "RawServer" not in text]
 
 
-async def test_tasks_that_miss_one_key_share_one_making_and_one_look() -> None:
-    """One GET, one lease, one call, one PUT; each has the value."""
-    async with RawServer(Memory()) as server, client_of(server) as client:
-        make = Maker()
-        tasks = [
-            asyncio.create_task(client.get_or_set("a", make, 60)) for _ in range(50)
-        ]
-        await until(lambda: make.calls, "the call")
-        make.may_end.set()
-        assert await asyncio.gather(*tasks) == [b"made"] * 50
-        assert make.calls == 1
-        on_key = [heard.method for heard in server.heard if heard.path == "/a"]
-        assert on_key == [
-            "GET",
-            "GET",
-            "PUT",
-        ]  # The second look is under the lease.
-        assert leases(server) == ["PUT", "DELETE"]
-        assert server.heard[-2].headers["cache-control"] == "max-age=60"
-        numbers = client.metrics()
-        assert (numbers.made, numbers.waits) == (1, 49)
-
-
-async def test_a_hit_is_one_request_in_the_task_of_the_caller() -> None:
-    """There is no lease and no other task."""
-    async with RawServer(Memory()) as server, client_of(server) as client:
-        await client.put("a", b"1")
-        before = own_tasks()
-        assert await client.get_or_set("a", Maker()) == b"1"
-        assert own_tasks() == before
-        assert server.methods == ["PUT", "GET"]
-
-
 async def test_what_makes_a_value_may_be_asynchronous_or_not_and_has_the_context() -> (
     None
 ):
@@ -109,42 +76,6 @@ async def test_what_makes_a_value_may_be_asynchronous_or_not_and_has_the_context
             "a": b"of the caller",
             "b": b"2",
         }
-
-
-async def test_each_caller_has_a_value_of_its_own() -> None:
-    """One may change it."""
-    async with (
-        RawServer(Memory()) as server,
-        AsyncClient(server.name, serializer="json", timeout=30.0) as client,
-    ):
-
-        async def make() -> Any:
-            await asyncio.sleep(0)
-            return {"list": [1]}
-
-        first, second = await asyncio.gather(
-            client.get_or_set("a", make), client.get_or_set("a", make)
-        )
-        assert first == second
-        assert first["list"] is not second["list"]
-
-
-async def test_what_the_maker_raises_reaches_all_that_wait() -> None:
-    """The lease is given back, and the next call tries again."""
-    async with RawServer(Memory()) as server, client_of(server) as client:
-        may_fail = asyncio.Event()
-
-        async def fail() -> bytes:
-            await may_fail.wait()
-            raise ZeroDivisionError
-
-        tasks = [asyncio.create_task(client.get_or_set("a", fail)) for _ in range(3)]
-        await until(lambda: leases(server), "the lease")
-        may_fail.set()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(result) for result in results] == [ZeroDivisionError] * 3
-        assert leases(server) == ["PUT", "DELETE"]
-        assert await client.get_or_set("a", lambda: b"2") == b"2"
 
 
 async def test_a_call_for_the_key_that_is_being_made_is_an_error() -> None:

@@ -925,3 +925,67 @@ def test_many_keys_wait_for_several_answers_at_once(client_of: Any) -> None:
         etags = client.put_many({**wanted, "key8": b"8"}, ttl=9)
         assert list(etags) == [*wanted, "key8"]
         assert server.connections == 4
+
+
+# --- Values that are made once ----------------------------------------------------------
+
+
+def memory() -> Callable[[Peer], None]:
+    """Return a function that stores values as the service does."""
+    values: dict[bytes, bytes] = {}
+    lock = threading.Lock()
+
+    def answer(request: bytes) -> bytes:
+        head, _, body = request.partition(b"\r\n\r\n")
+        method, path, _ = head.split(b" ", 2)
+        with lock:
+            if method == b"PUT":
+                if b"If-None-Match" in head and path in values:
+                    return b"HTTP/1.1 412 No\r\nContent-Length: 0\r\n\r\n"
+                values[path] = body
+                return value(b"", b'ETag: "1"\r\n')
+            if path not in values:
+                return b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
+            return value(values[path] if method == b"GET" else values.pop(path))
+
+    return answering(answer)
+
+
+@pytest.mark.parametrize("error", [None, KeyError("made")], ids=["value", "error"])
+def test_of_many_that_miss_a_key_one_makes_the_value(
+    error: Exception | None, client_of: Any
+) -> None:
+    """Each has a value of its own, or the error; then the next call makes it."""
+    calls: list[int] = []
+
+    def make() -> list[int]:
+        calls.append(1)
+        wait_until(lambda: client.metrics().waits == 15, "all others")
+        if error is not None:
+            raise error
+        return [1]
+
+    def ask(_: int) -> Any:
+        try:
+            return client.get_or_set("key", made, 60)
+        except KeyError as raised:
+            return raised
+
+    with (
+        ScriptedServer(memory()) as server,
+        client_of(server, serializer="json") as client,
+        ThreadPoolExecutor(16) as threads,
+    ):
+        # The loop must not wait for the threads that it serves.
+        is_of_tasks = isinstance(client, OfTasks)
+        made = partial(asyncio.to_thread, make) if is_of_tasks else make
+        found = list(threads.map(ask, range(16)))
+        numbers = client.metrics()
+        assert len(calls) == 1
+        assert client.get_or_set("key", lambda: [2]) == ([2] if error else [1])
+    if error is None:
+        assert found == [[1]] * 16
+        assert len({id(one) for one in found}) == 16
+        assert (numbers.made, numbers.nodes[server.name].failures) == (1, 0)
+    else:
+        assert [str(one) for one in found] == [str(error)] * 16

@@ -15,11 +15,9 @@ from volcache_client import (
     NodeConnectionError,
     NodeDownError,
     NodeTimeoutError,
-    PoolTimeoutError,
     SerializationError,
     UnavailableError,
     UnexpectedAnswerError,
-    ValueTooLargeError,
 )
 from volcache_client.core import LEASE_PREFIX, Core
 from volcache_client.messages import Answer, Call, Send, Sleep
@@ -221,16 +219,6 @@ def test_a_node_that_is_down_is_a_miss_for_reads_and_an_error_for_writes(
             with pytest.raises(NodeDownError):
                 node.run(core.put("k", b"v"))
         assert len(node.requests) == sent
-
-
-def test_a_pool_that_is_exhausted_is_no_failure_of_the_node(node: FakeNode) -> None:
-    """The node was not asked."""
-    node.failures = dict.fromkeys(METHODS, PoolTimeoutError(NODE, "all in use"))
-    core = core_of(node, failures=1)
-    for _ in range(3):
-        with pytest.raises(PoolTimeoutError):
-            node.run(core.get("k"))
-    assert core.metrics({}).nodes[NODE].failures == 0
 
 
 def test_an_answer_of_unknown_length_is_not_a_value(node: FakeNode) -> None:
@@ -441,10 +429,3 @@ def test_waiting_ends_when_the_node_goes_down(node: FakeNode) -> None:
     node.on_sleep = lambda: node.failures.update(dict.fromkeys(METHODS, error))
     assert node.run(core.get_or_set("k", lambda: b"v")) == b"v"
     assert node.now < 1
-
-
-def test_a_value_above_the_limit_is_an_error_of_put(node: FakeNode) -> None:
-    """Which says so."""
-    node.failures["PUT"] = 413
-    with pytest.raises(ValueTooLargeError):
-        node.run(core_of(node).put("k", b"v"))

@@ -7,38 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 from support.tables import each_row
-from volcache_client.errors import InvalidKeyError, NodeDownError
-from volcache_client.metrics import BUCKETS, Counters, NodeNumbers
+from volcache_client.metrics import BUCKETS, Counters
 
 THREADS, ROUNDS = 8, 2_000
-
-
-def test_new_client_has_no_numbers() -> None:
-    """But all its nodes."""
-    read = Counters().read({"a:1": (True, 0), "b:1": (False, 2)})
-    assert not any((read.operations, read.errors, read.durations))
-    assert (read.made, read.waits) == (0, 0)
-    assert read.nodes == {
-        "a:1": NodeNumbers(is_up=True, requests=0, failures=0, in_flight=0, connections=0),
-        "b:1": NodeNumbers(is_up=False, requests=0, failures=0, in_flight=0, connections=2),
-    }  # fmt: skip
-
-
-def test_operations_are_counted_by_name_and_outcome() -> None:
-    """And their durations by name."""
-    counters = Counters()
-    for outcome in ("hit", "hit", "miss"):
-        counters.operation_ended("get", outcome, 0.25)
-    counters.operation_ended("put", "done", 0.5)
-    read = counters.read({})
-    assert read.operations == {
-        ("get", "hit"): 2,
-        ("get", "miss"): 1,
-        ("put", "done"): 1,
-    }
-    assert read.durations["get"].seconds == 0.75
-    assert sum(read.durations["get"].counts) == 3
-    assert sum(read.durations["put"].counts) == 1
 
 
 @each_row(
@@ -57,30 +28,6 @@ def test_duration_is_counted_in_its_class(seconds: float, place: int) -> None:
     counts = counters.read({}).durations["get"].counts
     assert counts.index(1) == place
     assert len(counts) == len(BUCKETS) + 1
-
-
-def test_requests_are_counted_by_node() -> None:
-    """Those that are not answered yet are in flight."""
-    counters = Counters()
-    for _ in range(3):
-        counters.request_began("a:1")
-    counters.request_ended("a:1", is_failure=True)
-    counters.request_ended("a:1", is_failure=False)
-    read = counters.read({"a:1": (True, 1), "b:1": (True, 0)})
-    assert read.nodes["a:1"] == (True, 3, 1, 1, 1)
-    assert read.nodes["b:1"] == (True, 0, 0, 0, 0)
-
-
-def test_errors_are_counted_by_class() -> None:
-    """Of this package and others."""
-    counters = Counters()
-    for error in (
-        NodeDownError("a:1", "x"),
-        InvalidKeyError("x"),
-        InvalidKeyError("y"),
-    ):
-        counters.error(error)
-    assert counters.read({}).errors == {"NodeDownError": 1, "InvalidKeyError": 2}
 
 
 def test_numbers_that_were_read_do_not_change() -> None:
