@@ -6,8 +6,6 @@ import json
 import os
 import re
 import subprocess
-import zlib
-from bisect import bisect_left
 from collections import Counter
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -21,6 +19,7 @@ from support.nginx import SOURCE, Nginx
 from support.tables import each_row
 from volcache import __version__
 from volcache.config import load_config
+from volcache_client.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +35,6 @@ PROJECT: Final[dict[str, Any]] = yaml.safe_load(TEXT)
 SERVICES: Final[dict[str, dict[str, Any]]] = PROJECT["services"]
 INSTANCES: Final = ["disk1", "disk2", "disk3"]
 NAMES: Final = [f"{name}:1234" for name in INSTANCES]
-POINTS: Final = 160  # on the ring, for each unit of weight
 
 
 def mounts(service: str) -> dict[str, str]:
@@ -267,25 +265,13 @@ def may_mount() -> bool:
     return not subprocess.run(command, capture_output=True, check=False).returncode
 
 
-def ketama(names: Sequence[str], key: str, weight: int = 10) -> str:
-    """Return the name to which `hash ... consistent` of nginx maps a key."""
-    points: dict[int, str] = {}
-    for name in names:
-        base = zlib.crc32(name.replace(":", "\0").encode())
-        value = 0
-        for _ in range(POINTS * weight):
-            value = zlib.crc32(value.to_bytes(4, "little"), base)
-            points.setdefault(value, name)
-    ring = sorted(points)
-    return points[ring[bisect_left(ring, zlib.crc32(key.encode())) % len(ring)]]
-
-
 @pytest.mark.integration
 @pytest.mark.skipif(not may_mount(), reason="no mount namespaces are allowed here")
 def test_keys_belong_to_names_and_not_to_addresses(tmp_path: Path) -> None:
     """When containers get other addresses, each key stays on its volume."""
     paths = [f"/spread/{n}" for n in range(300)]
-    wanted = [ketama(NAMES, path) for path in paths]
+    ring = Ring([(name, 10) for name in NAMES])
+    wanted = [ring.node(path[1:]) for path in paths]
     assert min(Counter(wanted).values()) > 60
     for number, front in enumerate(("127.0.7.", "127.0.8.")):
         # Ports that nothing listens at: nginx still says where it sent a request.

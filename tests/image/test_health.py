@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,7 @@ import pytest
 
 from support.ports import pick_port
 from support.process import ServerProcess
+from support.scripted_server import ScriptedServer, closing
 from support.tables import each_row
 
 if TYPE_CHECKING:
@@ -67,20 +66,12 @@ def test_instance_is_healthy_while_it_answers(tmp_path: Path) -> None:
 )
 def test_another_answer_is_not_healthy(answer: bytes, shown: str) -> None:
     """Another status, not HTTP, or nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with listener.accept()[0] as connection:
-                connection.recv(1 << 16)
-                connection.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        port = listener.getsockname()[1]
-        code, text = checked({"VOLCACHE_IP": "127.0.0.1", "VOLCACHE_PORT": str(port)})
-        thread.join()
+    with ScriptedServer(closing([], answer)) as server:
+        code, text = checked(
+            {"VOLCACHE_IP": "127.0.0.1", "VOLCACHE_PORT": str(server.port)}
+        )
     assert (code, text.count("\n")) == (1, 1)
-    assert text.startswith(f"127.0.0.1 port {port}: not 200 but {shown}")
+    assert text.startswith(f"127.0.0.1 port {server.port}: not 200 but {shown}")
 
 
 @each_row("port", ["0", "65536", "x", "", "-1", "%i", "9" * 5000, "²"])
