@@ -103,15 +103,6 @@ class WebProcess(Program):
         return Ending(exit_code, seconds, out, self.stderr)
 
 
-def read_to_end(connection: socket.socket) -> bytes:
-    """Return everything received until the connection is closed."""
-    with connection:
-        chunks = []
-        while chunk := connection.recv(1 << 20):
-            chunks.append(chunk)
-        return b"".join(chunks)
-
-
 def main() -> None:
     """Serve until a signal."""
     parser = argparse.ArgumentParser()
