@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -41,20 +41,12 @@ def basic(pair: str, encoding: str = "utf-8", scheme: str = "Basic") -> str:
 @pytest.fixture
 def port(servers: Servers) -> Iterator[int]:
     """Return the port of an instance with three tokens; `/key` has ten digits."""
-    with servers.server(TOKENS, max_value_size=MIB) as server:
+    with servers.server(**TOKENS) as server:
         put = exchange(server.port, "PUT", "/key", b"0123456789", bearer(WRITE))
         assert put.status == 200
         yield server.port
         got = exchange(server.port, "GET", "/key", None, bearer(READ))
         assert got.body == b"0123456789"
-
-
-def stats_of(port: int) -> dict[str, Any]:
-    """Return the statistics, which need no token."""
-    reply = exchange(port, "GET", "/-/stats")
-    assert reply.status == 200
-    found: dict[str, Any] = json.loads(reply.body)
-    return found
 
 
 def assert_refused(reply: Reply, word: str = "") -> None:
@@ -219,7 +211,7 @@ def test_refusals_are_counted_and_logged_without_the_token(tmp_path: Path) -> No
         flush = exchange(server.port, "POST", "/-/flush", b"", bearer(wrong))
         assert flush.status == 401
         assert exchange(server.port, "GET", "/a", None, bearer(READ)).status == 404
-        found = stats_of(server.port)
+        found = json.loads(exchange(server.port, "GET", "/-/stats").body)
         metrics = exchange(server.port, "GET", "/-/metrics").body.decode()
         server.terminate()
         log = server.stderr
