@@ -65,8 +65,7 @@ def test_body_larger_than_the_memory_is_refused_and_takes_none(
     server: ServerProcess,
 ) -> None:
     """1 GB to a process with 200 MiB to spare, which answers 413 before it is sent."""
-    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + 200 * MIB
+    limit = server.memory("VmSize") + 200 * MIB
     resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, limit))
     piece = bytes(MIB)
     sent = 0

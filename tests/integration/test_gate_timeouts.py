@@ -617,12 +617,6 @@ CHUNKED_HEAD: Final = (
 BODY_MEMORY: Final = 8 * MIB
 
 
-def memory_of(server: ServerProcess, name: str) -> int:
-    """Return a field of the status of a process, in bytes."""
-    lines = Path(f"/proc/{server.pid}/status").read_text("utf-8").splitlines()
-    return next(int(one.split()[1]) * KIB for one in lines if one.startswith(name))
-
-
 def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
     """However many there are: what is received stays below body_memory."""
     limits = {"head_timeout": 2.0, "body_memory": BODY_MEMORY}
@@ -630,7 +624,7 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
         ServerProcess(tmp_path / "data", settings=SETTINGS | limits) as server,
         ExitStack() as opened,
     ):
-        before = memory_of(server, "VmRSS:")
+        before = server.memory()
         chunk = b"%x\r\n%b\r\n" % (MIB - 1, bytes(MIB - 1))
         uploads = []
         for number in range(BODY_MEMORY // MIB):
@@ -662,23 +656,19 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
         assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1")
         uploads[-2].sendall(b"0\r\n\r\n")
         assert uploads[-2].recv(4096).startswith(b"HTTP/1.1 200 OK")
-        assert memory_of(server, "VmHWM:") - before < 3 * BODY_MEMORY
+        assert server.memory("VmHWM") - before < 3 * BODY_MEMORY
 
 
 def test_memory_of_bodies_that_broke_off_is_given_back(tmp_path: Path) -> None:
     """Of 300 MiB, no more than 64 MiB and a little are kept."""
     limits = {"body_memory": 400 * MIB}
     with ServerProcess(tmp_path / "data", settings=SETTINGS | limits) as server:
-        before = memory_of(server, "VmRSS:")
+        before = server.memory()
         with ExitStack() as opened:
             for number in range(300):
                 one = opened.enter_context(connect(server.port))
                 one.sendall(CHUNKED_HEAD % number)
                 for _ in range(15):
                     one.sendall(b"10000\r\n%b\r\n" % bytes(65536))
-            wait_until(
-                lambda: memory_of(server, "VmRSS:") - before > 250 * MIB, "the bodies"
-            )
-        wait_until(
-            lambda: memory_of(server, "VmRSS:") - before < 80 * MIB, "freed memory"
-        )
+            wait_until(lambda: server.memory() - before > 250 * MIB, "the bodies")
+        wait_until(lambda: server.memory() - before < 80 * MIB, "freed memory")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -34,15 +33,9 @@ def server(tmp_path: Path) -> Iterator[MemcacheServer]:
         yield server
 
 
-def resident(server: MemcacheServer) -> int:
-    """Return the resident bytes of a server."""
-    with open(f"/proc/{server.pid}/statm", "rb") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def test_lines_of_many_keys_take_their_bytes(server: MemcacheServer) -> None:
     """While the keys are read; other clients are served meanwhile."""
-    before = resident(server)
+    before = server.memory()
     with ExitStack() as stack:
         greedy = [stack.enter_context(server.client()) for _ in range(12)]
         for client in greedy:
@@ -52,18 +45,18 @@ def test_lines_of_many_keys_take_their_bytes(server: MemcacheServer) -> None:
             assert client.ask(b"mn\r\n") == b"MN"
         # Not one of the lines has ended.
         assert int(client.stats()["get_misses"]) < KEYS
-        assert resident(server) - before < 40 * MIB
+        assert server.memory() - before < 40 * MIB
 
 
 def test_replies_that_are_not_read_are_counted(server: MemcacheServer) -> None:
     """All that is kept of them, however much of each is sent already."""
-    before = resident(server)
+    before = server.memory()
     with ExitStack() as stack:
         slow = [stack.enter_context(server.client()) for _ in range(150)]
         for client in slow:
             client.send(b"get large\r\n")
             assert len(client.read(700_000)) == 700_000
-        assert resident(server) - before < 100 * MIB
+        assert server.memory() - before < 100 * MIB
         wait_until(lambda: "memcache.memory_full" in server.stderr, "the limit")
         # The first of them is closed, the last one has the rest.
         assert len(slow[-1].read(len(VALUE) - 700_000)) == 300_000

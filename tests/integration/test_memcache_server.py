@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import stat
@@ -94,15 +93,7 @@ def test_http_is_answered_during_abuse(shared: MemcacheServer) -> None:
         assert sets.get("flood") == VALUE
         # Without progress for `transfer_timeout`.
         assert slow.rest() == b""
-        wait_until(
-            lambda: shared_memory(shared) < 300 << 20, "the memory of the server"
-        )
-
-
-def shared_memory(server: MemcacheServer) -> int:
-    """Return the resident bytes of a server."""
-    with open(f"/proc/{server.pid}/statm", "rb") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        wait_until(lambda: shared.memory() < 300 << 20, "the memory of the server")
 
 
 def test_client_that_does_not_read_gets_no_more_commands_executed(
@@ -112,7 +103,7 @@ def test_client_that_does_not_read_gets_no_more_commands_executed(
     with shared.client() as deaf, shared.client() as client:
         client.set("deaf", b"x" * 1_000_000)
         client.ask(b"stats reset\r\n")
-        before = shared_memory(shared)
+        before = shared.memory()
         deaf.send(b"get deaf\r\n" * 200)
         wait_until(
             lambda: int(client.stats()["get_hits"]) > 0, "the first of the commands"
@@ -120,7 +111,7 @@ def test_client_that_does_not_read_gets_no_more_commands_executed(
         for _ in range(50):
             client.get("absent")
         assert int(client.stats()["get_hits"]) < 30
-        assert shared_memory(shared) < before + (50 << 20)
+        assert shared.memory() < before + (50 << 20)
         # It reads too little for `transfer_timeout`.
         wait_until(
             lambda: client.stats()["curr_connections"] == "1",
@@ -132,12 +123,12 @@ def test_idle_connections_are_kept_and_cost_little(shared: MemcacheServer) -> No
     """5,000 of them, longer than the time for an incomplete command."""
     count = 5000 if raised_limit() > 6000 else 500
     with ExitStack() as stack:
-        before = shared_memory(shared)
+        before = shared.memory()
         started = time.monotonic()
         idle = [stack.enter_context(shared.client()) for _ in range(count)]
         client = stack.enter_context(shared.client())
         assert int(client.stats()["curr_connections"]) == count + 1
-        assert (shared_memory(shared) - before) / count < 10_000
+        assert (shared.memory() - before) / count < 10_000
         wait_until(lambda: time.monotonic() > started + 2.5, "the time to pass")
         assert idle[0].ask(b"mn\r\n") == idle[-1].ask(b"mn\r\n") == b"MN"
         assert get(shared, "absent").status_code == 404

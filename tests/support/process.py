@@ -132,6 +132,12 @@ class ServerProcess(Program):
         finally:
             connection.close()
 
+    def memory(self, field: str = "VmRSS") -> int:
+        """Return a field of the status of the process, in bytes."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        [line] = [one for one in lines if one.startswith(f"{field}:")]
+        return int(line.split()[1]) << 10
+
     def descriptors(self) -> int:
         """Return how many files and connections it has open."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
