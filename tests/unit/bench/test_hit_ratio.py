@@ -118,13 +118,6 @@ def test_what_does_not_fit_is_evicted(result: Replay) -> None:
     assert (found["too_large"], found["misses"]) == (2, 3)
 
 
-def test_values_of_any_size_are_read_back(result: Replay) -> None:
-    """Also those shorter than their keys."""
-    for size in (0, 1, 3, 4, 70_000):
-        found = result([f"key {size}"] * 2, "--capacity", "6400000")
-        assert found["object_miss"] == 0.5
-
-
 def test_a_wrong_value_ends_the_replay() -> None:
     """One of another key, or of another length."""
     values = Values(100)

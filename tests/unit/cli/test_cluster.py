@@ -18,19 +18,16 @@ import requests
 
 from support.background import in_background
 from support.command_line import CommandProcess, Run
-from support.fake_fleet import fake_fleet, free_address, targets_of
+from support.fake_fleet import fake_fleet, free_address
 from support.tables import each_row
 from support.waiting import wait_until
-from volcache.cli.cluster_report import watch
-from volcache.fleet.summary import poll
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from support.stats_server import StatsServer
-    from volcache.fleet.summary import Row
 
 ONE = '[machines]\na = "127.0.0.1"\n'
 
@@ -95,7 +92,13 @@ def test_without_a_list_that_of_nginx_is_read(
 def test_top_ends_with_q(
     names: list[str], monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    """The terminal is as before; other keys do nothing."""
+    """
+    The terminal is as before; other keys do nothing.
+
+    The report fits the terminal, and says how many instances are left out.
+    """
+    monkeypatch.setenv("LINES", "7")
+    monkeypatch.setenv("COLUMNS", "60")
     keyboard, terminal = pty.openpty()
     shown = io.StringIO()
     monkeypatch.setattr(shown, "isatty", lambda: True)
@@ -115,29 +118,12 @@ def test_top_ends_with_q(
         with in_background(press):
             assert run("cluster", "top", "--interval", "0.05", *names).code == 0
         assert termios.tcgetattr(stdin) == before
-    assert "2 instances: 2 ok\x1b[K\n" in shown.getvalue()
-    assert "\x1b[3" not in shown.getvalue()
-
-
-def test_a_report_that_is_watched_fits_the_terminal(
-    fleet: list[StatsServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It says how many instances are left out; rates are those since the one before."""
-    monkeypatch.setenv("LINES", "8")
-    monkeypatch.setenv("COLUMNS", "60")
-    seen: list[Sequence[Row]] = []
-    written: list[str] = []
-
-    def ask(before: Sequence[Row]) -> Sequence[Row]:
-        seen.append(before)
-        return poll(targets_of(fleet) * 3)
-
-    watch(ask, written.append, lambda: len(written) > 1)
-    assert [len(rows) for rows in seen] == [0, 6]
-    lines = written[1].removeprefix("\x1b[H").split("\x1b[K\n")
-    assert lines[-2:] == ["and 4 more instances", "\x1b[J"]
-    assert len(lines) <= 8
+    lines = shown.getvalue().split("\x1b[H")[2].split("\x1b[K\n")
+    assert lines[0] == "2 instances: 2 ok"
+    assert lines[-2:] == ["and 1 more instance", "\x1b[J"]
+    assert len(lines) <= 7
     assert max(map(len, lines)) <= 60
+    assert "\x1b[3" not in shown.getvalue()
 
 
 def test_an_action_is_done_on_all_instances(

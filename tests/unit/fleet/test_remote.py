@@ -6,11 +6,10 @@ import threading
 
 import pytest
 
-from support.fake_fleet import free_address
 from support.scripted_server import Peer, ScriptedServer, sending, value
 from support.tables import each_row
 from volcache.errors import ConfigError, InstanceError
-from volcache.fleet.remote import Answer, act, ask, each, fetch_stats, url_of
+from volcache.fleet.remote import act, ask, each, fetch_stats, url_of
 
 
 @each_row(
@@ -110,18 +109,6 @@ def test_an_answer_that_does_not_end_is_an_error_after_the_timeout(
         with pytest.raises(InstanceError, match=r"no answer within 0.3 s"):
             ask(f"http://{server.name}", "/-/stats", timeout=0.3)
         has_ended.set()
-
-
-def test_results_are_in_the_order_of_the_instances() -> None:
-    """Errors are among them."""
-    down = f"http://{free_address()}"
-    with sending(value(b"ok")) as (up, _):
-        urls = [down, f"http://{up}", down]
-        found = list(each(urls, lambda url: ask(url, "/-/ready")))
-    assert [url for url, _ in found] == urls
-    assert found[1][1] == Answer(200, b"ok")
-    assert all("refused" in str(found[place][1]) for place in (0, 2))
-    assert list(each([], lambda url: url)) == []
 
 
 def test_endless_answers_of_many_instances_take_bounded_memory() -> None:
