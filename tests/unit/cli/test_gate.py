@@ -77,24 +77,15 @@ def test_what_prevents_a_build_is_one_line(
         code, out, err = run("gate")
         assert (code, out, err.count("\n")) == (1, "", 1)
         assert err.startswith(f"volcache: {reason}")
-    assert run("gate", "--check").out.endswith(" has the gate\n")
     monkeypatch.setattr(gate, "installed_bjoern", lambda: None)
     code, _, err = run("gate")
     assert (code, "pip install 'volcache[server]'" in err) == (1, True)
 
 
-def test_build_without_a_gate_is_an_error(
+def test_check_reports_the_gate(
     calls: list[list[str]], monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    """Pip succeeded, but has found a wheel for example."""
-    monkeypatch.setattr(gate_build, "has_gate", lambda: False)
-    code, _, err = run("gate", "--bjoern", "3.2.2")
-    assert (code, len(calls)) == (1, 2)
-    assert "without the gate: pip found a wheel" in err
-
-
-def test_check_reports_the_gate(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    """Of this environment, which tools/setup.sh has made; and of others."""
+    """A build without it is an error: pip has found a wheel, for example."""
     for name, value, code, end in (
         ("has_gate", True, 0, " has the gate\n"),
         ("has_gate", False, 1, " has no gate\n"),
@@ -104,3 +95,8 @@ def test_check_reports_the_gate(monkeypatch: pytest.MonkeyPatch, run: Run) -> No
             monkeypatch.setattr(gate, name, lambda value=value: value)
         found = run("gate", "--check")
         assert (found.code, found.out.endswith(end)) == (code, True)
+    calls.clear()
+    monkeypatch.setattr(gate_build, "has_gate", lambda: False)
+    code, _, err = run("gate", "--bjoern", "3.2.2")
+    assert (code, len(calls)) == (1, 2)
+    assert "without the gate: pip found a wheel" in err

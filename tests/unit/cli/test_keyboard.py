@@ -99,9 +99,15 @@ def shown() -> Iterator[Shown]:
 def test_terminal_is_put_back_however_the_command_ends(
     shown: Shown, end: bytes | signal.Signals, code: int
 ) -> None:
-    """By a key or a signal; other keys do nothing."""
+    """By a key or a signal; other keys do nothing. Also while it is suspended by Ctrl-Z."""
     shown.press(b"x")
     wait_until(lambda: shown.has(b"instance ", 2), "the next report")
+    stat = Path(f"/proc/{shown.process.pid}/stat")
+    shown.process.send_signal(signal.SIGTSTP)
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "a stop")
+    assert shown.mode() == shown.before
+    shown.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: shown.mode() != shown.before, "the keyboard")
     if isinstance(end, bytes):
         shown.press(end)
     else:
@@ -109,17 +115,3 @@ def test_terminal_is_put_back_however_the_command_ends(
     assert shown.process.wait(20) == code
     assert shown.mode() == shown.before
     assert not shown.has(b"Traceback")
-
-
-@pytest.mark.slow
-def test_terminal_is_put_back_while_the_command_is_suspended(shown: Shown) -> None:
-    """By Ctrl-Z; when it continues, `q` ends it."""
-    stat = Path(f"/proc/{shown.process.pid}/stat")
-    shown.process.send_signal(signal.SIGTSTP)
-    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "a stop")
-    assert shown.mode() == shown.before
-    shown.process.send_signal(signal.SIGCONT)
-    wait_until(lambda: shown.mode() != shown.before, "the keyboard")
-    shown.press(b"Q")
-    assert shown.process.wait(20) == 0
-    assert shown.mode() == shown.before
