@@ -97,7 +97,6 @@ def test_top_ends_with_q(
 
     The report fits the terminal, and says how many instances are left out.
     """
-    monkeypatch.setenv("LINES", "7")
     monkeypatch.setenv("COLUMNS", "60")
     keyboard, terminal = pty.openpty()
     shown = io.StringIO()
@@ -112,13 +111,17 @@ def test_top_ends_with_q(
 
         def press(is_over: threading.Event) -> None:
             wait_until(lambda: shown.getvalue().count("\x1b[H") > 1, "two reports")
+            monkeypatch.setenv("LINES", "7")
+            wait_until(lambda: "and 1 more" in shown.getvalue(), "a shorter report")
             while not is_over.wait(0.01):
                 keys.write(b"xq")
 
         with in_background(press):
             assert run("cluster", "top", "--interval", "0.05", *names).code == 0
         assert termios.tcgetattr(stdin) == before
-    lines = shown.getvalue().split("\x1b[H")[2].split("\x1b[K\n")
+    reports = [text.split("\x1b[K\n") for text in shown.getvalue().split("\x1b[H")]
+    assert [line.split()[0] for line in reports[1][-3:-1]] == [*sorted(names[1:])]
+    lines = reports[-1]
     assert lines[0] == "2 instances: 2 ok"
     assert lines[-2:] == ["and 1 more instance", "\x1b[J"]
     assert len(lines) <= 7
