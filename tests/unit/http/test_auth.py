@@ -100,19 +100,13 @@ def test_refusals_are_logged_once_in_a_while(
     clock.now += LOG_SECONDS
     refuse(refusals, "read", "wrong", environ)
     path = "/a%20b%0A" + "x" * 191 + "..."
-    line = (
-        "request.unauthorized kind=read reason=wrong address=::1"
-        rf" forwarded='1.2.3.4\\x22' method=GET path={path} left_out="
+    read = "kind=read reason=wrong address=::1"
+    read += rf" forwarded='1.2.3.4\\x22' method=GET path={path} left_out="
+    admin = (
+        "kind=admin reason=missing address=- forwarded='' method=- path=- left_out=0"
     )
-    other = (
-        "request.unauthorized kind=admin reason=missing address=- forwarded='' method=-"
-        " path=- left_out=0"
-    )
-    assert caplog.messages == [
-        f"{line}0",
-        other,
-        f"{line}2",
-    ]
+    expected = [f"{read}0", admin, f"{read}2"]
+    assert caplog.messages == [f"request.unauthorized {line}" for line in expected]
     assert stats.refused == {"read": 4, "write": 0, "admin": 1}
 
 

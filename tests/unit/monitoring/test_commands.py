@@ -8,18 +8,16 @@ from volcache.monitoring.commands import KIND_OF, KINDS, CommandStats
 def test_commands_are_counted_by_name_and_result() -> None:
     """With their durations, by kind."""
     stats = CommandStats()
-    stats.answers["get", "hit"].observe(0, 2000)
-    stats.answers["mg", "hit"].observe(0, 3000)
-    stats.answers["gat", "miss"].observe(0, 4000)
-    stats.answers["cas", "stored"].observe(0, 9000)
-    stats.answers["delete", "not_found"].observe(0, 9000)
-    assert stats.commands() == {
-        ("get", "hit"): 1,
-        ("mg", "hit"): 1,
-        ("gat", "miss"): 1,
-        ("cas", "stored"): 1,
-        ("delete", "not_found"): 1,
+    durations = {
+        ("get", "hit"): 2000,
+        ("mg", "hit"): 3000,
+        ("gat", "miss"): 4000,
+        ("cas", "stored"): 9000,
+        ("delete", "not_found"): 9000,
     }
+    for answer, ns in durations.items():
+        stats.answers[answer].observe(0, ns)
+    assert stats.commands() == dict.fromkeys(durations, 1)
     assert stats.total == 5
     assert (stats.hits, stats.misses, stats.stored) == (2, 1, 1)
     latencies = stats.latencies()

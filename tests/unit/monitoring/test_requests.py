@@ -15,31 +15,6 @@ if TYPE_CHECKING:
     from volcache.store import Store
 
 
-def test_requests_are_counted_by_method_status_and_source() -> None:
-    """Hits and misses are those of GET and HEAD, whatever the status."""
-    stats = RequestStats()
-    for method, status, source, ns in (
-        *(("GET", 200, "DISK", 2000), ("GET", 200, "MEMC", 3000)),
-        *(("GET", 404, "MISS", 3000), ("HEAD", 304, "DISK", 1000)),
-        *(("PUT", 200, "", 9000), ("DELETE", 404, "MISS", 1000)),
-    ):
-        stats.answers[method, f"{status} X", source].observe(0, ns)
-    for number in range(100):  # A client that invents methods uses up no memory.
-        stats.answers[f"X{number}", "405 X", ""].observe(0, 10)
-    assert stats.requests() == {
-        ("GET", 200): 2,
-        ("GET", 404): 1,
-        ("HEAD", 304): 1,
-        ("PUT", 200): 1,
-        ("DELETE", 404): 1,
-        ("OTHER", 405): 100,
-    }
-    latencies = stats.latencies()
-    assert (latencies["GET"].count, latencies["GET"].total_ns) == (3, 8000)
-    assert (latencies["PUT"].total_ns, latencies["HEAD"].count) == (9000, 1)
-    assert (stats.hits(), stats.misses) == ({"MEMC": 1, "DISK": 2}, 1)
-
-
 def test_hot_key_is_found_when_the_table_overflows() -> None:
     """The table has a limit."""
     stats = RequestStats()
