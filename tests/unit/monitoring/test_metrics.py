@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from support.instances import watch, watch_tiered
+from support.instances import watch_tiered
 from volcache.histogram import Histogram
 from volcache.hot.tier import HotStats
 from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.metrics import METRICS, SECTIONS
 from volcache.monitoring.stats_json import encode_stats
-from volcache.store.stats import Fate, RecoveryStats, StoreStats
+from volcache.store.stats import RecoveryStats, StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,16 +94,6 @@ def test_every_counter_has_a_row(store: Store) -> None:
                 expected.add(number)
     assert len(expected) > 20
     assert expected <= set(integers_in(json.loads(encode_stats(snapshot))))
-
-
-def test_everything_that_happens_to_a_record_is_shown(store: Store) -> None:
-    """What a reclaim counts, each number once."""
-    snapshot = watch(store).snapshot()
-    fate = Fate(*(8_000_001 + number for number in range(len(Fate._fields))))
-    eviction = replace(snapshot.usage.eviction, fate=fate)
-    snapshot = replace(snapshot, usage=replace(snapshot.usage, eviction=eviction))
-    shown = list(integers_in(json.loads(encode_stats(snapshot))))
-    assert [shown.count(number) for number in fate] == [1] * len(fate)
 
 
 def test_every_histogram_has_a_row(store: Store) -> None:
