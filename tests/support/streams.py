@@ -160,94 +160,44 @@ _INTERESTING: Final = (
     *(b"\r", b"\n", b"\r\n", b"\0", b" ", b"\t", b":", b";", b",", b"%", b"#", b"?"),
     *(b"\x7f", b"\x80", b"\xff", b"\x0b", b"0", b"1", b"f", b"_", b"-", b"/", b"/../"),
 )
-_METHODS: Final = (
-    *(b"GET",) * 40,
-    *(b"PUT",) * 40,
-    *(b"HEAD",) * 10,
-    *(b"DELETE",) * 4,
-    *(b"OPTIONS", b"PROPFIND", b"MKCOL", b"POST", b"PATCH", b"LOCK", b"COPY", b"TRACE"),
-    *(b"get", b"GETT", b"REPORT", b"CONNECT", b"M-SEARCH"),
-)
-_NAMES: Final = (
-    *(b"a",) * 12,
-    *(b"b",) * 6,
-    *(b"c", b"d.css", b"d.CSS", b"%61", b"e%20f", b"%C3%A4", b"g/h", b"g//h"),
-    *(
-        b"a?q=1",
-        b"b?x%zz&y?z",
-        b"./a",
-        b"x/../a",
-        b"x/%2e%2e/b",
-        b"%2e",
-        b"i+j",
-        b"~!*'()",
-    ),
-)
-_ODD_TARGETS: Final = (
-    *(
-        b"*",
-        b"/",
-        b"//NS",
-        b"/-/healthy",
-        b"/-/nothing",
-        b"/%2D/healthy",
-        b"/..",
-        b"/.",
-    ),
-    *(b"NS", b"/NS/%00", b"/NS/%7f", b"/NS/%", b"/NS/a%2", b"/NS/a#b", b"/NS/a b"),
-    *(b"http://t", b"http://t/", b"http://t?q", b"http:///NS/a", b"https://t/NS/a"),
-    *(b"HTTP://t:80/NS/a", b"http://[::1]/NS/b?c", b"http://a@b/NS/a", b"t:80", b""),
-)
+_METHODS: Final = [
+    *[b"GET"] * 40,
+    *[b"PUT"] * 40,
+    *[b"HEAD"] * 10,
+    *[b"DELETE"] * 4,
+    *b"OPTIONS PROPFIND MKCOL POST PATCH LOCK COPY TRACE".split(),
+    *b"get GETT REPORT CONNECT M-SEARCH".split(),
+]
+_NAMES: Final = [
+    *[b"a"] * 12,
+    *[b"b"] * 6,
+    *b"c d.css d.CSS %61 e%20f %C3%A4 g/h g//h a?q=1 b?x%zz&y?z".split(),
+    *b"./a x/../a x/%2e%2e/b %2e i+j ~!*'()".split(),
+]
+_ODD_TARGETS: Final = [
+    *b"* / //NS /-/healthy /-/nothing /%2D/healthy /.. /.".split(),
+    *b"NS /NS/%00 /NS/%7f /NS/% /NS/a%2 /NS/a#b".split(),
+    b"/NS/a b",
+    *b"http://t http://t/ http://t?q http:///NS/a https://t/NS/a".split(),
+    *b"HTTP://t:80/NS/a http://[::1]/NS/b?c http://a@b/NS/a t:80".split(),
+    b"",
+]
 _HEADERS: Final = (
-    *(
-        b"Accept: */*",
-        b"User-Agent: x/1",
-        b"X-Empty:",
-        b"X-Space: \t ",
-        b"x-repeated: 1",
-    ),
-    *(
-        b"X-Repeated: 2",
-        b"Cookie: \xe9\xff",
-        b"Authorization: Bearer x",
-        b"Service-Worker: script",
-        b"X_Under: score",
-    ),
-    *(
-        b"If-None-Match: *",
-        b'If-None-Match: "other"',
-        b"If-Match: *",
-        b'If-Match: "other"',
-    ),
-    *(b"Range: bytes=1-2", b"Range: bytes=-1", b"Range: bytes=900000-", b"Range: x"),
-    b"Range: bytes=0-0, -1",
-    b"If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT",
-    b"If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT",
-    *(b"Connection: keep-alive", b"Connection: close", b"Connection: x, CLOSE ,y"),
-    *(b"Connection: Upgrade", b"Upgrade: h2c", b"HTTP2-Settings: AA", b"Keep-Alive: x"),
-    *(
-        b"TE: trailers",
-        b"Trailer: T",
-        b"Proxy-Connection: close",
-        b"Expect: 100-continue",
-    ),
-    *(
-        b"Expect: 100-Continue",
-        b"Depth: 0",
-        b"Depth: 1",
-        b"Content-Range: bytes 0-1/2",
-        b"Expect: x",
-    ),
-    *(b"Content-Type: text/x; a=b", b"Content-Encoding: br", b"Content-Type: \xe9"),
-    *(
-        b"Cache-Control: max-age=90000",
-        b"Cache-Control: max-age=x",
-        b"Host:",
-        b"Host: u/v",
-    ),
-    *(b"Bad Name: x", b"No-Colon", b": no name", b"X: \x01", b" folded: x", b"X : y"),
-    *(b"Transfer-Encoding: gzip", b"Content-Length: 0x3", b"Content-Length: 3, 3"),
-)
+    b"Accept: */*|User-Agent: x/1|X-Empty:|X-Space: \t |x-repeated: 1|X-Repeated: 2"
+    b"|Cookie: \xe9\xff|Authorization: Bearer x|Service-Worker: script|X_Under: score"
+    b'|If-None-Match: *|If-None-Match: "other"|If-Match: *|If-Match: "other"'
+    b"|Range: bytes=1-2|Range: bytes=-1|Range: bytes=900000-|Range: x"
+    b"|Range: bytes=0-0, -1|If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT"
+    b"|If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT"
+    b"|Connection: keep-alive|Connection: close|Connection: x, CLOSE ,y"
+    b"|Connection: Upgrade|Upgrade: h2c|HTTP2-Settings: AA|Keep-Alive: x"
+    b"|TE: trailers|Trailer: T|Proxy-Connection: close|Expect: 100-continue"
+    b"|Expect: 100-Continue|Depth: 0|Depth: 1|Content-Range: bytes 0-1/2|Expect: x"
+    b"|Content-Type: text/x; a=b|Content-Encoding: br|Content-Type: \xe9"
+    b"|Cache-Control: max-age=90000|Cache-Control: max-age=x|Host:|Host: u/v"
+    b"|Bad Name: x|No-Colon|: no name|X: \x01| folded: x|X : y"
+    b"|Transfer-Encoding: gzip|Content-Length: 0x3|Content-Length: 3, 3"
+).split(b"|")
 
 
 class _Writer:
