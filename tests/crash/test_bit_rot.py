@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from support.extent import EXTENT, step
-from support.histories import MOUNT_POINT, make_value, open_simulated
+from support.histories import MOUNT_POINT, make_disk, make_value, open_simulated
 from support.simulated import SimulatedFileSystem
 
 if TYPE_CHECKING:
@@ -173,14 +173,8 @@ def test_no_flipped_bit_prevents_a_start(name: str) -> None:
         if path.is_file()
     }
     for _ in range(60 * EXTENT or 3000):
-        fs = SimulatedFileSystem()
-        for folder_name in ("data", "index"):
-            fs.make_directory(f"{MOUNT_POINT}/{folder_name}")
+        fs = make_disk(contents)
         victim = dice.choice(list(contents))
-        for path, data in contents.items():
-            fd = fs.open(f"{MOUNT_POINT}/{path}", create=True)
-            fs.pwritev(fd, [data], 0)
-            fs.close(fd)
         found = find_file(fs, victim).data
         for _ in range(dice.choice([1, 1, 2, 40])):
             found[dice.randrange(len(found))] ^= 1 << dice.randrange(8)

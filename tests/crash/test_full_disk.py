@@ -132,25 +132,6 @@ def test_a_store_shrinks_and_grows_with_the_space_that_others_leave(
     client.hits(store)
 
 
-def test_a_volume_that_was_started_smaller_leaves_its_space_to_the_next() -> None:
-    """Nothing is refused, however much has been stored when the disk becomes full."""
-    for puts in range(20, 60, 3):
-        fs = small_disk(16 * 5)
-        store = open_store(
-            MOUNT_POINT, volume_size=1 << 16, volume_num=16, eviction="frequency", fs=fs
-        )
-        for number in range(puts):
-            store.put(b"a%d" % number, bytes(5000))
-        assert volumes_of(store) > 1
-        fill(fs)
-        for number in range(200):
-            store.put(b"b%d" % number, bytes(5000))
-            assert value_of(store.get(b"b%d" % number)) is not None
-        assert store.stats.write_errors == 0
-        assert not store.usage().disk.state
-        store.close()
-
-
 @pytest.mark.parametrize("eviction", POLICIES)
 def test_an_allocation_that_cannot_succeed_is_not_tried(eviction: Eviction) -> None:
     """To try it takes half a second on a real disk."""

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,30 +14,16 @@ from support.stores import (
     open_store,
     value_of,
 )
-from volcache.cli import main as cli
 from volcache.cli.import_ import Limits, import_folder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from volcache.store.files import FileSystem
 
 pytestmark = pytest.mark.crash
 
 LIMITS = Limits(volume_size=4096, volume_num=4, max_value_size=2000, max_key_size=99)
-KILL_AT = 700  # At this put, some index lines are written and some are not.
-# An import whose process is killed at the beginning of a put.
-KILLED = f"""\
-import os, signal, sys
-from volcache.cli.main import main
-from volcache.store import Store
-plain, puts = Store.put, []
-def put(*arguments, **options):
-    puts.append(1)
-    if len(puts) == {KILL_AT}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plain(*arguments, **options)
-Store.put = put
-main(["import", "store", "files"])
-"""
 
 
 def fill(root: Path, files: int, length: int) -> dict[bytes, bytes]:
@@ -99,29 +81,3 @@ def run(root: Path, fs: FileSystem) -> None:
         report=lambda _: None,
         fs=fs,
     )
-
-
-def test_a_killed_import_process_loses_nothing_it_has_stored(tmp_path: Path) -> None:
-    """A real process, killed with SIGKILL."""
-    root = tmp_path
-    files = fill(root, files=KILL_AT + 50, length=10)
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED],
-        cwd=root,
-        env={
-            "PYTHONPATH": str(Path(cli.__file__).parents[2]),
-            "VOLCACHE_VOLUME_SIZE": str(2 << 20),
-        },
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.returncode, done.stderr) == (-signal.SIGKILL, b"")
-    store = open_store(root / "store", volume_size=2 << 20)
-    assert value_of(store.get(b"old")) == b"kept"
-    found = {key: value_of(store.get(key)) for key in sorted(files)}
-    assert list(found.values()) == [
-        *list(files.values())[: KILL_AT - 1],
-        *[None] * (len(files) - KILL_AT + 1),
-    ]
-    store.close()

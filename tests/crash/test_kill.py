@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import pytest
-import requests
 
 from support.process import ServerProcess
 from support.waiting import wait_until
@@ -123,20 +122,3 @@ def test_kill_9_under_load_loses_nothing_acknowledged(
                 assert not client.is_alive()
             server.restart()
             verify(clients, server.url)
-
-
-def test_no_request_deletes_more_than_the_key_it_names(tmp_path: Path) -> None:
-    """No method on any path deletes another key."""
-    verbs = ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "TRACE", "PROPFIND"]
-    paths = ["/-/flush", "/flush", "/-/", "/info", "/-/wipe", "/", "//", "/.", "/%2e"]
-    with ServerProcess(tmp_path) as server, requests.Session() as session:
-        session.put(f"{server.url}/kept", data=b"value", timeout=5)
-        for verb in verbs:
-            for path in paths:
-                request = requests.Request(verb, server.url).prepare()
-                request.url = server.url + path
-                session.send(request, timeout=5)
-        assert session.get(f"{server.url}/kept", timeout=5).content == b"value"
-        server.kill()
-        server.restart()
-        assert session.get(f"{server.url}/kept", timeout=5).content == b"value"

@@ -1,40 +1,30 @@
-"""Arbitrary bytes as records, index lines and directories."""
+"""Arbitrary bytes as the files of a mount point."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.extent import examples
-from support.histories import MOUNT_POINT, open_simulated
-from support.simulated import SimulatedFileSystem
-from support.stores import keys_of
-from volcache.errors import DamagedRecordError, StoreError
+from support.histories import make_disk, open_simulated
+from volcache.errors import StoreError
 from volcache.store.format import (
-    VOLUME_HEADER_BYTES,
     Ring,
     VolumeHeader,
     VolumeUse,
-    decode_header,
-    decode_record,
-    decode_volume_header,
     encode_record,
     encode_volume_header,
     volume_identity,
 )
 from volcache.store.index_format import (
     IndexName,
-    decode_blocks,
-    decode_entries,
-    decode_index_header,
     encode_block,
     encode_index_header,
 )
 from volcache.store.manifest import (
     ListedVolume,
     Manifest,
-    decode_manifest,
     encode_manifest,
 )
 
@@ -100,38 +90,6 @@ METAS = st.builds(
 )
 
 
-@given(data=st.one_of(st.binary(max_size=200), NEARLY_RECORDS))
-@example(data=RECORD)
-def test_record_decoders_accept_any_bytes(data: bytes) -> None:
-    """They return a valid record or raise DamagedRecordError."""
-    header = decode_header(data, VOLUME, VOLUME_HEADER_BYTES)
-    assert (header is None) == (data[: len(RECORD)] != RECORD)
-    try:
-        record = decode_record(data, VOLUME, VOLUME_HEADER_BYTES, b"k")
-    except DamagedRecordError:
-        record = None
-    assert (record is None) == (header is None)
-    if record is not None:
-        assert (record.value, record.content_type) == (b"", b"t")
-    decode_volume_header(data)
-
-
-@given(data=st.one_of(st.binary(max_size=300), INDEX_FILES, METAS))
-def test_line_parsers_accept_any_bytes(data: bytes) -> None:
-    """They yield blocks with a valid checksum, and raise only for bad entries in these."""
-    decode_index_header(data)
-    decode_manifest(data)
-    end = 0
-    for block in decode_blocks(data):
-        assert block.volume_end >= end
-        end = block.volume_end
-        assert block.file_end <= len(data)
-        try:
-            decode_entries(block.lines)
-        except (ValueError, IndexError):
-            continue
-
-
 @settings(deadline=None, max_examples=examples(300))
 @given(
     files=st.dictionaries(
@@ -146,21 +104,13 @@ def test_start_on_any_directory_succeeds_or_is_refused(
     files: dict[str, bytes], meta: bytes | None
 ) -> None:
     """It never crashes; a store that opens returns valid records and can be written."""
-    fs = SimulatedFileSystem()
-    for folder in ("data", "index"):
-        fs.make_directory(f"{MOUNT_POINT}/{folder}")
-    if meta is not None:
-        files = {**files, "META.txt": meta}
-    for path, data in files.items():
-        fd = fs.open(f"{MOUNT_POINT}/{path}", create=True)
-        fs.pwritev(fd, [data], 0)
-        fs.close(fd)
+    fs = make_disk(files if meta is None else {**files, "META.txt": meta})
     try:
         store = open_simulated(fs)
     except StoreError:
         assert fs.descriptors == 0
         return
-    for key in keys_of(store, MOUNT_POINT, fs):
+    for key in (key for batch in store.scan_keys() for key in batch):
         record = store.get(key)
         assert record is None or (key, record.value) == (b"k", b"")
     store.put(b"new", b"value")

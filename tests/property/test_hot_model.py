@@ -242,23 +242,3 @@ TestHotModel = HotMachine.TestCase
 TestHotModel.settings = settings(
     max_examples=examples(300), stateful_step_count=40, deadline=None
 )
-
-
-def test_machine_reaches_the_hot_tier() -> None:
-    """The property is not vacuous: a record that was overwritten is returned."""
-    machine = HotMachine()
-    machine.put(b"a", 0)
-    for _ in range(3):
-        machine.reads_are_right()
-    machine.age(2)
-    record = machine.cache.get(b"a")
-
-    assert record is not None
-    assert record.source == "MEMC"
-    machine.restart("stop")
-    record = machine.cache.get(b"a")
-    assert record is not None
-    assert (record.source, record.value) == ("MEMC", machine.expected(b"a"))
-    machine.restart("kill")
-    assert machine.cache.get(b"a") is None
-    machine.teardown()

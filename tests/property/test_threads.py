@@ -52,7 +52,6 @@ KEYS: Final = [b"%s/%d" % (folder, n) for folder in (b"p", b"q") for n in range(
 COUNTERS: Final = [b"counter/%d" % number for number in range(4)]
 VOLUME_SIZE: Final = 128 << 10
 VALUE_MAX: Final = 20_000
-FOREVER: Final = 1 << 62
 
 
 def make_value(dice: random.Random, key: bytes) -> bytes:

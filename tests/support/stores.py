@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -14,11 +13,7 @@ from google_crc32c import value as crc32c
 from volcache.store import Store
 from volcache.store._core import _native
 from volcache.store.clock import Clock
-from volcache.store.files import OsFileSystem, read_file
-from volcache.store.format import VOLUME_HEADER_BYTES, decode_volume_header
-from volcache.store.index_format import decode_block, decode_blocks
-from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
-from volcache.store.volume import Volume
+from volcache.store.files import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,31 +265,6 @@ def reclaim_some(store: Store) -> None:
 def disk_bytes(directory: Path | str) -> int:
     """Return the size of all volumes together."""
     return sum(path.stat().st_size for path in Path(directory, "data").iterdir())
-
-
-def keys_of(
-    store: Store, directory: Path | str, fs: FileSystem | None = None
-) -> list[bytes]:
-    """Return all keys that a store has, from the files in its open directory."""
-    fs = fs or OsFileSystem()
-    keys: dict[bytes, None] = {}
-    for found in store.usage().volumes:
-        if found.state == "empty":
-            continue
-        with suppress(IsADirectoryError):
-            data = read_file(fs, f"{directory}/index/{found.id}") or b""
-            for block in decode_blocks(data):
-                keys |= dict.fromkeys(key for key, _, _ in decode_block(block) or ())
-        fd = fs.open(f"{directory}/data/{found.id}", create=False)
-        header = decode_volume_header(fs.pread(fd, VOLUME_HEADER_BYTES, 0))
-        if header is not None:
-            volume = Volume(fs, fd, use=header.use, store_id=header.store_id)
-            reader = VolumeReader(fs, volume, found.used)
-            for event in scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME):
-                if isinstance(event, Found):
-                    keys[event.header.key] = None
-        fs.close(fd)
-    return [key for key in keys if key in store]
 
 
 def signed(text: bytes) -> bytes:

@@ -17,7 +17,6 @@ from volcache.errors import DamagedRecordError
 from volcache.store.format import (
     VOLUME_HEADER_BYTES,
     Ring,
-    VolumeHeader,
     VolumeUse,
     correct_header,
     decode_header,
@@ -36,14 +35,6 @@ if TYPE_CHECKING:
 
 USE = VolumeUse(volume=3, seq=70, ring=Ring.PROBATION, salt=0x1122334455667788)
 VOLUME = volume_identity(USE.volume, USE.salt)
-HEADER = VolumeHeader(
-    use=USE,
-    store_id=2**64 - 1,
-    mount_count=9,
-    started_ms=1_790_000_000_000,
-    oldest_seq=8,
-    previous_salt=5,
-)
 
 
 def make_record(

@@ -13,7 +13,6 @@ from support.rings import lose_an_entry
 from support.simulated import SimulatedFileSystem
 from support.stores import open_store, reopen, value_of
 from volcache.errors import StoreIOError
-from volcache.store.format import RECORD_OVERHEAD_BYTES
 from volcache.store.manifest import Manifest, decode_manifest
 from volcache.store.stats import Fate
 
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
 
     from volcache.store import Store
 
-VOLUME_SIZE: Final = 16 * 1024
 VOLUME_NUM: Final = 8
 VALUE: Final = b"." * 900
-SIZE: Final = RECORD_OVERHEAD_BYTES + 7 + len(VALUE)
 
 
 def open_rings(directory: Path | str, **options: Any) -> Store:
