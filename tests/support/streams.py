@@ -33,7 +33,8 @@ import io
 import random
 import re
 import socket
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -46,7 +47,7 @@ from volcache.cache import Cache
 from volcache.http.app import App, Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from volcache.store import Store
 
@@ -521,10 +522,6 @@ def _cut_problems(line: bytes) -> set[int]:
     return {400}
 
 
-def _expectation(message: Message) -> bool:
-    return any(value.lower() != b"100-continue" for value in message.values(b"expect"))
-
-
 def _lengths(message: Message) -> list[bytes]:
     """Return Content-Length as it was sent: h11 unites several."""
     return [
@@ -535,45 +532,28 @@ def _lengths(message: Message) -> list[bytes]:
     ]
 
 
-def _is_bad_length(message: Message) -> bool:
-    lengths = _lengths(message)
-    return len(lengths) > 1 or any(
-        not re.fullmatch(rb"0{0,2}[0-9]{1,18}", length) for length in lengths
+def _head_problems(message: Message, request: h11.Request) -> set[int]:
+    """Return how a request may be refused because of its head."""
+    head, hosts = message.head, message.values(b"host")
+    codings, lengths = message.values(b"transfer-encoding"), _lengths(message)
+    good_lengths = [re.fullmatch(rb"0{0,2}[0-9]{1,18}", length) for length in lengths]
+    is_too_large = any(x.isdigit() and int(x) > VALUE_BYTES_MAX for x in lengths)
+    expected = {value.lower() for value in message.values(b"expect")}
+    rules: Sequence[tuple[int, object]] = (
+        (400, re.search(rb"(?<!\r)\n|\n[ \t]", head)),
+        (400, re.search(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", head)),
+        (405, request.method not in _KNOWN_METHODS),
+        (505, request.http_version not in {b"1.0", b"1.1"}),
+        (400, _is_bad_target(request.method, request.target)),
+        (400, not all(map(_HOST.fullmatch, hosts))),
+        (400, len(lengths) > 1 or not all(good_lengths)),
+        (413, is_too_large),
+        (400, codings and (lengths or request.http_version == b"1.0")),
+        (417, expected - {b"100-continue"}),
+        (431, len(head) > HEAD_BYTES_MAX),
+        (431, head.count(b"\n") - 2 > FIELDS_MAX),
     )
-
-
-def _is_too_large(message: Message) -> bool:
-    lengths = _lengths(message)
-    return any(length.isdigit() and int(length) > VALUE_BYTES_MAX for length in lengths)
-
-
-# The status of a refusal, and whether a request may be refused so.
-_RULES: Final[Sequence[tuple[int, Callable[[Message, h11.Request], bool]]]] = (
-    (400, lambda m, _: re.search(rb"(?<!\r)\n|\n[ \t]", m.head) is not None),
-    (
-        400,
-        lambda m, _: (
-            re.search(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", m.head) is not None
-        ),
-    ),
-    (405, lambda _, r: r.method not in _KNOWN_METHODS),
-    (505, lambda _, r: r.http_version not in {b"1.0", b"1.1"}),
-    (400, lambda _, r: _is_bad_target(r.method, r.target)),
-    (400, lambda m, _: any(not _HOST.fullmatch(host) for host in m.values(b"host"))),
-    (400, lambda m, _: _is_bad_length(m)),
-    (413, lambda m, _: _is_too_large(m)),
-    (
-        400,
-        lambda m, r: (
-            bool(m.values(b"transfer-encoding"))
-            and (bool(m.values(b"content-length")) or r.http_version == b"1.0")
-        ),
-    ),
-    (400, lambda m, _: bool(m.values(b"transfer-encoding")) and bool(_lengths(m))),
-    (417, lambda m, _: _expectation(m)),
-    (431, lambda m, _: len(m.head) > HEAD_BYTES_MAX),
-    (431, lambda m, _: m.head.count(b"\n") - 2 > FIELDS_MAX),
-)
+    return {status for status, is_broken in rules if is_broken}
 
 
 def refusals(message: Message) -> set[int]:
@@ -583,7 +563,7 @@ def refusals(message: Message) -> set[int]:
         found = {431} if len(message.data) >= HEAD_BYTES_MAX else set()
         is_bad = re.search(rb"\A[^!#-'*+\-.0-9A-Z^-z|~]|(?<!\r)\n", message.data)
         return found | ({400} if is_bad else set())
-    found = {status for status, rule in _RULES if rule(message, request)}
+    found = _head_problems(message, request)
     if message.values(b"transfer-encoding"):
         found |= _chunk_problems(message.body_data)
     return found
@@ -700,18 +680,6 @@ _TIMES: Final = re.compile(
 )
 
 
-@dataclass
-class Tally:
-    """What was judged."""
-
-    streams: int = 0
-    answers: int = 0
-    refused: int = 0
-    stricter: int = 0
-    incomplete: int = 0
-    statuses: dict[int, int] = field(default_factory=dict)
-
-
 class Judge:
     """Compares the answers of one instance with those of an application of its own."""
 
@@ -727,7 +695,7 @@ class Judge:
         self._has_order = has_order
         limits = Limits(key_size=KEY_BYTES_MAX, value_size=VALUE_BYTES_MAX)
         self._app = App(Cache(store), limits)
-        self.tally = Tally()
+        self.tally: Counter[str] = Counter()  # What was judged, and the statuses.
         self.changed: set[bytes] = set()  # targets of changes
 
     def judge(self, stream: Stream, heard: Heard) -> None:
@@ -737,7 +705,6 @@ class Judge:
         Raises:
             Discrepancy: An answer is missing, superfluous or wrong.
         """
-        self.tally.streams += 1
         answers = Answers(heard)
         try:
             self._judge(stream.data, answers)
@@ -776,15 +743,14 @@ class Judge:
         if message.state == "complete":
             return self._judge_complete(message, answer, answers)
         if message.state == "incomplete" and answer is None:
-            self.tally.incomplete += 1
+            self.tally["incomplete"] += 1
             return False
         if answer is None or not is_refusal(answer, method):
             raise Discrepancy(f"not refused: {message.data[:300]!r} by {answer}")
         if message.state == "incomplete" and answer.code not in refusals(message):
             raise Discrepancy(f"refused too early: {answer}")
-        self.tally.refused += 1
-        self._check_end(answers)
-        return False
+        self.tally["refused"] += 1
+        return self._refused(answers)
 
     def _apply(self, message: Message) -> bool:
         """Take over a request whose answer is lost; return whether the next counts."""
@@ -794,9 +760,11 @@ class Judge:
         self._ask(environ_of(message, request))
         return keeps_alive(message, request)
 
-    def _check_end(self, answers: Answers) -> None:
+    def _refused(self, answers: Answers) -> bool:
+        """Return that no other request counts."""
         if answers.is_reset:
             raise Discrepancy("the connection was reset after a refusal")
+        return False
 
     def _judge_complete(
         self, message: Message, answer: Answer | None, answers: Answers
@@ -807,12 +775,8 @@ class Judge:
             raise Discrepancy(f"no answer to {message.data[:300]!r}")
         allowed = refusals(message)
         if answer.code in allowed and is_refusal(answer, request.method):
-            self.tally.stricter += 1
-            self._check_end(answers)
-            return False
-        self.tally.answers += 1
-        code = answer.code
-        self.tally.statuses[code] = self.tally.statuses.get(code, 0) + 1
+            return self._refused(answers)
+        self.tally.update(("answers", str(answer.code)))
         self._compare(message, request, answer)
         return not answer.closes
 

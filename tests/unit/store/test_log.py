@@ -140,18 +140,6 @@ def test_value_that_is_put_again_after_probation_goes_to_main(tmp_path: Path) ->
     store.close()
 
 
-def test_files_that_are_read_once_leave_the_others_alone(tmp_path: Path) -> None:
-    """They pass through ring probation."""
-    store = open_rings(tmp_path)
-    kept = keys_named(b"m", 60)
-    put_all(store, kept)
-    ask_and_put(store, keys_named(b"k", 1000))
-
-    assert held(store, kept) == kept
-    assert store.usage().eviction.fate.copied == 0
-    store.close()
-
-
 # --- Reclaiming --------------------------------------------------------------------
 
 
@@ -201,22 +189,6 @@ def test_work_of_a_put_is_bounded(tmp_path: Path) -> None:
     assert before > 8 << 20
     assert steps > 20
     assert most <= (4 << 20) + len(value) + 100
-    store.close()
-
-
-def test_reclaim_is_shown_while_it_is_under_way(tmp_path: Path) -> None:
-    """The volume is "reclaiming", and its records can be read."""
-    store = open_rings(tmp_path)
-    number = put_until_reclaim(store)
-    usage = store.usage()
-    volume = usage.volumes[usage.eviction.reclaiming]
-
-    assert volume.state == "reclaiming"
-    assert [v.state for v in usage.volumes].count("reclaiming") == 1
-    assert 0 < usage.eviction.reclaimed <= 1
-    records = [store.peek(key) for key in keys_named(b"k", number)]
-    inside = [found for found in records if found and found.volume == volume.id]
-    assert len(inside) == volume.live_records > 3
     store.close()
 
 

@@ -120,28 +120,6 @@ def test_version_and_flags_survive(
     store.close()
 
 
-@pytest.mark.parametrize("is_touched", [False, True])
-def test_version_and_flags_survive_a_reclaim(
-    tmp_path: Path,
-    is_touched: bool,  # noqa: FBT001
-) -> None:
-    """A record that is read often is copied, several times."""
-    store = open_store(tmp_path)
-    expected = store.put(b"k", bytes(300), **FIELDS)
-    if is_touched:
-        expected = touch(store, b"k", FAR_MS)
-    places = set()
-    for number in range(600):
-        store.put(b"fill/%d" % number, bytes(1000))
-        found = store.get(b"k")
-        assert found is not None
-        places.add((found.volume, found.offset))
-        moved = expected._replace(volume=found.volume, offset=found.offset)
-        assert found == moved
-    assert len(places) > 2
-    store.close()
-
-
 def test_damaged_touched_record_is_not_replaced_by_the_one_before(
     tmp_path: Path,
 ) -> None:
