@@ -6,13 +6,10 @@ import asyncio
 import itertools
 import os
 import pickle
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from textwrap import dedent
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import django
@@ -33,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.process import ServerProcess
+
+    Make = Callable[..., VolcacheCache]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
@@ -72,7 +71,7 @@ def configured(server: ServerProcess) -> None:
 
 
 @pytest.fixture
-def make(server: ServerProcess) -> Callable[..., VolcacheCache]:
+def make(server: ServerProcess) -> Make:
     """Make a cache with keys of its own."""
 
     def made(location: Any = None, options: Any = (), **params: Any) -> VolcacheCache:
@@ -89,7 +88,7 @@ def make(server: ServerProcess) -> Callable[..., VolcacheCache]:
 
 
 @pytest.fixture
-def cache(make: Callable[..., VolcacheCache]) -> VolcacheCache:
+def cache(make: Make) -> VolcacheCache:
     """Return a cache with the settings that are the default."""
     return make()
 
@@ -145,9 +144,7 @@ def test_a_miss_is_the_default(cache: VolcacheCache) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::django.core.cache.CacheKeyWarning")
-def test_odd_keys_are_stored_each_for_itself(
-    make: Callable[..., VolcacheCache],
-) -> None:
+def test_odd_keys_are_stored_each_for_itself(make: Make) -> None:
     """Also those that the service refuses or resolves."""
     cache = make(KEY_FUNCTION=lambda key, *_: key)
     for key in ODD_KEYS:
@@ -164,9 +161,7 @@ def test_keys_that_other_backends_refuse_are_warned_of(cache: VolcacheCache) -> 
         cache.set("a key", 1)
 
 
-def test_versions_and_prefixes_have_keys_of_their_own(
-    make: Callable[..., VolcacheCache],
-) -> None:
+def test_versions_and_prefixes_have_keys_of_their_own(make: Make) -> None:
     """As in all backends."""
     options = {"prefix": f"versions-{os.getpid()}/"}
     one, other = make(options=options), make(options=options, KEY_PREFIX="other")
@@ -197,7 +192,7 @@ def test_a_timeout_is_the_time_to_live(
 
 @pytest.mark.parametrize(("setting", "expected"), [(50, 50), (None, NEVER_SECONDS)])
 def test_the_setting_timeout_is_the_default(
-    make: Callable[..., VolcacheCache], setting: int | None, expected: int
+    make: Make, setting: int | None, expected: int
 ) -> None:
     """For all methods that store."""
     cache = make(TIMEOUT=setting)
@@ -274,9 +269,7 @@ def test_many_values_are_set_read_and_deleted_at_once(cache: VolcacheCache) -> N
     assert cache.get_many([]) == cache.get_many(iter(())) == {}
 
 
-def test_what_cannot_be_stored_does_not_leave_the_value_before(
-    make: Callable[..., VolcacheCache],
-) -> None:
+def test_what_cannot_be_stored_does_not_leave_the_value_before(make: Make) -> None:
     """Here because it is larger than the service accepts."""
     cache = make(options={"on_error": "miss"})
     large = "x" * (2 << 20)
@@ -320,7 +313,7 @@ def test_threads_that_add_lose_nothing(cache: VolcacheCache) -> None:
 
 
 def test_incr_ends_if_the_service_does_not_store_the_result(
-    make: Callable[..., VolcacheCache], monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a full disk and `on_error="miss"`: a write returns None."""
     cache = make()
@@ -341,26 +334,8 @@ def test_get_or_set_calls_the_function_once(cache: VolcacheCache) -> None:
     assert cache.has_key("none")
 
 
-def test_threads_that_miss_call_the_function_once(cache: VolcacheCache) -> None:
-    """The others wait for its result."""
-    calls = []
-    may_end = Event()
-
-    def slow() -> int:
-        calls.append(1)
-        may_end.wait(30)
-        return 7
-
-    with ThreadPoolExecutor(4) as threads:
-        found = [threads.submit(cache.get_or_set, "key", slow) for _ in range(4)]
-        wait_until(lambda: calls, "the function to be called")
-        may_end.set()
-        assert [future.result() for future in found] == [7, 7, 7, 7]
-    assert len(calls) == 1
-
-
 def test_clear_removes_all_versions_and_prefixes_and_nothing_else(
-    make: Callable[..., VolcacheCache], server: ServerProcess
+    make: Make, server: ServerProcess
 ) -> None:
     """Everything below the prefix of OPTIONS."""
     token = server.settings["admin_token"]
@@ -425,7 +400,7 @@ class Upper:
 
 @pytest.mark.parametrize("serializer", [Upper, Upper(), f"{__name__}.Upper"])
 def test_a_project_chooses_its_serializer(
-    make: Callable[..., VolcacheCache],
+    make: Make,
     serializer: object,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -456,7 +431,7 @@ def test_wrong_settings_are_named(
         VolcacheCache(where, {"OPTIONS": options})
 
 
-def test_an_outage_is_an_error_or_a_miss(make: Callable[..., VolcacheCache]) -> None:
+def test_an_outage_is_an_error_or_a_miss(make: Make) -> None:
     """As the option `on_error` says."""
     url = f"http://127.0.0.1:{pick_port()}"
     with pytest.raises(NodeError):
@@ -474,49 +449,7 @@ def test_an_outage_is_an_error_or_a_miss(make: Callable[..., VolcacheCache]) -> 
         cache.incr("key")
 
 
-def test_the_child_of_a_fork_has_connections_of_its_own(cache: VolcacheCache) -> None:
-    """As with a server that loads the project and then forks its workers."""
-    for number in range(20):
-        cache.set(f"key{number}", number)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:  # pragma: no cover - In the child.
-        try:
-            found = [cache.get(f"key{n}") for n in range(20) for _ in range(20)]
-            os.write(writing, b"1" if found == sorted(found) else b"0")
-        finally:
-            os._exit(0)
-    os.close(writing)
-    own = [cache.get(f"key{n}") for n in range(20) for _ in range(20)]
-    with os.fdopen(reading, "rb") as result:
-        assert result.read() == b"1"
-    os.waitpid(child, 0)
-    assert own == [number for number in range(20) for _ in range(20)]
-
-
-def test_the_module_says_what_to_install() -> None:
-    """If Django is not there."""
-    program = """
-        import sys
-        sys.modules["django"] = None
-        try:
-            import volcache_client.adapters.django
-        except ImportError as error:
-            print(error)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(program)],
-        env={"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "pip install Django" in done.stdout
-
-
-def test_the_serializer_of_the_documentation_keeps_pages(
-    make: Callable[..., VolcacheCache],
-) -> None:
+def test_the_serializer_of_the_documentation_keeps_pages(make: Make) -> None:
     """It reads nothing that the project has not signed."""
     document = (ROOT / "docs" / "ADAPTERS.md").read_text("utf-8")
     example = document.partition("### Other values")[2]

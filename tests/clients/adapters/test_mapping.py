@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from cachetools import cached, cachedmethod
+from cachetools import cached
 from cachetools.keys import hashkey, typedkey
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,24 +123,6 @@ def test_cachetools_calls_a_function_once(values: CacheMapping[Any]) -> None:
         assert area(2, 3, unit="cm") == [6, "cm"]
         assert area(-1) is None
     assert len(calls) == 3
-
-
-def test_cachetools_keeps_results_of_methods(values: CacheMapping[Any]) -> None:
-    """With a function for the keys, too."""
-
-    class Shop:
-        calls = 0
-
-        @cachedmethod(
-            lambda _: values, key=lambda _, article: hashkey("price", article)
-        )
-        def price(self, article: str) -> int:
-            self.calls += 1
-            return len(article)
-
-    shop = Shop()
-    assert [shop.price("a"), shop.price("a"), shop.price("bc")] == [1, 1, 2]
-    assert shop.calls == 2
 
 
 KEYS = st.recursive(
