@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from volcache_client import AsyncClient
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
 
     Script = Callable[["Heard", asyncio.StreamWriter], Awaitable[None]]
 
@@ -22,14 +20,12 @@ class Heard(NamedTuple):
 
     Attributes:
         connection: Number of the connection, from 1.
-        number: Of the request on its connection, from 1.
         line: The first line.
         headers: By name in lower case.
         body: All of it.
     """
 
     connection: int
-    number: int
     line: str
     headers: dict[str, str]
     body: bytes
@@ -84,43 +80,20 @@ class RawServer:
         self.open = self.most = self.connections = 0
         self.port = 0
         self._script = script
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server
         self._writers: set[asyncio.StreamWriter] = set()
-
-    async def listen(
-        self,
-        host: str = "127.0.0.1",
-        path: str = "",
-        context: ssl.SSLContext | None = None,
-    ) -> Self:
-        """Listen to a free port, or to a unix socket."""
-        if path:
-            self._server = await asyncio.start_unix_server(self._serve, path)
-        else:
-            self._server = await asyncio.start_server(self._serve, host, 0, ssl=context)
-            self.port = self._server.sockets[0].getsockname()[1]
-        return self
 
     @property
     def name(self) -> str:
         """The name of the node."""
         return f"127.0.0.1:{self.port}"
 
-    @property
-    def methods(self) -> list[str]:
-        """Of all requests."""
-        return [heard.method for heard in self.heard]
-
     async def __aenter__(self) -> Self:
-        return self if self._server else await self.listen()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._server is not None
+    async def __aexit__(self, *_: object) -> None:
         self._server.close()
         self.drop()
         await self._server.wait_closed()
@@ -154,15 +127,13 @@ class RawServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        number = 0
         while not writer.is_closing():
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             line, *lines = head.split("\r\n")
             pairs = (text.split(": ", 1) for text in lines if text)
             headers = {name.lower(): value for name, value in pairs}
             body = await reader.readexactly(int(headers.get("content-length", 0)))
-            number += 1
-            heard = Heard(connection, number, line, headers, body)
+            heard = Heard(connection, line, headers, body)
             self.heard.append(heard)
             await self._script(heard, writer)
             await writer.drain()
