@@ -65,8 +65,3 @@ def test_logs_are_rotated_with_a_reload() -> None:
     text = (UNITS / "volcache.logrotate").read_text()
     assert 'systemctl reload "volcache@' in text
     assert "kill" not in text
-
-
-def test_each_file_begins_with_a_comment() -> None:
-    """It states what the file is for."""
-    assert all(path.read_text().startswith("# ") for path in UNITS.iterdir())

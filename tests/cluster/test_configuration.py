@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-FILES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.conf"))
 INSTANCES = ["127.0.0.1:1234", "127.0.0.1:1235"]
 
 
@@ -55,13 +54,6 @@ def make_certificate(folder: Path) -> None:
         check=True,
         capture_output=True,
     )
-
-
-def test_every_file_begins_with_a_comment() -> None:
-    """It states what the file is for."""
-    assert len(FILES) >= 10
-    for name in FILES:
-        assert (SOURCE / name).read_text().startswith("# "), name
 
 
 def test_configuration_is_valid(mode: dict[str, str], tmp_path: Path) -> None:
