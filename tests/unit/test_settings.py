@@ -60,6 +60,13 @@ def test_every_setting_has_text_cost_and_section() -> None:
         assert setting.section
 
 
+def test_unit_is_that_of_the_kind() -> None:
+    """Bytes, seconds, or none."""
+    units = {setting.name: setting.unit for setting in SETTINGS}
+    names = ("volume_size", "memc_timeout", "max_ttl", "port", "memc_on")
+    assert [units[name] for name in names] == ["bytes", "seconds", "seconds", "", ""]
+
+
 def refused(name: str, text: str) -> str:
     """Return the error of a variable."""
     with pytest.raises(ConfigError) as caught:

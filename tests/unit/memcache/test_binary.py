@@ -74,10 +74,15 @@ def answers(talk: Talk, *requests: bytes) -> list[tuple[int, bytes]]:
 def test_what_differs_from_memcached_or_is_rare(talk: Talk) -> None:
     """All else is compared with it in tests/property/test_memcache_binary.py."""
     store, past = put(wire.SET), 30 * 24 * 3600 + 1
+    wrong = [put(wire.SET, cas=9), edit(wire.APPEND, cas=9)]
+    wrong += [count(wire.DECR, 3, cas=9), request(wire.DELETE, b"a", cas=9)]
     later, large = wire.time_extras(60), bytes(1001)
     for asked, expected in (
         ([store, timed(wire.TOUCH, past), timed(wire.TOUCH, 9)], [DONE, DONE, ABSENT]),
         ([store, request(wire.FLUSH, extras=later), get()], [DONE, DONE, (0, b"v")]),
+        ([put(wire.SETQ), put(wire.ADDQ), get(wire.GETQ)], [EXISTS, (0, b"v")]),
+        ([store, *[request(wire.DELETEQ, b"a")] * 2, get(wire.GETQ)], [DONE, ABSENT]),
+        ([count(wire.INCR, 2, 10), *wrong], [(0, bytes(7) + b"\n"), *[EXISTS] * 4]),
         ([count(wire.INCR, 2, 10, past), get()], [(0, bytes(7) + b"\n"), ABSENT]),
         *(
             ([one, NOOP], [TOO_LARGE, DONE])

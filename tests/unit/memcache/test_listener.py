@@ -24,14 +24,18 @@ from volcache.memcache.protocol import Connection, WireLimits
 from volcache.memcache.service import Access, Session
 from volcache.memcache.sockets import ListeningSocket
 from volcache.monitoring.commands import CommandStats
+from volcache.store import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
+HIT = Result(Status.HIT, Record(b"v", b"", b"", b"", 1, 0, 0, 7, 64, 72, 1, 0))
+
+
 class Service:
-    """Misses every key; calls a function for each command."""
+    """Finds one key, `hit`; calls a function for each command."""
 
     def __init__(self) -> None:
         """Serve everyone."""
@@ -50,8 +54,9 @@ class Service:
         """Answer."""
         self.commands.append(command)
         self.hook(session, command)
-        is_get = isinstance(command, Get)
-        return Result(Status.MISS if is_get else Status.OK)
+        if isinstance(command, Get):
+            return HIT if command.key == b"hit" else Result(Status.MISS)
+        return Result(Status.OK)
 
     def seconds_to_flush(self) -> float | None:
         """Return the time until the flush; None: there is none."""
@@ -70,6 +75,7 @@ class Case(NamedTuple):
     listener: Listener
     stats: CommandStats
     address: tuple[str, int]
+    sampled: list[bytes]
 
     def client(self) -> RawClient:
         """Connect."""
@@ -81,6 +87,7 @@ def running(**limits: Any) -> Iterator[Case]:
     """Run a listener with these limits."""
     listening = ListeningSocket("127.0.0.1:0")
     service, stats = Service(), CommandStats()
+    sampled: list[bytes] = []
     listener = Listener(
         listening,
         service,  # type: ignore[arg-type]
@@ -88,11 +95,12 @@ def running(**limits: Any) -> Iterator[Case]:
         limits=Limits(**{"connections": 100, **limits}),
         stats=stats,
         log=CommandLog(0, lambda _: (0, 0)),
+        sample=sampled.append,
     )
     address = listening.socket.getsockname()
     listener.start()
     try:
-        yield Case(service, listener, stats, address)
+        yield Case(service, listener, stats, address, sampled)
     finally:
         listener.drain(0)
         listener.close()
@@ -112,6 +120,16 @@ def test_clients_take_turns() -> None:
         assert names.index(b"other") < 200
         for _ in range(500):
             assert greedy.line() == b"END"
+
+
+def test_some_keys_that_were_found_are_sampled() -> None:
+    """One in 64, by the last bits of a duration."""
+    with running() as case, case.client() as client:
+        for _ in range(1000):
+            assert client.ask(b"mg none q\r\nmg hit q\r\nmn\r\n") == b"HD"
+            assert client.line() == b"MN"
+        assert set(case.sampled) == {b"hit"}
+        assert len(case.sampled) < 1000
 
 
 def test_bug_closes_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
