@@ -29,6 +29,8 @@ def test_what_differs_from_memcached_or_is_rare(talk: Talk) -> None:
         < VALUE b 1 0 @0;;VALUE a 0 1 @1;1;END;END
         > cas a 0 0 1 5;x;set a 0 0 1;1;cas a 0 0 1 @0;2;cas a 0 0 1 @0;3;cas a 0 0 1 0;x
         < NOT_FOUND;STORED;STORED;EXISTS;EXISTS
+        > set a 0 0 3;abcde;mn;set a 0 0 3 noreply;abcde;mn
+        < CLIENT_ERROR bad data chunk;ERROR;MN;ERROR;MN
         > shutdown;quit;mn
         < ERROR: shutdown not enabled
     """)
