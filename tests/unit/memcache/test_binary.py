@@ -32,6 +32,9 @@ EXISTS: Final = (2, b"Data exists for key.")
 NOT_STORED: Final = (5, b"Not stored.")
 INVALID: Final = (4, b"Invalid arguments")
 TOO_LARGE: Final = (3, b"Too large.")
+NOT_NUMERIC: Final = [
+    *(DONE, (6, b"Non-numeric server-side value for incr or decr"), (0, b"uv")),
+]
 UNKNOWN: Final = (0x81, b"Unknown command")
 UNAUTHORIZED: Final = (0x20, b"Auth failure.")
 
@@ -81,6 +84,8 @@ def test_what_differs_from_memcached_or_is_rare(talk: Talk) -> None:
         ([store, timed(wire.TOUCH, past), timed(wire.TOUCH, 9)], [DONE, DONE, ABSENT]),
         ([store, request(wire.FLUSH, extras=later), get()], [DONE, DONE, (0, b"v")]),
         ([put(wire.SETQ), put(wire.ADDQ), get(wire.GETQ)], [EXISTS, (0, b"v")]),
+        ([put(wire.REPLACE), put(wire.SET, cas=9)], [ABSENT, ABSENT]),
+        ([store, count(wire.INCRQ, 1), edit(wire.PREPENDQ, b"u"), get()], NOT_NUMERIC),
         ([store, *[request(wire.DELETEQ, b"a")] * 2, get(wire.GETQ)], [DONE, ABSENT]),
         ([count(wire.INCR, 2, 10), *wrong], [(0, bytes(7) + b"\n"), *[EXISTS] * 4]),
         ([count(wire.INCR, 2, 10, past), get()], [(0, bytes(7) + b"\n"), ABSENT]),

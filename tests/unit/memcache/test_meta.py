@@ -22,6 +22,8 @@ def test_what_differs_from_memcached_or_is_rare(talk: Talk) -> None:
         < HD;ME a exp=-60 cas=@0 size=66;EN;HD;ME b exp=-1 cas=@1 size=66;HD t90
         > ms YSBi 1 b k T0;x;mg YSBi b k v;mg YSBi k;me YSBi b;md YSBi b k
         < HD kYSBi b;VA 1 kYSBi b;x;EN kYSBi;ME YSBi exp=-1 cas=@0 size=68;HD kYSBi b
+        > ms a 1;x;ma a;ma a C5;mn
+        < HD;CLIENT_ERROR cannot increment or decrement non-numeric value;EX;MN
         > mg a q;ms a 1 q;5;ma a C5;ma a q;md a C5;md a q;md a q;mn
         < EX;EX;NF;MN
         > ms a 1 C5 c;x;ms a 1;x;ms a 1 C5;x;ms a 1 C0;x;ms a 1 C@0;y;md a C5;md a C@1 q

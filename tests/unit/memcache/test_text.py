@@ -27,6 +27,8 @@ def test_what_differs_from_memcached_or_is_rare(talk: Talk) -> None:
         > set b +1 +0 +0;;set a 0 0 1;1;get b x a;gets b x a;gat 10
         < STORED;STORED;VALUE b 1 0;;VALUE a 0 1;1;END
         < VALUE b 1 0 @0;;VALUE a 0 1 @1;1;END;END
+        > replace a 0 0 0;;add a 0 0 1;x;add a 0 0 1;y;replace a 0 0 0;;get a
+        < NOT_STORED;STORED;NOT_STORED;STORED;VALUE a 0 0;;END
         > cas a 0 0 1 5;x;set a 0 0 1;1;cas a 0 0 1 @0;2;cas a 0 0 1 @0;3;cas a 0 0 1 0;x
         < NOT_FOUND;STORED;STORED;EXISTS;EXISTS
         > set a 0 0 3;abcde;mn;set a 0 0 3 noreply;abcde;mn

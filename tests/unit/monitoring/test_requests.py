@@ -107,12 +107,3 @@ def test_counters_agree_with_the_requests(store: Store) -> None:
     assert store.stats.absent_reads == 3  # One of them is the bad key.
     assert store.stats.writes.count == 6
     assert store.stats.reads.count >= 5
-
-
-def test_key_of_a_reclaimed_volume_counts_as_evicted(fifo_store: Store) -> None:
-    """If the index still has it; else as absent."""
-    fifo_store.put(b"old", b"x")
-    while not fifo_store.stats.evicted_records:
-        fifo_store.put(b"new", bytes(1000))
-    assert fifo_store.get(b"old") is None
-    assert fifo_store.stats.evicted_reads + fifo_store.stats.absent_reads == 1
