@@ -451,11 +451,10 @@ class HesitantMachine(StoreMachine):
     def put_what_is_refused(self, key: bytes, length: int, writes: int) -> None:
         """The value stays, and the next record takes the place of this one."""
         self.hesitant.refuses_in = writes
-        turn = max(self.written, default=0)
         try:
             record = self.store.put(key, BYTES[:length])
         except StoreIOError:
-            pass
+            self.latest_us += 1
         else:
             turn = self.see_record(key, record.offset, record.size, is_tombstone=False)
             self.model[key] = Stored(record, turn)

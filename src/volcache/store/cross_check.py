@@ -11,14 +11,12 @@ record is not intact, the entries are decoded, and the code here finds out what 
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.errors import DamagedRecordError
 from volcache.store.format import (
     RECORD_OVERHEAD_BYTES,
     VOLUME_HEADER_BYTES,
-    decode_record,
 )
 from volcache.store.index_format import decode_entries, encode_key
 from volcache.store.native import Comparison
@@ -174,22 +172,15 @@ class EntryWalk:
 
     def pass_matching(self, start: int) -> Matching | None:
         """
-        Pass entries whose records pass the checks of a get.
+        Let the core pass entries whose records pass the checks of a get, and deletions.
 
-        Much cheaper than a scan, which does not know where a record ends. The native core
-        passes deletions, too.
+        Much cheaper than a scan, which does not know where a record ends.
 
         Args:
             start: Where the record of the next entry should be.
         """
-        if self._next == self._count:
-            return None
-        return self._pass_lines(start) or self._pass_entries(start)
-
-    def _pass_lines(self, start: int) -> Matching | None:
-        """Let the native core pass entries."""
         comparison = self._comparison
-        if comparison is None:
+        if comparison is None or self._next == self._count:
             return None
         comparison.skip(self._next - self._compared)
         first = comparison.at
@@ -204,28 +195,6 @@ class EntryWalk:
         return Matching(
             passed.records, passed.end, lambda: decode_entries(self._lines[lines])
         )
-
-    def _pass_entries(self, start: int) -> Matching | None:
-        reader, first, at = self.reader, self._next, start
-        stop = start + _STEP_BYTES
-        for key, offset, size in islice(self._entries, first, None):
-            if offset != at or at >= stop:
-                break
-            try:
-                data = reader.read(at, size)
-                record = decode_record(data, reader.identity_at(at), at, key)
-            except DamagedRecordError:
-                break
-            if record is None or record.size != size:
-                break
-            if self._index is not None:
-                self._index.set(key, self._seq, offset, size)
-            at += size
-            self._next += 1
-        entries = slice(first, self._next)
-        if at == start:
-            return None
-        return Matching(self._next - first, at, lambda: self._entries[entries])
 
     def pass_record(self, header: RecordHeader) -> Iterator[Mistake]:
         """Pass the entry of a record that was found; yield what is wrong with it."""
