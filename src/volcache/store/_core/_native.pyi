@@ -48,8 +48,9 @@ class Index:
         - `live(seq)` counts the entries in that volume; their sum over all volumes that
           are not reclaimed is `count`.
 
-    Locking: `find` and `read` may be called by any thread at any time; all other methods by
-    the thread that holds the lock of the store.
+    Locking: `find`, `is_stale`, `is_deleted`, `read`, `hit`, `miss` and `count_older_hit` may
+    be called by any thread at any time; all other methods by the thread that holds the lock
+    of the store.
     """
 
     def __init__(
