@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,6 @@ from volcache.text import counted
 
 if TYPE_CHECKING:
     import argparse
-    from types import FrameType
 
 _INTERVAL_MIN: Final = 1.0
 _INTERVAL_MAX: Final = 3600.0
@@ -73,23 +71,20 @@ def _dashboard(arguments: argparse.Namespace) -> int:
     )
     from volcache.fleet.poller import Poller  # noqa: PLC0415
 
-    ended = threading.Event()
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        ended.set()
-
+    # Blocked in all threads, and waited for: a handler that sets an event may run while
+    # this thread holds the lock of the event.
+    signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     host, port = parse_listen(arguments.listen)
     poller = Poller(arguments.instances, interval=arguments.interval)
     names = [*arguments.host, host]
     server = DashboardServer(Dashboard(poller, hosts=names), host, port)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
     count = len(poller.overview()["instances"])
     with output() as report:
         report(f"dashboard of {counted(count, 'instance', ',')} at {server.url}")
     with suppress(BrokenPipeError):
         sys.stdout.flush()
-    run(poller, server, ended.wait)
+    run(poller, server, lambda: signal.sigwait(signals))
     return EXIT_OK
 
 

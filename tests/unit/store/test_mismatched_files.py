@@ -194,7 +194,8 @@ def test_volume_that_is_newer_than_meta_is_refused(
     assert_refused(
         root,
         r"META\.txt is older than the volumes, or a volume is that of a copy of this mount"
-        rf" point: data/{volume} is USE, expected was at most seq {newest}.*; put back the files that belong together",
+        rf" point: data/{volume} is USE, expected was at most seq {newest}.*; put back the"
+        " files that belong together",
     )
 
 
