@@ -7,8 +7,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from support.raw_server import Memory, RawServer
-from volcache_client import AsyncClient
+from support.raw_server import Memory, RawServer, client_of
 
 if TYPE_CHECKING:
     import pytest
@@ -19,7 +18,7 @@ resolve = socket.getaddrinfo
 
 async def read(name: str, port: int, *, is_stream: bool) -> bytes | None:
     """Read a key of one node."""
-    async with AsyncClient(f"http://{name}:{port}", timeout=60) as client:
+    async with client_of(f"http://{name}:{port}") as client:
         if not is_stream:
             return await client.get("key")
         async with client.stream("key") as stream:
@@ -27,7 +26,7 @@ async def read(name: str, port: int, *, is_stream: bool) -> bytes | None:
             return None
 
 
-def test_names_that_take_long_leave_the_threads_of_the_loop_alone(
+async def test_names_that_take_long_leave_the_threads_of_the_loop_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whether a value is read as a whole or in pieces."""
@@ -39,21 +38,16 @@ def test_names_that_take_long_leave_the_threads_of_the_loop_alone(
             host = "127.0.0.1"
         return resolve(host, *arguments, **named)
 
-    async def run() -> None:
-        async with RawServer(Memory()) as server:
-            reads = [
-                asyncio.create_task(read(name, server.port, is_stream=number % 2 == 0))
-                for number, name in enumerate(NAMES)
-            ]
-            await asyncio.sleep(0)
-            own = asyncio.get_running_loop().run_in_executor(None, int)
-            await asyncio.wait_for(own, 30)
-            assert not any(task.done() for task in reads)
-            may_end.set()
-            assert set(await asyncio.gather(*reads)) == {None}
-
     monkeypatch.setattr(socket, "getaddrinfo", resolve_slowly)
-    try:
-        asyncio.run(run())
-    finally:
-        may_end.set()
+    async with RawServer(Memory()) as server:
+        reads = [
+            asyncio.create_task(read(name, server.port, is_stream=number % 2 == 0))
+            for number, name in enumerate(NAMES)
+        ]
+        await asyncio.sleep(0)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, int)
+            assert not any(task.done() for task in reads)
+        finally:
+            may_end.set()
+        assert set(await asyncio.gather(*reads)) == {None}
