@@ -265,14 +265,3 @@ def test_no_replaced_file_brings_back_what_was_purged(*, is_stopped: bool) -> No
             outcomes["served"] += 1
         scene.verify(store, what)
     assert outcomes["refused"] > 50
-
-
-@pytest.mark.parametrize("is_stopped", [True, False])
-def test_purges_count_when_meta_is_lost(*, is_stopped: bool) -> None:
-    """It is rebuilt, and names PURGE.txt again."""
-    scene = Scene(is_stopped=is_stopped)
-    files = {path: data for path, data in scene.files.items() if path != "META.txt"}
-    fs = make_disk(files)
-    assert scene.verify(open_simulated(fs), "lost") == len(scene.values)
-    fs = fs.after_kill()
-    assert scene.verify(open_simulated(fs), "again") == len(scene.values)

@@ -25,6 +25,7 @@ from support.stores import (
     ProcessFileSystem,
     kill,
     open_store,
+    ring_of,
     value_of,
 )
 from support.unsynced import lose
@@ -182,13 +183,6 @@ def ask_and_put(store: Store, key: bytes, value: bytes) -> None:
     """Put a value that was asked for, which belongs to ring probation."""
     assert store.get(key) is None
     store.put(key, value)
-
-
-def ring_of(store: Store, key: bytes) -> str:
-    """Return the ring of a key."""
-    record = store.peek(key)
-    assert record is not None
-    return store.usage().volumes[record.volume].ring
 
 
 def reclaimed(store: Store) -> VolumeUsage | None:

@@ -133,27 +133,6 @@ def instance(
         store.close()
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Yield an instance whose files are in memory."""
-    with instance(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def cold_pair(tmp_path: Path) -> Iterator[Pair]:
-    """Yield an instance where the first read of a record by a stream is by a thread."""
-    with instance(tmp_path, Machine(tmp_path / "machine")) as made:
-        yield made
-
-
-@pytest.fixture
-def busy_pair(tmp_path: Path) -> Iterator[Pair]:
-    """Yield an instance whose streams are sent at the same time."""
-    with instance(tmp_path, has_order=False) as made:
-        yield made
-
-
 def cut_streams(name: str, data: bytes) -> Iterator[Stream]:
     """Yield a stream in two pieces, cut at many places."""
     for at in range(1, len(data), (len(data) // 120 + 1) * step(12)):
@@ -166,15 +145,16 @@ def byte_by_byte(name: str, data: bytes) -> Stream:
     return Stream(f"{name} byte by byte", single, pauses=True)
 
 
-def test_known_streams_are_answered_in_any_pieces(pair: Pair) -> None:
+def test_known_streams_are_answered_in_any_pieces(tmp_path: Path) -> None:
     """Those that some servers have misread, whole and cut."""
-    for number, text in enumerate(CORPUS):
-        data = text.replace(b"NS", b"known%d" % number)
-        name = f"known stream {number}"
-        pair.check([Stream(name, (data,), pauses=False)])
-        pair.check(cut_streams(name, data))
-        if len(data) < 400 and number % step(4) == 0:
-            pair.check([byte_by_byte(name, data)])
+    with instance(tmp_path) as pair:
+        for number, text in enumerate(CORPUS):
+            data = text.replace(b"NS", b"known%d" % number)
+            name = f"known stream {number}"
+            pair.check([Stream(name, (data,), pauses=False)])
+            pair.check(cut_streams(name, data))
+            if len(data) < 400 and number % step(4) == 0:
+                pair.check([byte_by_byte(name, data)])
 
 
 def check_random_streams(pair: Pair, numbers: range) -> None:
@@ -185,21 +165,28 @@ def check_random_streams(pair: Pair, numbers: range) -> None:
     assert {"incomplete", "200", "400", "404", "405", "412"} <= set(tally)
 
 
-def test_any_stream_gets_the_answers_of_the_application(pair: Pair) -> None:
+def test_any_stream_gets_the_answers_of_the_application(tmp_path: Path) -> None:
     """Valid requests are answered in order, others refused; nothing else is stored."""
-    check_random_streams(pair, range(SAMPLED * EXTENT or ALL))
+    with instance(tmp_path) as pair:
+        check_random_streams(pair, range(SAMPLED * EXTENT or ALL))
 
 
 @pytest.mark.disk
-def test_any_stream_gets_the_same_answers_from_a_cold_disk(cold_pair: Pair) -> None:
-    """Whichever thread reads a record, and whatever follows meanwhile."""
+def test_any_stream_gets_the_same_answers_from_a_cold_disk(tmp_path: Path) -> None:
+    """
+    Whichever thread reads a record, and whatever follows meanwhile.
+
+    The first read of a record by a stream is by a thread.
+    """
     number = SAMPLED * EXTENT or ALL
-    check_random_streams(cold_pair, range(number, 2 * number))
-    stats = exchange(cold_pair.server.port, "GET", "/-/stats").body
+    with instance(tmp_path, Machine(tmp_path / "machine")) as pair:
+        check_random_streams(pair, range(number, 2 * number))
+        stats = exchange(pair.server.port, "GET", "/-/stats").body
     assert json.loads(stats)["server"]["cold_reads"] > number // 10
 
 
-def test_streams_sent_at_the_same_time_do_not_mix(busy_pair: Pair) -> None:
+def test_streams_sent_at_the_same_time_do_not_mix(tmp_path: Path) -> None:
     """Each has keys of its own, and gets the answers that it gets alone."""
     number = SAMPLED * EXTENT or ALL
-    busy_pair.check_at_once(map(make_stream, range(2 * number, 3 * number)))
+    with instance(tmp_path, has_order=False) as pair:
+        pair.check_at_once(map(make_stream, range(2 * number, 3 * number)))

@@ -14,6 +14,7 @@ from volcache.store import Store
 from volcache.store._core import _native
 from volcache.store.clock import Clock
 from volcache.store.files import OsFileSystem
+from volcache.store.manifest import Manifest, decode_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -260,6 +261,20 @@ def reclaim_some(store: Store) -> None:
         if store.get(key) is None:
             store.put(key, bytes(500))
         put += 1
+
+
+def ring_of(store: Store, key: bytes) -> str:
+    """Return the ring that has the record of a key."""
+    record = store.peek(key)
+    assert record is not None
+    return store.usage().volumes[record.volume].ring
+
+
+def manifest_of(directory: Path) -> Manifest:
+    """Return what META.txt says."""
+    manifest = decode_manifest((directory / "META.txt").read_bytes())
+    assert manifest is not None
+    return manifest
 
 
 def disk_bytes(directory: Path | str) -> int:

@@ -11,9 +11,8 @@ import pytest
 from support.histories import MOUNT_POINT
 from support.rings import lose_an_entry
 from support.simulated import SimulatedFileSystem
-from support.stores import open_store, reopen, value_of
+from support.stores import manifest_of, open_store, reopen, ring_of, value_of
 from volcache.errors import StoreIOError
-from volcache.store.manifest import Manifest, decode_manifest
 from volcache.store.stats import Fate
 
 if TYPE_CHECKING:
@@ -29,13 +28,6 @@ VALUE: Final = b"." * 900
 def open_rings(directory: Path | str, **options: Any) -> Store:
     """Open a store of eight volumes; 16 records fit one."""
     return open_store(directory, **{"volume_num": VOLUME_NUM} | options)
-
-
-def ring_of(store: Store, key: bytes) -> str:
-    """Return the ring that has the record of a key."""
-    record = store.peek(key)
-    assert record is not None
-    return store.usage().volumes[record.volume].ring
 
 
 def ends(store: Store) -> dict[str, int]:
@@ -60,13 +52,6 @@ def ask_and_put(store: Store, keys: Iterable[bytes]) -> None:
     for key in keys:
         if store.get(key) is None:
             store.put(key, VALUE)
-
-
-def manifest_of(directory: Path) -> Manifest:
-    """Return what META.txt says."""
-    manifest = decode_manifest((directory / "META.txt").read_bytes())
-    assert manifest is not None
-    return manifest
 
 
 def held(store: Store, keys: Iterable[bytes]) -> list[bytes]:

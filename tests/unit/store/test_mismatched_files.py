@@ -17,6 +17,7 @@ from support.stores import (
     UnreadableFileSystem,
     fill_volume,
     kill,
+    manifest_of,
     open_fifo,
     value_of,
 )
@@ -30,7 +31,6 @@ from volcache.store.index_format import (
     encode_index_header,
     encode_segment,
 )
-from volcache.store.manifest import Manifest, decode_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,13 +86,6 @@ def assert_refused(
     text = text.removeprefix(begin).removesuffix(end)
     match = re.fullmatch if is_whole else re.search
     assert match(why.replace("USE", USE), text), text
-
-
-def manifest_of(directory: Path) -> Manifest:
-    """Return META.txt."""
-    manifest = decode_manifest((directory / "META.txt").read_bytes())
-    assert manifest is not None
-    return manifest
 
 
 def change(
@@ -194,8 +187,8 @@ def test_volume_that_is_newer_than_meta_is_refused(
     assert_refused(
         root,
         r"META\.txt is older than the volumes, or a volume is that of a copy of this mount"
-        rf" point: data/{volume} is USE, expected was at most seq {newest}.*; put back the"
-        " files that belong together",
+        rf" point: data/{volume} is USE, expected was at most seq {newest}.*; put back"
+        " the files that belong together",
     )
 
 

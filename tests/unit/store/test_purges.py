@@ -213,18 +213,6 @@ def test_a_start_drops_what_is_not_needed(tmp_path: Path) -> None:
     assert store.get(b"fill/1") is None
 
 
-def test_a_flush_empties_the_list(tmp_path: Path) -> None:
-    """All values of its time are gone."""
-    store = open_fifo(tmp_path)
-    store.put(b"a/1", b"old")
-    store.purge(b"a/")
-    store.flush()
-    assert store.usage().purges == 0
-    store.put(b"a/1", b"new")
-    store = reopen(store, tmp_path)
-    assert value_of(store.get(b"a/1")) == b"new"
-
-
 @pytest.mark.parametrize("size", [10, 100_000, 3 << 20])
 def test_a_flush_during_a_read_does_not_return_what_was_purged(
     tmp_path: Path, size: int

@@ -95,7 +95,8 @@ def test_a_damaged_record_is_named(
     """With its file, offset and key; it is a miss, as before."""
     scrubbed.flip(b"key 5")
     record = scrubbed.placed[b"key 5"]
-    assert set(scrubbed.run()) == {"record"}
+    # Each pass finds it again, until the volume is reclaimed.
+    assert scrubbed.run(passes=3)["record"] >= 3
     expected = (
         f"scrub.damaged file=data/{record.volume} offset={record.offset}"
         f" what='key%205, {record.size} bytes: "
@@ -105,12 +106,6 @@ def test_a_damaged_record_is_named(
     assert scrubbed.store.stats.damaged_records == 0
     assert scrubbed.store.get(b"key 5") is None
     assert scrubbed.store.stats.damaged_records == 1
-
-
-def test_damage_is_found_again_by_each_pass(scrubbed: Scrubbed) -> None:
-    """Until the volume is reclaimed."""
-    scrubbed.flip(b"key 5")
-    assert scrubbed.run(passes=3)["record"] >= 3
 
 
 def test_a_damaged_missing_or_unreadable_index_file_is_found(

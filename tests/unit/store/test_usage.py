@@ -239,17 +239,6 @@ def test_record_that_is_read_all_the_time_is_an_older_hit_once_per_turn(
     store.close()
 
 
-def test_gain_is_not_known_with_fifo(tmp_path: Path) -> None:
-    """There is nothing to compare."""
-    clock = FakeClock()
-    readers = Readers(clock)
-    store = open_store(tmp_path, clock=clock, eviction="fifo")
-    while (eviction := readers.read(store)).put_bytes < 2 * VOLUME_NUM * VOLUME_SIZE:
-        pass
-    assert eviction.gained_hits is None
-    store.close()
-
-
 @pytest.mark.parametrize("eviction", ["fifo", "frequency"])
 def test_next_volume_is_the_one_that_is_reclaimed(
     tmp_path: Path, eviction: Eviction

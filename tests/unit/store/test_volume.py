@@ -12,43 +12,38 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+class RecordingFileSystem(OsFileSystem):
+    """A disk that records offset and length of each write."""
+
+    def __init__(self) -> None:
+        """Have no writes yet."""
+        self.writes: list[tuple[int, int]] = []
+
+    def pwritev(self, fd: int, buffers: Any, offset: int) -> int:  # type: ignore[override]
+        """Write."""
+        written = os.pwritev(fd, buffers, offset)
+        self.writes.append((offset, written))
+        return written
+
+
 def test_index_entries_are_written_in_batches(tmp_path: Path) -> None:
     """So that a put is one write; the progress in LOCK is written with them."""
-    calls: list[int] = []
-
-    class CountingFileSystem(OsFileSystem):
-        @staticmethod
-        def pwritev(  # type: ignore[override]
-            fd: int, buffers: Any, offset: int
-        ) -> int:
-            calls.append(fd)
-            return os.pwritev(fd, buffers, offset)
-
-    store = open_store(tmp_path, volume_size=1 << 20, fs=CountingFileSystem())
-    before = len(calls)
+    fs = RecordingFileSystem()
+    store = open_store(tmp_path, volume_size=1 << 20, fs=fs)
+    fs.writes.clear()
     for number in range(1024):
         store.put(b"%d" % number, b"v")
 
-    assert len(calls) - before == 1024 + 2 * 2
+    assert len(fs.writes) == 1024 + 2 * 2
     store.close()
 
 
 def test_the_first_write_of_a_page_is_a_whole_page(tmp_path: Path) -> None:
     """For part of a page that is not in memory, the kernel would read it first."""
-    writes: list[tuple[int, int]] = []
-
-    class RecordingFileSystem(OsFileSystem):
-        @staticmethod
-        def pwritev(  # type: ignore[override]
-            fd: int, buffers: Any, offset: int
-        ) -> int:
-            written = os.pwritev(fd, buffers, offset)
-            writes.append((offset, written))
-            return written
-
-    size = 10 * 4096 + 1000
-    store = open_store(tmp_path, volume_size=size, fs=RecordingFileSystem())
+    size, fs = 10 * 4096 + 1000, RecordingFileSystem()
+    store = open_store(tmp_path, volume_size=size, fs=fs)
     store.put(b"first", b"")
+    writes = fs.writes
     writes.clear()
     while store.stats.rotations == 0:
         store.put(b"%d" % len(writes), bytes(1 + len(writes) * 97 % 5000))
