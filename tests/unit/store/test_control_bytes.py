@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.contents import values
 from support.stores import kill, open_store, reopen
-from volcache.cli.main import main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,25 +58,6 @@ def test_a_start_finds_it_damaged(tmp_path: Path, field: str) -> None:
     store = reopen(store, tmp_path)
     assert store.get(b"forged") is None
     store.close()
-
-
-@pytest.mark.parametrize("is_indexed", [True, False])
-def test_check_and_repair_report_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_indexed: bool
-) -> None:
-    """A repair changes no volume: the record stays a miss."""
-    store = open_store(tmp_path)
-    put_forged(store, b"forged", "content_type", SPLIT)
-    store.put(b"behind", b"v")
-    store.close()
-    if not is_indexed:
-        (tmp_path / "index" / "0").unlink()
-
-    assert main(["repair", str(tmp_path)]) == 0
-    capsys.readouterr()
-    assert main(["check", str(tmp_path)]) == 1
-    assert "forged, 91 bytes: is damaged" in capsys.readouterr().out
-    assert values(tmp_path) == {b"behind": b"v"}
 
 
 def test_a_forged_copy_of_memcached_is_not_used(tmp_path: Path) -> None:

@@ -42,26 +42,6 @@ def test_few_volumes_cost_misses(volumes: int, cost: str) -> None:
     assert cost_of_few(volumes).startswith(cost)
 
 
-# --- Which volume ------------------------------------------------------------------
-
-
-@each_row(
-    ("probation_bytes", "has_sealed_main", "ring"),
-    [
-        (CAPACITY // 8 + 1, True, Ring.PROBATION),
-        (CAPACITY // 8, True, Ring.MAIN),
-        (0, True, Ring.MAIN),
-        (0, False, Ring.PROBATION),
-        (CAPACITY, False, Ring.PROBATION),
-    ],
-)
-def test_victim_is_of_probation_if_that_holds_too_much(
-    probation_bytes: int, ring: Ring, *, has_sealed_main: bool
-) -> None:
-    """Or if ring main has nothing that could be reclaimed."""
-    assert POLICY.victim(probation_bytes, has_sealed_main=has_sealed_main) is ring
-
-
 # --- Which records -----------------------------------------------------------------
 
 

@@ -103,22 +103,6 @@ def test_key_that_is_stored_again_before_it_is_reached_is_returned_once(
     store.close()
 
 
-def test_key_that_is_deleted_before_it_is_reached_is_not_returned(
-    tmp_path: Path,
-) -> None:
-    """Also if the loop deletes what it gets."""
-    store = open_large(tmp_path)
-    keys = fill(store, 3000)
-    first, rest = batches_and_one(store)
-    for key in set(keys) - set(first):
-        store.delete(key)
-    assert not list(chain.from_iterable(rest))
-    for key in chain.from_iterable(store.scan_keys()):
-        store.delete(key)
-    assert store.count == 0
-    store.close()
-
-
 @pytest.mark.parametrize("volumes", [8, 16])
 def test_key_that_stays_while_volumes_are_reclaimed_is_returned(
     tmp_path: Path, volumes: int

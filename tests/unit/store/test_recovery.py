@@ -8,11 +8,8 @@ import pytest
 
 from support.damage import overwrite
 from support.stores import (
-    VOLUME_NUM,
-    VOLUME_SIZE,
     BootedFileSystem,
     UnreadableFileSystem,
-    disk_bytes,
     fill_volume,
     kill,
     open_store,
@@ -22,20 +19,7 @@ from support.stores import (
 from volcache.errors import UnreadableRecordError, UnreadableVolumeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
-
-    from volcache.store import Store
-
-
-def values_of(keys: list[bytes]) -> dict[bytes, bytes | None]:
-    """Return the values that `fill_volume` has stored."""
-    return {key: key.ljust(1000, b".") for key in keys}
-
-
-def found_in(store: Store, keys: Iterable[bytes]) -> dict[bytes, bytes | None]:
-    """Return the values that a store has."""
-    return {key: value_of(store.get(key)) for key in keys}
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -51,7 +35,7 @@ def test_a_restart_loses_nothing(tmp_path: Path, *, is_killed: bool) -> None:
         store.close()
     store = open_store(tmp_path)
 
-    assert found_in(store, keys) == values_of(keys)
+    assert all(value_of(store.get(key)) == key.ljust(1000, b".") for key in keys)
     assert value_of(store.get(b"k")) == b"second"
     assert store.recovery.scanned == 2 * is_killed
     assert (store.recovery.torn, store.recovery.damaged) == (0, 0)
@@ -72,24 +56,6 @@ def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path)
 
     assert value_of(store.get(keys[0])) == keys[0].ljust(1000, b".")
-    store.close()
-
-
-@pytest.mark.parametrize("factor", [0.5, 2])
-def test_a_new_volume_size_is_applied_volume_by_volume(
-    tmp_path: Path, factor: float
-) -> None:
-    """Nothing is lost at the start; after a turn all volumes have the new size."""
-    store = open_store(tmp_path)
-    keys = fill_volume(store)
-    store.close()
-    size = int(VOLUME_SIZE * factor)
-    store = open_store(tmp_path, volume_size=size)
-    assert found_in(store, keys) == values_of(keys)
-    for turn in range(VOLUME_NUM):
-        fill_volume(store, b"%d" % turn)
-
-    assert disk_bytes(tmp_path) == VOLUME_NUM * size
     store.close()
 
 

@@ -14,7 +14,6 @@ from support.stores import (
     open_store,
     reopen,
 )
-from volcache.cli import main as cli
 from volcache.store.format import Ring
 
 if TYPE_CHECKING:
@@ -83,23 +82,8 @@ def lose_index(store: Store, directory: Path) -> Store:
     return open_store(directory)
 
 
-def repair(store: Store, directory: Path) -> Store:
-    """Stop, damage an index file, repair, and start again."""
-    store.close()
-    path = directory / "index" / "0"
-    path.write_bytes(path.read_bytes()[:-20])
-    assert cli.main(["repair", str(directory)]) == 0
-    return open_store(directory)
-
-
-def stop_and_start(store: Store, directory: Path) -> Store:
-    """Stop and start."""
-    store.close()
-    return open_store(directory)
-
-
 @pytest.mark.parametrize("is_touched", [False, True])
-@pytest.mark.parametrize("change", [reopen, stop_and_start, lose_index, repair])
+@pytest.mark.parametrize("change", [reopen, lose_index])
 def test_version_and_flags_survive(
     tmp_path: Path,
     change: Callable[..., Store],
