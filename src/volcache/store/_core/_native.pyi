@@ -48,9 +48,8 @@ class Index:
         - `live(seq)` counts the entries in that volume; their sum over all volumes that
           are not reclaimed is `count`.
 
-    Locking: `find`, `is_stale`, `is_deleted`, `read`, `hit`, `miss` and `count_older_hit` may
-    be called by any thread at any time; all other methods by the thread that holds the lock
-    of the store.
+    Locking: any thread may call `find`, `is_stale`, `is_deleted`, `read`, `hit`, `miss` and
+    `count_older_hit` at any time; the thread that holds the lock of the store all others.
     """
 
     def __init__(
