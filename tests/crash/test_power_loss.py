@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.sampled(2), pytest.mark.crash, pytest.mark.slow]
 
 MODES: list[SyncMode] = ["none", "periodic", "always"]
-TORN = (1, 17, 18, 59, 63, 64, 100)
+TORN = (1, 17, 18, 59, 63, 64, 70, 100, 400)
 
 
 class Explorer:

@@ -80,7 +80,8 @@ def is_one_bit_missing(file: File, offset: int, data: bytes, torn: int) -> bool:
     The record is then taken for a damaged one, so that its key is a miss: an older value
     must not be returned if it was acknowledged.
     """
-    rest, there = data[torn:], file.data[offset + torn : offset + len(data)]
+    end = len(data.rstrip(b"\0"))  # Of the record: zeros fill the page.
+    rest, there = data[torn:end], file.data[offset + torn : offset + end]
     if len(there) < len(rest):
         return False
     wrong = int.from_bytes(rest) ^ int.from_bytes(there)
