@@ -41,6 +41,7 @@ _AT_LINE: Final = re.compile(r"\(at line ([0-9]+)")
 # The name at the beginning of a line: of a setting, or of a table.
 _BEGINNING: Final = re.compile(r"[\s\[]*[\"']?([^\s\"'=.\[\]]+)[\"']?\s*[]=.]")
 _LINES_TRIED_MAX: Final = 20
+_LISTS_MAX: Final = 2
 _PROBLEMS_MAX: Final = 100  # of a file that are looked at
 
 
@@ -207,6 +208,7 @@ def read_settings(
         reader.problems += _check_volume_holds_largest_record(config, sources)
         reader.problems += _check_number_of_volumes(config, sources)
         reader.problems += _check_memory_holds_largest_body(config, sources)
+        reader.problems += _check_ring(config, sources)
     return Reading(config, sources, tuple(reader.problems))
 
 
@@ -421,6 +423,19 @@ def _check_memory_holds_largest_body(
             f"body_memory = {memory} ({sources['body_memory']}) is too small for the"
             f" largest body; allowed is at least max_value_size = {config.max_value_size}"
             f" ({sources['max_value_size']})",
+        )
+
+
+def _check_ring(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield a problem if there is a list without a name in it, or too many of them."""
+    if len(config.ring) > _LISTS_MAX:
+        text = f"ring has {len(config.ring)} lists; allowed are at most {_LISTS_MAX}"
+        yield Problem(sources["ring"], text)
+    if config.ring and not config.ring_self:
+        yield Problem(
+            sources["ring"],
+            "ring needs ring_self, the name of this instance in the list, such as"
+            ' "10.0.0.5:1234"',
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import ConfigError
 from volcache.logs import more_verbose, set_level
@@ -20,7 +20,16 @@ from volcache.settings import SETTINGS, Config
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from volcache.ring import Ring
+
 _logger: Final = logging.getLogger("volcache")
+
+
+class Settings(NamedTuple):
+    """The settings, and what is in the lists that `ring` names."""
+
+    config: Config
+    ring: Ring | None = None
 
 
 class Reloader:
@@ -28,25 +37,25 @@ class Reloader:
 
     def __init__(
         self,
-        config: Config,
-        read: Callable[[], Config],
-        apply: Callable[[Config], None],
+        settings: Settings,
+        read: Callable[[], Settings],
+        apply: Callable[[Settings], None],
     ) -> None:
         """
         Begin.
 
         Args:
-            config: What is in effect now.
+            settings: What is in effect now.
             read: Reads the settings again; raises `ConfigError`.
             apply: Lets settings take effect; called in the thread that answers requests.
         """
-        self._config = config
+        self._settings = settings
         self._read = read
         self._apply = apply
         self._numbers = itertools.count(1)
         self._taken = 0
 
-    def read(self) -> tuple[int, Config]:
+    def read(self) -> tuple[int, Settings]:
         """
         Read the settings again, for `take`; from any thread.
 
@@ -60,7 +69,7 @@ class Reloader:
             _logger.error("config.rejected error=%r", str(error))
             raise
 
-    def take(self, number: int, found: Config) -> str:
+    def take(self, number: int, found: Settings) -> str:
         """
         Let settings take effect; in the thread that answers requests.
 
@@ -72,18 +81,20 @@ class Reloader:
         if number < self._taken:
             return "reloaded by a later request"
         self._taken = number
-        before = self._config
+        before = self._settings.config
         names = [
             setting
             for setting in SETTINGS
-            if getattr(found, setting.name) != getattr(before, setting.name)
+            if getattr(found.config, setting.name) != getattr(before, setting.name)
         ]
-        changed = {s.name: getattr(found, s.name) for s in names if s.reloads}
+        changed = {s.name: getattr(found.config, s.name) for s in names if s.reloads}
+        if found.ring != self._settings.ring:
+            changed["ring"] = found.config.ring  # Also if only the lists have changed.
         restart = ", ".join(s.name for s in names if not s.reloads)
         after = dataclasses.replace(before, **changed)
         if changed:
-            self._apply(after)
-            self._config = after
+            self._settings = Settings(after, found.ring)
+            self._apply(self._settings)
         set_level(more_verbose(before.log_level, after.log_level))
         _logger.info(
             "config.reloaded changed=%r restart=%r", ", ".join(changed), restart

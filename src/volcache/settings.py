@@ -358,6 +358,14 @@ SERVERS: Final = Texts(
 )
 
 
+# At most two, see `config.py`.
+LISTS: Final = Texts(
+    "one or two paths of nginx's list of instances, in the second place the list before an"
+    " instance was added",
+    PATH.is_valid,
+)
+
+
 def is_listen_address(text: str) -> bool:
     """Return whether `memcache_listen` may be this; names are not resolved."""
     if _LISTEN.fullmatch(text) is None:
@@ -653,6 +661,25 @@ class Config:
         "Size of the longest key.",
         cost="Every record contains its key, and so do the index files. Memory holds"
         " fingerprints, not keys.",
+    )
+    ring: tuple[str, ...] = _setting(
+        LISTS,
+        (),
+        "nginx's list of instances (instances.conf), for which keys are this instance's;"
+        " empty = all are.",
+        cost="Less than 2 % of a GET. A GET or HEAD of another instance's key is a miss, a"
+        " PUT or DELETE is answered 503. Keys of a second list, that of growing.conf, are"
+        " read and not written. A list that is wrong stops the start; a reload keeps the"
+        " one before. Must be empty with failover.conf.",
+        section="Behind nginx",
+        reloads=True,
+    )
+    ring_self: str = _setting(
+        LINE,
+        "",
+        "The name of this instance in the list of ring, as it is written there.",
+        cost='None. For an instance of systemd "10.0.0.5:%i".',
+        reloads=True,
     )
     body_memory: int = _setting(
         SizeOrAuto(0, 1024 * GIB),

@@ -46,7 +46,8 @@ from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.monitoring.status_line import StatusLine
-from volcache.reload import Reloader
+from volcache.reload import Reloader, Settings
+from volcache.ring import load_ring
 from volcache.server.bjoern import activated_listener, gate_link, listen, serve
 from volcache.server.drain import (
     DRAIN_SECONDS,
@@ -105,7 +106,7 @@ def run(  # noqa: C901, PLR0915 - One part after the other.
             stay as they are.
 
     Raises:
-        ConfigError: The access log cannot be opened.
+        ConfigError: The access log cannot be opened, or a list of `ring` is wrong.
         ListenError: The address cannot be listened on.
         StoreError: The mount point cannot be used.
     """
@@ -124,6 +125,7 @@ def run(  # noqa: C901, PLR0915 - One part after the other.
             parts.callback(listener.close)
         memcache_socket = _listen_memcache(config, parts)
         access_file = _open_access_file(config, parts)
+        settings = _with_ring(config)
         with notifier.extending(f"opening the store {config.mount_point}"):
             store, boot_seconds = _open_store(config)
         parts.callback(_close_store, store, notifier)
@@ -139,7 +141,7 @@ def run(  # noqa: C901, PLR0915 - One part after the other.
             settings=visible_settings(config),
             is_draining=draining.is_set,
         )
-        server = _Server(config, cache, status, read_again or (lambda: config))
+        server = _Server(settings, cache, status, read_again or (lambda: config))
         application = None
         connections = connections_max()
         memcache: Listener | None = None
@@ -159,6 +161,7 @@ def run(  # noqa: C901, PLR0915 - One part after the other.
         def on_draining() -> None:
             draining.set()
             notifier.stopping()
+            server.drain()
             if memcache is not None:
                 memcache.drain()
 
@@ -204,14 +207,16 @@ class _Server:
 
     def __init__(
         self,
-        config: Config,
+        settings: Settings,
         cache: Cache,
         status: Monitor,
         read_again: Callable[[], Config],
     ) -> None:
-        self._config = config
+        self._config = config = settings.config
         self._status = status
-        self._reloader = Reloader(config, read_again, self._apply)
+        self._reloader = Reloader(
+            settings, lambda: _with_ring(read_again()), self._apply
+        )
         self._refusals = Refusals(status.requests.refused)
         self._admin = Admin(
             cache,
@@ -235,6 +240,7 @@ class _Server:
             stats=status.requests,
             admin=self._admin,
             slow_log=SlowLog(config.log_slow),
+            ring=settings.ring,
         )
         self._fast = with_fast_path(self._app, is_merged=not config.log_access)
         self._gate: Gate | None = None
@@ -302,8 +308,9 @@ class _Server:
             )
         return Cors(front or self._fast.answer, cors) if cors else front
 
-    def _apply(self, config: Config) -> None:
+    def _apply(self, settings: Settings) -> None:
         """Let settings take effect that a reload may change."""
+        config, self._app.ring = settings
         cors = CorsHeaders(config.cors_origins)
         front = self._front(config, cors)
         self._app.set_slow(config.log_slow)
@@ -340,6 +347,11 @@ class _Server:
                 self._gate.call_soon(take)
         except Exception:
             _logger.exception("config.failed")
+
+    def drain(self) -> None:
+        """Let clients use their connections for one more request; from any thread."""
+        if self._gate is not None:
+            self._gate.drain()
 
     def start_heartbeat(
         self,
@@ -400,6 +412,10 @@ class _Memcache(NamedTuple):
         access = Access(read=config.read_token, write=config.write_token)
         self.service.change(access, may_flush=config.memcache_flush)
         self.log.set_slow(config.log_slow)
+
+
+def _with_ring(config: Config) -> Settings:
+    return Settings(config, load_ring(config.ring, config.ring_self))
 
 
 def _listen(config: Config) -> socket | None:

@@ -65,7 +65,7 @@ class Ring:
         self.nodes: Final = tuple(weights)
         owners: dict[int, str] = {}
         for name, weight in weights.items():
-            for point in _points(name, POINTS_PER_WEIGHT * weight):
+            for point in points(name, weight):
                 owners.setdefault(point, name)
         self._points: Final = array("I", sorted(owners))
         self._owners: Final = [owners[point] for point in self._points]
@@ -111,11 +111,11 @@ def name_and_weight(entry: Any) -> tuple[str, int]:  # noqa: ANN401 - It is chec
     return name, weight
 
 
-def _points(name: str, count: int) -> Iterator[int]:
+def points(name: str, weight: int) -> Iterator[int]:
     """Yield the points of a node."""
     base = crc32(_hashed_name(name.encode()))
     previous = bytes(4)
-    for _ in range(count):
+    for _ in range(POINTS_PER_WEIGHT * weight):
         point = crc32(previous, base)
         yield point
         previous = point.to_bytes(4, "little")

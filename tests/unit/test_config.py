@@ -328,3 +328,14 @@ def test_huge_file_is_refused_soon(path: Path) -> None:
     )
     path.write_text("".join(f"unknown{number} = 1\n" for number in range(10_000)))
     assert len(read_settings(path, {}).problems) == 100
+
+
+def test_ring_needs_a_name_in_its_list() -> None:
+    """And has two lists at most; `%i` is the port of an instance of systemd."""
+    environ = {"VOLCACHE_RING": "a, b", "VOLCACHE_RING_SELF": "10.0.0.5:%i"}
+    config = load_config(None, environ, instance="1234")
+    assert (config.ring, config.ring_self) == (("a", "b"), "10.0.0.5:1234")
+    with pytest.raises(ConfigError, match="ring needs ring_self"):
+        load_config(None, {"VOLCACHE_RING": "a"})
+    with pytest.raises(ConfigError, match="ring has 3 lists; allowed are at most 2"):
+        load_config(None, {**environ, "VOLCACHE_RING": "a,b,c"}, instance="1")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from typing import TYPE_CHECKING
 
 import pytest
 
 from volcache.errors import ConfigError
-from volcache.reload import Reloader
+from volcache.reload import Reloader, Settings
+from volcache.ring import Ring
 from volcache.settings import Config
 
 if TYPE_CHECKING:
@@ -21,14 +23,19 @@ class Place:
     def __init__(self) -> None:
         """Begin with the defaults."""
         self.config = Config()
+        self.ring: Ring | None = None
         self.applied: list[Config] = []
-        self.reloader = Reloader(self.config, self.read, self.applied.append)
+        self.reloader = Reloader(
+            Settings(self.config),
+            self.read,
+            lambda settings: self.applied.append(settings.config),
+        )
 
-    def read(self) -> Config:
+    def read(self) -> Settings:
         """Return the settings."""
         if self.config.port == 0:
             raise ConfigError("wrong")
-        return self.config
+        return Settings(self.config, self.ring)
 
 
 @pytest.fixture
@@ -38,6 +45,15 @@ def place() -> Iterator[Place]:
     level = logger.level
     yield Place()
     logger.setLevel(level)
+
+
+def test_other_contents_of_a_list_are_a_change(place: Place) -> None:
+    """Although the setting names the same file."""
+    for ring in (Ring(array("I", [1]), array("I", [1])), None):
+        place.ring = ring
+        assert place.reloader.reload() == "changed: ring"
+        assert place.reloader.reload() == "nothing has changed"
+    assert len(place.applied) == 2
 
 
 def test_only_settings_that_can_change_do(place: Place) -> None:

@@ -7,12 +7,15 @@ import ipaddress
 import json
 import os
 import pwd
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from volcache.cli.command import EXIT_OK, EXIT_USAGE, Command, add_settings, print_line
 from volcache.config import read_settings
+from volcache.errors import ConfigError
+from volcache.ring import load_ring
 from volcache.settings import MIB, SETTINGS, value_of
 from volcache.store.eviction import VOLUMES_ADVISED, cost_of_few
 from volcache.text import size
@@ -33,6 +36,7 @@ examples:
   volcache config check /etc/volcache/volcache.toml
   volcache config check /etc/volcache/volcache.toml --instance 1234 --show"""
 _MEMCACHED_ITEM_MAX: Final = MIB
+_FAILOVER: Final = re.compile(r"^\s*include\s+\S*failover\.conf", re.MULTILINE)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,9 +61,15 @@ def _run(arguments: argparse.Namespace) -> int:
         options=arguments.set,
         instance=arguments.instance,
     )
-    for problem in reading.problems:
-        print(f"volcache: {problem.located}", file=sys.stderr)
-    if reading.problems:
+    problems = [problem.located for problem in reading.problems]
+    if not problems:
+        try:
+            load_ring(reading.config.ring, reading.config.ring_self)
+        except ConfigError as error:
+            problems.append(str(error))
+    for problem in problems:
+        print(f"volcache: {problem}", file=sys.stderr)
+    if problems:
         return EXIT_USAGE
     for warning in _warnings(reading.config):
         print(f"volcache: warning: {warning}", file=sys.stderr)
@@ -89,6 +99,7 @@ def _warnings(config: Config) -> Iterator[str]:
     """Yield what is allowed and may not be what the operator wants."""
     yield from _warnings_of_access(config)
     yield from _warnings_of_place(Path(config.mount_point))
+    yield from _warnings_of_ring(config)
     if config.eviction == "frequency" and 0 < config.volume_num < VOLUMES_ADVISED:
         yield f"volume_num = {config.volume_num} is low: {cost_of_few(config.volume_num)}"
     if config.default_ttl and 0 < config.max_ttl < config.default_ttl:
@@ -140,6 +151,18 @@ def _warnings_of_place(place: Path) -> Iterator[str]:
             parent = parent.parent
         if not os.access(parent, os.W_OK | os.X_OK):
             yield f'{named} cannot be created in "{parent}" by the user {user}'
+
+
+def _warnings_of_ring(config: Config) -> Iterator[str]:
+    """Yield what nginx is told to do with keys that this instance refuses."""
+    for file in config.ring:
+        nginx = Path(file).absolute().parent.parent
+        for main in (nginx / "volcache.conf", nginx / "conf.d/volcache.conf"):
+            if main.is_file() and _FAILOVER.search(main.read_text("utf-8", "replace")):
+                yield (
+                    f'ring must be empty with failover.conf, which is in "{main}": the'
+                    " keys of an instance that fails would be misses, and not stored"
+                )
 
 
 def _user() -> str:

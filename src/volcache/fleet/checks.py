@@ -31,7 +31,9 @@ _VOTERS_MIN: Final = 3  # With fewer clocks, ours decides.
 # In `/-/stats` of every version.
 _BASIC: Final = ("eviction", "sync_mode", "volume_size", "volume_num")
 # Settings that instances have of their own.
-_OWN: Final = frozenset({"ip", "port", "mount_point", "log_file", "log_access"})
+_OWN: Final = frozenset(
+    {"ip", "port", "mount_point", "log_file", "log_access", "ring_self"}
+)
 # They belong to the disk: only instances of the same weight are compared.
 _BY_DISK: Final = frozenset({"volume_size", "volume_num"})
 

@@ -70,6 +70,7 @@ def _found(stats: Stats, before: Stats | None) -> Iterator[Health]:
     yield from _errors(stats, before)
     yield from _damage_at_start(stats)
     yield from _hot_tier(stats)
+    yield from _misdirected(stats)
     yield from _answers(stats, before)
     yield from _commands(stats, before)
     yield from _descriptors(stats)
@@ -142,6 +143,19 @@ def _hot_tier(stats: Stats) -> Iterator[Health]:
         which = f"{len(down)} of {len(known)} memcached servers" if known[1:] else ""
         verb = "are" if len(down) > 1 else "is"
         yield _ill(WARNING, f"{which or 'memcached'} {verb} down: {', '.join(down)}")
+
+
+def _misdirected(stats: Stats) -> Iterator[Health]:
+    """Tell of recent requests for keys of other instances."""
+    last = at(stats, "requests", "last_misdirected")
+    age = max(0.0, number(stats, "now") - float(last)) if _is_number(last) else math.inf
+    if age <= RECENT_SECONDS:
+        counts = at(stats, "requests", "misdirected")
+        count = counted(
+            int(sum(number(counts, k) for k in counts or ())), "request", ","
+        )
+        text = f"{count} misdirected: for keys of other instances, the last {span(age)} ago"
+        yield _ill(WARNING, text)
 
 
 def _answers(stats: Stats, before: Stats | None) -> Iterator[Health]:

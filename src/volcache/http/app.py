@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from volcache.cache import Cache
     from volcache.http.responses import Response
+    from volcache.ring import Ring
     from volcache.store import Record
 
     # Takes the request and its path.
@@ -66,6 +67,10 @@ _logger: Final = logging.getLogger(__name__)
 
 ALLOW: Final = ("Allow", "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL")
 _NS_PER_MS: Final = 1_000_000
+_READS: Final = ("GET", "HEAD")
+# Those that are refused for keys of other instances.
+_RING_METHODS: Final = (*_READS, "PUT", "DELETE")
+_MISDIRECTED_LINE_NS: Final = 10 * NS_PER_SECOND  # between two lines of the log
 _RETRY_SOON: Final = ("Retry-After", "1")
 
 
@@ -90,6 +95,7 @@ class App:
         stats: RequestStats | None = None,
         admin: Admin | None = None,
         slow_log: SlowLog | None = None,
+        ring: Ring | None = None,
         clock: Callable[[], int] = time.time_ns,
         timer: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -102,6 +108,7 @@ class App:
             stats: Counts the requests; by default in an object of its own.
             admin: Serves `/-/`; by default without a token and without statistics.
             slow_log: Logs slow requests; by default none.
+            ring: The keys of this instance; by default all. May be replaced later.
             clock: Nanoseconds since the epoch, by the same clock as the store's.
             timer: Nanoseconds, monotonic, by the same clock as the histograms'.
         """
@@ -111,6 +118,9 @@ class App:
         self._admin = admin or Admin(cache)
         self._slow_log = slow_log or SlowLog(seconds=0)
         self.slow_ns = self._slow_log.threshold_ns
+        self.ring = ring
+        self._misdirected_line_ns = 0  # by `timer`: when the next one may be logged
+        self._misdirected_logged = 0
         self.value_headers = ValueHeaders(clock, cache.remaining_ms)
         self._second_ends_ns = 0  # by `timer`
         self._ttl = TtlPolicy(default_ttl=limits.default_ttl, max_ttl=limits.max_ttl)
@@ -143,6 +153,8 @@ class App:
                 )
             else:
                 handler = self._handlers.get(method) or self._refuse_method
+                if self.ring is not None and self._is_misdirected(method, path):
+                    handler = self._refuse_key
                 status, headers, body, source = handler(environ, path)
         except BaseException as error:  # noqa: BLE001 - See the module's docstring.
             status, headers, body, source = _error_response(error, method, path)
@@ -201,6 +213,39 @@ class App:
         # that is not a valid key is found only if something else wrote the volumes.
         with suppress(BadKeyError):
             self.stats.sample(parse_key(path, size_max=len(path)))
+
+    def _is_misdirected(self, method: str, path: str) -> bool:
+        """Return whether a request is for a key of another instance."""
+        if self.ring is None or method not in _RING_METHODS:
+            return False
+        # The longest key may have been lowered since a value was stored.
+        key = parse_key(path, size_max=len(path))
+        if method in _READS:
+            return not self.ring.may_read(key)
+        return not self.ring.may_write(key)
+
+    def _refuse_key(self, environ: WSGIEnvironment, path: str) -> Response:
+        """Return the response for a key of another instance; count and log it."""
+        is_read = environ["REQUEST_METHOD"] in _READS
+        stats, now_ns = self.stats, self._timer()
+        stats.misdirected["read" if is_read else "write"] += 1
+        stats.last_misdirected = self._clock() / NS_PER_SECOND
+        if now_ns >= self._misdirected_line_ns:
+            total = sum(stats.misdirected.values())
+            _logger.warning(
+                "ring.misdirected requests=%d path=%r",
+                total - self._misdirected_logged,
+                path,
+            )
+            self._misdirected_logged = total
+            self._misdirected_line_ns = now_ns + _MISDIRECTED_LINE_NS
+        if is_read:
+            return miss_response()
+        return text_response(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "the key belongs to another instance, which nginx passes over; try again",
+            _RETRY_SOON,
+        )
 
     def _get(  # noqa: C901 - A call less for each GET.
         self, environ: WSGIEnvironment, path: str

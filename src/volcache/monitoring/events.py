@@ -214,6 +214,12 @@ EVENTS: Final[dict[str, Event]] = {
         " seconds for each kind; `left_out` is the number of those suppressed before it.",
         "If it is a client of yours, correct its token. Else find out who it is.",
     ),
+    "ring.misdirected": Event(
+        "So many requests for keys of other instances since the last such line; `path`:"
+        " that of the last one. Reads were misses, writes were answered 503. At most one"
+        " line in ten seconds.",
+        "See [one instance hangs](OPERATIONS.md#one-instance-hangs).",
+    ),
     "request.failed": Event(
         "A bug in volcache; the request was answered 500. A traceback follows.", _BUG
     ),

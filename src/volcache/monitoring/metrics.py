@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 from volcache import __version__
 from volcache.histogram import Histogram
 from volcache.monitoring.commands import KINDS
-from volcache.monitoring.requests import REFUSED_KINDS, VERBS
+from volcache.monitoring.requests import MISDIRECTED_KINDS, REFUSED_KINDS, VERBS
 from volcache.store.index_format import encode_key
 from volcache.store.stats import STATES, ErrorKind
 
@@ -113,6 +113,7 @@ _DROPPED: Final = {
 _VALUES: Final = {
     "VERBS": VERBS,
     "REFUSED_KINDS": REFUSED_KINDS,
+    "MISDIRECTED_KINDS": MISDIRECTED_KINDS,
     "KINDS": tuple(KINDS),
     "ERRORS": get_args(ErrorKind),
     "STATES": STATES,

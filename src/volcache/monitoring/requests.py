@@ -21,6 +21,8 @@ SAMPLE_MASK: Final = SAMPLE_ONE_IN - 1
 _SAMPLED_KEYS_MAX: Final = 2048
 # What requests wanted that were refused for their token.
 REFUSED_KINDS: Final = ("read", "write", "admin")
+# What requests wanted that were for keys of other instances.
+MISDIRECTED_KINDS: Final = ("read", "write")
 _READS: Final = ("GET", "HEAD")
 
 
@@ -56,6 +58,12 @@ class RequestStats:
     refused: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(REFUSED_KINDS, 0)
     )
+
+    # For keys of other instances, and when the last one was, in seconds since the epoch.
+    misdirected: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(MISDIRECTED_KINDS, 0)
+    )
+    last_misdirected: float | None = None
 
     def sample(self, key: bytes) -> None:
         """

@@ -35,6 +35,9 @@ enum {
 };
 static const int64_t SECOND_NS = 1000000000;
 static const int64_t LINGER_NS = INT64_C(2000000000);
+/* With a ring, a read that has waited so long for a thread is refused: nginx must be able to tell
+ * a slow disk from an instance that hangs. */
+static const int64_t READ_WAIT_NS = INT64_C(1000000000);
 /* Of freed memory: as much as `malloc.py` lets the process keep. */
 static const size_t KEPT_BYTES = 64 << 20;
 
@@ -56,7 +59,7 @@ static const struct {
 
 typedef enum { IDLE, WAITING, HEAD, QUEUED, BODY, BUSY, COLD, SENDING, LINGER, STATES } phase;
 
-typedef enum { JOB_SENT, JOB_REST, JOB_PASS, JOB_FAILED } outcome;
+typedef enum { JOB_SENT, JOB_REST, JOB_PASS, JOB_FAILED, JOB_REFUSED } outcome;
 
 typedef struct connection connection;
 
@@ -147,7 +150,7 @@ struct vc_gate {
     uint64_t told_full;         /* times that there were too many connections */
     int64_t told_full_ns;
     int64_t pulse_ns, next_pulse_ns;    /* 0: none */
-    bool is_pulse_asked;        /* changed atomically */
+    bool is_pulse_asked, is_draining;   /* changed atomically */
     int64_t progress_ns;        /* a thread has completed a read, or the first one was queued */
     vc_request request;
     uint8_t *events;
@@ -557,6 +560,15 @@ static void append(job_queue *to, cold_read *job) {
     to->length++;
 }
 
+static cold_read *take_first(job_queue *from) {
+    cold_read *job = from->first;
+    if (!job) return NULL;
+    from->first = job->next;
+    if (!from->first) from->last = NULL;
+    from->length--;
+    return job;
+}
+
 /* Let a thread read a record; without `answers`, only so that it is in memory. The caller keeps
  * the head, as the request is passed to bjoern if the record cannot be sent. Takes over the read
  * of `at`, unless it returns PASS. */
@@ -594,7 +606,8 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     char *rest;
     size_t rest_length;
     const uint8_t *key = (const uint8_t *)path.at + 1;
-    if (path.length < 2 || (path.length > 2 && path.at[1] == '-' && path.at[2] == '/'))
+    if (path.length < 2 || (path.length > 2 && path.at[1] == '-' && path.at[2] == '/') ||
+        !vc_parts_have(&gate->config.ring, path.at, path.length))
         return PASS;
     if (!vc_core_lookup_below(core, key, path.length - 1, RECORD_BYTES, &at))
         return answer_miss(gate, c, path, head);
@@ -691,12 +704,7 @@ static void *read_jobs(void *context) {
             pthread_cond_wait(&jobs->more, &jobs->mutex);
             jobs->sleeping--;
         }
-        cold_read *job = jobs->first;
-        if (job) {
-            jobs->first = job->next;
-            if (!jobs->first) jobs->last = NULL;
-            jobs->length--;
-        }
+        cold_read *job = take_first(jobs);
         pthread_mutex_unlock(&jobs->mutex);
         if (!job) break;
         if (job->at.size > room) {
@@ -728,6 +736,11 @@ static void finish_job(vc_gate *gate, cold_read *job) {
         resume_reading(gate, c);
         return;
     }
+    if (job->outcome == JOB_REFUSED && !c->is_ending) {
+        refuse(gate, c, 503, "the disk is too slow: the read has waited for a second; try again");
+        if (c->is_paused) resume_reading(gate, c);
+        return;
+    }
     if (job->outcome == JOB_SENT || job->outcome == JOB_REST)
         count(gate, c, &job->record, job->read_ns, job->ended_ns, job->record.length, path, head);
     if (!c->is_ending) drop(c, c->head_length);
@@ -756,6 +769,23 @@ static void take_done(vc_gate *gate, cold_read *awaited) {
         free(job);
         job = next;
     }
+}
+
+/* Hand back reads that have waited for a thread for too long. */
+static void give_up_reads(vc_gate *gate, int64_t now_ns) {
+    job_queue *jobs = &gate->jobs;
+    cold_read *job;
+    if (!gate->config.ring.count) return;
+    pthread_mutex_lock(&jobs->mutex);
+    while ((job = jobs->first) && job->connection->started_ns + READ_WAIT_NS <= now_ns) {
+        take_first(jobs);
+        vc_core_end_read(gate->config.core);
+        job->outcome = JOB_REFUSED;
+        pthread_mutex_lock(&gate->done.mutex);
+        append(&gate->done, job);
+        pthread_mutex_unlock(&gate->done.mutex);
+    }
+    pthread_mutex_unlock(&jobs->mutex);
 }
 
 static void on_woken(void *context) { take_done(context, NULL); }
@@ -1019,6 +1049,8 @@ static bool handle(vc_gate *gate, connection *c, const char *data, size_t length
             return keep_rest(c, data, length, at, scanned);
         }
         c->method = request->method;
+        /* A client that uses a connection until it ends would lose a request with it. */
+        if (__atomic_load_n(&gate->is_draining, __ATOMIC_RELAXED)) request->keeps_alive = false;
         if (gate->config.headers || c->headers)
             c->headers = head == VC_HEAD_COMPLETE ? headers_for(gate, request) : NULL;
         if (head == VC_HEAD_REFUSED) {
@@ -1265,6 +1297,7 @@ static bool is_pulse_due(vc_gate *gate, int64_t now_ns) {
 static void on_tick(void *context) {
     vc_gate *gate = context;
     int64_t now_ns = vc_monotonic_ns();
+    give_up_reads(gate, now_ns);
     take_done(gate, NULL);
     trim(gate);
     for (int i = 0; i < STATES; i++) {
@@ -1369,6 +1402,7 @@ void vc_gate_set_ready(vc_gate *gate, bool is_ready) { gate->is_ready = is_ready
 
 void vc_gate_change(vc_gate *gate, const vc_gate_config *to) {
     gate->config.answers = to->answers;
+    gate->config.ring = to->ring;
     gate->config.headers = to->headers;
     gate->config.origins = to->origins;
     gate->config.origin_count = to->origin_count;
@@ -1382,6 +1416,10 @@ void vc_gate_set_pulse(vc_gate *gate, int64_t interval_ns) {
 
 void vc_gate_ask_pulse(vc_gate *gate) {
     __atomic_store_n(&gate->is_pulse_asked, true, __ATOMIC_RELEASE);
+}
+
+void vc_gate_drain(vc_gate *gate) {
+    __atomic_store_n(&gate->is_draining, true, __ATOMIC_RELAXED);
 }
 
 int64_t vc_gate_stalled_ns(vc_gate *gate) {

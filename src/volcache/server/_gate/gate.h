@@ -47,6 +47,7 @@
 #include "core.h"
 #include "link.h"
 #include "request.h"
+#include "ring.h"
 
 /* What a client sends and receives, so that tests can do without sockets. As recv(2) and
  * sendmsg(2), without waiting. */
@@ -73,6 +74,7 @@ typedef struct {
     const vc_types *types;
     bool answers;               /* plain GETs */
     bool logs_all;              /* an event for each answer */
+    vc_parts ring;              /* GETs of other keys are passed to bjoern */
     size_t key_size;            /* of the longest key, in bytes */
     uint64_t value_size;        /* of the longest body, in bytes */
     uint64_t body_memory;       /* for all bodies, in bytes; at least `value_size` */
@@ -153,13 +155,15 @@ void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats);
 const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length);
 /* Whether a key without an entry is absent for certain: not while reads fail. */
 void vc_gate_set_ready(vc_gate *gate, bool is_ready);
-/* From the next request on, use `answers`, `headers`, `origins` and `slow_ns` of `to`. The
- * headers must live as long as the gate: answers may be on their way. */
+/* From the next request on, use `answers`, `ring`, `headers`, `origins` and `slow_ns` of `to`.
+ * The headers must live as long as the gate: answers may be on their way. */
 void vc_gate_change(vc_gate *gate, const vc_gate_config *to);
 /* Call `on_pulse` at an interval, first with the next tick of the loop; 0: no longer. */
 void vc_gate_set_pulse(vc_gate *gate, int64_t interval_ns);
 /* Call `on_pulse` with the next tick; from any thread. */
 void vc_gate_ask_pulse(vc_gate *gate);
+/* Close each connection after its next answer; from any thread. */
+void vc_gate_drain(vc_gate *gate);
 /* How long no reader thread has completed a read, although there are some to do; else 0. */
 int64_t vc_gate_stalled_ns(vc_gate *gate);
 

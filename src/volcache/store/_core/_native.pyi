@@ -1,5 +1,6 @@
 """The contracts of the native core."""
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 from wsgiref.types import StartResponse, WSGIEnvironment
@@ -452,6 +453,13 @@ class ContentTypes:
 
     def __init__(self, types: Mapping[bytes, str]) -> None: ...
 
+class Parts:
+    """Some keys, as `volcache.ring` describes them; without bounds, all keys."""
+
+    def __init__(self, bounds: array[int] | tuple[()] = ()) -> None: ...
+    def have(self, path: bytes) -> bool:
+        """Return whether they have the key of a path, which begins with a slash."""
+
 class GateLog(Protocol):
     """What the gate tells; its methods must not raise."""
 
@@ -539,6 +547,9 @@ class Gate:
     def call_soon(self, function: Callable[[], None]) -> None:
         """Let the loop call a function within a tenth of a second; from any thread."""
 
+    def drain(self) -> None:
+        """Close each connection after its next answer; from any thread."""
+
     def stalled_seconds(self) -> float:
         """Return for how long reader threads have completed no read; 0: none waits."""
 
@@ -563,7 +574,7 @@ class NativeApp:
     front: Callable[[WSGIEnvironment, StartResponse], list[bytes]] | None
 
     def refresh(self) -> None:
-        """Take over the `slow_ns` of the application."""
+        """Take over `slow_ns` and `ring` of the application."""
 
     def flush(self) -> None:
         """Add to the counters in Python what was counted since the last time."""

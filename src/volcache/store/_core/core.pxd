@@ -247,6 +247,13 @@ cdef extern from "answer.h" nogil:
     char *vc_put_stored_headers(char *to, const vc_record *record)
 
 
+cdef extern from "ring.h" nogil:
+    ctypedef struct vc_parts:
+        const uint32_t *bounds
+        size_t count
+    bint vc_parts_have(const vc_parts *parts, const void *path, size_t length)
+
+
 cdef extern from "gate.h" nogil:
     ctypedef struct vc_hooks:
         pass
@@ -269,6 +276,7 @@ cdef extern from "gate.h" nogil:
         vc_clock *clock
         const vc_types *types
         bint answers, logs_all
+        vc_parts ring
         size_t key_size
         uint64_t value_size, body_memory
         unsigned threads, connections
@@ -313,4 +321,5 @@ cdef extern from "gate.h" nogil:
     void vc_gate_change(vc_gate *gate, const vc_gate_config *to)
     void vc_gate_set_pulse(vc_gate *gate, int64_t interval_ns)
     void vc_gate_ask_pulse(vc_gate *gate)
+    void vc_gate_drain(vc_gate *gate)
     int64_t vc_gate_stalled_ns(vc_gate *gate)

@@ -1,4 +1,4 @@
-/* CRC-32C. A CRC is linear, so that of joined inputs is a sum: that of the first one moved
+/* CRC-32C, and CRC-32 in tables. A CRC is linear, so that of joined inputs is a sum: that of the first one moved
  * over as many zero bytes as the second one has, plus that of the second one from 0. This
  * lets the processor work on three parts of a long input at the same time: its instruction
  * takes three cycles, and a new one can start in each. */
@@ -21,11 +21,13 @@
 #endif
 
 #define POLYNOMIAL 0x82f63b78u  /* its lowest bit stands for x^31 */
+#define ZIP_POLYNOMIAL 0xedb88320u
 #define SHORT_PART 256          /* bytes; both are powers of two */
 #define LONG_PART 4096
 
 /* All are filled when the library is loaded, and constant from then on. */
 static uint32_t tables[8][256];         /* [n][byte]: the byte and n zero bytes after it */
+static uint32_t zip_tables[8][256];     /* the same of CRC-32 */
 static uint32_t short_move[4][256];     /* [n][byte]: byte n of a CRC, moved over zeros */
 static uint32_t long_move[4][256];
 #ifdef INSTRUCTION
@@ -57,20 +59,26 @@ static void fill_move(uint32_t move[4][256], uint32_t length)
             move[n][byte] = apply(function, byte << 8 * n);
 }
 
-/* The first of all constructors that may compute a checksum. */
-__attribute__((constructor(101))) static void fill_tables(void)
+static void fill_bytes(uint32_t to[8][256], uint32_t polynomial)
 {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t crc = byte;
         for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ POLYNOMIAL : crc >> 1;
-        tables[0][byte] = crc;
+            crc = crc & 1 ? crc >> 1 ^ polynomial : crc >> 1;
+        to[0][byte] = crc;
     }
     for (unsigned n = 1; n < 8; n++)
         for (unsigned byte = 0; byte < 256; byte++) {
-            uint32_t crc = tables[n - 1][byte];
-            tables[n][byte] = crc >> 8 ^ tables[0][crc & 255];
+            uint32_t crc = to[n - 1][byte];
+            to[n][byte] = crc >> 8 ^ to[0][crc & 255];
         }
+}
+
+/* The first of all constructors that may compute a checksum. */
+__attribute__((constructor(101))) static void fill_tables(void)
+{
+    fill_bytes(tables, POLYNOMIAL);
+    fill_bytes(zip_tables, ZIP_POLYNOMIAL);
     fill_move(short_move, SHORT_PART);
     fill_move(long_move, LONG_PART);
 #if defined(__x86_64__)
@@ -91,20 +99,30 @@ static inline uint64_t load_8(const uint8_t *data)
     return word;
 }
 
-uint32_t vc_crc32c_tables(uint32_t crc, const void *data, size_t length)
+static inline uint32_t by_tables(uint32_t by[8][256], uint32_t crc, const uint8_t *at,
+                                 size_t length)
 {
-    const uint8_t *at = data;
     crc = ~crc;
     for (; length >= 8; at += 8, length -= 8) {
         uint64_t word = load_8(at) ^ crc;
-        crc = tables[7][word & 255] ^ tables[6][word >> 8 & 255]
-            ^ tables[5][word >> 16 & 255] ^ tables[4][word >> 24 & 255]
-            ^ tables[3][word >> 32 & 255] ^ tables[2][word >> 40 & 255]
-            ^ tables[1][word >> 48 & 255] ^ tables[0][word >> 56];
+        crc = by[7][word & 255] ^ by[6][word >> 8 & 255]
+            ^ by[5][word >> 16 & 255] ^ by[4][word >> 24 & 255]
+            ^ by[3][word >> 32 & 255] ^ by[2][word >> 40 & 255]
+            ^ by[1][word >> 48 & 255] ^ by[0][word >> 56];
     }
     for (; length; at++, length--)
-        crc = tables[0][(crc ^ *at) & 255] ^ crc >> 8;
+        crc = by[0][(crc ^ *at) & 255] ^ crc >> 8;
     return ~crc;
+}
+
+uint32_t vc_crc32c_tables(uint32_t crc, const void *data, size_t length)
+{
+    return by_tables(tables, crc, data, length);
+}
+
+uint32_t vc_crc32(uint32_t crc, const void *data, size_t length)
+{
+    return by_tables(zip_tables, crc, data, length);
 }
 
 #ifdef INSTRUCTION

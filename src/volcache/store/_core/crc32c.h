@@ -1,4 +1,4 @@
-/* CRC-32C (Castagnoli), by the processor's instruction where it has one. */
+/* CRC-32C (Castagnoli), by the processor's instruction where it has one; CRC-32. */
 #ifndef VC_CRC32C_H
 #define VC_CRC32C_H
 
@@ -11,5 +11,8 @@ uint32_t vc_crc32c(uint32_t crc, const void *data, size_t length);
 
 /* The same in tables, for tests and for processors without the instruction. */
 uint32_t vc_crc32c_tables(uint32_t crc, const void *data, size_t length);
+
+/* The CRC-32 of zlib and nginx, likewise; for short inputs such as keys. */
+uint32_t vc_crc32(uint32_t crc, const void *data, size_t length);
 
 #endif

@@ -55,6 +55,7 @@ cdef class Gate:
     cdef Index index
     cdef Clock clock
     cdef ContentTypes types
+    cdef Parts readable
     cdef bytes allow
     # Headers so far: answers with earlier ones may be on their way.
     cdef dict kept
@@ -156,6 +157,9 @@ cdef class Gate:
             raise
         free(self.origins)
         self.origins = config.origins = array
+        # The one before is freed: the caller changes the gate before it returns to the loop.
+        self.readable = Parts() if self.app.ring is None else Parts(self.app.ring.reads)
+        config.ring = self.readable.parts
         config.origin_count = len(origins)
         config.answers = answers
         config.slow_ns = min(self.app.slow_ns, 2**62)
@@ -183,6 +187,10 @@ cdef class Gate:
         if self.pulse is not None:
             self.pulse()
         return 0
+
+    def drain(self):
+        if self.gate is not NULL:
+            vc_gate_drain(self.gate)
 
     def stalled_seconds(self):
         return vc_gate_stalled_ns(self.gate) / 1e9

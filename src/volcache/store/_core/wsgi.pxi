@@ -42,6 +42,21 @@ def http_date(int64_t second):
     return text[: vc_put_date(text, second) - text].decode("ascii")
 
 
+cdef class Parts:
+    """Bounds for C; without a ring there are none."""
+
+    cdef bytes data
+    cdef vc_parts parts
+
+    def __init__(self, bounds=()):
+        self.data = bytes(bounds)
+        self.parts.bounds = <const uint32_t *>data_of(self.data)
+        self.parts.count = len(bounds)
+
+    def have(self, bytes path not None):
+        return vc_parts_have(&self.parts, data_of(path), PyBytes_GET_SIZE(path))
+
+
 cdef inline char *put_bytes(char *to, const void *data, size_t length) noexcept nogil:
     memcpy(to, data, length)
     return to + length
@@ -140,6 +155,7 @@ cdef class NativeApp:
     cdef public object front  # called instead; may call `answer`
     cdef Index index
     cdef ContentTypes types
+    cdef Parts readable, writable
     cdef Timed gets, puts, reads, writes
     cdef int64_t second_ends_ns, second, slow_ns
     cdef uint64_t bytes_in, bytes_out
@@ -192,6 +208,10 @@ cdef class NativeApp:
 
     def refresh(self):
         self.slow_ns = min(self.app.slow_ns, 2**62)
+        self.readable, self.writable = Parts(), Parts()
+        if self.app.ring is not None:
+            self.readable = Parts(self.app.ring.reads)
+            self.writable = Parts(self.app.ring.writes)
 
     cdef object handle(self, dict environ, start_response):
         cdef int64_t started_ns = monotonic_ns()
@@ -250,6 +270,7 @@ cdef class NativeApp:
             length < 2
             or text[0] != c"/"
             or (text[1] == c"-" and text[2] == c"/")
+            or not vc_parts_have(&self.readable.parts, text, length)
             or "HTTP_RANGE" in environ
             or "HTTP_SERVICE_WORKER" in environ
             or has_conditions(environ)
@@ -321,6 +342,7 @@ cdef class NativeApp:
             or self.has_ttl
             or length > self.key_size + 1
             or not is_ordinary(text, length)
+            or not vc_parts_have(&self.writable.parts, text, length)
             or has_conditions(environ)
             or "HTTP_CONTENT_RANGE" in environ
             or "HTTP_CACHE_CONTROL" in environ

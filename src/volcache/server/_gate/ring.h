@@ -1,0 +1,30 @@
+/* The keys of this instance, as parts of the ring on which nginx distributes them: numbers in
+ * ascending order, at each of which a part begins or ends. volcache/ring.py computes them. */
+#ifndef VC_RING_H
+#define VC_RING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "crc32c.h"
+
+typedef struct {
+    const uint32_t *bounds;
+    size_t count;               /* 0: there is no ring, and all keys are of this instance */
+} vc_parts;
+
+/* Whether a path is in one of the parts: if an odd number of bounds is not above its hash. */
+static inline bool vc_parts_have(const vc_parts *parts, const void *path, size_t length) {
+    if (!parts->count) return true;
+    uint32_t hash = vc_crc32(0, path, length);
+    size_t low = 0, high = parts->count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (parts->bounds[middle] <= hash) low = middle + 1;
+        else high = middle;
+    }
+    return low & 1;
+}
+
+#endif
