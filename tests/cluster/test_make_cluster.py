@@ -21,6 +21,7 @@ def test_ports_of_the_instances_match_the_list_of_nginx() -> None:
         flags=re.MULTILINE,
     )
     assert re.findall(r"VOLCACHE_PORT=(\d+)", text) == known
+    assert re.findall(r"VOLCACHE_RING_SELF=127.0.0.1:(\d+)", text) == known
     assert len(set(re.findall(r"VOLCACHE_MOUNT_POINT=(\S+)", text))) == len(known) == 3
 
 
@@ -37,7 +38,9 @@ def test_every_process_receives_signals_itself() -> None:
 
 def test_settings_are_valid_and_need_little_space() -> None:
     """Less than a GiB for all three."""
-    config = load_config(CLUSTER / "volcache.toml", {})
+    config = load_config(
+        CLUSTER / "volcache.toml", {"VOLCACHE_RING_SELF": "127.0.0.1:1234"}
+    )
     assert 3 * config.volume_size * config.volume_num < 1 << 30
 
 

@@ -51,7 +51,13 @@ def test_services_are_as_described() -> None:
         *INSTANCES,
         *("memcached", "nginx", "nginx-exporter", "prometheus", "grafana"),
     }
-    assert [mounts(name) for name in INSTANCES] == [{"/data": n} for n in INSTANCES]
+    # With nginx's list, of which they know by it which keys are theirs.
+    folder = "./conf/compose/nginx"
+    assert [mounts(name) for name in INSTANCES] == [
+        {"/data": name, "/etc/volcache": folder} for name in INSTANCES
+    ]
+    own = [SERVICES[name]["environment"]["VOLCACHE_RING_SELF"] for name in INSTANCES]
+    assert own == NAMES
     named = {s for n in SERVICES for s in mounts(n).values() if not s.startswith(".")}
     assert named == set(PROJECT["volumes"])
 
@@ -68,7 +74,7 @@ def test_files_of_the_composition_exist() -> None:
                 assert mode == ["ro"]
                 if target.startswith("/etc/volcache/"):
                     assert (SOURCE / target.removeprefix("/etc/volcache/")).exists()
-    assert found == 10
+    assert found == 13
 
 
 def test_images_are_pinned() -> None:
@@ -97,7 +103,9 @@ def test_lists_of_the_instances_are_the_same() -> None:
     """That of nginx, that of Prometheus, and the addresses."""
     text = (COMPOSE / "nginx" / "instances.conf").read_text()
     assert (
-        re.findall(r"^server (\S+) weight=10 max_fails=0;$", text, re.MULTILINE)
+        re.findall(
+            r"^server (\S+) weight=10 max_fails=1 fail_timeout=5s;$", text, re.MULTILINE
+        )
         == NAMES
     )
     groups = json.loads((COMPOSE / "volcache.json").read_text())
@@ -235,7 +243,11 @@ class ComposedNginx(Nginx):
         for name in ("instances.conf", "status.conf"):
             text = (COMPOSE / "nginx" / name).read_text()
             self.write(
-                f"volcache/{name}", text.replace("listen 8089", f"listen {folder}/s")
+                f"volcache/{name}",
+                text.replace("listen 8089", f"listen {folder}/s").replace(
+                    "max_fails=1",
+                    "max_fails=0",  # No instance is there.
+                ),
             )
         status = (self.folder / "volcache/status.conf").read_text()
         status = status.replace(f"listen {folder}/s", f"listen unix:{folder}/status")

@@ -15,7 +15,7 @@ from volcache.fleet.checks import check, see
 from volcache.fleet.folder import plan, write
 from volcache.fleet.inventory import load_inventory
 from volcache.fleet.local import run_all
-from volcache.fleet.render import machine_of
+from volcache.fleet.render import machine_of, ring_list
 from volcache.fleet.targets import read_targets
 from volcache.text import counted
 
@@ -114,6 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
             instances,
             Path(arguments.folder),
             arguments.config,
+            "" if inventory.is_failover else ring_list(inventory),
             lambda line: (report(line), sys.stdout.flush())[0],
         )
     return EXIT_OK if is_good else EXIT_FAILED

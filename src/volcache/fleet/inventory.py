@@ -48,7 +48,13 @@ LISTEN_DEFAULT: Final = "127.0.0.1"
 _PORT_MAX: Final = 65535
 _SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
 # Given by the inventory itself.
-_NOT_SETTINGS: Final = ("ip", "port", "mount_point")
+_NOT_SETTINGS: Final = {
+    "ip": "use listen of the machine or disk",
+    "port": "use port of the machine or disk",
+    "mount_point": "use mount_point of the machine or disk",
+    "ring": "it follows from the inventory",
+    "ring_self": "it follows from the inventory",
+}
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 _DISK: Final = re.compile(r"[A-Za-z0-9._/@+-]{1,200}")
@@ -112,7 +118,7 @@ class Instance:
     @property
     def address(self) -> str:
         """HOST:PORT, as in nginx's list."""
-        return f"{_in_brackets(self.machine.address)}:{self.port}"
+        return f"{in_brackets(self.machine.address)}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +127,9 @@ class Inventory:
 
     machines: tuple[Machine, ...]
     instances: tuple[Instance, ...]
-    # Whether nginx skips an instance that does not answer; see failover.conf.
+    # Whether nginx includes failover.conf, or growing.conf.
     is_failover: bool = False
+    is_growing: bool = False
 
     def of(self, machine: Machine) -> list[Instance]:
         """Return the instances of a machine."""
@@ -188,11 +195,13 @@ class _Reader:
             ((found.machine.name, found.mount_point), found) for found in instances
         )
         nginx = self._table("nginx", found.get("nginx", {}))
-        self._check_keys("nginx", nginx, ("failover",))
-        is_failover = self._value(
-            (("nginx", nginx),), "failover", Flag(), default=False
+        modes = ("failover", "growing")
+        self._check_keys("nginx", nginx, modes)
+        flags = (
+            self._value((("nginx", nginx),), mode, Flag(), default=False)
+            for mode in modes
         )
-        return Inventory(tuple(machines), tuple(instances), is_failover)
+        return Inventory(tuple(machines), tuple(instances), *flags)
 
     def _machine(self, where: str, name: str, layers: Layers) -> Machine:
         if not _NAME.fullmatch(name):
@@ -281,10 +290,7 @@ class _Reader:
         for name, raw in self._table(where, values.get("settings", {})).items():
             setting = known.get(name)
             if name in _NOT_SETTINGS:
-                instead = "listen" if name == "ip" else name
-                raise self._error(
-                    f"{where}.{name}: not allowed; use {instead} of the machine or disk"
-                )
+                raise self._error(f"{where}.{name}: not allowed; {_NOT_SETTINGS[name]}")
             if setting is None:
                 raise self._unknown(where, name, known)
             if setting.is_secret:
@@ -376,7 +382,8 @@ def _as_text(raw: object, value: object) -> str:
     return str(raw)
 
 
-def _in_brackets(host: str) -> str:
+def in_brackets(host: str) -> str:
+    """Return a host as an address with a port has it."""
     return f"[{host}]" if ":" in host else host
 
 

@@ -27,6 +27,7 @@ def run_all(
     instances: Sequence[Instance],
     folder: Path,
     config: str | None,
+    ring: str,
     report: Callable[[str], None],
 ) -> bool:
     """
@@ -39,6 +40,7 @@ def run_all(
         instances: What to run; they listen where the inventory says.
         folder: Created if it does not exist.
         config: A settings file for all of them.
+        ring: nginx's list, from which they know which keys are theirs; empty: all.
         report: Called with a line at the start, and when an instance ends.
 
     Returns:
@@ -49,9 +51,12 @@ def run_all(
     """
     running: dict[str, subprocess.Popen[bytes]] = {}
     is_good = True
+    path = folder / "instances.conf" if ring else None
     try:
+        if path:
+            _write(path, ring)
         for instance in instances:
-            running[instance.name] = _start(instance, folder, config)
+            running[instance.name] = _start(instance, folder, config, path)
         report(f"started {counted(len(running), 'instance')}; Ctrl-C stops all")
         while running:
             time.sleep(_POLL_SECONDS)
@@ -67,7 +72,7 @@ def run_all(
 
 
 def _start(
-    instance: Instance, folder: Path, config: str | None
+    instance: Instance, folder: Path, config: str | None, ring: Path | None
 ) -> subprocess.Popen[bytes]:
     own = folder / instance.machine.name
     try:
@@ -81,7 +86,7 @@ def _start(
                     "serve",
                     *([config] if config else []),
                 ],
-                env=_environment(instance, own / str(instance.port)),
+                env=_environment(instance, own / str(instance.port), ring),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -90,13 +95,25 @@ def _start(
         raise FolderError(f"{own}: cannot be written: {error.strerror}") from error
 
 
-def _environment(instance: Instance, mount_point: Path) -> Mapping[str, str]:
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FolderError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _environment(
+    instance: Instance, mount_point: Path, ring: Path | None
+) -> Mapping[str, str]:
     settings = {
         **instance.settings,
         "ip": instance.machine.listen,
         "port": str(instance.port),
         "mount_point": str(mount_point),
     }
+    if ring:
+        settings |= {"ring": str(ring), "ring_self": instance.address}
     settings["instance"] = str(instance.port)  # What %i stands for.
     own = {f"{ENVIRONMENT_PREFIX}{k.upper()}": v for k, v in settings.items()}
     # The package is where this process has found it.

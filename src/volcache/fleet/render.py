@@ -12,17 +12,24 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from volcache.config import ENVIRONMENT_PREFIX
-from volcache.fleet.inventory import LISTEN_DEFAULT, MOUNT_POINT_DEFAULT
+from volcache.fleet.inventory import (
+    LISTEN_DEFAULT,
+    MOUNT_POINT_DEFAULT,
+    in_brackets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from volcache.fleet.inventory import Instance, Inventory, Machine
 
+PARAMETERS: Final = "max_fails=1 fail_timeout=5s"
 INSTANCES: Final = "nginx/volcache/instances.conf"
 BEFORE: Final = "nginx/volcache/instances-before.conf"
 PROMETHEUS: Final = "prometheus/volcache.json"
 MACHINES: Final = "machines"
+# The setting `ring` of the instances; on a machine in etc/.
+LISTS: Final = ("volcache/instances.conf", "volcache/instances-before.conf")
 SCRIPT: Final = "apply.sh"  # The file that is executable.
 
 HEADER: Final = (
@@ -41,6 +48,12 @@ _BEFORE_TEXT: Final = """\
 # Install as /etc/nginx/volcache/instances-before.conf.
 """
 _NO_BEFORE: Final = "\ninclude volcache/instances.conf;\n"
+_RING_TEXT: Final = """\
+# nginx's list of instances, of which these know by it which keys are theirs.
+"""
+_RING_BEFORE_TEXT: Final = """\
+# The list before an instance was added, with "growing" in the inventory; else as it is now.
+"""
 
 _ENVIRONMENT_TEXT: Final = """\
 # What differs from /etc/volcache/volcache.toml for the instance at port {port}.
@@ -51,6 +64,14 @@ _LISTEN_TEXT: Final = """\
 [Socket]
 ListenStream=
 ListenStream={listen}
+"""
+_RING_UNIT: Final = "etc/systemd/system/volcache@.service.d/ring.conf"
+_RING_UNIT_TEXT: Final = """\
+# The instances of this machine know which keys are theirs.
+
+[Service]
+Environment=VOLCACHE_RING={lists}
+Environment=VOLCACHE_RING_SELF={host}:%i
 """
 _DISK_TEXT: Final = """\
 # The mount point of the instance at port {port}.
@@ -106,15 +127,22 @@ update() {{
         return 1
     fi
 }}
-all='' restart='' sockets=''
+all='' restart='' reload='' sockets=''
+for list in {lists}; do
+    if update "etc/$list"; then reload=yes; fi
+done
 if update "etc/systemd/system/volcache@.socket.d/listen.conf"; then sockets=yes; fi
+all_changed=$sockets
+if update "{ring_unit}"; then all_changed=yes; fi
 for port in $ports; do
-    socket="volcache@$port.socket" service="volcache@$port.service" changed=$sockets
+    socket="volcache@$port.socket" service="volcache@$port.service" changed=$all_changed
     if update "etc/systemd/system/$service.d/disk.conf"; then changed=yes; fi
     if update "etc/volcache/$port.env"; then changed=yes; fi
     if [ "$changed" ] && systemctl --quiet is-active "$service"; then
         restart="$restart
 systemctl restart ${{sockets:+$socket }}$service"
+    elif [ "$reload" ] && systemctl --quiet is-active "$service"; then
+        systemctl reload "$service"
     fi
     all="$all $socket $service"
 done
@@ -146,14 +174,16 @@ def render(inventory: Inventory, present: Mapping[str, str]) -> dict[str, str]:
             of instances are used.
     """
     instances = _instances_text(inventory)
+    before = _before_text(instances, present)
     files = {
         INSTANCES: instances,
-        BEFORE: _before_text(instances, present),
+        BEFORE: before,
         PROMETHEUS: _prometheus_text(inventory.instances),
     }
+    lists = dict(zip(LISTS, _ring_texts(inventory, instances, before), strict=False))
     for machine in inventory.machines:
         own = inventory.of(machine)
-        for path, text in _machine_files(machine, own).items():
+        for path, text in _machine_files(machine, own, lists).items():
             files[f"{MACHINES}/{machine.name}/{path}"] = text
     return files
 
@@ -164,15 +194,29 @@ def machine_of(path: str) -> str | None:
     return rest.partition("/")[0] if top == MACHINES else None
 
 
-def _instances_text(inventory: Inventory) -> str:
-    how = "max_fails=0"
+def ring_list(inventory: Inventory) -> str:
+    """Return the list that the setting `ring` of the instances names."""
+    lines = _servers(_instances_text(inventory))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _ring_texts(inventory: Inventory, instances: str, before: str) -> list[str]:
+    """Return what is in `LISTS`: nothing if other instances take keys over."""
     if inventory.is_failover:
-        how = "max_fails=1 fail_timeout=10s"
+        return []
+    now, old = (_servers(text) for text in (instances, before))
+    if not inventory.is_growing or not old[0].startswith("server "):
+        old = now
+    texts = ((_RING_TEXT, now), (_RING_BEFORE_TEXT, old))
+    return [HEADER + about + "\n" + "\n".join(lines) + "\n" for about, lines in texts]
+
+
+def _instances_text(inventory: Inventory) -> str:
     parts = [HEADER, _INSTANCES_TEXT]
     for machine in inventory.machines:
         parts.append(f"\n# {machine.name}\n")
         parts += (
-            f"server {found.address} weight={found.weight} {how};\n"
+            f"server {found.address} weight={found.weight} {PARAMETERS};\n"
             for found in inventory.of(machine)
         )
     return "".join(parts)
@@ -209,9 +253,17 @@ def _prometheus_text(instances: Sequence[Instance]) -> str:
     return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n]\n"
 
 
-def _machine_files(machine: Machine, instances: Sequence[Instance]) -> dict[str, str]:
+def _machine_files(
+    machine: Machine, instances: Sequence[Instance], lists: Mapping[str, str]
+) -> dict[str, str]:
     """Return the files of a machine, by their path below its folder."""
     files = {SCRIPT: _script_text(machine, instances)}
+    files |= {f"etc/{path}": text for path, text in lists.items()}
+    if lists:
+        files[_RING_UNIT] = HEADER + _RING_UNIT_TEXT.format(
+            lists=",".join(f"/etc/{path}" for path in lists),
+            host=in_brackets(machine.address),
+        )
     if machine.listen != LISTEN_DEFAULT:
         address, _, interface = machine.listen.partition("%")
         listen = f"[{address}]:%i" if ":" in address else f"{address}:%i"
@@ -262,6 +314,8 @@ def _script_text(machine: Machine, instances: Sequence[Instance]) -> str:
         + _SCRIPT_TEXT.format(
             machine=machine.name,
             ports=" ".join(str(found.port) for found in instances),
+            lists=" ".join(LISTS),
+            ring_unit=_RING_UNIT,
             disks=_words(dict.fromkeys(disks)),
             folders=_words(folders),
         )

@@ -225,19 +225,19 @@ def test_render_tells_what_it_did_and_what_is_next(tmp_path: Path, run: Run) -> 
     assert (code, "+server 127.0.0.1:1234 weight=10" in out) == (1, True)
     assert not folder.exists()
     assert run(*words).lines[-3:] == [
-        "machines/a: 1 added",
-        "4 files: 4 added",
+        "machines/a: 4 added",
+        "7 files: 7 added",
         "next: run apply.sh as root on a",
     ]
     assert run(*words, "--diff").code == 0
-    assert run(*words) == (0, "4 files: 4 unchanged\n", "")
+    assert run(*words) == (0, "7 files: 7 unchanged\n", "")
     inventory.write_text(ONE.replace("a =", "b ="))
     changes = run(*words, "--diff").out
     assert "--- /dev/null\n+++ b/machines/b/apply.sh\n" in changes
     assert "--- a/machines/a/apply.sh\n+++ /dev/null\n" in changes
     assert "--- a/prometheus/volcache.json\n+++ b/prometheus/vol" in changes
     assert run(*words).lines[-3:] == [
-        "4 files: 1 added, 2 changed, 1 removed, 1 unchanged",
+        "7 files: 4 added, 2 changed, 4 removed, 1 unchanged",
         "next: run apply.sh as root on b",
         "next: stop the instances on a",
     ]

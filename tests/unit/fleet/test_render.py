@@ -22,6 +22,15 @@ DISKS = (
 )
 SYSTEMD = "machines/{}/etc/systemd/system"
 LISTEN = f"{SYSTEMD}/volcache@.socket.d/listen.conf"
+
+
+def ring_files(machine: str) -> list[str]:
+    """Return the lists of a machine, and the file that tells its units of them."""
+    names = ("instances.conf", "instances-before.conf")
+    lists = [f"machines/{machine}/etc/volcache/{name}" for name in names]
+    return [*lists, f"{SYSTEMD.format(machine)}/volcache@.service.d/ring.conf"]
+
+
 THIRD = 'c = "127.0.0.3"\n'
 
 
@@ -71,28 +80,50 @@ def test_a_machine_has_the_files_it_needs(rendered: Rendered) -> None:
     scripts = {"machines/a/apply.sh", "machines/b/apply.sh"}
     listen = LISTEN.format("b")
     lists = {MANIFEST, INSTANCES, BEFORE, PROMETHEUS}
-    assert set(rendered.files()) == lists | scripts | {listen}
+    rings = {path for name in "ab" for path in ring_files(name)}
+    assert set(rendered.files()) == lists | scripts | rings | {listen}
     for path, text in rendered.files().items():
         assert path == PROMETHEUS or HEADER in text
+    for name, address in (("a", "127.0.0.1"), ("b", "10.0.0.2")):
+        assert rendered.text(ring_files(name)[2]).endswith(
+            "\n[Service]\nEnvironment=VOLCACHE_RING=/etc/volcache/instances.conf,"
+            "/etc/volcache/instances-before.conf\n"
+            f"Environment=VOLCACHE_RING_SELF={address}:%i\n"
+        )
     end = "\n[Socket]\nListenStream=\nListenStream=10.0.0.2:%i\n"
     assert rendered.text(listen).endswith(end)
+
+
+def test_instances_have_the_lists_of_nginx(rendered: Rendered) -> None:
+    """That before only while a fleet grows; none if others take over."""
+
+    def lists() -> list[list[str]]:
+        return [servers(rendered.text(path)) for path in ring_files("a")[:2]]
+
+    rendered.write(TWO)
+    before = servers(rendered.text(INSTANCES))
+    assert lists() == [before, before]
+    rendered.write(TWO + THIRD)
+    now = servers(rendered.text(INSTANCES))
+    assert lists() == [now, now]
+    rendered.write(TWO + THIRD + "[nginx]\ngrowing = true\n")
+    assert lists() == [now, before]
+    rendered.write(TWO + THIRD + "[nginx]\nfailover = true\n")
+    assert not any("ring" in path for path in rendered.files())
 
 
 def test_nginx_and_prometheus_have_all_instances(rendered: Rendered) -> None:
     """By address and port, with their machine and disk."""
     rendered.write(TWO)
     assert servers(rendered.text(INSTANCES)) == [
-        "server 127.0.0.1:1234 weight=10 max_fails=0;",
-        "server 10.0.0.2:1234 weight=10 max_fails=0;",
-        "server 10.0.0.2:1235 weight=10 max_fails=0;",
+        "server 127.0.0.1:1234 weight=10 max_fails=1 fail_timeout=5s;",
+        "server 10.0.0.2:1234 weight=10 max_fails=1 fail_timeout=5s;",
+        "server 10.0.0.2:1235 weight=10 max_fails=1 fail_timeout=5s;",
     ]
     assert json.loads(rendered.text(PROMETHEUS))[2] == {
         "targets": ["10.0.0.2:1235"],
         "labels": {"machine": "b", "disk": "2", "instance": "10.0.0.2:1235"},
     }
-    rendered.write(TWO + "[nginx]\nfailover = true\n")
-    first = servers(rendered.text(INSTANCES))[0]
-    assert first == "server 127.0.0.1:1234 weight=10 max_fails=1 fail_timeout=10s;"
 
 
 def test_what_differs_is_in_the_files_of_an_instance(rendered: Rendered) -> None:
@@ -116,6 +147,13 @@ def test_only_what_differs_is_changed(rendered: Rendered) -> None:
     before = (rendered.folder / INSTANCES).stat().st_ino
     assert rendered.write(TWO) == {}
     assert (rendered.folder / INSTANCES).stat().st_ino == before
+    assert rendered.write(TWO + THIRD) == {
+        "machines/c/apply.sh": "added",
+        LISTEN.format("c"): "added",
+        **dict.fromkeys(ring_files("c"), "added"),
+        **dict.fromkeys((*ring_files("a")[:2], *ring_files("b")[:2]), "changed"),
+        **dict.fromkeys((BEFORE, INSTANCES, PROMETHEUS), "changed"),
+    }
 
 
 def test_the_files_of_a_machine_that_left_are_removed(rendered: Rendered) -> None:
@@ -180,14 +218,14 @@ def test_an_interrupted_render_can_be_repeated(
         return plain(path, target)
 
     monkeypatch.setattr(Path, "replace", replace)
-    for left in range(9):  # noqa: B007 - Read by the function above.
+    for left in range(15):  # noqa: B007 - Read by the function above.
         try:
             rendered.write(TWO)
         except FolderError as error:
             assert "cannot be written: No space left on device" in str(error)  # noqa: PT017
     left = 99
     assert rendered.write(TWO) == {}
-    assert len(rendered.text(MANIFEST).splitlines()) == 2 + 6
+    assert len(rendered.text(MANIFEST).splitlines()) == 2 + 12
 
 
 def test_a_wrong_manifest_is_refused(rendered: Rendered) -> None:
@@ -301,3 +339,18 @@ def test_the_script_makes_the_machine_as_it_is_rendered(
         "systemctl restart volcache@1234.service\n"
         "systemctl restart volcache@1235.service\n"
     )
+
+
+def test_the_script_reloads_the_instances_when_the_list_has_changed(
+    rendered: Rendered, tmp_path: Path
+) -> None:
+    """And does not ask for a restart."""
+    rendered.write(DISKS)
+    machine = Installed(rendered.folder / "machines/a", tmp_path)
+    machine.mount("/srv/x")
+    machine.run()
+    assert not any("reload " in command for command in machine.commands())
+    rendered.write(DISKS + 'b = "127.0.0.1"\n')
+    assert "restart" not in machine.run().stdout
+    reloads = [command for command in machine.commands() if "reload " in command]
+    assert reloads == [f"reload volcache@{port}.service" for port in (1234, 1235)]
