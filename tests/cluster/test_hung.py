@@ -1,0 +1,282 @@
+"""An instance that does not answer costs only its own keys; no key is on two instances."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import requests
+
+from support.cluster import instances_of
+from support.extent import EXTENT, SEED
+from support.history import History
+from support.load import Load
+from support.machine import Machine
+from support.nginx import with_mode
+from support.process import ADMIN_TOKEN, run_to_its_end
+from support.ringed import list_of, misdirected, ringed
+from support.waiting import wait_until
+from volcache.fleet.summary import poll
+from volcache.fleet.targets import read_targets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.cluster import Cluster
+    from support.process import ServerProcess
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+PATHS: Final = [f"/hung/{n}" for n in range(60)]
+ADMIN: Final = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+
+
+def ask(
+    cluster: Cluster, method: str, path: str, body: bytes = b""
+) -> requests.Response:
+    """Send one request to nginx."""
+    return requests.request(method, cluster.url + path, data=body, timeout=30)
+
+
+def by_owner(cluster: Cluster) -> dict[str, list[str]]:
+    """Return the paths by the instance that has their keys."""
+    names = instances_of(cluster.nginx.port, PATHS)
+    return {
+        name: [p for p, owner in zip(PATHS, names, strict=True) if owner == name]
+        for name in cluster.instances
+    }
+
+
+def reload(server: ServerProcess) -> requests.Response:
+    """Let an instance read its settings and lists again."""
+    return requests.post(f"{server.url}/-/reload", headers=ADMIN, timeout=10)
+
+
+def keys_held(server: ServerProcess) -> int:
+    """Return how many keys an instance has."""
+    stats = requests.get(f"{server.url}/-/stats", timeout=10).json()
+    return int(stats["store"]["keys"])
+
+
+def wait_until_passed_over(cluster: Cluster, name: str, path: str) -> None:
+    """Wait until another instance is asked for a key."""
+    wait_until(
+        lambda: not ask(cluster, "GET", path).headers["X-Instance"].endswith(name),
+        "nginx to pass over the instance",
+    )
+
+
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "is dead"])
+def test_keys_of_an_instance_that_does_not_answer_are_refused_by_the_next(
+    tmp_path: Path, *, hangs: bool
+) -> None:
+    """Until it answers again; then its values are what they were."""
+    with ringed(tmp_path) as cluster:
+        name, server = next(iter(cluster.instances.items()))
+        for path in PATHS:
+            assert ask(cluster, "PUT", path, b"old").status_code == 200
+        lost, others = by_owner(cluster)[name], cluster.others(name)
+        held = [keys_held(other) for other in others]
+        server.send_signal(signal.SIGSTOP if hangs else signal.SIGKILL)
+        try:
+            wait_until_passed_over(cluster, name, lost[0])
+            for path in lost:
+                read = ask(cluster, "GET", path)
+                assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+                assert ask(cluster, "HEAD", path).status_code == 404
+                for method in ("PUT", "DELETE"):
+                    write = ask(cluster, method, path, b"new")
+                    assert write.status_code == 503
+                    assert write.headers["Retry-After"] == "1"
+            for path in set(PATHS) - set(lost):
+                assert ask(cluster, "GET", path).content == b"old"
+            assert [keys_held(other) for other in others] == held
+            refused = [misdirected(other) for other in others]
+            assert all(sum(one[kind] for one in refused) for kind in ("read", "write"))
+            rows = poll(read_targets(list(cluster.instances)), timeout=1)
+            assert any("misdirected" in row.health.problem for row in rows)
+        finally:
+            if hangs:
+                server.send_signal(signal.SIGCONT)
+            else:
+                server.start()
+        wait_until(
+            lambda: {ask(cluster, "GET", p).content for p in lost} == {b"old"},
+            "its keys",
+        )
+
+
+def test_lists_that_differ_are_noticed_and_move_no_key(tmp_path: Path) -> None:
+    """An instance refuses and counts the requests for keys that are not its own."""
+    with ringed(tmp_path) as cluster:
+        names = list(cluster.instances)
+        more = list_of([*names, "127.0.0.1:1"])
+        before = by_owner(cluster)
+        for number, server in enumerate(cluster.instances.values()):
+            (tmp_path / f"list{number}").write_text(more)
+            assert reload(server).text == "changed: ring\n"
+        statuses = {
+            path: [ask(cluster, m, path, b"x").status_code for m in ("PUT", "GET")]
+            for path in PATHS
+        }
+        moved = [path for path, found in statuses.items() if found != [200, 200]]
+        assert 5 < len(moved) < 30
+        assert {tuple(statuses[path]) for path in moved} == {(503, 404)}
+        found = [misdirected(server) for server in cluster.instances.values()]
+        assert sum(one["write"] for one in found) == len(moved)
+        for name, server in cluster.instances.items():
+            assert keys_held(server) == len(set(before[name]) - set(moved))
+            assert "ring.misdirected requests=1 path='/hung/" in server.stderr
+
+
+def test_wrong_list_stops_the_start_and_not_a_running_instance(tmp_path: Path) -> None:
+    """A reload keeps the list before, and says so."""
+    wrong = {
+        "server 127.0.0.1:1;": "does not have this instance",
+        "": "no nodes in it",
+        None: "No such file",
+    }
+    path = tmp_path / "list"
+    for text, reason in wrong.items():
+        if text is not None:
+            path.write_text(text)
+        done = run_to_its_end(
+            tmp_path,
+            {
+                "mount_point": tmp_path / "disk",
+                "ring": path if text is not None else tmp_path / "none",
+                "ring_self": "127.0.0.1:2",
+                "port": 0,
+            },
+        )
+        assert done.returncode == 2
+        assert reason in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "disk").exists()
+    with ringed(tmp_path / "cluster") as cluster:
+        name, server = next(iter(cluster.instances.items()))
+        path = tmp_path / "cluster" / "list0"
+        for text, reason in wrong.items():
+            path.unlink(missing_ok=True)
+            if text is not None:
+                path.write_text(text)
+            answer = reload(server)
+            assert answer.status_code == 409
+            assert reason in answer.text
+        assert server.stderr.count("config.rejected") == len(wrong)
+        for path_, owner in (
+            (p, o) for o, found in by_owner(cluster).items() for p in found
+        ):
+            expected = 200 if owner == name else 503
+            done_ = requests.put(server.url + path_, b"x", timeout=10)
+            assert done_.status_code == expected
+
+
+def test_growing_fleet_reads_by_either_list_and_writes_by_the_new_one(
+    tmp_path: Path,
+) -> None:
+    """Keys of the new instance are found at their old one, and stored at the new one."""
+    with ringed(tmp_path, files=with_mode("growing")) as cluster:
+        names = list(cluster.instances)
+        before, after = list_of(names[:2]), list_of(names)
+        cluster.nginx.write("volcache/instances-before.conf", before)
+        (tmp_path / "before").write_text(before)
+
+        def use(list_: str) -> None:
+            for number, server in enumerate(cluster.instances.values()):
+                (tmp_path / f"list{number}").write_text(list_ if number < 2 else after)
+                reload(server)
+            cluster.nginx.write("volcache/instances.conf", list_)
+            cluster.nginx.reload()
+
+        use(before)
+        for path in PATHS:
+            assert ask(cluster, "PUT", path, b"old").status_code == 200
+        old = by_owner(cluster)
+        use(after)
+        assert {ask(cluster, "GET", path).content for path in PATHS} == {b"old"}
+        moved = [path for path in PATHS if ask(cluster, "PUT", path, b"new").ok]
+        assert moved == PATHS
+        assert {ask(cluster, "GET", path).content for path in PATHS} == {b"new"}
+        assert keys_held(cluster.instances[names[2]]) > 5
+        for name in names[:2]:
+            for path in old[name]:
+                url = cluster.instances[name].url + path
+                value = requests.get(url, timeout=10).content
+                is_moved = value == b"old"
+                status = requests.put(url, b"x", timeout=10).status_code
+                assert (value, status) == ((b"old", 503) if is_moved else (b"new", 200))
+
+
+def test_restart_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> None:
+    """No connection breaks while it stops, so no request of a load fails."""
+    with (
+        ringed(tmp_path, holds_sockets=True, is_soon=False) as cluster,
+        Load(cluster.nginx.port) as load,
+    ):
+        load.wait_for(300)
+        for server in cluster.instances.values():
+            server.restart()
+            load.wait_for(200)
+        refused = [sum(misdirected(s).values()) for s in cluster.instances.values()]
+    assert all(a.is_right for a in load.answers)
+    assert {status for method, status in load.count() if method == "PUT"} == {200}
+    assert sum(refused) == 0
+
+
+def test_slow_disk_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> None:
+    """Reads that wait for too long are misses, and all others get their values."""
+    disk = Machine(tmp_path / "shim")
+    with ringed(tmp_path, environment=disk.environment, is_soon=False) as cluster:
+        name = next(iter(cluster.instances))
+        for path in PATHS:
+            assert ask(cluster, "PUT", path, path.encode() * 500).status_code == 200
+        paths = by_owner(cluster)[name]
+        disk.slow_down("/disk0/data", 0.3)
+        with ThreadPoolExecutor(len(paths)) as pool:
+            found = list(pool.map(lambda path: ask(cluster, "GET", path), paths))
+        for path, answer in zip(paths, found, strict=True):
+            assert answer.status_code in {200, 404}
+            assert answer.headers["X-Instance"].endswith(name)
+            if answer.status_code == 200:
+                assert answer.content == path.encode() * 500
+            else:
+                assert "the disk of this key's instance does not answer" in answer.text
+        assert {answer.status_code for answer in found} == {200, 404}
+        assert all(not sum(misdirected(s).values()) for s in cluster.instances.values())
+
+
+def test_no_value_is_outdated_or_foreign_whatever_fails(tmp_path: Path) -> None:
+    """With four writers, while instances are stopped, continued, killed and restarted."""
+    chance = random.Random(SEED)  # noqa: S311 - Repeatable.
+    end = time.monotonic() + (300 if EXTENT == 0 else 20)
+    done: set[str] = set()
+    with (
+        ringed(tmp_path, 5) as cluster,
+        History(cluster.nginx.port, SEED) as history,
+    ):
+        while time.monotonic() < end or len(done) < 3:
+            server = chance.choice(list(cluster.instances.values()))
+            what = chance.choice(("stop", "kill", "restart"))
+            done.add(what)
+            if what == "stop":
+                server.send_signal(signal.SIGSTOP)
+                history.wait_for(chance.randrange(400))
+                server.send_signal(signal.SIGCONT)
+            elif what == "kill":
+                server.kill()
+                history.wait_for(chance.randrange(400))
+                server.start()
+            else:
+                server.restart()
+            history.wait_for(chance.randrange(400))
+        refused = [misdirected(server) for server in cluster.instances.values()]
+    assert history.wrong == []
+    statuses = {status for _, status in history.count}
+    assert {200, 404, 503} <= statuses <= {0, 200, 404, 503}, json.dumps(refused)
+    assert sum(sum(one.values()) for one in refused)

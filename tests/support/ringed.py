@@ -1,0 +1,106 @@
+"""Instances that know nginx's list, behind nginx with the parameters that are shipped."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
+
+import requests
+
+from support.activated import ActivatedServer
+from support.cluster import SETTINGS, Cluster
+from support.nginx import SOURCE, Nginx
+from support.process import ADMIN_TOKEN, ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_SHIPPED: Final = (SOURCE / "volcache/instances.conf").read_text()
+_PARAMETERS: Final = re.findall(r"^server \S+ (.*);$", _SHIPPED, re.MULTILINE)[0]
+# So that a test need not wait for long; the second is that of instances.conf.
+SOON: Final = {"2500ms": "300ms", "fail_timeout=5s": "fail_timeout=1s"}
+
+
+def soon(text: str) -> str:
+    """Return a file of nginx with shorter time-outs."""
+    for usual, shorter in SOON.items():
+        text = text.replace(usual, shorter)
+    return text
+
+
+def list_of(names: Iterable[str], *, is_soon: bool = True) -> str:
+    """Return nginx's list."""
+    text = "".join(f"server {name} {_PARAMETERS};\n" for name in names)
+    return soon(text) if is_soon else text
+
+
+@contextmanager
+def ringed(  # noqa: PLR0913 - By keyword.
+    folder: Path,
+    number: int = 3,
+    *,
+    files: Mapping[str, str] | None = None,
+    holds_sockets: bool = False,
+    environment: Mapping[str, str] | None = None,
+    servers: Sequence[ServerProcess] = (),
+    is_soon: bool = True,
+) -> Iterator[Cluster]:
+    """
+    Start instances and nginx, and stop them at the end.
+
+    Args:
+        folder: Where everything is written; the list of instance N is in `listN`, that
+            before an instance was added in `before`.
+        number: Of instances.
+        files: As for `Nginx`.
+        holds_sockets: Whether the sockets outlive the instances, as with systemd.
+        environment: Further variables of the first instance.
+        servers: Instances that are added to these.
+        is_soon: Whether time-outs are short.
+    """
+    kind: Callable[..., ServerProcess] = ServerProcess
+    if holds_sockets:
+        kind = ActivatedServer
+    given = {"environment": environment} if environment else {}
+    all_servers = [
+        kind(
+            folder / f"disk{n}",
+            settings={**SETTINGS, "admin_token": ADMIN_TOKEN},
+            **({} if n else given),
+        )
+        for n in range(number)
+    ]
+    all_servers += servers
+    instances = {f"{server.ip}:{server.port}": server for server in all_servers}
+    folder.mkdir(exist_ok=True)
+    (folder / "before").write_text(list_of(instances))
+    for n, (name, server) in enumerate(instances.items()):
+        (folder / f"list{n}").write_text(list_of(instances))
+        lists = f"{folder}/list{n},{folder}/before"
+        server.settings |= {"ring": lists, "ring_self": name}
+    with ExitStack() as stack:
+        for server in all_servers:
+            if isinstance(server, ActivatedServer):
+                stack.enter_context(server.listener)
+            server.launch()
+            stack.push(server.__exit__)
+        for server in all_servers:
+            server.wait_answering()
+        nginx = Nginx(folder / "nginx", list(instances))
+        nginx.write("volcache/instances.conf", list_of(instances, is_soon=is_soon))
+        if is_soon:
+            proxy = (SOURCE / "volcache/proxy.conf").read_text()
+            assert soon(proxy) != proxy
+            nginx.write("volcache/proxy.conf", soon(proxy))
+        for file, text in (files or {}).items():
+            nginx.write(file, text)
+        yield Cluster(nginx=stack.enter_context(nginx), instances=instances)
+
+
+def misdirected(server: ServerProcess) -> dict[str, int]:
+    """Return how many requests an instance has refused, by kind."""
+    stats = requests.get(f"{server.url}/-/stats", timeout=10).json()
+    found: dict[str, int] = stats["requests"]["misdirected"]
+    return found
