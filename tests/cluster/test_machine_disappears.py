@@ -1,0 +1,72 @@
+"""A machine disappears: packets to its instances are lost, and nothing is reset."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import requests
+
+from support.cluster import SETTINGS, instances_of
+from support.extent import EXTENT
+from support.far_machine import FarMachine, FarServer, NoNamespacesError
+from support.ringed import ringed
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+# Ten of 40 instances are on the machine, in a sample three of twelve.
+NEAR, FAR = (30, 10) if EXTENT == 0 else (9, 3)
+PATHS: Final = [f"/far/{n}" for n in range(400)]
+
+
+@pytest.fixture
+def machine() -> Iterator[FarMachine]:
+    """Yield a machine, or skip the test if this process may not make one."""
+    try:
+        with FarMachine() as found:
+            yield found
+    except NoNamespacesError as error:
+        pytest.skip(str(error))
+
+
+def test_healthy_keys_are_served_while_a_machine_is_gone(
+    machine: FarMachine, tmp_path: Path
+) -> None:
+    """Those of its instances are misses, and served again when it is back."""
+    far = [
+        FarServer(machine, 1234 + n, tmp_path / f"far{n}", SETTINGS) for n in range(FAR)
+    ]
+    with (
+        ringed(tmp_path / "cluster", NEAR, servers=far, is_soon=False) as cluster,
+        ThreadPoolExecutor(64) as pool,
+    ):
+
+        def ask(method: str, body: bytes = b"") -> dict[str, int]:
+            """Send a request for each key; return the statuses."""
+
+            def one(path: str) -> int:
+                url = cluster.url + path
+                return requests.request(method, url, data=body, timeout=30).status_code
+
+            return dict(zip(PATHS, pool.map(one, PATHS), strict=True))
+
+        assert set(ask("PUT", b"value").values()) == {200}
+        owners = dict(zip(PATHS, instances_of(cluster.nginx.port, PATHS), strict=True))
+        lost = {p for p in PATHS if owners[p].startswith(f"{machine.address}:")}
+        assert len(PATHS) / 8 < len(lost) < len(PATHS) / 2
+        machine.disappear()
+        for _ in range(4):
+            statuses = ask("GET")
+            assert {statuses[path] for path in PATHS if path not in lost} == {200}
+            assert {statuses[path] for path in lost} == {404}
+        statuses = ask("PUT", b"value")
+        assert {statuses[path] for path in PATHS if path not in lost} == {200}
+        assert {statuses[path] for path in lost} == {503}
+        machine.appear()
+        wait_until(lambda: set(ask("GET").values()) == {200}, "the machine")
