@@ -1,0 +1,344 @@
+"""
+What an instance costs that hangs, and a machine that disappears, behind the shipped nginx.
+
+Instances of one inventory run on this machine; a quarter of them, if this is root, in a
+network namespace. wrk reads stored keys through nginx: with all instances, with one that is
+stopped, after it continues, and while packets to the namespace are lost. A refused GET is
+one that nginx answers 503 because of its limits: a GET of a key whose instance does not
+answer is a miss. Then the CPU of a GET by one instance, with `ring` and without.
+
+    .venv/bin/python -m bench.extra.hung_instance | tee docs/bench/hung_instance.txt
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bench import client
+from bench.client import IP
+from bench.extra.script import ScriptError, make_parser, measuring
+from bench.load import WRK_RESULT, cpu_figures, turns
+from bench.machine import MIB, family, usage
+from bench.report import table
+from bench.servers import Server, fill, replaced, volcache
+from support.far_machine import FarMachine, NoNamespacesError
+from support.nginx import copy_configuration, start_command
+from support.waiting import comes_true
+from volcache.fleet.folder import plan, write
+from volcache.fleet.inventory import load_inventory
+from volcache.fleet.render import INSTANCES
+from volcache_client.ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from volcache.fleet.inventory import Inventory
+
+SCRIPT: Final = Path(__file__).resolve().parents[1] / "hung.lua"
+PATHS: Final = [f"/k{number}" for number in range(4000)]
+VALUE: Final = b"x" * 1024
+SETTINGS: Final = f"volume_size = {16 * MIB}\nvolume_num = 3\nsync_mode = 'none'\n"
+FIRST_PORT: Final = 21000
+MACHINES: Final = 4
+FIRST_SECONDS: Final = 3
+
+
+class Turn(NamedTuple):
+    """What wrk has seen."""
+
+    ok: int
+    misses: int
+    refused: int
+    failed: int
+    seconds: float
+    p50: float  # milliseconds
+    p99: float
+
+    @property
+    def rate(self) -> float:
+        """Requests per second that were answered with a value or a miss."""
+        return (self.ok + self.misses) / self.seconds
+
+
+def run_wrk(port: int, paths: Path, connections: int, seconds: int) -> Turn:
+    """
+    Run wrk once.
+
+    Raises:
+        ScriptError: It has no result.
+    """
+    command = [shutil.which("wrk") or "wrk", "-t1", f"-c{connections}", f"-d{seconds}s"]
+    command += ["-s", str(SCRIPT), f"http://{IP}:{port}", "--", str(paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = WRK_RESULT.search(done.stdout)
+    if not found:
+        raise ScriptError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+    figures = json.loads(found[1])
+    return Turn(
+        figures["ok"],
+        figures["misses"],
+        figures["refused"],
+        figures["failed"],
+        figures["micros"] / 1e6,
+        figures["p50"] / 1000,
+        figures["p99"] / 1000,
+    )
+
+
+class Fleet:
+    """The instances of an inventory, and nginx in front of them."""
+
+    def __init__(self, work: Path, number: int, far: FarMachine | None) -> None:
+        """Write the files; nothing is started yet."""
+        self.far = far
+        self.work = work
+        work.mkdir()
+        (work / "settings.toml").write_text(SETTINGS, encoding="utf-8")
+        own = number // MACHINES if far else 0
+        lines = [f"[defaults]\ndisks = {own or number}\n[machines]"]
+        for n in range(MACHINES if far else 1):
+            address = far.address if far and n == MACHINES - 1 else IP
+            port = FIRST_PORT + n * own
+            lines.append(f'm{n + 1} = {{ address = "{address}", port = {port} }}')
+        self._file = work / "inventory.toml"
+        self._file.write_text("\n".join(lines), encoding="utf-8")
+        self.inventory: Inventory = load_inventory(self._file)
+        write(work / "rendered", plan(work / "rendered", self.inventory))
+        self.nginx = Server(self._nginx)
+
+    def _nginx(self, port: int) -> Sequence[str]:
+        folder = self.work / "nginx"
+        copy_configuration(folder)
+        shutil.copy(self.work / "rendered" / INSTANCES, folder / "volcache")
+        for change in (
+            replaced("volcache/listen.conf", "127.0.0.1:8080", f"{IP}:{port}"),
+            replaced("volcache/log.conf", "/var/log/nginx/", f"{folder}/"),
+        ):
+            change(folder)
+        return start_command(folder, "cluster.conf")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run everything, with a value for each path."""
+        with ExitStack() as stack:
+            for machine in self.inventory.machines:
+                is_far = self.far and machine.address == self.far.address
+                front = (
+                    ["ip", "netns", "exec", self.far.name]
+                    if self.far and is_far
+                    else []
+                )
+                command = [sys.executable, "-m", "volcache", "cluster", "run"]
+                command += [str(self.work / f"run-{machine.name}")]
+                command += ["--inventory", str(self._file), "--machine", machine.name]
+                command += ["--config", str(self.work / "settings.toml")]
+                with (self.work / f"{machine.name}.log").open("wb") as log:
+                    process = subprocess.Popen(
+                        [*front, *command], stdout=log, stderr=log
+                    )
+                stack.callback(process.wait)
+                stack.callback(process.terminate)
+            for found in self.inventory.instances:
+                place = found.machine.address, found.port
+                if not comes_true(lambda place=place: answers(*place)):  # type: ignore[misc]
+                    raise ScriptError(f"{found.name} does not answer")
+            stack.enter_context(self.nginx)
+            puts = (client.http_put(path[1:], VALUE) for path in PATHS)
+            fill(self.nginx, puts, client.is_complete_http)
+            yield
+
+    def pid_of(self, port: int) -> int:
+        """Return the process of an instance."""
+        with http_client(IP, port) as asked:
+            asked.request("GET", "/-/stats?volumes=0")
+            return int(json.loads(asked.getresponse().read())["process"]["pid"])
+
+
+@contextmanager
+def http_client(host: str, port: int) -> Iterator[http.client.HTTPConnection]:
+    """Yield a connection."""
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def answers(host: str, port: int, path: str = "/-/healthy") -> bool:
+    """Return whether a GET is answered 200."""
+    try:
+        with http_client(host, port) as asked:
+            asked.request("GET", path)
+            return asked.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+class Report:
+    """Rows of one table."""
+
+    def __init__(self, port: int, paths: Path, connections: int) -> None:
+        """Begin with none."""
+        self._load = port, paths, connections
+        self.rows: list[list[str]] = []
+        self._healthy = 0.0
+
+    def measure(self, name: str, seconds: int) -> None:
+        """Add a row."""
+        turn = run_wrk(*self._load, seconds)
+        self._healthy = self._healthy or turn.rate
+        total = turn.ok + turn.misses + turn.refused
+        self.rows.append(
+            [
+                name,
+                f"{turn.rate:,.0f}",
+                f"{turn.rate / self._healthy:.0%}",
+                f"{turn.misses / total:.1%}",
+                f"{turn.refused:,}",
+                f"{turn.failed:,}",
+                f"{turn.p50:.1f}",
+                f"{turn.p99:.1f}",
+            ]
+        )
+
+    def show(self, title: str) -> None:
+        """Print the table."""
+        head = ["", "requests/s", "of healthy", "misses", "refused", "failed"]
+        print(f"\n{title}:\n")
+        print(table([*head, "p50 ms", "p99 ms"], self.rows), flush=True)
+
+
+def seconds_until(condition: Callable[[], bool]) -> float:
+    """Return how long it took until a condition holds."""
+    began = time.monotonic()
+    if not comes_true(condition):
+        raise ScriptError("it did not come back")
+    return time.monotonic() - began
+
+
+def measure_hung(fleet: Fleet, paths: Path, connections: int, seconds: int) -> None:
+    """Measure with all instances, with one that hangs, and when it continues."""
+    report = Report(fleet.nginx.port, paths, connections)
+    number = len(fleet.inventory.instances)
+    name, port = fleet.inventory.instances[1].address, fleet.inventory.instances[1].port
+    pid = fleet.pid_of(port)
+    nodes = [(found.address, found.weight) for found in fleet.inventory.instances]
+    lost = next(path for path in PATHS if Ring(nodes).node(path[1:]) == name)
+    report.measure("all answer", seconds)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        report.measure(f"one hangs, first {FIRST_SECONDS} s", FIRST_SECONDS)
+        report.measure("one hangs, then", seconds)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    back = seconds_until(lambda: answers(IP, fleet.nginx.port, lost))
+    report.measure("it continues", seconds)
+    report.show(f"one of {number} instances hangs, {connections} connections")
+    print(f"\nIts keys are served again {back:.1f} s after it continues.", flush=True)
+
+
+def measure_machine(fleet: Fleet, paths: Path, connections: int, seconds: int) -> None:
+    """Measure while packets to a machine are lost."""
+    if not fleet.far:
+        return
+    report = Report(fleet.nginx.port, paths, connections)
+    report.measure("all answer", seconds)
+    fleet.far.disappear()
+    report.measure(f"a machine is gone, first {FIRST_SECONDS} s", FIRST_SECONDS)
+    report.measure("a machine is gone, then", seconds)
+    fleet.far.appear()
+    gone = len(fleet.inventory.of(fleet.inventory.machines[-1]))
+    number = len(fleet.inventory.instances)
+    report.show(
+        f"a machine with {gone} of {number} disappears, {connections} connections"
+    )
+
+
+def measure_cpu(work: Path, stack: ExitStack, seconds: int, rounds: int) -> None:
+    """Compare the CPU of GETs by an instance with a ring of 40, and without."""
+    servers = {}
+    nodes = [f"10.0.0.{n}:1234" for n in range(40)]
+    ring = Ring([(node, 10) for node in nodes])
+    own = [
+        path
+        for path in (f"/c{n}" for n in range(100_000))
+        if ring.node(path[1:]) == nodes[0]
+    ]
+    (work / "own").write_text("\n".join(own), encoding="utf-8")
+    (work / "list").write_text(
+        "".join(f"server {node} weight=10;\n" for node in nodes), encoding="utf-8"
+    )
+    lists = {"ring": str(work / "list"), "ring_self": nodes[0]}
+    for name, more in (("without", {}), ("with ring", lists)):
+        settings = {
+            "mount_point": work / name,
+            "volume_size": 16 * MIB,
+            "volume_num": 3,
+        }
+        servers[name] = stack.enter_context(volcache({**settings, **more}))
+        puts = (client.http_put(path[1:], VALUE) for path in own)
+        fill(servers[name], puts, client.is_complete_http)
+    found: dict[str, list[float]] = {name: [] for name in servers}
+    for _, name in turns(list(servers), rounds):
+        pids = family(servers[name].pid)
+        before = usage(pids)
+        turn = run_wrk(servers[name].port, work / "own", 20, seconds)
+        used = usage(pids) - before
+        found[name].append(cpu_figures(turn.ok, used)["cpu"])
+    cpu = {name: median(values) for name, values in found.items()}
+    pairs = zip(found["with ring"], found["without"], strict=True)
+    ratio = median(one / other for one, other in pairs)
+    print(
+        f"\nCPU of a GET: {cpu['without']:.2f} µs without ring, {cpu['with ring']:.2f} µs"
+        f" with 40 instances in it; median of {rounds} ratios: {ratio:.3f}"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("--seconds", type=int, default=10, help="of each measurement (10)")
+    add("--rounds", type=int, default=15, help="of the comparison of CPU (15)")
+    add("--only", choices=("hung", "many", "machine", "cpu"), help="one of them")
+    options = parser.parse_args()
+
+    def wants(name: str) -> bool:
+        return options.only in {None, name}
+
+    with measuring(options.directory) as (stack, work):
+        paths = work / "paths"
+        paths.write_text("\n".join(PATHS), encoding="utf-8")
+        try:
+            far = stack.enter_context(FarMachine())
+        except NoNamespacesError as error:
+            print(f"no machine disappears: {error}")
+            far = None
+        if wants("hung") or wants("machine"):
+            fleet = Fleet(work / "forty", 40, far)
+            with fleet.running():
+                if wants("hung"):
+                    measure_hung(fleet, paths, 64, options.seconds)
+                if far and wants("machine"):
+                    measure_machine(fleet, paths, 64, options.seconds)
+        if wants("many"):
+            fleet = Fleet(work / "ten", 10, None)
+            with fleet.running():
+                measure_hung(fleet, paths, 600, options.seconds)
+        if wants("cpu"):
+            measure_cpu(work, stack, max(1, options.seconds // 5), options.rounds)
+
+
+if __name__ == "__main__":
+    main()
