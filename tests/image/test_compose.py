@@ -104,7 +104,9 @@ def test_lists_of_the_instances_are_the_same() -> None:
     text = (COMPOSE / "nginx" / "instances.conf").read_text()
     assert (
         re.findall(
-            r"^server (\S+) weight=10 max_fails=1 fail_timeout=5s;$", text, re.MULTILINE
+            r"^server (\S+) weight=10 max_fails=1 fail_timeout=5s max_conns=256;$",
+            text,
+            re.MULTILINE,
         )
         == NAMES
     )

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from volcache.fleet.inventory import Instance, Inventory, Machine
 
-PARAMETERS: Final = "max_fails=1 fail_timeout=5s"
+# Requests in flight to one instance, of one nginx: few of all that a client may have, or
+# more, if there are few instances and each has a large share of them.
+_CONNECTIONS_MIN: Final = 128
+_CONNECTIONS_ALL: Final = 768
 INSTANCES: Final = "nginx/volcache/instances.conf"
 BEFORE: Final = "nginx/volcache/instances-before.conf"
 PROMETHEUS: Final = "prometheus/volcache.json"
@@ -212,11 +215,15 @@ def _ring_texts(inventory: Inventory, instances: str, before: str) -> list[str]:
 
 
 def _instances_text(inventory: Inventory) -> str:
+    how = "max_fails=1 fail_timeout=5s"
+    if not inventory.is_failover:
+        share = _CONNECTIONS_ALL // len(inventory.instances)
+        how += f" max_conns={max(_CONNECTIONS_MIN, share)}"
     parts = [HEADER, _INSTANCES_TEXT]
     for machine in inventory.machines:
         parts.append(f"\n# {machine.name}\n")
         parts += (
-            f"server {found.address} weight={found.weight} {PARAMETERS};\n"
+            f"server {found.address} weight={found.weight} {how};\n"
             for found in inventory.of(machine)
         )
     return "".join(parts)

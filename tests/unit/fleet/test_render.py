@@ -116,9 +116,9 @@ def test_nginx_and_prometheus_have_all_instances(rendered: Rendered) -> None:
     """By address and port, with their machine and disk."""
     rendered.write(TWO)
     assert servers(rendered.text(INSTANCES)) == [
-        "server 127.0.0.1:1234 weight=10 max_fails=1 fail_timeout=5s;",
-        "server 10.0.0.2:1234 weight=10 max_fails=1 fail_timeout=5s;",
-        "server 10.0.0.2:1235 weight=10 max_fails=1 fail_timeout=5s;",
+        "server 127.0.0.1:1234 weight=10 max_fails=1 fail_timeout=5s max_conns=256;",
+        "server 10.0.0.2:1234 weight=10 max_fails=1 fail_timeout=5s max_conns=256;",
+        "server 10.0.0.2:1235 weight=10 max_fails=1 fail_timeout=5s max_conns=256;",
     ]
     assert json.loads(rendered.text(PROMETHEUS))[2] == {
         "targets": ["10.0.0.2:1235"],

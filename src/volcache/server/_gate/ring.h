@@ -18,12 +18,13 @@ typedef struct {
 static inline bool vc_parts_have(const vc_parts *parts, const void *path, size_t length) {
     if (!parts->count) return true;
     uint32_t hash = vc_crc32(0, path, length);
-    size_t low = 0, high = parts->count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (parts->bounds[middle] <= hash) low = middle + 1;
-        else high = middle;
+    size_t low = 0, left = parts->count;
+    while (left > 1) { /* Without a branch, which would be mispredicted half of the time. */
+        size_t half = left / 2;
+        low += parts->bounds[low + half - 1] <= hash ? half : 0;
+        left -= half;
     }
+    low += parts->bounds[low] <= hash;
     return low & 1;
 }
 
