@@ -181,6 +181,18 @@ def test_errors_just_before_the_page_was_opened_are_problems(server: Page) -> No
     assert tab.text("verdict").startswith("Problems: ")
 
 
+def test_requests_for_keys_of_other_instances_are_problems(server: Page) -> None:
+    """For some minutes; then they are notes."""
+    server.stats["started"] -= 7200
+    requests = server.stats["requests"]
+    requests["misdirected"] = {"read": 3, "write": 4}
+    words = "requests for keys of other instances: 7 since start, the last at "
+    for seconds_ago, kind in ((20, "Problems"), (3600, "Notes")):
+        requests["last_misdirected"] = server.stats["now"] - seconds_ago
+        text = server.look().text("verdict")
+        assert text.startswith(f"{kind}: {words}")
+
+
 def test_errors_without_a_time_are_problems_if_all_are_recent(server: Page) -> None:
     """Then the instance was started lately; later, what is new since the first poll."""
     row: dict[str, Any] = {"method": "GET", "status": 500, "count": 2}
