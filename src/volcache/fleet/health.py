@@ -150,10 +150,10 @@ def _misdirected(stats: Stats) -> Iterator[Health]:
     last = at(stats, "requests", "last_misdirected")
     age = max(0.0, number(stats, "now") - float(last)) if _is_number(last) else math.inf
     if age <= RECENT_SECONDS:
-        counts = at(stats, "requests", "misdirected")
-        count = counted(
-            int(sum(number(counts, k) for k in counts or ())), "request", ","
+        total = sum(
+            number(stats, "requests", "misdirected", kind) for kind in ("read", "write")
         )
+        count = counted(int(total), "request", ",")
         text = f"{count} misdirected: for keys of other instances, the last {span(age)} ago"
         yield _ill(WARNING, text)
 

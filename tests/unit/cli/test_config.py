@@ -129,3 +129,26 @@ def test_mount_point_that_cannot_be_written_is_a_warning(
     code, _, errors = check(path.name)
     assert code == 0
     assert 'mount_point = "data" is not writable by the user ' in errors
+
+
+def test_list_of_the_ring_is_read(path: Path, check: Run, tmp_path: Path) -> None:
+    """It must have the instance; with failover.conf, there should be none."""
+    nginx = tmp_path / "nginx"
+    (nginx / "volcache").mkdir(parents=True)
+    list_ = nginx / "volcache" / "instances.conf"
+    path.write_text(f'ring = ["{list_}"]\nring_self = "a:1"\n')
+    code, out, errors = check(path.name)
+    assert (code, out) == (2, "")
+    assert "No such file" in errors
+    list_.write_text("server b:1;")
+    assert "does not have this instance, ring_self = 'a:1'" in check(path.name).err
+    list_.write_text("server a:1;")
+    main = nginx / "volcache.conf"
+    main.write_text(
+        "    # include volcache/failover.conf\n include volcache/pinned.conf;"
+    )
+    assert check(path.name) == (0, "ok\n", "")
+    main.write_text("    include volcache/failover.conf;\n")
+    code, out, errors = check(path.name)
+    assert (code, out) == (0, "ok\n")
+    assert "ring must be empty with failover.conf" in errors

@@ -148,3 +148,17 @@ def test_few_descriptors_left_are_a_warning() -> None:
     stats = stats_of()
     stats["process"] |= {"open_fds": 900, "max_fds": 1024}
     assert judge(stats).problem == "900 of 1,024 file descriptors are in use"
+
+
+def test_recent_requests_for_keys_of_others_are_a_warning() -> None:
+    """Whatever else is odd in the numbers."""
+    stats = stats_of()
+    stats["requests"] |= {"misdirected": {"read": 1200, "write": 3}}
+    assert judge(stats) == (HEALTHY, "ok", "")
+    stats["requests"]["last_misdirected"] = NOW - 5
+    text = "1,203 requests misdirected: for keys of other instances, the last 5 s ago"
+    assert judge(stats) == (WARNING, "warning", text)
+    stats["requests"]["misdirected"] = 5
+    assert judge(stats).problem.startswith("0 requests misdirected")
+    stats["requests"]["last_misdirected"] = NOW - 301
+    assert judge(stats) == (HEALTHY, "ok", "")
