@@ -1226,6 +1226,21 @@ static const char *choose_target(wanted *w) {
     return w->item->targets[one_of(2) ? 0 : pick(3)];
 }
 
+/* With a ring, the keys of this instance: those with a hash in the lower half. */
+static const uint32_t HALF[] = {0, UINT32_C(1) << 31};
+
+static bool is_foreign(const char *target) {
+    char path[VC_HEAD_BYTES];
+    size_t length = vc_path_decode((vc_text){target, strcspn(target, "?")}, path);
+    uint32_t crc = ~0u;
+    if (!gate->config.ring.count) return false;
+    for (size_t i = 0; i < length; i++) {
+        crc ^= (uint8_t)path[i];
+        for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ 0xedb88320u : crc >> 1;
+    }
+    return ~crc >> 31;
+}
+
 /* Returns false if the client expects nothing after it. */
 static bool add_valid(client *c) {
     wanted *w = want(c);
@@ -1235,7 +1250,7 @@ static bool add_valid(client *c) {
     bool is_get = !strcmp(method, "GET"), is_old = one_of(12);
     bool has_body = is_get ? one_of(32) : !one_of(4);
     bool is_special = one_of(8);
-    if (!is_get || is_special) w->kind = PASSED;
+    if (!is_get || is_special || is_foreign(target)) w->kind = PASSED;
     w->hash = 0xcbf29ce484222325u;
     w->is_head = !strcmp(method, "HEAD");
     if (one_of(16)) append_text(to, one_of(2) ? "\r\n" : "\r\n\r\n\r\n");
@@ -1567,6 +1582,7 @@ static void start_stream(void) {
     step_ns = 300;
     gate->reading = CACHED_FIRST;
     gate->config.logs_all = false;
+    gate->config.ring = (vc_parts){NULL, 0};
     vc_gate_set_ready(gate, true);
 }
 
@@ -1632,6 +1648,9 @@ static void run_stream(void) {
         break;
     case 6:
         gate->config.logs_all = true;
+        break;
+    case 7: /* bjoern has the same answers for the keys of other instances. */
+        gate->config.ring = (vc_parts){HALF, 2};
         break;
     default:
         break;
