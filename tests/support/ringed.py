@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SHIPPED: Final = (SOURCE / "volcache/instances.conf").read_text()
 _PARAMETERS: Final = re.findall(r"^server \S+ (.*);$", _SHIPPED, re.MULTILINE)[0]
+_STARTING_MAX: Final = 8  # At the same time, or one takes too long.
 # So that a test need not wait for long; the second is that of instances.conf.
 SOON: Final = {"2500ms": "300ms", "fail_timeout=5s": "fail_timeout=1s"}
 
@@ -37,7 +38,7 @@ def list_of(names: Iterable[str], *, is_soon: bool = True) -> str:
 
 
 @contextmanager
-def ringed(  # noqa: PLR0913 - By keyword.
+def ringed(  # noqa: C901, PLR0913 - By keyword.
     folder: Path,
     number: int = 3,
     *,
@@ -81,11 +82,13 @@ def ringed(  # noqa: PLR0913 - By keyword.
         lists = f"{folder}/list{n},{folder}/before"
         server.settings |= {"ring": lists, "ring_self": name}
     with ExitStack() as stack:
-        for server in all_servers:
+        for n, server in enumerate(all_servers):
             if isinstance(server, ActivatedServer):
                 stack.enter_context(server.listener)
             server.launch()
             stack.push(server.__exit__)
+            if n >= _STARTING_MAX:
+                all_servers[n - _STARTING_MAX].wait_answering()
         for server in all_servers:
             server.wait_answering()
         nginx = Nginx(folder / "nginx", list(instances))
