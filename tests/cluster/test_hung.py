@@ -237,20 +237,22 @@ def test_slow_disk_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> N
     disk = Machine(tmp_path / "shim")
     with ringed(tmp_path, environment=disk.environment, is_soon=False) as cluster:
         name = next(iter(cluster.instances))
-        for path in PATHS:
-            assert ask(cluster, "PUT", path, path.encode() * 500).status_code == 200
-        paths = by_owner(cluster)[name]
+        found = {f"/slow/{n}": b"%d" % n * 2000 for n in range(200)}
+        for path, value in found.items():
+            assert ask(cluster, "PUT", path, value).status_code == 200
+        owners = instances_of(cluster.nginx.port, list(found))
+        paths = [p for p, owner in zip(found, owners, strict=True) if owner == name]
         disk.slow_down("/disk0/data", 0.3)
         with ThreadPoolExecutor(len(paths)) as pool:
-            found = list(pool.map(lambda path: ask(cluster, "GET", path), paths))
-        for path, answer in zip(paths, found, strict=True):
+            answers = list(pool.map(lambda path: ask(cluster, "GET", path), paths))
+        for path, answer in zip(paths, answers, strict=True):
             assert answer.status_code in {200, 404}
             assert answer.headers["X-Instance"].endswith(name)
             if answer.status_code == 200:
-                assert answer.content == path.encode() * 500
+                assert answer.content == found[path]
             else:
                 assert "the disk of this key's instance does not answer" in answer.text
-        assert {answer.status_code for answer in found} == {200, 404}
+        assert {answer.status_code for answer in answers} == {200, 404}
         assert all(not sum(misdirected(s).values()) for s in cluster.instances.values())
 
 
