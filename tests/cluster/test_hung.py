@@ -14,7 +14,6 @@ import requests
 
 from support.cluster import instances_of
 from support.extent import EXTENT, SEED
-from support.gate import NEEDS_GATE
 from support.history import History
 from support.load import Load
 from support.machine import Machine
@@ -214,7 +213,6 @@ def test_growing_fleet_reads_by_either_list_and_writes_by_the_new_one(
                 assert (value, status) == ((b"old", 503) if is_moved else (b"new", 200))
 
 
-@NEEDS_GATE
 def test_restart_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> None:
     """No connection breaks while it stops, so no request of a load fails."""
     with (
@@ -231,7 +229,6 @@ def test_restart_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> Non
     assert sum(refused) == 0
 
 
-@NEEDS_GATE
 def test_slow_disk_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> None:
     """Reads that wait for too long are misses, and all others get their values."""
     disk = Machine(tmp_path / "shim")

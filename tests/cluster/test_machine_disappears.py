@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import requests
 
-from support.cluster import SETTINGS, instances_of
+from support.cluster import instances_of
 from support.extent import EXTENT
 from support.far_machine import FarMachine, FarServer, NoNamespacesError
+from support.process import SHARED
 from support.ringed import ringed
 from support.waiting import wait_until
 
@@ -40,7 +41,7 @@ def test_healthy_keys_are_served_while_a_machine_is_gone(
 ) -> None:
     """Those of its instances are misses, and served again when it is back."""
     far = [
-        FarServer(machine, 1234 + n, tmp_path / f"far{n}", SETTINGS) for n in range(FAR)
+        FarServer(machine, 1234 + n, tmp_path / f"far{n}", SHARED) for n in range(FAR)
     ]
     with (
         ringed(tmp_path / "cluster", NEAR, servers=far, is_soon=False) as cluster,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import requests
 
 from support.activated import ActivatedServer
-from support.cluster import SETTINGS, Cluster
+from support.cluster import Cluster
 from support.nginx import SOURCE, Nginx
-from support.process import ADMIN_TOKEN, ServerProcess
+from support.process import SHARED, ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ def ringed(  # noqa: C901, PLR0913 - By keyword.
     all_servers = [
         kind(
             folder / f"disk{n}",
-            settings={**SETTINGS, "admin_token": ADMIN_TOKEN},
+            settings=SHARED,
             **({} if n else given),
         )
         for n in range(number)

@@ -10,15 +10,12 @@ import pytest
 
 from volcache.errors import ConfigError
 from volcache.ring import Ring, load_ring
-from volcache.store.native import IS_NATIVE
+from volcache.store._core._native import Parts
 from volcache_client.ring import Ring as ClientRing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-
-if IS_NATIVE:
-    from volcache.store._core._native import Parts
 
 # Of weight 1 both have this point.
 COMMON: Final = ("127.0.0.1:171", "127.0.0.1:190")
@@ -92,7 +89,6 @@ def test_of_equal_points_the_first_counts(load: Callable[..., Ring]) -> None:
         assert bisect_right(rings[0].writes, COMMON_POINT) % 2
 
 
-@pytest.mark.skipif(not IS_NATIVE, reason="there is no native core")
 @pytest.mark.parametrize("nodes", [FEW, MANY, FEW[:1]])
 def test_native_core_decides_the_same(
     nodes: list[Node], load: Callable[..., Ring]
