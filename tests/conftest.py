@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from support.extent import EXTENT, SEED, sample
 from support.memcached import MemcachedProcess
-from support.process import Servers
+from support.process import ServerProcess, Servers
 from volcache.config import ENVIRONMENT_PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.process import ServerProcess
 
 
 def pytest_report_header() -> list[str]:

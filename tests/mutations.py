@@ -24,16 +24,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 if not __package__:  # Run as a script: the helpers are beside it.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from collections.abc import Callable, Iterable, Sequence
+
 from support.c_changes import Objects
 from support.code_changes import NotFoundError, changed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 # From the quick and narrow to the slow and wide; pytest stops at the first that fails.

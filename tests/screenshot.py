@@ -18,7 +18,7 @@ import tempfile
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import requests
 
@@ -26,13 +26,12 @@ if not __package__:  # Run as a script: helpers and package are in folders besid
     tests = Path(__file__).resolve().parent
     sys.path[:0] = [str(tests), str(tests.parent / "src")]
 
+import threading
+
 from support.background import in_background
 from support.browser import Tab, a_browser
 from support.memcached import MemcachedProcess
 from support.process import ServerProcess
-
-if TYPE_CHECKING:
-    import threading
 
 PICTURE: Final = Path(__file__).resolve().parents[1] / "docs" / "page.png"
 HEIGHT: Final = 1030

@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from bench import report
 from support.tables import each_row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONTENT: Final = json.loads((report.DOCS / "bench" / "results.json").read_text())
 RESULTS: Final = [

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING
+
+import pytest
 
 import man_page
 from volcache.cli.main import MODULES
 from volcache.settings import SETTINGS
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_manual_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,16 +10,13 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from support.memcache_ends import DRIVERS, Driver
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from pymemcache.client.base import Client
@@ -13,10 +14,6 @@ from pymemcache.exceptions import MemcacheError
 
 from support.memcache_ends import DRIVERS, SECONDS, Driver, MemcacheInstance
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
@@ -13,13 +13,8 @@ import requests
 from pymemcache.client.base import Client
 from pymemcache.serde import pickle_serde
 
-from support.memcache_ends import ADMIN_TOKEN, SECONDS
+from support.memcache_ends import ADMIN_TOKEN, SECONDS, Driver, MemcacheInstance
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.memcache_ends import Driver, MemcacheInstance
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
 from pymemcache.client.base import Client
 from pymemcache.serde import pickle_serde
 
 from support.memcache_ends import SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 

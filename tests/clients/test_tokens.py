@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 import requests
@@ -14,9 +14,6 @@ from support.memcache_ends import (
     MemcacheInstance,
     Pymemcache,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 

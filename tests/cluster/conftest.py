@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from support.cluster import Proxies, running_cluster
-from support.nginx import with_mode
-from support.stub_instance import stub_instance
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from support.cluster import Cluster
-    from support.nginx import Nginx
-    from support.process import Servers
-    from support.stub_instance import StubInstance
+from support.cluster import Cluster, Proxies, running_cluster
+from support.nginx import Nginx, with_mode
+from support.process import Servers
+from support.stub_instance import StubInstance, stub_instance
 
 
 @pytest.fixture(scope="session")

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 import requests
 
-from support.nginx import SOURCE
+from support.cluster import Cluster
+from support.nginx import SOURCE, Nginx
+from support.stub_instance import StubInstance
 from support.wire import Wire, request_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.cluster import Cluster
-    from support.nginx import Nginx
-    from support.stub_instance import StubInstance
 
 pytestmark = pytest.mark.integration
 

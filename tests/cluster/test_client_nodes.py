@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
+from support.process import ServerProcess, Servers
 from support.scripted_server import Peer, ScriptedServer
 from support.waiting import wait_until
 from volcache_client import (
@@ -21,11 +23,6 @@ from volcache_client import (
     NodeTimeoutError,
 )
 from volcache_client.ring import Ring
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.process import ServerProcess, Servers
 
 pytestmark = pytest.mark.integration
 

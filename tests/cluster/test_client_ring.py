@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from itertools import count, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
 import pytest
 
-from support.cluster import instances_of
+from support.cluster import Cluster, instances_of
 from support.extent import EXTENT
-from support.ring_nginx import RingNginx
+from support.ring_nginx import Node, RingNginx
 from volcache_client.keys import checked_key, path_of
 from volcache_client.ring import Ring
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.cluster import Cluster
-    from support.ring_nginx import Node
 
 pytestmark = pytest.mark.integration
 

@@ -9,25 +9,21 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import requests
 
 import nginx_tokens
+from support.cluster import Cluster
 from support.nginx import SOURCE, Nginx, with_mode
 from support.ports import pick_port
 from support.prometheus import status_text
+from support.stub_instance import StubInstance
 from support.wire import exchange, read_reply, request_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from support.cluster import Cluster
-    from support.stub_instance import StubInstance
 
 pytestmark = pytest.mark.integration
 

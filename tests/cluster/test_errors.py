@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from support.nginx import SOURCE, Nginx
-from support.stub_instance import HEADERS, instance_text
-from support.wire import ANSWER_SECONDS, Wire, exchange, request_bytes, send
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.stub_instance import StubInstance
-    from support.wire import Reply
+from support.stub_instance import HEADERS, StubInstance, instance_text
+from support.wire import ANSWER_SECONDS, Reply, Wire, exchange, request_bytes, send
 
 pytestmark = pytest.mark.integration
 

@@ -5,24 +5,20 @@ from __future__ import annotations
 import signal
 import socket
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import requests
 
 from support.activated import ActivatedServer
-from support.cluster import instances_of
+from support.cluster import Cluster, instances_of
 from support.load import Load
 from support.machine import ALL_FILES, Machine
 from support.nginx import SOURCE, Nginx, instances_text, with_mode
 from support.process import SHARED, ServerProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.cluster import Cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 import nginx_tokens
-from support.nginx import SOURCE
+from support.nginx import SOURCE, Nginx
 from support.ports import pick_port
 from support.prometheus import status_text
 from support.wire import exchange
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.nginx import Nginx
 
 pytestmark = pytest.mark.integration
 

@@ -7,28 +7,23 @@ import random
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 import requests
 
-from support.cluster import instances_of
+from support.cluster import Cluster, instances_of
 from support.extent import EXTENT, SEED
 from support.history import History
 from support.load import Load
 from support.machine import Machine
 from support.nginx import with_mode
-from support.process import ADMIN_TOKEN, run_to_its_end
+from support.process import ADMIN_TOKEN, ServerProcess, run_to_its_end
 from support.ringed import list_of, misdirected, ringed
 from support.waiting import wait_until
 from volcache.fleet.summary import poll
 from volcache.fleet.targets import read_targets
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.cluster import Cluster
-    from support.process import ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

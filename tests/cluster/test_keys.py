@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import requests
 
-from support.cluster import instances_of
+from support.cluster import Cluster, instances_of
 from support.wire import exchange
-
-if TYPE_CHECKING:
-    from support.cluster import Cluster
 
 pytestmark = pytest.mark.integration
 

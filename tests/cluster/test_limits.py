@@ -5,20 +5,15 @@ from __future__ import annotations
 import re
 import resource
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from support.nginx import SOURCE, Nginx
 from support.slow_uploads import SlowUploads, answered, raise_descriptor_limit, statuses
+from support.stub_instance import StubInstance
 from support.waiting import wait_until
-from support.wire import read_reply, request_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.stub_instance import StubInstance
-    from support.wire import Reply
+from support.wire import Reply, read_reply, request_bytes
 
 pytestmark = pytest.mark.integration
 

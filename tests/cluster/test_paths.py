@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import pytest
 
 from support.nginx import SOURCE, Nginx
 from support.process import SHARED, ServerProcess
+from support.stub_instance import StubInstance
 from support.waiting import wait_until
 from support.wire import exchange
 from volcache.errors import BadKeyError
 from volcache.keys import RESERVED_PREFIX, parse_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from support.stub_instance import StubInstance
 
 pytestmark = pytest.mark.integration
 

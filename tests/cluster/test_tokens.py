@@ -5,19 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from base64 import b64encode
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 import nginx_tokens
-from support.stub_instance import instance_text
+from support.nginx import Nginx
+from support.stub_instance import StubInstance, instance_text
 from support.wire import exchange
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.nginx import Nginx
-    from support.stub_instance import StubInstance
 
 pytestmark = pytest.mark.integration
 

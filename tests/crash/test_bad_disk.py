@@ -6,7 +6,7 @@ import errno
 import os
 import random
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,11 +20,7 @@ from volcache.errors import (
     StoreIOError,
     UnreadableRecordError,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from volcache.store import Store, SyncMode
+from volcache.store import Store, SyncMode
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.crash]
 

@@ -9,21 +9,18 @@ random one in every byte of the short files and in every fifth of the volumes.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from support.extent import EXTENT, step
 from support.histories import MOUNT_POINT, make_disk, make_value, open_simulated
 from support.simulated import SimulatedFileSystem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.unsynced import File
-    from volcache.store import Store
-    from volcache.store.format import Record
+from support.unsynced import File
+from volcache.store import Store
+from volcache.store.format import Record
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.crash, pytest.mark.slow]
 

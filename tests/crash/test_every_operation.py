@@ -8,8 +8,9 @@ the value after that operation.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -25,12 +26,7 @@ from support.stores import (
     open_fifo,
     value_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from volcache.store import Store
+from volcache.store import Store
 
 pytestmark = [pytest.mark.sampled(4), pytest.mark.crash]
 

@@ -6,7 +6,7 @@ import errno
 import random
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -20,11 +20,9 @@ from volcache.errors import (
     ReadOnlyError,
     StoreIOError,
 )
+from volcache.store import Store
 from volcache.store.disk import reserve_bytes
-
-if TYPE_CHECKING:
-    from volcache.store import Store
-    from volcache.store.eviction import Eviction
+from volcache.store.eviction import Eviction
 
 pytestmark = pytest.mark.crash
 

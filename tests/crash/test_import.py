@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,7 @@ from support.stores import (
     value_of,
 )
 from volcache.cli.import_ import Limits, import_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from volcache.store.files import FileSystem
+from volcache.store.files import FileSystem
 
 pytestmark = pytest.mark.crash
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import threading
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
 
 from support.process import ServerProcess
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.crash, pytest.mark.integration, pytest.mark.slow]
 

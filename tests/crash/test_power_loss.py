@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,12 +17,9 @@ from support.extent import EXTENT, SEED
 from support.histories import Runner, make_value, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import Crash
-from support.unsynced import is_one_bit_missing
-
-if TYPE_CHECKING:
-    from support.unsynced import File
-    from volcache.store import Store, SyncMode
-    from volcache.store.files import FileSystem
+from support.unsynced import File, is_one_bit_missing
+from volcache.store import Store, SyncMode
+from volcache.store.files import FileSystem
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.crash, pytest.mark.slow]
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -26,15 +27,11 @@ from support.histories import (
     open_simulated,
 )
 from support.simulated import SimulatedFileSystem
+from support.unsynced import File
 from volcache.cli.repair import repair
 from volcache.errors import MismatchedFilesError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.unsynced import File
-    from volcache.store import Store
-    from volcache.store.eviction import Eviction
+from volcache.store import Store
+from volcache.store.eviction import Eviction
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.crash, pytest.mark.slow]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
@@ -29,11 +29,9 @@ from support.stores import (
     value_of,
 )
 from support.unsynced import lose
-
-if TYPE_CHECKING:
-    from volcache.store import Store, SyncMode
-    from volcache.store.eviction import Eviction
-    from volcache.store.stats import VolumeUsage
+from volcache.store import Store, SyncMode
+from volcache.store.eviction import Eviction
+from volcache.store.stats import VolumeUsage
 
 pytestmark = [pytest.mark.sampled(5), pytest.mark.crash, pytest.mark.slow]
 

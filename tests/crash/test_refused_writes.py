@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -18,15 +18,10 @@ from support.rings import peek
 from support.simulated import SimulatedFileSystem
 from support.stores import open_store, value_of
 from volcache.errors import StoreIOError
+from volcache.store import Store
 from volcache.store.format import Ring
-from volcache.store.manifest import decode_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from volcache.store import Store
-    from volcache.store.manifest import Manifest
-    from volcache.store.stats import VolumeUsage
+from volcache.store.manifest import Manifest, decode_manifest
+from volcache.store.stats import VolumeUsage
 
 pytestmark = pytest.mark.crash
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,6 @@ from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
 from volcache.store.verify import verify
 from volcache.store.volume_check import Counts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.crash
 

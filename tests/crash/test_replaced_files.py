@@ -13,7 +13,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -23,13 +24,9 @@ from support.simulated import SimulatedFileSystem
 from support.stores import FakeClock, open_store
 from volcache.cli.repair import repair
 from volcache.errors import MismatchedFilesError
+from volcache.store import Store
+from volcache.store.eviction import Eviction
 from volcache.store.format import Ring
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from volcache.store import Store
-    from volcache.store.eviction import Eviction
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.crash, pytest.mark.slow]
 

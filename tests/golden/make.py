@@ -13,17 +13,16 @@ import sys
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
+from collections.abc import Callable, Iterator
+
 from volcache.store import Store
 from volcache.store.clock import Clock
 from volcache.store.files import OsFileSystem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 VOLUME_SIZE = 2048
 VOLUME_NUM = 3

@@ -5,17 +5,15 @@ from __future__ import annotations
 import runpy
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from support.stores import FakeClock, open_store, value_of
 from volcache.errors import FormatVersionError
+from volcache.store import Store
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
-
-if TYPE_CHECKING:
-    from volcache.store import Store
 
 GOLDEN = Path(__file__).parent / "v2"
 OLD = Path(__file__).parent / "v1" / "healthy"

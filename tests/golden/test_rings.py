@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from support.stores import kill, open_store, value_of
 from volcache.cli import main as cli
-
-if TYPE_CHECKING:
-    from volcache.store.eviction import Eviction
+from volcache.store.eviction import Eviction
 
 GOLDEN = Path(__file__).parent / "v2"
 KILLED = {

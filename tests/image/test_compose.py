@@ -7,9 +7,10 @@ import os
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -20,9 +21,6 @@ from support.tables import each_row
 from volcache import __version__
 from volcache.config import load_config
 from volcache_client.ring import Ring
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT: Final = Path(__file__).parents[2]
 COMPOSE: Final = ROOT / "conf" / "compose"

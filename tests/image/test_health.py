@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +14,6 @@ from support.ports import pick_port
 from support.process import ServerProcess
 from support.scripted_server import ScriptedServer, closing
 from support.tables import each_row
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CHECK = Path(__file__).parents[2] / "tools" / "image_health.py"
 

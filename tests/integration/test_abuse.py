@@ -5,9 +5,9 @@ from __future__ import annotations
 import resource
 import signal
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import requests
@@ -15,9 +15,6 @@ import requests
 from support.extent import step
 from support.process import ServerProcess
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.slow]
 

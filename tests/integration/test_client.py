@@ -7,9 +7,12 @@ import os
 import random
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -22,11 +25,6 @@ from volcache_client import (
     NodeError,
     ValueTooLargeError,
 )
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY  # noqa: TID251 - As applications do.
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.process import ServerProcess
+from support.process import ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 import requests
 
 from support.command_line import VOLCACHE
-from support.process import MIB, SOURCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.process import ServerProcess, Servers
+from support.process import MIB, SOURCE, ServerProcess, Servers
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from playwright.sync_api import Browser
 
 from support.browser import Tab
 from support.process import MIB, ServerProcess, Servers
 from support.wire import Talk, exchange, request_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from email.message import Message
-    from pathlib import Path
-
-    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.sampled(8), pytest.mark.integration]
 

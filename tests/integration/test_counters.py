@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import pytest
 
-from support.process import MIB
+from support.memcached import MemcachedProcess
+from support.process import MIB, ServerProcess, Servers
 from support.samples import samples_of, total
 from support.waiting import wait_until
-from support.wire import exchange
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.memcached import MemcachedProcess
-    from support.process import ServerProcess, Servers
-    from support.wire import Reply
+from support.wire import Reply, exchange
 
 pytestmark = pytest.mark.integration
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
 import requests
+from playwright.sync_api import Browser
 
 from support.browser import Tab
 from support.ports import pick_port
@@ -23,12 +26,6 @@ from support.stats_server import (
 from support.waiting import wait_until
 from volcache.fleet.dashboard import Dashboard, DashboardServer, run
 from volcache.fleet.poller import Poller
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import requests
@@ -11,9 +11,6 @@ import volcache
 from support.embedded import open_small
 from support.process import ServerProcess
 from volcache.errors import StoreLockedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 

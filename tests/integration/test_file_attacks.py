@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -20,10 +22,6 @@ from support.machine import ALL_FILES, Machine
 from support.process import ServerProcess
 from support.program import ProgramError
 from support.wire import exchange
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
 
 pytestmark = [pytest.mark.crash, pytest.mark.integration, pytest.mark.slow]
 

@@ -13,10 +13,11 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from itertools import count, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -33,9 +34,6 @@ from support.wire import (
     request_bytes,
     reset,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.disk,

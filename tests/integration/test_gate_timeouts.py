@@ -10,11 +10,12 @@ import selectors
 import socket
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -28,9 +29,6 @@ from support.wire import (
     read_to_the_end,
     request_bytes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 pytestmark = [
     pytest.mark.sampled(3),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import resource
 import signal
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import requests
@@ -15,9 +15,6 @@ import requests
 from support.memcached import MemcachedProcess
 from support.process import ServerProcess, Servers
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.sampled(3), pytest.mark.integration, pytest.mark.slow]
 

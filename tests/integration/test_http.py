@@ -8,19 +8,16 @@ gate compare its answers with the application's.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from support.nginx import Proxy
+from support.process import Servers
 from support.waiting import wait_until
 from support.wire import Talk, exchange, send
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.process import Servers
 
 pytestmark = [pytest.mark.sampled(4), pytest.mark.integration]
 

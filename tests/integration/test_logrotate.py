@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 import requests
@@ -14,9 +15,6 @@ import requests
 from support.fetched import fetched_program
 from support.process import ServerProcess
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.integration
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,9 +13,6 @@ from support.load import Load
 from support.process import ServerProcess, run_to_its_end
 from support.waiting import wait_until
 from support.wire import exchange
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 SETTINGS: Final = {"volume_size": 8 << 20, "volume_num": 2, "max_value_size": 1 << 20}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -12,9 +13,6 @@ from support.ports import pick_port
 from support.process import ServerProcess
 from support.waiting import wait_until
 from volcache.cli.tail import parse_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 

@@ -7,8 +7,10 @@ import socket
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 import requests
@@ -18,10 +20,6 @@ from support.ports import pick_port
 from support.process import run_to_its_end
 from support.service_manager import ServiceManager
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 import requests
@@ -13,9 +14,6 @@ from support.memcache import MemcacheServer
 from support.process import SOURCE
 from support.service_manager import ServiceManager
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 import requests
 
 from support.fetched import fetched_program
 from support.instances import operator_of, watch_tiered
+from support.process import ServerProcess
 from support.stores import counted_size, fill_volume, open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.process import ServerProcess
 
 pytestmark = pytest.mark.integration
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -14,10 +16,6 @@ from support.process import ServerProcess
 from support.service_manager import ServiceManager
 from support.waiting import wait_until
 from support.wire import exchange, request_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 

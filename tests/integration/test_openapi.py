@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 import schemathesis
@@ -19,12 +20,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from support.process import ServerProcess, Servers
 from volcache import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.process import ServerProcess, Servers
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.property]
 

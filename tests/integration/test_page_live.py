@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from contextlib import closing
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import requests
+from playwright.sync_api import Browser
 
 from support.browser import Tab
 from support.process import ServerProcess
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

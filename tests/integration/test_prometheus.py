@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import requests
@@ -21,10 +23,6 @@ from support.ports import pick_port
 from support.process import ServerProcess
 from support.prometheus import CONF, Exporter, Prometheus, status_text
 from support.waiting import comes_true, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 

@@ -6,19 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
 import requests
 
-from support.process import SOURCE
+from support.memcached import MemcachedProcess
+from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.memcached import MemcachedProcess
-    from support.process import ServerProcess, Servers
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

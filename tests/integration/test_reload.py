@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
@@ -14,9 +15,6 @@ from support.load import Load
 from support.process import ServerProcess
 from support.waiting import wait_until
 from support.wire import Talk, exchange
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.integration
 

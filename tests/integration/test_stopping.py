@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -22,10 +23,6 @@ from support.web_process import (
 )
 from support.wire import read_to_the_end
 from volcache.server.bjoern import listen
-
-if TYPE_CHECKING:
-    import socket
-    from pathlib import Path
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration]
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from base64 import b64encode
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from support.process import MIB, ServerProcess, Servers
-from support.wire import Talk, exchange, request_bytes, send
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.wire import Reply
+from support.wire import Reply, Talk, exchange, request_bytes, send
 
 pytestmark = [pytest.mark.sampled(4), pytest.mark.integration]
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import io
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from support.extent import examples
 from support.fake_cache import FakeCache
 from support.wsgi_client import KEY_SIZE_MAX, VALUE_SIZE_MAX, Answer, Client
 from volcache.errors import ClientError
 from volcache.keys import parse_key
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
-
 
 pytestmark = pytest.mark.property
 

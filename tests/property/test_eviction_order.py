@@ -7,7 +7,7 @@ The rule is in docs/ARCHITECTURE.md, with its exceptions, which do not occur her
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
@@ -15,10 +15,8 @@ from support.extent import SEED, examples
 from support.rings import peek
 from support.simulated import SimulatedFileSystem
 from support.stores import kill, open_store, value_of
+from volcache.store import Store
 from volcache.store.format import Ring
-
-if TYPE_CHECKING:
-    from volcache.store import Store
 
 pytestmark = [pytest.mark.property, pytest.mark.slow]
 

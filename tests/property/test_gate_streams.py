@@ -7,11 +7,13 @@ Random byte streams to a real instance: each gets the answers that h11 and `App`
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -30,10 +32,6 @@ from support.streams import (
 )
 from support.wire import exchange
 from volcache.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.integration,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
@@ -28,9 +28,6 @@ from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
 from volcache.hot.servers import ServerDownError
 from volcache.hot.versions import KeyVersions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.property
 

@@ -9,8 +9,9 @@ such requests are not generated here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,9 +22,6 @@ from support.binary_protocol import Reply, request
 from support.extent import examples
 from support.memcache_twins import Pair, cut
 from support.memcached import MemcachedProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.property, pytest.mark.integration]
 

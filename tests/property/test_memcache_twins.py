@@ -6,7 +6,7 @@ Streams of commands: the replies are those of a real memcached 1.6.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,9 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from support.extent import EXTENT
 from support.memcache_twins import LARGE_STREAMS, STREAMS, Step, Twins
 from support.memcached import MemcachedProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.property, pytest.mark.integration]
 

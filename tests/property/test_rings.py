@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +15,7 @@ from support.extent import SEED, examples
 from support.rings import KINDS, Kind, RingRun
 from volcache.store import Store
 from volcache.store.format import Ring
-
-if TYPE_CHECKING:
-    from volcache.store.volume import Volume
+from volcache.store.volume import Volume
 
 pytestmark = [pytest.mark.property, pytest.mark.slow]
 

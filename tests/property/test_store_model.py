@@ -13,10 +13,11 @@ import random
 import secrets
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import pytest
@@ -38,16 +39,12 @@ from support.stores import (
     open_fifo,
 )
 from volcache.errors import StoreError, StoreIOError, ValueTooLargeError
+from volcache.store import Store
 from volcache.store.clock import Clock
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES, Record
 from volcache.store.index_format import decode_block, decode_blocks
 from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from volcache.store import Store
-    from volcache.store.volume import Volume
+from volcache.store.volume import Volume
 
 pytestmark = pytest.mark.property
 

@@ -12,8 +12,10 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 from unittest import mock
 
 import pytest
@@ -38,12 +40,7 @@ from volcache.memcache.commands import (
     Status,
     Touch,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from volcache.store import Record
+from volcache.store import Record
 
 pytestmark = pytest.mark.property
 

@@ -6,16 +6,14 @@ import os
 import shutil
 import subprocess
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from support.nginx import Proxy
 from support.process import ServerProcess
 from support.recipes import VALUE_BYTES_MAX, a_cache
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 

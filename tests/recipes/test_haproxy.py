@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import requests
@@ -14,10 +15,6 @@ from support.process import ServerProcess
 from support.program import Program
 from support.recipes import FRONT, INSTANCE, snippet
 from support.wire import exchange
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from support.memcache_ends import MemcacheInstance
 from support.recipes import PAGE, need, run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = [
     pytest.mark.nightly,

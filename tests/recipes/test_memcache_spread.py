@@ -7,8 +7,10 @@ Configuration files and the ring are those of the document.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -22,10 +24,6 @@ from support.ports import listens, pick_port
 from support.program import Program
 from support.recipes import Front, snippet
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 

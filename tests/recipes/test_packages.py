@@ -11,9 +11,10 @@ import shutil
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 import requests
@@ -29,9 +30,6 @@ from support.recipes import (
     snippet,
 )
 from support.registry import Registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 

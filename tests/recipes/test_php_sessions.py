@@ -7,10 +7,10 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import requests
@@ -20,9 +20,6 @@ from support.ports import listens, pick_port
 from support.program import Program
 from support.recipes import snippet
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 

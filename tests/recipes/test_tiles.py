@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import requests
 
 from support.process import ServerProcess
 from support.recipes import WAYS, a_cache, shell, snippet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 

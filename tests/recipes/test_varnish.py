@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import requests
@@ -13,10 +14,6 @@ from support.ports import pick_port
 from support.program import Program
 from support.recipes import VALUE_BYTES_MAX, RunningCache, a_cache, snippet
 from support.wire import exchange
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 

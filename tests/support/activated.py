@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 from support.process import SOURCE, ServerProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 # What systemd does between fork and exec.
 _LAUNCH: Final = """

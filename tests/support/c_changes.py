@@ -10,10 +10,8 @@ import os
 import subprocess
 import sys
 import sysconfig
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Final
 
 FOLDERS: Final = ("volcache/store/_core", "volcache/server/_gate")
 # What is linked into bjoern, and needs libev.

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from support.nginx import Nginx
-from support.process import Pool
+from support.process import Pool, ServerProcess, Servers
 from support.wire import Wire
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from support.process import ServerProcess, Servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

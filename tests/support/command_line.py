@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from support.process import SOURCE
 from support.program import Program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VOLCACHE: Final = "import sys; from volcache.cli.main import main; sys.exit(main())"
 

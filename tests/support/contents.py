@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from support.stores import open_store, value_of
 from volcache.cli.dump import dump
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def values(directory: Path | str, **options: Any) -> dict[bytes, bytes]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from support.stores import open_fifo
 from volcache.store.format import VOLUME_HEADER_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 VOLUME_SIZE = 192 * 1024
 VOLUME_NUM = 5

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import ItemsView, KeysView, ValuesView
-from typing import TYPE_CHECKING, Any, TypeAlias, assert_type
+from pathlib import Path
+from typing import Any, TypeAlias, assert_type
 
 import volcache
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Cache: TypeAlias = volcache.EmbeddedCache[bytes]
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
 
 from volcache.store.format import Record
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 
 class FakeCache:

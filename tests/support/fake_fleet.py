@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 from support.ports import pick_port
 from support.stats_server import StatsServer, empty_stats
 from volcache.fleet.targets import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextmanager

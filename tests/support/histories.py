@@ -16,22 +16,18 @@ and all values since. After a crash, a get may return:
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from support.simulated import SimulatedFileSystem
 from support.stores import fixed_clock, value_of
 from volcache.errors import DiskFullError, MountPointError, StoreIOError
-from volcache.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from volcache.store import SyncMode
-    from volcache.store.eviction import Eviction
-    from volcache.store.files import FileSystem
+from volcache.store import Store, SyncMode
+from volcache.store.eviction import Eviction
+from volcache.store.files import FileSystem
 
 MOUNT_POINT: Final = "/srv/disk/cache"
 VOLUME_BYTES: Final = 2048

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import http.client
 import random
+import threading
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from support.background import in_background
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    import threading
 
 _TIMEOUT_SECONDS: Final = 30.0
 _NOT_STORED: Final = b"belongs to another instance"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.fake_cache import FakeCache
 from support.wsgi_client import Client
@@ -12,9 +12,7 @@ from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.settings import Config, visible_settings
-
-if TYPE_CHECKING:
-    from volcache.store import Store
+from volcache.store import Store
 
 
 class FakeTier:

@@ -8,18 +8,16 @@ those written.
 from __future__ import annotations
 
 import http.client
+import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from support.background import in_background
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    import threading
 
 SECONDS = 10.0
 

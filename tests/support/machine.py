@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Final
 
 # What `Machine.fail_reads_of` takes for the files of the whole machine.
 ALL_FILES: Final = "/"

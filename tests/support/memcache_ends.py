@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 import aiomcache
 import bmemcached
@@ -21,10 +23,6 @@ from pymemcache.client.base import Client, PooledClient  # noqa: TID251 - Under 
 from pymemcache.exceptions import MemcacheError  # noqa: TID251
 
 from support.memcache import MemcacheServer
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
-    from pathlib import Path
 
 # It is built for some versions of Python only.
 PYLIBMC: Final[Any] = import_module("pylibmc") if find_spec("pylibmc") else None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
 
 from support.refusing_disk import RefusingDisk
 from support.stores import VOLUME_SIZE, FakeClock, open_store
@@ -12,15 +14,9 @@ from volcache.memcache.command_log import result_of
 from volcache.memcache.commands import Simple
 from volcache.memcache.executor import Executor, Limits
 from volcache.memcache.protocol import Connection, WireLimits
-from volcache.memcache.service import Facts, Service
+from volcache.memcache.service import Access, Facts, Service
 from volcache.monitoring.commands import CommandStats
 from volcache.tokens import Refusals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from volcache.memcache.service import Access
 
 VALUE_SIZE_MAX = 1000
 

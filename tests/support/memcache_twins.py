@@ -10,18 +10,14 @@ from __future__ import annotations
 import re
 import socket
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
 
 from hypothesis import strategies as st
 
 from support.memcache_talk import Talk
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-    from typing import Self
-
 
 VALUE_SIZE: Final = 1 << 20
 # The longest number of pieces that a batch is sent in.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from pymemcache.client.base import Client  # noqa: TID251 - To read the items.
 
@@ -14,11 +17,6 @@ from support.ports import pick_port
 from support.program import Program
 from support.scripted_server import Peer, ScriptedServer
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    import signal
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 
 class MemcachedProcess(Program):

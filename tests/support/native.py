@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import random
 import secrets
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from support.stores import ProcessFileSystem, UnsyncedFileSystem, kill, open_store
+from volcache.store import Store
 from volcache.store.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from volcache.store import Store
 
 
 class BareProcess(ProcessFileSystem):

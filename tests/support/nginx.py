@@ -11,16 +11,14 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from support.ports import listens, pick_port
 from support.program import Program
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "nginx"
 _PLAIN: Final = """

@@ -10,19 +10,17 @@ import http.client
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
 from signal import SIGKILL
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from support.ports import pick_port
 from support.program import Program
 from support.waiting import comes_true
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
 ADMIN_TOKEN: Final = "operator"  # noqa: S105 - Of temporary servers.

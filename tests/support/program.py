@@ -7,17 +7,15 @@ Subclasses define the command, and what it means that the program answers.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
-from typing import IO, TYPE_CHECKING, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, ClassVar, Self
 
 from support.waiting import comes_true
-
-if TYPE_CHECKING:
-    import signal
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 
 class ProgramError(RuntimeError):

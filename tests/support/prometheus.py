@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import requests
 
@@ -14,9 +15,6 @@ from support.fetched import fetched_program
 from support.nginx import SOURCE
 from support.ports import pick_port
 from support.program import Program
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CONF: Final = Path(__file__).resolve().parents[2] / "conf" / "prometheus"
 _EXPORTER: Final = "127.0.0.1:9113"  # in scrape.yml

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from volcache_client import AsyncClient
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    Script = Callable[["Heard", asyncio.StreamWriter], Awaitable[None]]
+Script = Callable[["Heard", asyncio.StreamWriter], Awaitable[None]]
 
 
 class Heard(NamedTuple):

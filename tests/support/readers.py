@@ -6,21 +6,17 @@ A start or a check that reads so is the oracle of one with the core.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 from unittest import mock
 
 from volcache.store.files import FileSystem, read_range
 from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.index_file import IndexContents
+from volcache.store.native import Index
 from volcache.store.recovery import Replay
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from volcache.store.native import Index
-    from volcache.store.scan import VolumeReader
-    from volcache.store.volume import Volume
+from volcache.store.scan import VolumeReader
+from volcache.store.volume import Volume
 
 
 def _load(

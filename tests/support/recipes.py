@@ -11,18 +11,16 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from support.nginx import Nginx, PlainNginx
 from support.process import ServerProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "RECIPES.md"
 # The instance and the nginx of a recipe, as they are written in the document.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
 
 from support.contents import values
 from support.stores import open_fifo, value_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 # The volumes of the mount point, oldest first, with their sequence numbers, and the
 # sequence numbers of two of them in the copy.

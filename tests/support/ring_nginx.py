@@ -7,15 +7,13 @@ No server need exist: nginx names the one that it chose, and that it could not c
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 from support.nginx import PlainNginx
 from support.wire import Wire
 from volcache_client.keys import path_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 _AT_ONCE: Final = 250
 _CHOSEN: Final = re.compile(rb"^X-Chosen: ([^\r\n]*)\r\n", re.MULTILINE)

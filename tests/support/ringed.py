@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import requests
 
@@ -12,10 +14,6 @@ from support.activated import ActivatedServer
 from support.cluster import Cluster
 from support.nginx import SOURCE, Nginx
 from support.process import SHARED, ServerProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 _SHIPPED: Final = (SOURCE / "volcache/instances.conf").read_text()
 _PARAMETERS: Final = re.findall(r"^server \S+ (.*);$", _SHIPPED, re.MULTILINE)[0]

@@ -22,15 +22,15 @@ from __future__ import annotations
 import errno
 import random
 import secrets
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal
+from contextlib import AbstractContextManager, suppress
+from typing import Final, Literal
 from unittest import mock
 
 from google_crc32c import value as crc32c
 
 from support.histories import MOUNT_POINT
 from support.simulated import SimulatedFileSystem
-from support.unsynced import is_one_bit_missing
+from support.unsynced import File, is_one_bit_missing
 from volcache.errors import (
     DamagedRecordError,
     DiskFullError,
@@ -40,16 +40,10 @@ from volcache.errors import (
     UnreadableRecordError,
     ValueTooLargeError,
 )
-from volcache.store import Store
+from volcache.store import Record, Store, SyncMode
 from volcache.store.clock import Clock
+from volcache.store.eviction import Eviction
 from volcache.store.format import RECORD_OVERHEAD_BYTES
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from support.unsynced import File
-    from volcache.store import Record, SyncMode
-    from volcache.store.eviction import Eviction
 
 Kind = Literal["kills", "damage", "power", "faults"]
 # A start after a kill may begin this much later than the time at the kill.

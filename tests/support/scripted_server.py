@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Final, Self
 
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Final, Self
+from pathlib import Path
+from typing import Final, Self
 
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MESSAGE_BYTES: Final = 1 << 16
 

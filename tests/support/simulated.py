@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Final
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from support.unsynced import Directory, Entry, File, Write, copy_directory, lose
 from volcache.store.files import Space
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Sequence
 
 _UNLIMITED: Final = 1 << 50
 

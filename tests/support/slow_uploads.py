@@ -7,11 +7,9 @@ import selectors
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final, Self
 
 SECONDS: Final = 30.0
 BODY_BYTES: Final = 100_000

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from google_crc32c import value as crc32c
@@ -13,14 +14,9 @@ from google_crc32c import value as crc32c
 from volcache.store import Store
 from volcache.store._core import _native
 from volcache.store.clock import Clock
-from volcache.store.files import OsFileSystem
+from volcache.store.files import FileSystem, OsFileSystem
+from volcache.store.format import Record
 from volcache.store.manifest import Manifest, decode_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from volcache.store.files import FileSystem
-    from volcache.store.format import Record
 
 VOLUME_SIZE = 16 * 1024
 VOLUME_NUM = 4

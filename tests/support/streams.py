@@ -34,10 +34,11 @@ import random
 import re
 import socket
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import h11
@@ -45,11 +46,7 @@ import h11
 from support.extent import SEED
 from volcache.cache import Cache
 from volcache.http.app import App, Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from volcache.store import Store
+from volcache.store import Store
 
 VALUE_BYTES_MAX: Final = 200_000
 KEY_BYTES_MAX: Final = 1024

@@ -7,16 +7,14 @@ recorded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from support.background import in_background
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from email.message import Message
 
 # What nginx must not remove or change.
 HEADERS: Final = {

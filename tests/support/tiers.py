@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.versions import KeyVersions
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
 
 VERSION = b"VERSION 1.6.18\r\n"
 

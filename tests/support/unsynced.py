@@ -9,10 +9,8 @@ other changes. Only changes of one sector keep their order, as in a page cache.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    import random
+import random
+from typing import Final, NamedTuple
 
 SECTOR_BYTES: Final = 512
 

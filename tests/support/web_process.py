@@ -13,22 +13,20 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 if not __package__:  # Run as a script: helpers and package are in folders above.
     tests = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(tests), str(tests.parent / "src")]
 
+from collections.abc import Sequence
+
 from support.fake_cache import FakeCache
 from support.program import Program
+from volcache.cache import Cache
 from volcache.http.app import App, Limits
 from volcache.server.bjoern import listen, serve
 from volcache.server.drain import stop_signals_blocked
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from volcache.cache import Cache
 
 KEY_SIZE_MAX: Final = 64
 VALUE_SIZE_MAX: Final = 32 << 20

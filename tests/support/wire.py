@@ -5,12 +5,10 @@ from __future__ import annotations
 import http.client
 import socket
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from http.client import HTTPMessage
+from http.client import HTTPMessage
+from typing import Final, NamedTuple, Self
 
 ANSWER_SECONDS: Final = 30.0
 

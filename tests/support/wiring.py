@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from volcache.settings import Config
+from volcache.settings import Config
 
 
 class Wiring(types.ModuleType):

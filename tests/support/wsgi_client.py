@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from volcache.http.admin import Admin
 from volcache.http.app import App, Limits
 from volcache.http.responses import format_date
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from volcache.monitoring.snapshot import Monitor
+from volcache.monitoring.snapshot import Monitor
 
 KEY_SIZE_MAX: Final = 20
 VALUE_SIZE_MAX: Final = 100

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from support.fake_cache import FakeCache
 from support.stores import FakeClock, open_store
 from support.wsgi_client import Client
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from volcache.store import Store
+from volcache.store import Store
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,7 @@ from volcache.cache import Cache
 from volcache.errors import StoreError, UnreadableRecordError
 from volcache.hot.promotion import MissCounters
 from volcache.hot.tier import HotStats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from volcache.store import Record, Store
+from volcache.store import Record, Store
 
 
 class DictTier:

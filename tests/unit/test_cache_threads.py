@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,13 +20,8 @@ from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
 from volcache.http.app import App, Limits
 from volcache.http.native_app import with_fast_path
+from volcache.store import Record, Store
 from volcache.store.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from volcache.store import Record, Store
 
 NOW_MS = 1_790_000_000_000
 LATER_MS = NOW_MS + 60_000

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from volcache.errors import ConfigError
 from volcache.logs import JsonFormatter, LineFormatter, reopen_logs, setup_logging
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 FULL_DISK = Path("/dev/full")
 

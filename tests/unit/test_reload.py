@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,9 +12,6 @@ from volcache.errors import ConfigError
 from volcache.reload import Reloader, Settings
 from volcache.ring import Ring
 from volcache.settings import Config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Place:

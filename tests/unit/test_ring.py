@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,10 +14,6 @@ from volcache.errors import ConfigError
 from volcache.ring import Ring, load_ring
 from volcache.store._core._native import Parts
 from volcache_client.ring import Ring as ClientRing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 # Of weight 1 both have this point.
 COMMON: Final = ("127.0.0.1:171", "127.0.0.1:190")

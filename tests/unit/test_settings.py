@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,11 +26,7 @@ from volcache.settings import (
     format_size,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    FromToml = Callable[[str], Config]
+FromToml = Callable[[str], Config]
 
 
 def test_table_and_config_have_the_same_names_and_types() -> None:

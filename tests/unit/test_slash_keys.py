@@ -8,9 +8,11 @@ to the command line would not find the value at the path that was given.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -20,11 +22,7 @@ from volcache.errors import BadKeyError
 from volcache_client import AsyncClient, Client
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Call = Callable[[Any, Any], Any]
+Call = Callable[[Any, Any], Any]
 
 NOWHERE: Final = ["127.0.0.1:1"]  # Nothing is sent.
 KEYS: Final[list[str | bytes]] = [

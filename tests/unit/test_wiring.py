@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from volcache.config import RECORD_OVERHEAD_MAX
 from volcache.settings import GIB, MIB, Config
 from volcache.wiring import _warn_of_few_volumes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def advice(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from support.process import ServerProcess
 from volcache_client import Client
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SETTINGS = {
     "volume_size": 2 << 20,

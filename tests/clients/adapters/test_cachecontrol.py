@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pytest
 import requests
@@ -17,9 +18,6 @@ from cachecontrol import CacheControl
 from support.ports import pick_port
 from volcache_client import Client
 from volcache_client.adapters.cachecontrol import VolcacheStorage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 

@@ -7,10 +7,11 @@ import itertools
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import django
 import pytest
@@ -22,16 +23,12 @@ from django.test import RequestFactory, override_settings
 from django.views.decorators.cache import cache_page
 
 from support.ports import pick_port
+from support.process import ServerProcess
 from support.waiting import wait_until
 from volcache_client import InvalidArgumentError, NodeError, SerializationError
 from volcache_client.adapters.django import NEVER_SECONDS, VolcacheCache
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.process import ServerProcess
-
-    Make = Callable[..., VolcacheCache]
+Make = Callable[..., VolcacheCache]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,9 +12,6 @@ from bench.client import LoadError, corrected, percentile, summarise
 from bench.load import Load, read_wrk
 from bench.servers import Dataset
 from support.scripted_server import ScriptedServer, answering
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOAD = Load(
     kind="sample",

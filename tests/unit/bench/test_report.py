@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bench import report
 from bench.report import BEGIN, END, Result
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONTENT = {
     "machine": {"processor": "one"},

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +20,6 @@ from bench.workloads import (
     setup_seconds,
 )
 from support.tables import each_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 WRONG = "unknown workload: reed; choose from: write-1k"
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import lzma
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from bench import hit_ratio, traces
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REQUESTS = 20_000
 

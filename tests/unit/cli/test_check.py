@@ -10,16 +10,14 @@ import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from support.command_line import Run
 from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, Extent, extents, fill, flip
 from volcache.hot.versions import KeyVersions
-
-if TYPE_CHECKING:
-    from support.command_line import Run
 
 Damage = Callable[[Path, random.Random], Any]
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"

@@ -9,9 +9,11 @@ import pty
 import signal
 import sys
 import termios
+import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import requests
@@ -19,15 +21,9 @@ import requests
 from support.background import in_background
 from support.command_line import CommandProcess, Run
 from support.fake_fleet import fake_fleet, free_address
+from support.stats_server import StatsServer
 from support.tables import each_row
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.stats_server import StatsServer
 
 ONE = '[machines]\na = "127.0.0.1"\n'
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from support.command_line import Run
 from volcache.settings import SETTINGS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.command_line import Run
 
 
 @pytest.fixture

@@ -6,13 +6,10 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from support.command_line import Run
 from support.damage import extents, fill
 from volcache.cli.dump import STATES, dump
-
-if TYPE_CHECKING:
-    from support.command_line import Run
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 

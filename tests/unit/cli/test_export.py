@@ -6,9 +6,10 @@ import json
 import os
 import random
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import pytest
@@ -16,6 +17,7 @@ from google_crc32c import value as crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from support.command_line import Run
 from support.damage import extents, flip
 from support.damage import fill as fill_volumes
 from support.stores import UnsyncedFileSystem, open_store
@@ -26,11 +28,6 @@ from volcache.cli.sidecar import NAME, UNFINISHED, Exported, SidecarWriter
 from volcache.errors import MountPointError
 from volcache.http.upload import read_cache_directives
 from volcache.store import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.command_line import Run
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "v2"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
+
+from support.command_line import Run
 from volcache import shipped
 from volcache.cli import files
-
-if TYPE_CHECKING:
-    import pytest
-
-    from support.command_line import Run
 
 ROOT = Path(__file__).parents[3]
 CHANGED = Path("nginx", "volcache", "instances.conf")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pytest
 
+from support.command_line import Run
 from volcache.cli import gate
 from volcache.server import gate_build
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from support.command_line import Run
 
 
 @pytest.fixture

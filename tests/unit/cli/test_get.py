@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from support.command_line import Run
 from support.scripted_server import sending
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.command_line import Run
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nvalue"
 CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nvalue"

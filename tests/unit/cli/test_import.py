@@ -6,22 +6,19 @@ import errno
 import json
 import os
 import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from support.command_line import Run
 from support.contents import values
 from support.stores import UnsyncedFileSystem, disk_bytes, open_store
 from volcache.cli.import_ import LISTED_MAX, Limits, import_folder
 from volcache.errors import StoreIOError
 from volcache.hot.versions import KeyVersions
 from volcache.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from support.command_line import Run
 
 LIMITS = Limits(
     volume_size=16 * 1024, volume_num=4, max_value_size=8000, max_key_size=1024

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from support.command_line import VOLCACHE
 from support.process import SOURCE
 from support.stats_server import StatsServer, empty_stats
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LFLAG = 3
 # Makes the terminal that of the process, and lets Ctrl-C end it, as a shell does.

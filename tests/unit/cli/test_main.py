@@ -8,22 +8,19 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import volcache
+from support.command_line import Run
 from support.process import SOURCE, run_to_its_end
 from support.stores import open_store
 from support.tables import each_row
+from support.wiring import Wiring
 from volcache.cli import main as cli
 from volcache.cli.completion import SHELLS, script
 from volcache.errors import ConfigError, ListenError, MountPointError
 from volcache.settings import SETTINGS
-
-if TYPE_CHECKING:
-    from support.command_line import Run
-    from support.wiring import Wiring
 
 ROOT = Path(__file__).parents[3]
 PID = os.getpid()

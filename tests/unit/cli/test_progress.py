@@ -9,17 +9,14 @@ import pty
 import struct
 import sys
 import termios
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
 from support.waiting import wait_until
 from volcache.cli.progress import above, progress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @contextmanager

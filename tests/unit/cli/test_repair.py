@@ -7,10 +7,11 @@ import random
 import re
 import shutil
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from support.command_line import Run
 from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
 from support.stores import kill, open_store
@@ -23,11 +24,6 @@ from volcache.store.index_format import (
     encode_segment,
 )
 from volcache.store.manifest import decode_manifest
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.command_line import Run
 
 pytestmark = pytest.mark.sampled(3)
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from support.command_line import Run
 from support.contents import values
 from support.replaced import ACTIVE, EARLIER, mix, newer_than
 from support.stores import open_store
 from volcache.cli.dump import dump
 from volcache.errors import MismatchedFilesError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.command_line import Run
 
 REFUSED = "damaged META.txt offset 0: a server refuses to start: "
 

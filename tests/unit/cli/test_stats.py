@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
+from support.command_line import Run
 from support.stats_server import StatsServer, add_reads, empty_stats
 from volcache.cli.stats import refresh
 from volcache.monitoring.terminal import report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.command_line import Run
 
 
 @pytest.fixture

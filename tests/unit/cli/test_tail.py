@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,10 +20,6 @@ from volcache.cli.tail import Filter, Request, parse_line, tail
 from volcache.http.access_log import AccessLog
 from volcache.memcache.command_log import CommandLog
 from volcache.memcache.commands import FlushAll, Get, Result, Status
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def line(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -20,10 +22,6 @@ from volcache_client.aio_http1 import (
 from volcache_client.http1 import Exchanged, NotAnsweredError
 from volcache_client.messages import Request
 from volcache_client.nodes import parse_address
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 GET: Final = Request("GET", "/key", {"Accept-Encoding": "identity"})
 EMPTY: Final = OK + b"Content-Length: 0\r\n\r\n"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from support.raw_server import Memory, RawServer, client_of
-
-if TYPE_CHECKING:
-    import pytest
 
 NAMES = [f"n{number}.test" for number in range(64)]
 resolve = socket.getaddrinfo

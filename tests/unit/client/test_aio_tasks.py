@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from volcache_client import (
     NodeDownError,
     NodeTimeoutError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 context: ContextVar[str] = ContextVar("context", default="")
 

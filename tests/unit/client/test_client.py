@@ -11,10 +11,12 @@ import ssl
 import subprocess
 import threading
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from pathlib import Path
+from typing import Any, Final, Self
 
 import pytest
 
@@ -42,12 +44,7 @@ from volcache_client import (
     UnexpectedAnswerError,
     ValueTooLargeError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
-
-    from volcache_client.aio_streams import AsyncStream
+from volcache_client.aio_streams import AsyncStream
 
 # Long enough for a loaded machine; only what must end by a timeout has a short one.
 PATIENT: Final = 30.0

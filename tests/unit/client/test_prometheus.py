@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest, parser
@@ -16,11 +16,8 @@ from support.fetched import fetched_program
 from support.tables import each_row
 from volcache_client import Client
 from volcache_client.errors import InvalidArgumentError, NodeTimeoutError
-from volcache_client.metrics import BUCKETS, Counters
+from volcache_client.metrics import BUCKETS, Counters, Metrics
 from volcache_client.prometheus import Collector
-
-if TYPE_CHECKING:
-    from volcache_client.metrics import Metrics
 
 NODES = {"10.0.0.1:1234": (True, 2), "unix:/run/a.sock": (False, 0)}
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from support.tables import each_row
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
 from volcache_client.ring import Ring
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def chosen(nodes: Sequence[str | tuple[str, int]], count: int = 20) -> list[str]:

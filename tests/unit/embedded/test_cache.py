@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import volcache
-from support.embedded import open_small, use_as_a_typed_program
+from support.embedded import Cache, open_small, use_as_a_typed_program
 from support.process import SOURCE
 from support.waiting import wait_until
 from volcache.errors import (
@@ -20,12 +21,6 @@ from volcache.errors import (
     StoreClosedError,
     ValueTooLargeError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.embedded import Cache
 
 SOON = 0.01
 

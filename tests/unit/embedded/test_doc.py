@@ -7,13 +7,11 @@ import inspect
 import io
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 import volcache
 from volcache.embedded import opening
-
-if TYPE_CHECKING:
-    import pytest
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "EMBEDDED.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from support.embedded import Cache
 from support.waiting import wait_until
 from volcache.embedded.memoize import key_of_call
 from volcache.embedded.single_flight import SingleFlight
 from volcache.errors import BadKeyError, DiskFullError, StoreIOError, ValueTooLargeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.embedded import Cache
 
 THREADS = 100
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from volcache.embedded.opening import volume_size_for
 from volcache.errors import ConfigError, ForeignDirectoryError, StoreLockedError
 from volcache.settings import GIB, MIB, TIB
 from volcache.store import Store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
-from support.embedded import open_small
+from support.embedded import Cache, open_small
 from support.process import SOURCE
 from support.waiting import wait_until
 from volcache.errors import (
@@ -25,12 +27,6 @@ from volcache.errors import (
     StoreIOError,
     StoreLockedError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.embedded import Cache
 
 THREADS: Final = 8
 INTERRUPTIONS: Final = 30

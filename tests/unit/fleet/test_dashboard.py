@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -31,10 +33,6 @@ from volcache.fleet.dashboard import (
 )
 from volcache.fleet.poller import HISTORY_SECONDS, Poller, Watched
 from volcache.fleet.targets import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 HOST = "127.0.0.1:8090"
 NAME = "127.0.0.1:1"

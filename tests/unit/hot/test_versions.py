@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +18,7 @@ from support.stores import (
     signed,
 )
 from volcache.hot.versions import KeyVersions, is_damaged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from volcache.store import Store
+from volcache.store import Store
 
 BINDING = "store 5f0c64d3c1f0a7be mount 7 directory 2049:131 boot 77d0c2aa"
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from volcache.http.access_log import AccessLog
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
 
 NOW_NS = 1_795_251_600_123_456_789  # 2026-11-21, 09:00.
 HIT = [("X-Position", "0,4096,1500"), ("X-Cache", "DISK"), ("Content-Length", "5")]

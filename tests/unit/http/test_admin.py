@@ -6,15 +6,12 @@ import re
 from base64 import b64encode
 from hashlib import sha256
 from itertools import product
-from typing import TYPE_CHECKING
 
 from support.fake_cache import FakeCache
 from support.instances import operator_of, watch
 from support.wsgi_client import Answer, Client, assert_error
 from volcache.errors import StoreIOError
-
-if TYPE_CHECKING:
-    from volcache.store import Store
+from volcache.store import Store
 
 TOKEN = "secret"  # noqa: S105
 

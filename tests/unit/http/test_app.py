@@ -6,9 +6,12 @@ import logging
 import os
 import time
 from itertools import product
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
+
+import pytest
 
 from support.fake_cache import FakeCache
 from support.stores import FakeClock, UnsyncedFileSystem, open_store
@@ -20,13 +23,7 @@ from volcache.errors import (
     StoreLockedError,
     UnreadableRecordError,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-    from volcache.store import Store
+from volcache.store import Store
 
 
 def test_get_returns_the_stored_bytes(client: Client) -> None:

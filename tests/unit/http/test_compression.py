@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from typing import TYPE_CHECKING
 
 from support.instances import operator_of, watch
 from volcache.http.compression import BYTES_MIN, accepts_gzip, compress
-
-if TYPE_CHECKING:
-    from volcache.store import Store
-
+from volcache.store import Store
 
 WANTED = (
     *("gzip", "GZIP", "x-gzip", "*", "gzip, deflate, br, zstd", "gzip;q=1.000"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +15,6 @@ from support.stores import open_store
 from support.wsgi_client import Answer, Client
 from volcache.cache import Cache
 from volcache.store.clock import Clock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NINE_MS = 1_795_251_600_000  # 2026-11-21 09:00:00 UTC
 

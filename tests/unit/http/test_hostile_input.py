@@ -11,10 +11,11 @@ from __future__ import annotations
 import io
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import pytest
 
@@ -35,14 +36,10 @@ from volcache_client import headers, http1
 from volcache_client.adapters._keys import safe_key
 from volcache_client.errors import CacheError
 from volcache_client.keys import checked_key
+from volcache_client.messages import Answer
 from volcache_client.nodes import parse_address
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from volcache_client.messages import Answer
-
-    Parser = Callable[[str], object]
+Parser = Callable[[str], object]
 
 pytestmark = pytest.mark.property
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import logging
 from array import array
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 from zlib import crc32
 
 import pytest
@@ -16,10 +18,6 @@ from volcache.cache import Cache
 from volcache.http.app import App, Limits
 from volcache.http.native_app import with_fast_path
 from volcache.ring import Ring
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 HALF: Final = 1 << 31
 LOWER: Final = array("I", [0, HALF])

@@ -6,12 +6,13 @@ import io
 import logging
 import random
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -23,9 +24,6 @@ from support.native_app import KEY_SIZE_MAX, VALUE_SIZE_MAX, Apps
 from support.tables import each_row
 from volcache.http.responses import format_date
 from volcache.store._core import _native
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.sampled(4)
 

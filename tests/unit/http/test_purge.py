@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -12,11 +13,7 @@ from volcache.errors import BadPrefixError
 from volcache.http.admin import Admin
 from volcache.http.purge import parse_query
 from volcache.http.responses import status_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from volcache.store import Store
+from volcache.store import Store
 
 TOKEN: Final = "open-sesame"  # noqa: S105 - Of no server.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from email.utils import formatdate
 from http import HTTPStatus
 from itertools import chain
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -23,11 +23,7 @@ from volcache.http.responses import (
     status_of,
     text_response,
 )
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from volcache.store.format import Record
+from volcache.store.format import Record
 
 NOW_NS = 1_795_251_607_000_000_000  # 2026-11-21 09:00:07 UTC
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+
+import pytest
 
 from volcache.http.slow_log import LINES_PER_SECOND_MAX, SlowLog
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_line_splits_the_duration(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given, settings
@@ -13,15 +15,9 @@ from support import binary_protocol as wire
 from support.binary_protocol import Reply, request
 from support.memcache_talk import VALUE_SIZE_MAX, Talk
 from volcache.memcache.binary import BinaryCodec
-from volcache.memcache.commands import Result, Status
+from volcache.memcache.commands import Command, Result, Status
 from volcache.memcache.protocol import WireLimits
 from volcache.memcache.service import Access
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from volcache.memcache.commands import Command
 
 OPAQUE: Final = b"\1\2\3\4"
 NOOP: Final = request(wire.NOOP)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,9 +27,6 @@ from volcache.memcache.commands import (
     Status,
 )
 from volcache.store import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOW_NS = 1_795_251_600_123_456_789  # 2026-11-21, 09:00.
 RECORD = Record(b"value", b"", b"", b"", 1, 0, 0, 7, 4096, 1500, 5, 0, "MEMC")

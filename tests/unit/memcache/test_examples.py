@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from support.memcache_talk import Talk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "MEMCACHE.md"
 _COMMAND = re.compile(r"m[gsdaen] ")

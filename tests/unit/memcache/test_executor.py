@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,6 @@ from support.memcache_talk import Talk
 from volcache.errors import ClientError
 from volcache.keys import parse_key
 from volcache.memcache.executor import is_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 DAY = 24 * 60 * 60
 

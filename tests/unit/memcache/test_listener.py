@@ -8,8 +8,10 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,11 +27,6 @@ from volcache.memcache.service import Access, Session
 from volcache.memcache.sockets import ListeningSocket
 from volcache.monitoring.commands import CommandStats
 from volcache.store import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
 
 HIT = Result(Status.HIT, Record(b"v", b"", b"", b"", 1, 0, 0, 7, 64, 72, 1, 0))
 

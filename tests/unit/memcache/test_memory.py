@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
 from volcache.memcache.commands import Result, Status
 from volcache.memcache.protocol import Connection, WireLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MIB: Final = 1 << 20
 PIECE: Final = 65_536  # What is received at once.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from support.memcache_talk import Talk
+from support.memcache_talk import Talk
 
 BAD_FORMAT = "CLIENT_ERROR bad command line format"
 BAD_TOKEN = "CLIENT_ERROR bad token in command line format"  # noqa: S105

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from support.memcache_talk import Talk
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # As many as are remembered.
 READS: Final = 16_384

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from itertools import product
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from support.memcache_talk import Talk
 from volcache import __version__
@@ -12,11 +14,6 @@ from volcache.cache import Cache
 from volcache.memcache.commands import Get, Status
 from volcache.memcache.service import Access
 from volcache.tokens import GUESS_SECONDS, GUESSES_MAX
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 REFUSED = "CLIENT_ERROR unauthenticated"
 DENIED = "CLIENT_ERROR authentication failure"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from support.memcache_talk import VALUE_SIZE_MAX, Talk
 from volcache.memcache.service import Access
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LARGE = "x" * (VALUE_SIZE_MAX + 1)
 LONG_KEY = "k" * 251

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from support import binary_protocol as wire
 from support.binary_protocol import request
-
-if TYPE_CHECKING:
-    from support.memcache_talk import Talk
+from support.memcache_talk import Talk
 
 TEN_YEARS: Final = 10 * 365 * 24 * 60 * 60
 FAR: Final = [2**31, 2**32 - 1, 2**32, 2**53, 10**16, 2**63 - 1]

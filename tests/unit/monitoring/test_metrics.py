@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.instances import watch_tiered
 from volcache.histogram import Histogram
@@ -14,12 +15,8 @@ from volcache.hot.tier import HotStats
 from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.metrics import METRICS, SECTIONS
 from volcache.monitoring.stats_json import encode_stats
+from volcache.store import Store
 from volcache.store.stats import RecoveryStats, StoreStats
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from volcache.store import Store
 
 
 def test_rows_follow_the_conventions_of_prometheus() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from prometheus_client.core import (
@@ -28,16 +29,11 @@ from support.stores import (
 )
 from volcache import __version__
 from volcache.histogram import Histogram
-from volcache.monitoring.metrics import SECTIONS
+from volcache.monitoring.metrics import SECTIONS, Metric
 from volcache.monitoring.prometheus import BOUND_BITS, Metrics
+from volcache.monitoring.snapshot import Monitor, Snapshot
+from volcache.store import Store
 from volcache.store.stats import STATES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from volcache.monitoring.metrics import Metric
-    from volcache.monitoring.snapshot import Monitor, Snapshot
-    from volcache.store import Store
 
 PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 from support.stores import FakeClock
 from support.wsgi_client import Client
 from volcache.cache import Cache
 from volcache.monitoring.requests import SAMPLE_ONE_IN, RequestStats
-
-if TYPE_CHECKING:
-    from volcache.store import Store
+from volcache.store import Store
 
 
 def test_hot_key_is_found_when_the_table_overflows() -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from support.instances import operator_of, watch
 from support.wsgi_client import assert_error
 from volcache.monitoring.snapshot import process_stats
-
-if TYPE_CHECKING:
-    from volcache.store import Store
+from volcache.store import Store
 
 OPENAPI: Final = Path(__file__).parents[3] / "docs" / "openapi.yaml"
 

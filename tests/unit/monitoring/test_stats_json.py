@@ -6,7 +6,8 @@ import errno
 import json
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,15 +27,11 @@ from volcache.cache import HotState
 from volcache.histogram import Histogram
 from volcache.monitoring.metrics import METRICS
 from volcache.monitoring.requests import SAMPLE_ONE_IN, RequestStats
+from volcache.monitoring.snapshot import Monitor
 from volcache.monitoring.stats_json import encode_stats, read_series
 from volcache.settings import SETTINGS, Config, visible_settings
+from volcache.store import Store
 from volcache.store.stats import Fate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from volcache.monitoring.snapshot import Monitor
-    from volcache.store import Store
 
 
 def ask(monitor: Monitor) -> dict[str, Any]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from support.instances import watch
 from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.status_line import StatusLine
-
-if TYPE_CHECKING:
-    from volcache.store import Store
+from volcache.store import Store
 
 
 def test_line_has_the_rates_since_the_one_before(store: Store) -> None:

@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
@@ -18,9 +18,6 @@ from support.ports import pick_port
 from volcache.errors import ListenError
 from volcache.server import bjoern as module
 from volcache.server.bjoern import activated_listener, listen, serve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def descriptors() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from unittest.mock import Mock
 
 import pytest
@@ -19,11 +19,7 @@ from volcache.server.gate import (
     open_gate,
     raise_descriptor_limit,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from volcache.store import Store
+from volcache.store import Store
 
 TIMEOUTS = Timeouts(head=1, idle=1, transfer=1)
 

@@ -8,25 +8,22 @@ fingerprint, and keys that share a place in a table.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from support.native import BareProcess
 from support.stores import UnsyncedFileSystem, open_store
+from volcache.store import Store
 from volcache.store._core import _native
 from volcache.store.eviction import HITS_MAX, Rates, Terms
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring
 from volcache.store.index import SHARES, Loaded, Replayed
 from volcache.store.index_format import close_block, decode_key, encode_entries
 from volcache.store.purges import Purge, PurgeList
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from volcache.store import Store
 
 FS: Final = UnsyncedFileSystem()
 VOLUME_BYTES: Final = 2**24

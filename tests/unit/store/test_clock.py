@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from support.extent import examples
 from support.stores import FakeClock, kill, open_store
 from volcache.store.clock import Clock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NINE_US = 1_795_251_600_000_000  # 2026-11-21 09:00:00 UTC
 HOUR_US = 3_600_000_000

@@ -7,16 +7,12 @@ server stores none; whoever may write to the disk or to memcached can make such 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from support.stores import kill, open_store, reopen
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from volcache.store import Store
+from volcache.store import Store
 
 CONTROL_BYTES = [*range(0x20), 0x7F]
 FIELDS = ["content_type", "content_encoding", "cache_control"]

@@ -6,9 +6,11 @@ import errno
 import os
 import random
 import shutil
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -18,17 +20,11 @@ from support.readers import without_the_core
 from support.stores import UnsyncedFileSystem, kill, open_store
 from volcache.cli.repair import repair
 from volcache.errors import StoreError
-from volcache.store.files import ReadOnlyFileSystem
+from volcache.store.files import FileSystem, ReadOnlyFileSystem
 from volcache.store.index_format import close_block, decode_blocks
 from volcache.store.offline import OfflineStore
 from volcache.store.verify import verify
 from volcache.store.volume_check import Counts, Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from volcache.store.files import FileSystem
 
 pytestmark = pytest.mark.sampled(6)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from volcache.errors import (
     MountPointError,
     StoreLockedError,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_directory_in_use_is_refused_with_the_process_id(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from google_crc32c import value as crc32c
@@ -29,9 +29,6 @@ from volcache.store.format import (
 from volcache.store.manifest import decode_manifest, manifest_version
 from volcache.store.progress import Progress, decode_progress, encode_progress
 from volcache.store.purges import decode_purges
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 USE = VolumeUse(volume=3, seq=70, ring=Ring.PROBATION, salt=0x1122334455667788)
 VOLUME = volume_identity(USE.volume, USE.salt)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from support.stores import FakeClock, fill_volume, open_fifo, open_store, reopen
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from volcache.store import Store
+from volcache.store import Store
 
 
 def scan(store: Store) -> list[bytes]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import random
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -13,13 +15,8 @@ from support.rings import lose_an_entry
 from support.simulated import SimulatedFileSystem
 from support.stores import manifest_of, open_store, reopen, ring_of, value_of
 from volcache.errors import StoreIOError
+from volcache.store import Store
 from volcache.store.stats import Fate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from volcache.store import Store
 
 VOLUME_NUM: Final = 8
 VALUE: Final = b"." * 900

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,6 +22,9 @@ from support.stores import (
     value_of,
 )
 from volcache.errors import MismatchedFilesError, StoreLockedError
+from volcache.store import Store
+from volcache.store.files import FileSystem
+from volcache.store.format import Record
 from volcache.store.index_format import (
     decode_blocks,
     decode_entries,
@@ -31,13 +34,6 @@ from volcache.store.index_format import (
     encode_index_header,
     encode_segment,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from volcache.store import Store
-    from volcache.store.files import FileSystem
-    from volcache.store.format import Record
 
 
 @pytest.fixture

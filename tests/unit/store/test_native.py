@@ -7,8 +7,9 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,10 +21,6 @@ from volcache.store import native
 from volcache.store._core import _native
 from volcache.store.files import ReadOnlyFileSystem, SyncFailedError
 from volcache.store.offline import OfflineStore
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 KEY = bytes(range(16))
 VOLUME_BYTES = 2**24

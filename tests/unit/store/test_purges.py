@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,8 @@ from support.stores import (
 )
 from support.tables import each_row
 from volcache.errors import StoreIOError, TooManyPurgesError
+from volcache.store import Store
+from volcache.store.manifest import ListedPurges
 from volcache.store.purges import (
     PURGES_MAX,
     Purge,
@@ -33,12 +36,6 @@ from volcache.store.purges import (
     encode_purges,
     next_file,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from volcache.store import Store
-    from volcache.store.manifest import ListedPurges
 
 STORE: Final = 0x0123456789ABCDEF
 SOME: Final = PurgeList([Purge(5, 1, b"a/"), Purge(9, 2, b"b c/\xff")])

@@ -5,19 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import random
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from support.damage import flip
 from support.stores import FakeClock, UnsyncedFileSystem, open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from volcache.store import Record
-    from volcache.store.stats import Fate
+from volcache.store import Record
+from volcache.store.stats import Fate
 
 VOLUME_SIZE: Final = 64 * 1024
 VOLUME_NUM: Final = 8

@@ -7,22 +7,18 @@ import logging
 import os
 import random
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from support.damage import flip
 from support.stores import UnsyncedFileSystem, open_fifo, open_store
 from support.waiting import wait_until
+from volcache.store import Store
 from volcache.store.files import UncachedReader
 from volcache.store.scrub import Pace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from volcache.store import Store
-    from volcache.store.stats import ScrubStats
+from volcache.store.stats import ScrubStats
 
 FAST = 1 << 40
 

@@ -8,18 +8,16 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from bench.extra.boot import Job, in_new_process
 from support.stores import UnsyncedFileSystem, kill, open_store, value_of
 from volcache.store import spill
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KIB: Final = 1 << 10
 KEYS: Final = 300_000

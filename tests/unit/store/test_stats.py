@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from support.histories import MOUNT_POINT
 from support.simulated import SimulatedFileSystem
@@ -14,15 +17,7 @@ from support.stores import (
     value_of,
 )
 from support.tables import each_row
-from volcache.store.stats import StoreStats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pytest
-
-    from volcache.store.stats import ErrorKind
+from volcache.store.stats import ErrorKind, StoreStats
 
 
 def test_each_rotation_and_each_sync_is_timed(tmp_path: Path) -> None:

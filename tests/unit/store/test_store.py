@@ -6,7 +6,8 @@ import errno
 import os
 import random
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -28,18 +29,13 @@ from volcache.errors import (
 )
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.index_format import (
+    Entry,
     decode_blocks,
     decode_entries,
     decode_segments,
     encode_block,
     encode_segment,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from volcache.store.index_format import Entry
 
 ROOM = VOLUME_SIZE - VOLUME_HEADER_BYTES - RECORD_OVERHEAD_BYTES - 1
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from support.stores import UnsyncedFileSystem, fill_volume, open_fifo, open_store
 from volcache.histogram import Histogram
 from volcache.monitoring.requests import RequestStats
+from volcache.store import Store
+from volcache.store.format import VolumeIdentity
+from volcache.store.index import Position
 from volcache.store.volume import Volume
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from volcache.store import Store
-    from volcache.store.format import VolumeIdentity
-    from volcache.store.index import Position
 
 NEW = b"the new value"
 

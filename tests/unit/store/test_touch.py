@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,13 +16,8 @@ from support.stores import (
     open_store,
     reopen,
 )
+from volcache.store import Record, Store
 from volcache.store.format import Ring
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from volcache.store import Record, Store
 
 LATER_MS = FakeClock().now_ms + 60_000
 FAR_MS = 4_000_000_000_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,15 +21,10 @@ from support.stores import (
     open_store,
     reopen,
 )
+from volcache.store import Store
+from volcache.store.eviction import Eviction
 from volcache.store.format import VOLUME_HEADER_BYTES
-from volcache.store.stats import STATES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from volcache.store import Store
-    from volcache.store.eviction import Eviction
-    from volcache.store.stats import EvictionUsage, StoreUsage
+from volcache.store.stats import STATES, EvictionUsage, StoreUsage
 
 
 class Model:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from support.stores import open_store
 from volcache.store.files import OsFileSystem
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class RecordingFileSystem(OsFileSystem):

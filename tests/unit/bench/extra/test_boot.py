@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from bench.extra.boot import STATES, Job, fill, measure, open_once
 from bench.extra.script import ScriptError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 JOB = Job(keys=50, key_size=30, volume_size=1 << 20)
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from bench.extra import check_speed
 from bench.extra.script import ScriptError
 from support.damage import fill, flip
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.slow

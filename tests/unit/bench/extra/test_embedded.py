@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bench.extra.embedded import (
     CRASH_KEYS,
@@ -14,9 +14,6 @@ from bench.extra.embedded import (
     key_of,
     open_volcache,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_lost_and_wrong_values_are_counted_after_a_kill(tmp_path: Path) -> None:
