@@ -15,6 +15,8 @@ MEMORY := /dev/shm
 HAS_ROOM := $(shell df -Pm $(MEMORY) 2>/dev/null | awk 'NR == 2 && $$4 > 2000')
 TESTS = $(if $(HAS_ROOM),TMPDIR=$(MEMORY)) SEED=$(or $(SEED),$(shell date -u +%Y%m%d)) \
 	$(PYTHON) -m pytest
+# What these commands count is shown in docs/RELIABILITY.md.
+COUNTED = $(PYTHON) tests/figures.py
 # Each worker gets one test at a time: some take a thousand times as long as others.
 WORKERS := -n $(JOBS) --dist load --maxschedchunk 1
 AT_ONCE := --no-print-directory -j$(CORES) --output-sync=target
@@ -78,8 +80,8 @@ nightly: ## clients, programs and packages of others, and the benchmark: 5 minut
 
 sanitize: ## the C code with sanitizers of memory and threads: 3 minutes (SECONDS=10 SEED=1)
 	@tools/setup.sh test
-	@tools/native_tests.sh asan $(or $(SECONDS),10) $(or $(SEED),1)
-	@tools/native_tests.sh tsan $(or $(SECONDS),10) $(or $(SEED),1)
+	@$(COUNTED) asan tools/native_tests.sh asan $(or $(SECONDS),10) $(or $(SEED),1)
+	@$(COUNTED) tsan tools/native_tests.sh tsan $(or $(SECONDS),10) $(or $(SEED),1)
 	@tools/native_tests.sh extension $(WORKERS) -p no:schemathesis --timeout=7200 \
 		tests/unit/store tests/golden tests/property/test_store_model.py \
 		tests/property/test_fuzz.py
@@ -90,7 +92,7 @@ aarch64: ## the C code for 64-bit ARM in an emulator: 1 minute (SECONDS=10 SEED=
 
 crash: ## all that make test samples, in full, and fuzzing: 15 minutes (SEED=N)
 	@tools/setup.sh test
-	@CRASH_EXTENT=0 $(TESTS) $(WORKERS) --timeout=7200 \
+	@$(COUNTED) crash env CRASH_EXTENT=0 $(TESTS) $(WORKERS) --timeout=7200 \
 		-m "(crash or property or sampled or slow) and not recipes and not nightly"
 	@tools/native_tests.sh fuzz $(or $(SECONDS),60) $(or $(SEED),1)
 
@@ -100,7 +102,7 @@ fuzz: ## random input for the C code, with libFuzzer: 3 minutes (SECONDS=60 SEED
 
 mutations: ## break the code in 323 ways; each must make a test fail: 30 minutes
 	@tools/setup.sh test
-	@$(PYTHON) tests/mutations.py
+	@$(COUNTED) mutations $(PYTHON) tests/mutations.py
 
 recipes: ## docs/RECIPES.md with the clients that are installed by hand: 5 minutes
 	@tools/setup.sh test
@@ -108,7 +110,7 @@ recipes: ## docs/RECIPES.md with the clients that are installed by hand: 5 minut
 
 soak: ## mixed load with kills, every answer checked: 1 minute (MINUTES=1 SEED=1)
 	@tools/setup.sh test
-	@$(PYTHON) tests/soak.py --minutes $(or $(MINUTES),1) --seed $(or $(SEED),1)
+	@$(COUNTED) soak $(PYTHON) tests/soak.py --minutes $(or $(MINUTES),1) --seed $(or $(SEED),1)
 
 screenshot: ## take docs/page.png again, of an instance under load: 1 minute
 	@tools/setup.sh test

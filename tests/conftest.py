@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -52,7 +52,12 @@ def _left_out(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how to repeat each test that failed."""
+    """Print what the tests have counted, and how to repeat each test that failed."""
+    counted: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        counted.update({name: int(str(n)) for name, n in report.user_properties})
+    for name, number in counted.items():
+        terminalreporter.write_line(f"counted {name}: {number}")
     for report in terminalreporter.stats.get("failed", []):
         command = f"SEED={SEED} CRASH_EXTENT={EXTENT} .venv/bin/python -m pytest"
         terminalreporter.write_line(f"repeat: {command} '{report.nodeid}'")

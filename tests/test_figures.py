@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+import figures as counted
 from bench import report
 from support.tables import each_row
 
@@ -127,3 +128,9 @@ def test_figures_in_the_readme_are_those_of_the_other_document(
     shown = figures(README.read_text(), text)
     exact = figures(source.read_text(), source_text)
     assert shown == [rounded(a, b) for a, b in zip(exact, shown, strict=True)]
+
+
+def test_figures_of_the_tests_are_those_that_their_commands_have_counted() -> None:
+    """`make crash`, `sanitize`, `soak` and `mutations` write both files."""
+    document = counted.DOCUMENT.read_text()
+    assert counted.filled(document) == document

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.extent import every
+from support.extent import Count, every
 from support.histories import MOUNT_POINT, VOLUME_BYTES, Runner, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import fill_volume, kill, open_fifo, open_store, reopen, value_of
@@ -29,7 +29,9 @@ ERRORS = [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, 0]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sync_mode", ["none", "periodic", "always"])
-def test_one_failed_call_fails_one_operation(sync_mode: SyncMode) -> None:
+def test_one_failed_call_fails_one_operation(
+    sync_mode: SyncMode, record_property: Count
+) -> None:
     """
     Each call of a script fails once: the operation fails and succeeds when it is repeated;
     nothing else is lost, then or after a kill.
@@ -50,7 +52,7 @@ def test_one_failed_call_fails_one_operation(sync_mode: SyncMode) -> None:
         refused += runner.refused
         if runner.fs.operations < number:
             break
-    print(number, refused)  # noqa: T201
+    record_property("failed_calls", number)
 
     assert number > 60
     assert refused > 20

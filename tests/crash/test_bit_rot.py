@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from support.extent import EXTENT, step
+from support.extent import EXTENT, Count, step
 from support.histories import MOUNT_POINT, make_disk, make_value, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.unsynced import File
@@ -107,7 +107,7 @@ def flips(length: int, dice: random.Random) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("path", FILES)
 def test_after_a_flipped_bit_a_get_returns_the_right_value_or_a_counted_miss(
-    path: str,
+    path: str, record_property: Count
 ) -> None:
     """After a stop every record has an index line, so no old value comes back."""
     image, history, *_ = write(stop=True)
@@ -121,13 +121,15 @@ def test_after_a_flipped_bit_a_get_returns_the_right_value_or_a_counted_miss(
         assert not found.stale, (path, offset, bit)
         assert found.counted >= bool(found.missing), (path, offset, bit)
         missed += len(found.missing)
-    print(path, tried, missed)  # noqa: T201
+    record_property("flips_after_a_stop", tried)
 
     assert tried > 60
     assert bool(missed) == path.startswith("data")
 
 
-def test_after_a_kill_no_flipped_bit_brings_an_old_value_back() -> None:
+def test_after_a_kill_no_flipped_bit_brings_an_old_value_back(
+    record_property: Count,
+) -> None:
     """
     Neither where records have no index entry yet: a single wrong bit in a header is
     corrected, and one in a value is recognised.
@@ -136,7 +138,7 @@ def test_after_a_kill_no_flipped_bit_brings_an_old_value_back() -> None:
     image, history = written.image, written.history
     assert unindexed(written)
     dice = random.Random(1)  # noqa: S311 - Repeatable on purpose.
-    missed = 0
+    tried = missed = 0
     for path in [*FILES, "LOCK"]:
         for offset, bit in flips(len(find_file(image, path).data), dice):
             fs = image.after_kill()
@@ -144,6 +146,8 @@ def test_after_a_kill_no_flipped_bit_brings_an_old_value_back() -> None:
             found = read_all(open_simulated(fs), history)
             assert not found.stale, (path, offset, bit)
             missed += len(found.missing)
+            tried += 1
+    record_property("flips_after_a_kill", tried)
 
     assert missed
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pytest
 
-from support.extent import EXTENT, SEED
+from support.extent import EXTENT, SEED, Count
 from support.histories import Runner, make_value, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import Crash
@@ -132,20 +132,26 @@ class Explorer:
 
 
 @pytest.mark.parametrize("sync_mode", MODES)
-def test_a_kill_at_any_moment_loses_nothing_acknowledged(sync_mode: SyncMode) -> None:
+def test_a_kill_at_any_moment_loses_nothing_acknowledged(
+    sync_mode: SyncMode, record_property: Count
+) -> None:
     """In any sync mode, as the kernel has what was written."""
     explorer = Explorer(sync_mode, power_lost=False)
     explorer.runner.run()
 
-    print(explorer.runner.fs.operations, explorer.images, explorer.nested)  # noqa: T201
+    record_property("crashes_by_kills", explorer.images)
+    record_property("recoveries_ended_by_kills", explorer.nested)
     assert explorer.images > 500
 
 
 @pytest.mark.parametrize("sync_mode", MODES)
-def test_a_power_loss_at_any_moment_keeps_what_was_synced(sync_mode: SyncMode) -> None:
+def test_a_power_loss_at_any_moment_keeps_what_was_synced(
+    sync_mode: SyncMode, record_property: Count
+) -> None:
     """And no older value comes back, whatever else has reached the disk."""
     explorer = Explorer(sync_mode, power_lost=True)
     explorer.runner.run()
 
-    print(explorer.runner.fs.operations, explorer.images, explorer.nested)  # noqa: T201
+    record_property("crashes_by_power_losses", explorer.images)
+    record_property("recoveries_ended_by_power_losses", explorer.nested)
     assert explorer.images > 500

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from support.extent import SEED, step
+from support.extent import SEED, Count, step
 from support.histories import MOUNT_POINT, VOLUME_BYTES, Files, files_of, make_disk
 from support.simulated import SimulatedFileSystem
 from support.stores import FakeClock, open_store
@@ -231,6 +231,7 @@ def wrong_values(store: Store, scene: Scene) -> dict[bytes, bytes]:
 def test_no_replaced_file_exposes_a_wrong_value(
     eviction: Eviction,
     attacks: Callable[[Scene], Iterator[tuple[str, Files]]],
+    record_property: Count,
     *,
     is_stopped: bool,
 ) -> None:
@@ -263,7 +264,8 @@ def test_no_replaced_file_exposes_a_wrong_value(
             store.put(b"new %d" % more, bytes(700))
         again = start(fs.after_kill(), volumes, eviction)
         assert wrong_values(again, scene) == {}, what
-    print(outcomes)  # noqa: T201
+    for outcome, count in outcomes.items():
+        record_property(f"starts_{outcome}", count)
 
     assert outcomes["refused"] > 10
     assert outcomes["served"] > 10

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from support.extent import EXTENT, step
+from support.extent import EXTENT, Count, step
 from support.machine import Machine
 from support.process import ServerProcess
 from support.stores import UnsyncedFileSystem
@@ -155,22 +155,27 @@ def test_known_streams_are_answered_in_any_pieces(tmp_path: Path) -> None:
                 pair.check([byte_by_byte(name, data)])
 
 
-def check_random_streams(pair: Pair, numbers: range) -> None:
+def check_random_streams(pair: Pair, numbers: range, count: Count) -> None:
     """Send random streams; all kinds must have been drawn."""
     pair.check(map(make_stream, numbers))
     tally = pair.judge.tally
     assert min(tally["answers"], tally["refused"]) > len(numbers) // 40
     assert {"incomplete", "200", "400", "404", "405", "412"} <= set(tally)
+    count("gate_streams", len(numbers))
 
 
-def test_any_stream_gets_the_answers_of_the_application(tmp_path: Path) -> None:
+def test_any_stream_gets_the_answers_of_the_application(
+    tmp_path: Path, record_property: Count
+) -> None:
     """Valid requests are answered in order, others refused; nothing else is stored."""
     with instance(tmp_path) as pair:
-        check_random_streams(pair, range(SAMPLED * EXTENT or ALL))
+        check_random_streams(pair, range(SAMPLED * EXTENT or ALL), record_property)
 
 
 @pytest.mark.disk
-def test_any_stream_gets_the_same_answers_from_a_cold_disk(tmp_path: Path) -> None:
+def test_any_stream_gets_the_same_answers_from_a_cold_disk(
+    tmp_path: Path, record_property: Count
+) -> None:
     """
     Whichever thread reads a record, and whatever follows meanwhile.
 
@@ -178,7 +183,7 @@ def test_any_stream_gets_the_same_answers_from_a_cold_disk(tmp_path: Path) -> No
     """
     number = SAMPLED * EXTENT or ALL
     with instance(tmp_path, Machine(tmp_path / "machine")) as pair:
-        check_random_streams(pair, range(number, 2 * number))
+        check_random_streams(pair, range(number, 2 * number), record_property)
         stats = exchange(pair.server.port, "GET", "/-/stats").body
     assert json.loads(stats)["server"]["cold_reads"] > number // 10
 

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from support.extent import SEED, examples
+from support.extent import SEED, Count, examples
 from support.rings import KINDS, Kind, RingRun
 from volcache.store import Store
 from volcache.store.format import Ring
@@ -27,7 +27,9 @@ _PER_TEST = 20
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", range(SEED, SEED + RUNS, _PER_TEST))
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_crash_returns_an_older_or_deleted_value(kind: Kind, first: int) -> None:
+def test_no_crash_returns_an_older_or_deleted_value(
+    kind: Kind, first: int, record_property: Count
+) -> None:
     """After every step of a random run, each key has its last value or is a miss."""
     total: Counter[str] = Counter()
     for seed in range(first, first + _PER_TEST):
@@ -38,7 +40,8 @@ def test_no_crash_returns_an_older_or_deleted_value(kind: Kind, first: int) -> N
     assert total["images"] >= _PER_TEST * STEPS
     assert total["rotations"] > 5 * _PER_TEST
     assert total["copied"] > (0 if kind == "faults" else _PER_TEST)
-    print(kind, dict(total))  # noqa: T201
+    record_property(f"runs_with_{kind}", _PER_TEST)
+    record_property(f"images_with_{kind}", total["images"])
 
 
 def test_the_runs_notice_a_value_in_the_wrong_ring(

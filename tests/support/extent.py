@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
+
+# The fixture `record_property`: counts what a test has tried, for docs/RELIABILITY.md.
+Count = Callable[[str, object], None]
 
 EXTENT: Final = int(os.environ.get("CRASH_EXTENT", "1"))
 TODAY: Final = dt.datetime.now(dt.UTC).strftime("%Y%m%d")
