@@ -2,7 +2,8 @@
 The figures in the documents are those of the measurements.
 
 `make bench` writes docs/bench/results.json, docs/BENCHMARKS.md and the table in
-docs/PERFORMANCE.md. The figures that are repeated by hand are listed here.
+docs/PERFORMANCE.md. The output of a script of bench/extra is kept in docs/bench/NAME.md, and
+its tables are in a document. The figures that are repeated by hand are listed here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ README: Final = report.DOCS.parent / "README.md"
 BENCHMARKS: Final = report.DOCS / report.REPORT
 OPERATIONS: Final = report.DOCS / "OPERATIONS.md"
 PERFORMANCE: Final = report.DOCS / "PERFORMANCE.md"
+RELIABILITY: Final = report.DOCS / "RELIABILITY.md"
 
 # In texts, # is a figure, ~ any text in one cell, and … any text.
 WILDCARDS: Final = {"#": r"(\d[\d,]*(?:\.\d+)?)", "~": r"[^|\n]*?", "…": r"(?s:.*?)"}
@@ -106,6 +108,17 @@ def test_report_of_the_last_run_is_in_the_documents(tmp_path: Path) -> None:
     assert PERFORMANCE in report.summary_files()
     for page in report.summary_files():
         assert report.summary(RESULTS) in page.read_text(), page.name
+
+
+def test_tables_of_the_scripts_are_in_the_documents() -> None:
+    """As the scripts have printed them, with nothing in between."""
+    documents = [one.read_text() for one in (OPERATIONS, PERFORMANCE, RELIABILITY)]
+    for output in (report.DOCS / "bench").glob("*.md"):
+        tables = re.findall(r"(?:^\|.*\n)+", output.read_text(), re.MULTILINE)
+        assert tables, output.name
+        for one in tables:
+            text = "\n" + one
+            assert any(text in document for document in documents), (output.name, one)
 
 
 @each_row(("text", "workload"), MEASURED)
