@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,10 @@ DOCS: Final = ROOT / "docs"
 REPORT: Final = "BENCHMARKS.md"
 BEGIN: Final = "<!-- made by make bench: begin -->"
 END: Final = "<!-- made by make bench: end -->"
+_TABLE: Final = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+_MARKED_TABLE: Final = re.compile(
+    r"(^( *)<!-- (bench/[\w-]+\.md) (\d) -->\n)\n?(?: *\|.*\n)*\n?", re.MULTILINE
+)
 
 # The heads of columns and the digits after the point.
 MEASURES: Final[dict[str, tuple[str, int]]] = {
@@ -252,6 +257,25 @@ def fill_markers(path: Path, text: str) -> None:
     before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def fill_tables(text: str) -> str:
+    """
+    Put the tables of scripts into a document.
+
+    Each follows a line `<!-- bench/NAME.md N -->`: it is the N-th table of that file, from
+    1. A table that was there is replaced; without that file nothing is.
+    """
+
+    def filled(mark: re.Match[str]) -> str:
+        head, indent, name, number = mark.groups()
+        path = DOCS / name
+        if not path.exists():
+            return str(mark[0])
+        tables = _TABLE.findall(path.read_text(encoding="utf-8"))
+        return f"{head}\n{textwrap.indent(tables[int(number) - 1], indent)}\n"
+
+    return _MARKED_TABLE.sub(filled, text)
 
 
 def summary_files() -> list[Path]:

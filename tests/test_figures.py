@@ -2,8 +2,8 @@
 The figures in the documents are those of the measurements.
 
 `make bench` writes docs/bench/results.json, docs/BENCHMARKS.md and the table in
-docs/PERFORMANCE.md. The output of a script of bench/extra is kept in docs/bench/NAME.md, and
-its tables are in a document. The figures that are repeated by hand are listed here.
+docs/PERFORMANCE.md. `python -m bench.extra` writes docs/bench/NAME.md, and its
+tables into the documents. The figures that are repeated by hand are listed here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ README: Final = report.DOCS.parent / "README.md"
 BENCHMARKS: Final = report.DOCS / report.REPORT
 OPERATIONS: Final = report.DOCS / "OPERATIONS.md"
 PERFORMANCE: Final = report.DOCS / "PERFORMANCE.md"
-RELIABILITY: Final = report.DOCS / "RELIABILITY.md"
 
 # In texts, # is a figure, ~ any text in one cell, and … any text.
 WILDCARDS: Final = {"#": r"(\d[\d,]*(?:\.\d+)?)", "~": r"[^|\n]*?", "…": r"(?s:.*?)"}
@@ -111,14 +110,11 @@ def test_report_of_the_last_run_is_in_the_documents(tmp_path: Path) -> None:
 
 
 def test_tables_of_the_scripts_are_in_the_documents() -> None:
-    """As the scripts have printed them, with nothing in between."""
-    documents = [one.read_text() for one in (OPERATIONS, PERFORMANCE, RELIABILITY)]
+    """As the scripts have printed them: `python -m bench.extra` writes both."""
+    documents = [path.read_text() for path in report.DOCS.glob("*.md")]
+    assert [report.fill_tables(text) for text in documents] == documents
     for output in (report.DOCS / "bench").glob("*.md"):
-        tables = re.findall(r"(?:^\|.*\n)+", output.read_text(), re.MULTILINE)
-        assert tables, output.name
-        for one in tables:
-            text = "\n" + one
-            assert any(text in document for document in documents), (output.name, one)
+        assert any(f"<!-- bench/{output.name} 1 -->" in text for text in documents)
 
 
 @each_row(("text", "workload"), MEASURED)

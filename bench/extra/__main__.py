@@ -1,0 +1,52 @@
+"""
+Run the scripts whose tables the documents show, and write both.
+
+The output is kept in docs/bench/NAME.md, with the machine, the date and the commit.
+
+    .venv/bin/python -m bench.extra [NAME...]
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Final
+
+from bench.machine import ROOT
+from bench.report import DOCS, fill_tables
+
+BOOT: Final = ("--volume-size", "167772160")
+SCRIPTS: Final[dict[str, tuple[str, ...]]] = {
+    "boot": BOOT,
+    "boot-10m": ("--keys", "10000000", "--rounds", "1", *BOOT),
+    "check_speed": ("--megabytes", "256"),
+    "cold_reads": ("--keys", "1000000"),
+    "eviction_cost": (),
+    "hot_hang": (),
+    "in_process": (),
+    "ladder": (),
+    "manifest": (),
+    "memcache_cost": (),
+    "memory": (),
+    "scrape_cost": (),
+    "scrub_cost": ("--rates", "10,100", "--seconds", "1"),
+}
+
+
+def main() -> None:
+    """Run all scripts, or those that are named."""
+    for name in sys.argv[1:] or SCRIPTS:
+        module = f"bench.extra.{name.partition('-')[0]}"
+        command = [sys.executable, "-m", module, *SCRIPTS[name]]
+        print(" ".join(command[1:]), flush=True)
+        done = subprocess.run(
+            command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+        )
+        (DOCS / "bench" / f"{name}.md").write_text(done.stdout, encoding="utf-8")
+        for document in DOCS.glob("*.md"):
+            text = document.read_text(encoding="utf-8")
+            document.write_text(fill_tables(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
