@@ -1,0 +1,80 @@
+"""`tools/budget.py` counts code, and reports what is larger than its budget."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOOL = Path(__file__).parents[1] / "tools" / "budget.py"
+TEXT = '''\
+"""A module."""
+
+import os  # Three lines of code with the two
+TEXT = """
+below."""
+
+
+class Store:
+    """Two methods and two fields."""
+
+    size: int
+
+    def open(self) -> None:
+        """One line of code, and its head."""
+        # Why.
+        self.fd = os.open("/", 0)
+
+    def close(self) -> None: ...
+'''
+
+
+@pytest.fixture
+def budget() -> Any:
+    """Return the module of the tool."""
+    spec = importlib.util.spec_from_file_location("budget", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["budget"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_code_is_counted_without_comments_and_docstrings(
+    tmp_path: Path, budget: Any
+) -> None:
+    """Of modules, classes and functions; a larger one is named, with its budget."""
+    path = tmp_path / "src" / "store.py"
+    path.parent.mkdir()
+    path.write_text(TEXT)
+    module = budget.Module(path, tmp_path)
+    assert {(kind, name.partition(":")[2]): n for kind, name, n in module.sizes()} == {
+        ("module", ""): 8,
+        ("methods", "Store"): 2,
+        ("fields", "Store"): 2,
+        ("function", "open"): 2,
+        ("function", "close"): 1,
+    }
+    parts = {"store": {"python": ["src/"], "lines": 7}}
+    assert list(budget.part_sizes(parts, [module])) == [
+        "store: 8 code lines, the budget is 7"
+    ]
+    limits = {
+        kind: {"limit": 9, "larger": {}} for kind in ("module", "fields", "function")
+    } | {"methods": {"limit": 9, "larger": {"src/store.py:Store": 1}}}
+    assert list(budget.object_sizes(limits, [module])) == [
+        "src/store.py:Store: methods of size 2, the budget is 1"
+    ]
+    assert list(budget.doubled_names({}, [module, module])) == [
+        "class Store is defined in src/store.py, src/store.py"
+    ]
+    assert list(budget.doubled_names({"Store": 2}, [module, module])) == []
+
+
+def test_comments_of_c_are_not_counted(tmp_path: Path, budget: Any) -> None:
+    """Neither are blank lines."""
+    (tmp_path / "a.c").write_text("/* What\n   it is. */\n\nint a; // One.\nint b;\n")
+    assert budget.native_lines(tmp_path / "a.c") == 2
