@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.damage import flipped
-from volcache.store.format import Ring, VolumeUse
+from volcache.store.format import Ring, Segment, VolumeUse
+from volcache.store.index_file import IndexContents
 from volcache.store.index_format import (
     Entry,
     IndexName,
@@ -18,6 +19,7 @@ from volcache.store.index_format import (
     encode_block,
     encode_index_header,
     encode_key,
+    encode_segment,
 )
 
 NAME = IndexName(
@@ -106,3 +108,32 @@ def test_a_block_is_valid_only_after_the_block_it_was_written_after() -> None:
 
     assert ends(HEADER + other + SECOND) == [64, 134]
     assert ends(HEADER + SECOND) == [64]
+
+
+def test_a_block_of_a_copy_ends_the_file_for_both_readers() -> None:
+    """The volume has other segments up to its end; entries of it may be of any order."""
+    segments = [Segment(64, 1), Segment(500, 2)]
+    header, checksum = encode_index_header(NAME)
+    first, checksum = encode_block(
+        [(b"a", 64, 100)],
+        200,
+        sealed=False,
+        previous=checksum,
+        before=encode_segment(segments[0]),
+    )
+    for salt, is_of_copy in ((2, False), (3, True)):
+        second, _ = encode_block(
+            [(b"b", 500, 100)],
+            600,
+            sealed=False,
+            previous=checksum,
+            before=encode_segment(Segment(500, salt)),
+        )
+        data = header + first + second
+        one = IndexContents(data, NAME, segments)
+        other = IndexContents(data, NAME, segments)
+        assert len(list(one.read())) == 2 + (not is_of_copy)
+        assert other.read_lines() == data[: one.file_end]
+        for contents in (one, other):
+            assert contents.is_of_copy == is_of_copy
+            assert contents.volume_end == (200 if is_of_copy else 600)
