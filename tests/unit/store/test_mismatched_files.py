@@ -528,3 +528,13 @@ def test_directory_without_lock_is_still_locked(root: Path) -> None:
     with pytest.raises(StoreLockedError):
         open_fifo(root)
     store.close()
+
+
+def test_volume_reclaimed_by_a_flush_does_not_return_without_meta(root: Path) -> None:
+    """The header of the volume that the flush has started ends what is valid."""
+    make_store(root)
+    change(root, lambda store: store.flush(), put_later)
+    remove(root, "META.txt")
+    store = open_fifo(root)
+    assert (store.count, value_of(store.get(b"later"))) == (1, b"value")
+    store.close()
