@@ -23,6 +23,7 @@ SCRIPTS: Final[dict[str, tuple[str, ...]]] = {
     "cold_reads": ("--keys", "1000000"),
     "eviction_cost": (),
     "hot_hang": (),
+    "hung_instance": (),
     "in_process": (),
     "ladder": (),
     "manifest": (),

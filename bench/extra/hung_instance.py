@@ -7,7 +7,7 @@ stopped, after it continues, and while packets to the namespace are lost. A refu
 one that nginx answers 503 because of its limits: a GET of a key whose instance does not
 answer is a miss. Then the CPU of a GET by one instance, with `ring` and without.
 
-    .venv/bin/python -m bench.extra.hung_instance | tee docs/bench/hung_instance.txt
+    .venv/bin/python -m bench.extra hung_instance
 """
 
 from __future__ import annotations
