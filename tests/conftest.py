@@ -10,11 +10,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.extent import EXTENT, SEED, sample
 from support.memcached import MemcachedProcess
 from support.process import ServerProcess, Servers
 from volcache.config import ENVIRONMENT_PREFIX
+
+# How long an example takes decides nothing: the machine may be loaded.
+settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("untimed")
 
 
 def pytest_report_header() -> list[str]:

@@ -54,7 +54,6 @@ def test_every_reference_names_a_part_of_the_description() -> None:
 @SCHEMA.parametrize()
 @settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 def test_responses_are_as_described(case: Any, server: ServerProcess) -> None:

@@ -90,7 +90,7 @@ METAS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(
     files=st.dictionaries(
         st.sampled_from(

@@ -236,6 +236,4 @@ class HotMachine(RuleBasedStateMachine):
 
 
 TestHotModel = HotMachine.TestCase
-TestHotModel.settings = settings(
-    max_examples=examples(300), stateful_step_count=40, deadline=None
-)
+TestHotModel.settings = settings(max_examples=examples(300), stateful_step_count=40)

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import binary_protocol as wire
@@ -256,8 +256,6 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinaryTwins]:
 
 @settings(
     max_examples=examples(600),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(requests=streams, sizes=sizes)
 def test_memcached_sends_the_same_replies(

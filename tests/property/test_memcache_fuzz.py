@@ -111,7 +111,7 @@ def drive(pieces: list[bytes], choose: Any, **options: Any) -> list[Command]:
     return commands
 
 
-@settings(deadline=None, max_examples=examples(900))
+@settings(max_examples=examples(900))
 @given(INPUTS, st.lists(st.integers(0, 5000), max_size=6), CREDENTIALS)
 def test_any_input_becomes_commands(
     data: bytes, cuts: list[int], credentials: dict[str, bool]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from support.extent import EXTENT
 from support.memcache_twins import LARGE_STREAMS, STREAMS, Step, Twins
@@ -34,9 +34,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
 
 
 @settings(
-    deadline=None,
     max_examples=150 * EXTENT or 3000,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(STREAMS)
 def test_replies_are_those_of_memcached(
@@ -47,9 +45,7 @@ def test_replies_are_those_of_memcached(
 
 
 @settings(
-    deadline=None,
     max_examples=10 * EXTENT or 100,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(LARGE_STREAMS)
 def test_values_above_the_limit_are_skipped_as_by_memcached(

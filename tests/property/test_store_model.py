@@ -459,10 +459,8 @@ class HesitantMachine(StoreMachine):
 
 
 TestStoreModel = StoreMachine.TestCase
-TestStoreModel.settings = settings(
-    max_examples=examples(60), stateful_step_count=40, deadline=None
-)
+TestStoreModel.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestStoreOnAHesitantDisk = HesitantMachine.TestCase
 TestStoreOnAHesitantDisk.settings = settings(
-    max_examples=examples(30), stateful_step_count=40, deadline=None
+    max_examples=examples(30), stateful_step_count=40
 )

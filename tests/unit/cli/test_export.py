@@ -131,7 +131,7 @@ def found(root: Path) -> dict[bytes, Kept]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @example({key: Kept(key, b"t", flags=1) for key in ODD})
 @given(st.dictionaries(KEY, KEPT, max_size=8))
 def test_import_restores_everything_that_an_export_wrote(
