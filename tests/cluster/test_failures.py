@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from support.activated import ActivatedServer
-from support.cluster import Cluster, instances_of
+from support.cluster import Cluster
 from support.load import Load
 from support.machine import ALL_FILES, Machine
 from support.nginx import SOURCE, Nginx, instances_text, with_mode
@@ -25,57 +25,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 PATHS = [f"/failure/{n}" for n in range(60)]
 
 
-def ask(
-    cluster: Cluster, method: str, path: str, body: bytes = b""
-) -> requests.Response:
-    """Send one request."""
-    return requests.request(method, cluster.url + path, data=body, timeout=10)
-
-
-def owned(cluster: Cluster, name: str) -> list[str]:
-    """Return the paths whose keys belong to an instance."""
-    found = instances_of(cluster.nginx.port, PATHS)
-    return [p for p, instance in zip(PATHS, found, strict=True) if instance == name]
-
-
-def filled(cluster: Cluster, value: bytes = b"value") -> tuple[str, list[str]]:
+def filled(cluster: Cluster) -> tuple[str, list[str]]:
     """Store values; return the first instance, and the paths whose keys it has."""
     for path in PATHS:
-        assert ask(cluster, "PUT", path, value).status_code == 200
+        assert cluster.ask("PUT", path, b"value").status_code == 200
     name = next(iter(cluster.instances))
-    return name, owned(cluster, name)
-
-
-def test_keys_of_a_dead_instance_are_misses_and_are_not_written(
-    cluster_with: Callable[..., Cluster],
-) -> None:
-    """
-    Reads are misses at once, writes a 503; no other instance receives them.
-
-    So no key has an older value than the last 200 when the instance is back.
-    """
-    cluster = cluster_with()
-    filled(cluster, b"first")
-    dead, lost = filled(cluster, b"last")
-    cluster.instances[dead].kill()
-    for path in lost:
-        read = ask(cluster, "GET", path)
-        assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
-        assert read.elapsed.total_seconds() < 5
-        assert ask(cluster, "HEAD", path).status_code == 404
-        for method in ("PUT", "DELETE"):
-            write = ask(cluster, method, path, b"new")
-            assert write.status_code == 503
-            assert write.headers["Retry-After"] == "1"
-            assert write.headers["X-Instance"].startswith(dead)
-    for other in cluster.others(dead):
-        for path in lost:
-            assert requests.get(other.url + path, timeout=10).status_code == 404
-    for path in set(PATHS) - set(lost):
-        assert ask(cluster, "GET", path).content == b"last"
-    cluster.instances[dead].start()
-    for path in lost:
-        assert ask(cluster, "GET", path).content == b"last"
+    return name, cluster.by_owner(PATHS)[name]
 
 
 class Failing(NamedTuple):
@@ -130,10 +85,10 @@ def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
     cluster, disk, server, (path, deleted, *_) = failing()
     disk.fail_reads_of(ALL_FILES)
     for _ in range(2):
-        read = ask(cluster, "GET", path)
+        read = cluster.ask("GET", path)
         assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
         assert read.headers["X-Instance"] == f"127.0.0.1:{server.port}"
-        assert ask(cluster, "HEAD", path).status_code == 404
+        assert cluster.ask("HEAD", path).status_code == 404
     assert requests.get(f"{server.url}/-/ready", timeout=10).status_code == 503
     for method in ("PUT", "DELETE"):
         for headers in ({"If-None-Match": "*"}, {"If-Match": "*"}):
@@ -142,10 +97,10 @@ def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
             )
             assert answer.status_code == 503
             assert answer.headers["Retry-After"] == "1"
-    assert ask(cluster, "DELETE", deleted).status_code == 200
+    assert cluster.ask("DELETE", deleted).status_code == 200
     disk.recover()
-    assert ask(cluster, "GET", path).content == b"value"
-    assert ask(cluster, "GET", deleted).status_code == 404
+    assert cluster.ask("GET", path).content == b"value"
+    assert cluster.ask("GET", deleted).status_code == 404
     assert requests.get(f"{server.url}/-/ready", timeout=10).text == "ready\n"
     disk.fail_reads_of(ALL_FILES)
     read_until_unready(server, path)
@@ -159,7 +114,7 @@ def test_failover_skips_an_instance_whose_disk_cannot_be_read(
     disk.fail_reads_of(ALL_FILES)
     read_until_unready(server, path)
     for _ in range(3):
-        read = ask(cluster, "GET", path)
+        read = cluster.ask("GET", path)
         assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
         assert not read.headers["X-Instance"].endswith(f":{server.port}")
 
@@ -173,13 +128,13 @@ def test_reads_of_an_unresponsive_instance_are_misses_after_the_time_out(
     assert faster != proxy
     cluster = cluster_with(files={"volcache/proxy.conf": faster})
     silent = next(iter(cluster.instances))
-    lost = owned(cluster, silent)
+    lost = cluster.by_owner(PATHS)[silent]
     cluster.instances[silent].send_signal(signal.SIGSTOP)
     try:
-        assert ask(cluster, "GET", lost[0]).status_code == 404
-        assert ask(cluster, "PUT", lost[0], b"x").status_code == 503
+        assert cluster.ask("GET", lost[0]).status_code == 404
+        assert cluster.ask("PUT", lost[0], b"x").status_code == 503
         path = next(p for p in PATHS if p not in lost)
-        assert ask(cluster, "PUT", path, b"x").status_code == 200
+        assert cluster.ask("PUT", path, b"x").status_code == 200
     finally:
         cluster.instances[silent].send_signal(signal.SIGCONT)
 
@@ -225,30 +180,19 @@ def test_kill_under_load_causes_misses_until_the_restart(
     assert {status for _, status in load.count(back)} <= {200, 404}
 
 
-def check_none_failed(load: Load) -> None:
-    """Check that all reads were right, and that no request was refused."""
-    assert load.count()["GET", 200]
-    assert all(a.is_right for a in load.answers)
-    assert {status for method, status in load.count() if method == "PUT"} == {200}
-    assert {status for _, status in load.count()} <= {200, 404}
-
-
 def test_rolling_restart_fails_no_request(
     cluster_with: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     """All three are restarted under load while their sockets stay open."""
     own = [ActivatedServer(tmp_path / f"{n}", settings=SHARED) for n in range(3)]
-    with ExitStack() as stack:
+    with Load(cluster_with(own=own).nginx.port) as load:
+        load.wait_for(300)
         for server in own:
-            stack.enter_context(server.listener)
-        with Load(cluster_with(own=own).nginx.port) as load:
-            load.wait_for(300)
-            for server in own:
-                before = server.pid
-                server.restart()
-                assert server.pid != before
-                load.wait_for(200)
-    check_none_failed(load)
+            before = server.pid
+            server.restart()
+            assert server.pid != before
+            load.wait_for(200)
+    load.assert_none_failed()
 
 
 def test_reload_of_nginx_fails_no_request(
@@ -264,7 +208,7 @@ def test_reload_of_nginx_fails_no_request(
         load.wait_for(200)
         nginx.reload()
         load.wait_for(200)
-    check_none_failed(load)
+    load.assert_none_failed()
 
 
 def test_failover_reads_and_writes_at_the_next_instance(
@@ -277,17 +221,17 @@ def test_failover_reads_and_writes_at_the_next_instance(
     cluster.nginx.write("volcache/instances.conf", text)
     cluster.nginx.reload()
     dead = next(iter(cluster.instances))
-    lost = owned(cluster, dead)
+    lost = cluster.by_owner(PATHS)[dead]
     cluster.instances[dead].kill()
     for path in lost:
-        assert ask(cluster, "GET", path).status_code == 404
+        assert cluster.ask("GET", path).status_code == 404
     # Each worker detects the failure for itself.
-    statuses = [ask(cluster, "PUT", path, b"new").status_code for path in lost]
+    statuses = [cluster.ask("PUT", path, b"new").status_code for path in lost]
     assert statuses.count(503) <= 2 * len(cluster.nginx.workers())
     stored = [p for p, status in zip(lost, statuses, strict=True) if status == 200]
     assert stored
     for path in stored:
-        assert ask(cluster, "GET", path).content == b"new"
+        assert cluster.ask("GET", path).content == b"new"
         held = [
             requests.get(other.url + path, timeout=10).status_code
             for other in cluster.others(dead)
@@ -306,14 +250,14 @@ def test_growing_finds_moved_keys_at_their_old_instance(
         cluster.nginx.write(f"volcache/{name}.conf", text)
     cluster.nginx.reload()
     for path in PATHS:
-        assert ask(cluster, "PUT", path, path.encode()).status_code == 200
+        assert cluster.ask("PUT", path, path.encode()).status_code == 200
     cluster.nginx.write_instances(names)
     cluster.nginx.reload()
-    found = [ask(cluster, "GET", path) for path in PATHS]
+    found = [cluster.ask("GET", path) for path in PATHS]
     assert [r.content for r in found] == [path.encode() for path in PATHS]
     asked = [r.headers["X-Instance"] for r in found]
     assert sum(a.startswith(names[2]) for a in asked) > 5
-    missing = ask(cluster, "GET", "/none")
+    missing = cluster.ask("GET", "/none")
     assert (missing.status_code, missing.headers["X-Cache"]) == (404, "MISS")
-    assert ask(cluster, "PUT", PATHS[0], b"new").status_code == 200
-    assert ask(cluster, "GET", PATHS[0]).content == b"new"
+    assert cluster.ask("PUT", PATHS[0], b"new").status_code == 200
+    assert cluster.ask("GET", PATHS[0]).content == b"new"

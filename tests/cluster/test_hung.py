@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
 import requests
 
-from support.cluster import Cluster, instances_of
+from support.activated import ActivatedServer
+from support.cluster import Cluster
 from support.extent import EXTENT, SEED
-from support.history import History
 from support.load import Load
 from support.machine import Machine
 from support.nginx import with_mode
-from support.process import ADMIN_TOKEN, ServerProcess, run_to_its_end
+from support.process import ADMIN_TOKEN, SHARED, ServerProcess, run_to_its_end
 from support.ringed import list_of, misdirected, ringed
 from support.waiting import wait_until
 from volcache.fleet.summary import poll
@@ -29,22 +30,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PATHS: Final = [f"/hung/{n}" for n in range(60)]
 ADMIN: Final = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-
-
-def ask(
-    cluster: Cluster, method: str, path: str, body: bytes = b""
-) -> requests.Response:
-    """Send one request to nginx."""
-    return requests.request(method, cluster.url + path, data=body, timeout=30)
-
-
-def by_owner(cluster: Cluster) -> dict[str, list[str]]:
-    """Return the paths by the instance that has their keys."""
-    names = instances_of(cluster.nginx.port, PATHS)
-    return {
-        name: [p for p, owner in zip(PATHS, names, strict=True) if owner == name]
-        for name in cluster.instances
-    }
 
 
 def reload(server: ServerProcess) -> requests.Response:
@@ -61,47 +46,70 @@ def keys_held(server: ServerProcess) -> int:
 def wait_until_passed_over(cluster: Cluster, name: str, path: str) -> None:
     """Wait until another instance is asked for a key."""
     wait_until(
-        lambda: not ask(cluster, "GET", path).headers["X-Instance"].endswith(name),
+        lambda: not cluster.ask("GET", path).headers["X-Instance"].endswith(name),
         "nginx to pass over the instance",
     )
 
 
-@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "is dead"])
-def test_keys_of_an_instance_that_does_not_answer_are_refused_by_the_next(
-    tmp_path: Path, *, hangs: bool
-) -> None:
-    """Until it answers again; then its values are what they were."""
-    with ringed(tmp_path) as cluster:
-        name, server = next(iter(cluster.instances.items()))
+def store_old(cluster: Cluster) -> None:
+    """Store a value of each path, after another."""
+    for value in (b"older", b"old"):
         for path in PATHS:
-            assert ask(cluster, "PUT", path, b"old").status_code == 200
-        lost, others = by_owner(cluster)[name], cluster.others(name)
+            assert cluster.ask("PUT", path, value).status_code == 200
+
+
+def assert_lost(cluster: Cluster, lost: list[str]) -> None:
+    """Check that reads of some keys are misses, and writes refused; others are served."""
+    for path in lost:
+        read = cluster.ask("GET", path)
+        assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+        assert cluster.ask("HEAD", path).status_code == 404
+        for method in ("PUT", "DELETE"):
+            write = cluster.ask(method, path, b"new")
+            assert (write.status_code, write.headers["Retry-After"]) == (503, "1")
+    for path in set(PATHS) - set(lost):
+        assert cluster.ask("GET", path).content == b"old"
+
+
+def assert_told(cluster: Cluster, others: list[ServerProcess]) -> None:
+    """Check that instances count what they refuse, and that `cluster status` shows it."""
+    refused = [misdirected(other) for other in others]
+    assert all(sum(one[kind] for one in refused) for kind in ("read", "write"))
+    rows = poll(read_targets(list(cluster.instances)), timeout=1)
+    assert any("misdirected" in row.health.problem for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("has_ring", "sent"),
+    [(True, signal.SIGSTOP), (True, signal.SIGKILL), (False, signal.SIGKILL)],
+)
+def test_keys_of_an_instance_that_does_not_answer_are_misses_and_not_written(
+    tmp_path: Path,
+    cluster_with: Callable[..., Cluster],
+    has_ring: bool,  # noqa: FBT001
+    sent: signal.Signals,
+) -> None:
+    """Until it answers again; then its values are those of the last 200."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(ringed(tmp_path)) if has_ring else cluster_with()
+        name, server = next(iter(cluster.instances.items()))
+        store_old(cluster)
+        lost, others = cluster.by_owner(PATHS)[name], cluster.others(name)
         held = [keys_held(other) for other in others]
-        server.send_signal(signal.SIGSTOP if hangs else signal.SIGKILL)
+        server.send_signal(sent)
         try:
-            wait_until_passed_over(cluster, name, lost[0])
-            for path in lost:
-                read = ask(cluster, "GET", path)
-                assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
-                assert ask(cluster, "HEAD", path).status_code == 404
-                for method in ("PUT", "DELETE"):
-                    write = ask(cluster, method, path, b"new")
-                    assert write.status_code == 503
-                    assert write.headers["Retry-After"] == "1"
-            for path in set(PATHS) - set(lost):
-                assert ask(cluster, "GET", path).content == b"old"
+            if has_ring:
+                wait_until_passed_over(cluster, name, lost[0])
+            assert_lost(cluster, lost)
             assert [keys_held(other) for other in others] == held
-            refused = [misdirected(other) for other in others]
-            assert all(sum(one[kind] for one in refused) for kind in ("read", "write"))
-            rows = poll(read_targets(list(cluster.instances)), timeout=1)
-            assert any("misdirected" in row.health.problem for row in rows)
+            if has_ring:
+                assert_told(cluster, others)
         finally:
-            if hangs:
-                server.send_signal(signal.SIGCONT)
-            else:
+            server.send_signal(signal.SIGCONT)
+            if sent == signal.SIGKILL:
                 server.start()
         wait_until(
-            lambda: {ask(cluster, "GET", p).content for p in lost} == {b"old"},
+            lambda: {cluster.ask("GET", p).content for p in lost} == {b"old"},
             "its keys",
         )
 
@@ -111,12 +119,12 @@ def test_lists_that_differ_are_noticed_and_move_no_key(tmp_path: Path) -> None:
     with ringed(tmp_path) as cluster:
         names = list(cluster.instances)
         more = list_of([*names, "127.0.0.1:1"])
-        before = by_owner(cluster)
+        before = cluster.by_owner(PATHS)
         for number, server in enumerate(cluster.instances.values()):
             (tmp_path / f"list{number}").write_text(more)
             assert reload(server).text == "changed: ring\n"
         statuses = {
-            path: [ask(cluster, m, path, b"x").status_code for m in ("PUT", "GET")]
+            path: [cluster.ask(m, path, b"x").status_code for m in ("PUT", "GET")]
             for path in PATHS
         }
         moved = [path for path, found in statuses.items() if found != [200, 200]]
@@ -165,7 +173,7 @@ def test_wrong_list_stops_the_start_and_not_a_running_instance(tmp_path: Path) -
             assert reason in answer.text
         assert server.stderr.count("config.rejected") == len(wrong)
         for path_, owner in (
-            (p, o) for o, found in by_owner(cluster).items() for p in found
+            (p, o) for o, found in cluster.by_owner(PATHS).items() for p in found
         ):
             expected = 200 if owner == name else 503
             done_ = requests.put(server.url + path_, b"x", timeout=10)
@@ -190,14 +198,13 @@ def test_growing_fleet_reads_by_either_list_and_writes_by_the_new_one(
             cluster.nginx.reload()
 
         use(before)
-        for path in PATHS:
-            assert ask(cluster, "PUT", path, b"old").status_code == 200
-        old = by_owner(cluster)
+        store_old(cluster)
+        old = cluster.by_owner(PATHS)
         use(after)
-        assert {ask(cluster, "GET", path).content for path in PATHS} == {b"old"}
-        moved = [path for path in PATHS if ask(cluster, "PUT", path, b"new").ok]
+        assert {cluster.ask("GET", path).content for path in PATHS} == {b"old"}
+        moved = [path for path in PATHS if cluster.ask("PUT", path, b"new").ok]
         assert moved == PATHS
-        assert {ask(cluster, "GET", path).content for path in PATHS} == {b"new"}
+        assert {cluster.ask("GET", path).content for path in PATHS} == {b"new"}
         assert keys_held(cluster.instances[names[2]]) > 5
         for name in names[:2]:
             for path in old[name]:
@@ -210,8 +217,9 @@ def test_growing_fleet_reads_by_either_list_and_writes_by_the_new_one(
 
 def test_restart_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> None:
     """No connection breaks while it stops, so no request of a load fails."""
+    own = [ActivatedServer(tmp_path / f"disk{n}", settings=SHARED) for n in range(3)]
     with (
-        ringed(tmp_path, holds_sockets=True, is_soon=False) as cluster,
+        ringed(tmp_path, own, is_soon=False) as cluster,
         Load(cluster.nginx.port) as load,
     ):
         load.wait_for(300)
@@ -219,24 +227,26 @@ def test_restart_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> Non
             server.restart()
             load.wait_for(200)
         refused = [sum(misdirected(s).values()) for s in cluster.instances.values()]
-    assert all(a.is_right for a in load.answers)
-    assert {status for method, status in load.count() if method == "PUT"} == {200}
+    load.assert_none_failed()
     assert sum(refused) == 0
 
 
 def test_slow_disk_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> None:
     """Reads that wait for too long are misses, and all others get their values."""
     disk = Machine(tmp_path / "shim")
-    with ringed(tmp_path, environment=disk.environment, is_soon=False) as cluster:
+    slow = ServerProcess(
+        tmp_path / "disk0", settings=SHARED, environment=disk.environment
+    )
+    others = [ServerProcess(tmp_path / f"disk{n}", settings=SHARED) for n in (1, 2)]
+    with ringed(tmp_path, [slow, *others], is_soon=False) as cluster:
         name = next(iter(cluster.instances))
         found = {f"/slow/{n}": b"%d" % n * 2000 for n in range(200)}
         for path, value in found.items():
-            assert ask(cluster, "PUT", path, value).status_code == 200
-        owners = instances_of(cluster.nginx.port, list(found))
-        paths = [p for p, owner in zip(found, owners, strict=True) if owner == name]
+            assert cluster.ask("PUT", path, value).status_code == 200
+        paths = cluster.by_owner(list(found))[name]
         disk.slow_down("/disk0/data", 0.3)
         with ThreadPoolExecutor(len(paths)) as pool:
-            answers = list(pool.map(lambda path: ask(cluster, "GET", path), paths))
+            answers = list(pool.map(lambda path: cluster.ask("GET", path), paths))
         for path, answer in zip(paths, answers, strict=True):
             assert answer.status_code in {200, 404}
             assert answer.headers["X-Instance"].endswith(name)
@@ -253,27 +263,24 @@ def test_no_value_is_outdated_or_foreign_whatever_fails(tmp_path: Path) -> None:
     chance = random.Random(SEED)  # noqa: S311 - Repeatable.
     end = time.monotonic() + (300 if EXTENT == 0 else 20)
     done: set[str] = set()
-    with (
-        ringed(tmp_path, 5) as cluster,
-        History(cluster.nginx.port, SEED) as history,
-    ):
+    with ringed(tmp_path, 5) as cluster, Load(cluster.nginx.port, deletes=True) as load:
         while time.monotonic() < end or len(done) < 3:
             server = chance.choice(list(cluster.instances.values()))
             what = chance.choice(("stop", "kill", "restart"))
             done.add(what)
             if what == "stop":
                 server.send_signal(signal.SIGSTOP)
-                history.wait_for(chance.randrange(400))
+                load.wait_for(chance.randrange(400))
                 server.send_signal(signal.SIGCONT)
             elif what == "kill":
                 server.kill()
-                history.wait_for(chance.randrange(400))
+                load.wait_for(chance.randrange(400))
                 server.start()
             else:
                 server.restart()
-            history.wait_for(chance.randrange(400))
+            load.wait_for(chance.randrange(400))
         refused = [misdirected(server) for server in cluster.instances.values()]
-    assert history.wrong == []
-    statuses = {status for _, status in history.count}
-    assert {200, 404, 503} <= statuses <= {0, 200, 404, 503}, json.dumps(refused)
+    assert [answer for answer in load.answers if not answer.is_right] == []
+    statuses = {status for _, status in load.count()}
+    assert {200, 404, 503} <= statuses <= {0, 200, 404, 503}, refused
     assert sum(sum(one.values()) for one in refused)

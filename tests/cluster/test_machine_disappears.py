@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import requests
 
-from support.cluster import instances_of
 from support.extent import EXTENT
 from support.far_machine import FarMachine, FarServer, NoNamespacesError
-from support.process import SHARED
+from support.process import SHARED, ServerProcess
 from support.ringed import ringed
 from support.waiting import wait_until
 
@@ -38,26 +36,23 @@ def test_healthy_keys_are_served_while_a_machine_is_gone(
     machine: FarMachine, tmp_path: Path
 ) -> None:
     """Those of its instances are misses, and served again when it is back."""
-    far = [
+    own: list[ServerProcess] = [
         FarServer(machine, 1234 + n, tmp_path / f"far{n}", SHARED) for n in range(FAR)
     ]
+    own += [ServerProcess(tmp_path / f"{n}", settings=SHARED) for n in range(NEAR)]
     with (
-        ringed(tmp_path / "cluster", NEAR, servers=far, is_soon=False) as cluster,
+        ringed(tmp_path / "cluster", own, is_soon=False) as cluster,
         ThreadPoolExecutor(64) as pool,
     ):
 
         def ask(method: str, body: bytes = b"") -> dict[str, int]:
             """Send a request for each key; return the statuses."""
-
-            def one(path: str) -> int:
-                url = cluster.url + path
-                return requests.request(method, url, data=body, timeout=30).status_code
-
-            return dict(zip(PATHS, pool.map(one, PATHS), strict=True))
+            answers = pool.map(lambda p: cluster.ask(method, p, body), PATHS)
+            return {p: a.status_code for p, a in zip(PATHS, answers, strict=True)}
 
         assert set(ask("PUT", b"value").values()) == {200}
-        owners = dict(zip(PATHS, instances_of(cluster.nginx.port, PATHS), strict=True))
-        lost = {p for p in PATHS if owners[p].startswith(f"{machine.address}:")}
+        by_owner = cluster.by_owner(PATHS)
+        lost = {p for s in own[:FAR] for p in by_owner[f"{s.ip}:{s.port}"]}
         assert len(PATHS) / 8 < len(lost) < len(PATHS) / 2
         machine.disappear()
         for _ in range(4):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+import requests
+
 from support.nginx import Nginx
 from support.process import Pool, ServerProcess, Servers
 from support.wire import Wire
@@ -28,6 +30,17 @@ class Cluster:
     def others(self, name: str) -> list[ServerProcess]:
         """Return all instances but one."""
         return [server for key, server in self.instances.items() if key != name]
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> requests.Response:
+        """Send one request to nginx."""
+        return requests.request(method, self.url + path, data=body, timeout=30)
+
+    def by_owner(self, paths: Sequence[str]) -> dict[str, list[str]]:
+        """Return paths by the instance that has their keys."""
+        found: dict[str, list[str]] = {name: [] for name in self.instances}
+        for path, name in zip(paths, instances_of(self.nginx.port, paths), strict=True):
+            found[name].append(path)
+        return found
 
 
 @contextmanager

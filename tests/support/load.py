@@ -20,6 +20,7 @@ from support.background import in_background
 from support.waiting import wait_until
 
 SECONDS = 10.0
+_NOT_STORED = b"belongs to another instance"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,12 +41,14 @@ class Load:
     Clients that put and get keys of their own until the context ends.
 
     A client accepts only a miss or the value that it stored last. After a write that failed
-    or got no response, both the old and the new value are right.
+    or got no response, both the old and the new value are right; after one that an instance
+    refused because the key is not its own, only the old one.
     """
 
     port: int
     clients: int = 4
     writes: int = 4  # One request in this many is a PUT.
+    deletes: bool = False  # One request in five is a DELETE.
     repeats: bool = False  # Once, as clients do when a kept connection was closed.
     answers: list[Answer] = field(default_factory=list)
     _running: ExitStack = field(default_factory=ExitStack)
@@ -69,6 +72,13 @@ class Load:
         """Count the responses since a time, by method and status."""
         return Counter((a.method, a.status) for a in self.answers if a.ended >= since)
 
+    def assert_none_failed(self) -> None:
+        """Check that all reads were right, and that no request was refused."""
+        assert self.count()["GET", 200]
+        assert all(answer.is_right for answer in self.answers)
+        assert {status for method, status in self.count() if method == "PUT"} == {200}
+        assert {status for _, status in self.count()} <= {200, 404}
+
     def _run(self, number: int, is_ended: threading.Event) -> None:
         allowed: dict[str, set[bytes]] = {}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
@@ -77,17 +87,19 @@ class Load:
             turn += 1
             key = f"/load/{number}/{turn * 7 % 59}"  # A prime: all are put and got.
             method = "PUT" if turn % self.writes == 0 else "GET"
+            if self.deletes and turn % 5 == 0:
+                method = "DELETE"
             body = b"%d:%d" % (number, turn) if method == "PUT" else None
             began = time.monotonic()
             status, value = self._ask(connection, method, key, body)
             if not status and self.repeats:
                 status, value = self._ask(connection, method, key, body)
-            is_right = True
-            if body is not None:
-                before = set() if status == 200 else allowed.get(key, set())
-                allowed[key] = before | {body}
-            elif status == 200:
-                is_right = value in allowed.get(key, set())
+            known = allowed.setdefault(key, set())
+            is_right = method != "GET" or status != 200 or value in known
+            if method != "GET" and _NOT_STORED not in value:
+                if status in {200, 404}:
+                    known.clear()
+                known |= {body} if body else set()
             ended = time.monotonic()
             self.answers.append(
                 Answer(

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import requests
 
-from support.activated import ActivatedServer
 from support.cluster import Cluster
 from support.nginx import SOURCE, Nginx
 from support.process import SHARED, ServerProcess
 
 _SHIPPED: Final = (SOURCE / "volcache/instances.conf").read_text()
 _PARAMETERS: Final = re.findall(r"^server \S+ (.*);$", _SHIPPED, re.MULTILINE)[0]
-_STARTING_MAX: Final = 8  # At the same time, or one takes too long.
 # So that a test need not wait for long; the second is that of instances.conf.
 SOON: Final = {"2500ms": "300ms", "fail_timeout=5s": "fail_timeout=1s"}
 
@@ -36,14 +34,11 @@ def list_of(names: Iterable[str], *, is_soon: bool = True) -> str:
 
 
 @contextmanager
-def ringed(  # noqa: C901, PLR0913 - By keyword.
+def ringed(
     folder: Path,
-    number: int = 3,
+    own: Sequence[ServerProcess] | int = 3,
     *,
     files: Mapping[str, str] | None = None,
-    holds_sockets: bool = False,
-    environment: Mapping[str, str] | None = None,
-    servers: Sequence[ServerProcess] = (),
     is_soon: bool = True,
 ) -> Iterator[Cluster]:
     """
@@ -52,51 +47,28 @@ def ringed(  # noqa: C901, PLR0913 - By keyword.
     Args:
         folder: Where everything is written; the list of instance N is in `listN`, that
             before an instance was added in `before`.
-        number: Of instances.
+        own: The instances, or their number.
         files: As for `Nginx`.
-        holds_sockets: Whether the sockets outlive the instances, as with systemd.
-        environment: Further variables of the first instance.
-        servers: Instances that are added to these.
         is_soon: Whether time-outs are short.
     """
-    kind: Callable[..., ServerProcess] = ServerProcess
-    if holds_sockets:
-        kind = ActivatedServer
-    given = {"environment": environment} if environment else {}
-    all_servers = [
-        kind(
-            folder / f"disk{n}",
-            settings=SHARED,
-            **({} if n else given),
-        )
-        for n in range(number)
-    ]
-    all_servers += servers
-    instances = {f"{server.ip}:{server.port}": server for server in all_servers}
+    if isinstance(own, int):
+        own = [ServerProcess(folder / f"disk{n}", settings=SHARED) for n in range(own)]
+    instances = {f"{server.ip}:{server.port}": server for server in own}
     folder.mkdir(exist_ok=True)
     (folder / "before").write_text(list_of(instances))
-    for n, (name, server) in enumerate(instances.items()):
-        (folder / f"list{n}").write_text(list_of(instances))
-        lists = f"{folder}/list{n},{folder}/before"
-        server.settings |= {"ring": lists, "ring_self": name}
     with ExitStack() as stack:
-        for n, server in enumerate(all_servers):
-            if isinstance(server, ActivatedServer):
-                stack.enter_context(server.listener)
-            server.launch()
-            stack.push(server.__exit__)
-            if n >= _STARTING_MAX:
-                all_servers[n - _STARTING_MAX].wait_answering()
-        for server in all_servers:
-            server.wait_answering()
-        nginx = Nginx(folder / "nginx", list(instances))
-        nginx.write("volcache/instances.conf", list_of(instances, is_soon=is_soon))
+        for n, (name, server) in enumerate(instances.items()):
+            (folder / f"list{n}").write_text(list_of(instances))
+            lists = f"{folder}/list{n},{folder}/before"
+            server.settings |= {"ring": lists, "ring_self": name}
+            stack.enter_context(server)
+        written = {"volcache/instances.conf": list_of(instances, is_soon=is_soon)}
         if is_soon:
             proxy = (SOURCE / "volcache/proxy.conf").read_text()
             assert soon(proxy) != proxy
-            nginx.write("volcache/proxy.conf", soon(proxy))
-        for file, text in (files or {}).items():
-            nginx.write(file, text)
+            written["volcache/proxy.conf"] = soon(proxy)
+        written |= files or {}
+        nginx = Nginx(folder / "nginx", list(instances), files=written)
         yield Cluster(nginx=stack.enter_context(nginx), instances=instances)
 
 
