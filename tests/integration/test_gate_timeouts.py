@@ -568,22 +568,6 @@ def test_open_connections_do_not_delay_the_end(patient: ServerProcess) -> None:
     assert exchange(patient.port, "GET", "/key").body == b"value"
 
 
-def test_idle_connections_are_closed_at_once_at_the_end(
-    patient: ServerProcess,
-) -> None:
-    """Long before the deadline, whoever answered on them last."""
-    with ExitStack() as opened:
-        for number in range(30):
-            client = opened.enter_context(Talk(patient.port))
-            if number % 3 == 1:
-                client.exchange("GET", "/key")
-            if number % 3 == 2:
-                client.exchange("PUT", "/other", b"")
-        began = time.monotonic()
-        assert patient.terminate() == 0
-        assert time.monotonic() - began < 2
-
-
 def test_request_in_progress_is_answered_at_the_end(patient: ServerProcess) -> None:
     """A body that continues while the instance stops; it is no longer ready."""
     ready = request_bytes("GET", "/-/ready")

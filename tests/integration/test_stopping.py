@@ -2,134 +2,148 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from support.process import run_to_its_end
+from support.activated import ActivatedServer
+from support.process import SHARED, ServerProcess, run_to_its_end
 from support.waiting import comes_true, wait_until
-from support.web_process import (
-    GET,
-    PUT,
-    RESTORED,
-    VALUE_SIZE_MAX,
-    WebProcess,
-)
-from support.wire import read_to_the_end
+from support.wire import Talk, connect, exchange, read_to_the_end, request_bytes
 from volcache.server.bjoern import listen
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration]
 
-SIGNALS = [signal.SIGTERM, signal.SIGINT]
+SIGNALS: Final = [signal.SIGTERM, signal.SIGINT]
+DRAIN_SECONDS: Final = 3
+GET: Final = request_bytes("GET", "/key")
+PUT: Final = b"PUT /key HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n"
+LARGE: Final = bytes(32 << 20)  # Exceeds all buffers of a socket.
 
 
-def is_refused(server: WebProcess) -> bool:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """Yield an instance to be stopped."""
+    large = {"volume_size": 2 * len(LARGE), "volume_num": 2}
+    settings = large | {"max_value_size": len(LARGE), "sync_mode": "none"}
+    with ServerProcess(tmp_path / "data", settings=settings) as running:
+        yield running
+
+
+def sending(server: ServerProcess, data: bytes) -> socket.socket:
+    """Open a connection and send bytes."""
+    connection = connect(server.port)
+    connection.sendall(data)
+    return connection
+
+
+def ended(server: ServerProcess, *numbers: signal.Signals) -> float:
+    """Send signals and wait for a good end; return the seconds that it took."""
+    for number in numbers:
+        server.send_signal(number)
+    began = time.monotonic()
+    assert server.wait() == 0
+    return time.monotonic() - began
+
+
+def is_refused(server: ServerProcess) -> bool:
     """Return whether a new connection is refused."""
     try:
-        server.connect().close()
+        connect(server.port).close()
     except ConnectionError:
         return True
     return False
 
 
-def test_a_process_that_was_stopped_and_continued_goes_on() -> None:
+def test_a_process_that_was_stopped_and_continued_goes_on(
+    server: ServerProcess,
+) -> None:
     """As by Ctrl-Z and `fg`, or by a debugger, longer than the drainer waits at a time."""
-    with WebProcess() as server:
-        os.kill(server.pid, signal.SIGSTOP)
-        stopped = time.monotonic()
-        wait_until(lambda: time.monotonic() > stopped + 0.7, "the end of a wait")
-        os.kill(server.pid, signal.SIGCONT)
-        assert not comes_true(lambda: is_refused(server), seconds=0.3)
-        assert server.stop(signal.SIGTERM).exit_code == 0
+    server.send_signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    wait_until(lambda: time.monotonic() > stopped + 0.7, "the end of a wait")
+    server.send_signal(signal.SIGCONT)
+    assert not comes_true(lambda: is_refused(server), seconds=0.3)
+    ended(server, signal.SIGTERM)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_idle_connections_do_not_delay_the_end(number: signal.Signals) -> None:
-    """Used or not; exit code 0, and handlers and mask of the signals are restored."""
-    with WebProcess(drain=10) as server, ExitStack() as stack:
-        for data in [GET] * 30:
-            stack.enter_context(server.ask(data))
-        for _ in range(20):
-            stack.enter_context(server.connect())
-        ending = server.stop(number)
-    assert (ending.exit_code, ending.out.strip()) == (0, RESTORED)
-    assert ending.seconds < 5
+def test_idle_connections_do_not_delay_the_end(
+    server: ServerProcess, number: signal.Signals
+) -> None:
+    """Used or not, and whoever answered on them last."""
+    with ExitStack() as stack:
+        for kind in range(30):
+            client = stack.enter_context(Talk(server.port))
+            if kind % 3 == 1:
+                client.exchange("GET", "/key")
+            if kind % 3 == 2:
+                client.exchange("PUT", "/other", b"")
+        assert ended(server, number) < DRAIN_SECONDS - 1
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_upload_in_progress_is_answered(number: signal.Signals) -> None:
+def test_upload_in_progress_is_answered(
+    server: ServerProcess, number: signal.Signals
+) -> None:
     """On a new connection and on a used one."""
-    with WebProcess(drain=10) as server:
-        connections = [server.ask(GET), server.connect()]
+    with Talk(server.port) as used, Talk(server.port) as new:
+        used.exchange("GET", "/key")
         time.sleep(0.05)  # Past the tick of the kernel's clock, see `is_idle`.
-        for connection in connections:
-            connection.sendall(PUT % 4 + b"v")
+        for client in (used, new):
+            client.send(PUT % 4 + b"v")
 
         def go_on() -> None:
             for byte in (b"a", b"l", b"u"):
                 time.sleep(0.3)  # Longer than a connection is quiet before it is idle.
-                for connection in connections:
-                    connection.sendall(byte)
+                for client in (used, new):
+                    client.send(byte)
 
         rest = threading.Thread(target=go_on)
         rest.start()
         time.sleep(0.05)  # The server has read the beginning.
-        ending = server.stop(number)
+        assert ended(server, number) > 0.5
         rest.join()
-        for connection in connections:
-            with connection:
-                answer = read_to_the_end(connection)
-                assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert ending.exit_code == 0
-    assert 0.5 < ending.seconds < 5
+        for client in (used, new):
+            assert client.read("PUT").status == 200
 
 
-def test_stalled_clients_are_closed_at_the_deadline() -> None:
+def test_stalled_clients_are_closed_at_the_deadline(server: ServerProcess) -> None:
     """Not before, and not long after: in a head, in a body, and in an answer."""
-    value = bytes(VALUE_SIZE_MAX)
-    with WebProcess(drain=1) as server, ExitStack() as stack:
-        server.ask(PUT % len(value) + value).close()
+    exchange(server.port, "PUT", "/key", LARGE)
+    with ExitStack() as stack:
         stalled = [
-            stack.enter_context(server.connect(data))
+            stack.enter_context(sending(server, data))
             for data in (PUT % 100 + b"part", b"GE", b"GET /key HTTP/1.1\r\n")
         ]
-        reader = stack.enter_context(server.connect(GET))
+        reader = stack.enter_context(sending(server, GET))
         reader.recv(1000)  # The server has read what was sent before.
-        ending = server.stop()
+        seconds = ended(server, signal.SIGTERM)
         assert [read_to_the_end(one) for one in stalled] == [b""] * 3
-    assert ending.exit_code == 0
-    assert 0.9 < ending.seconds < 3
+    assert DRAIN_SECONDS - 0.1 < seconds < DRAIN_SECONDS + 2
 
 
-def test_slow_reader_gets_the_whole_response() -> None:
+def test_slow_reader_gets_the_whole_response(server: ServerProcess) -> None:
     """Also if it exceeds the socket buffers."""
-    value = bytes(VALUE_SIZE_MAX)
-    with WebProcess(drain=10) as server:
-        server.ask(PUT % len(value) + value).close()
-        reader = server.connect(GET)
+    exchange(server.port, "PUT", "/key", LARGE)
+    with sending(server, GET) as reader, ThreadPoolExecutor(1) as pool:
         first = reader.recv(1000)
-        got: list[bytes] = []
-
-        def read_later() -> None:
-            time.sleep(0.5)
-            with reader:
-                got.append(read_to_the_end(reader))
-
-        rest = threading.Thread(target=read_later)
-        rest.start()
-        ending = server.stop()
-        rest.join()
-    assert ending.exit_code == 0
-    assert (first + got[0]).partition(b"\r\n\r\n")[2] == value
+        ending = pool.submit(ended, server, signal.SIGTERM)
+        time.sleep(0.5)
+        rest = read_to_the_end(reader)
+        ending.result()
+    assert (first + rest).partition(b"\r\n\r\n")[2] == LARGE
 
 
-def test_busy_clients_are_closed_between_requests() -> None:
+def test_busy_clients_are_closed_between_requests(server: ServerProcess) -> None:
     """Clients that never pause lose at most the request they send at the end."""
     broken: list[bytes] = []
 
@@ -145,17 +159,14 @@ def test_busy_clients_are_closed_between_requests() -> None:
             if answer:
                 broken.append(answer)
 
-    with WebProcess(drain=1) as server:
-        clients = [
-            threading.Thread(target=hammer, args=(server.connect(),)) for _ in range(8)
-        ]
-        for client in clients:
-            client.start()
-        ending = server.stop()
-        for client in clients:
-            client.join()
-    assert ending.exit_code == 0
-    assert ending.seconds < 3
+    clients = [
+        threading.Thread(target=hammer, args=(connect(server.port),)) for _ in range(8)
+    ]
+    for client in clients:
+        client.start()
+    assert ended(server, signal.SIGTERM) < DRAIN_SECONDS
+    for client in clients:
+        client.join()
     assert not broken
 
 
@@ -167,41 +178,36 @@ def test_busy_clients_are_closed_between_requests() -> None:
         [signal.SIGTERM, signal.SIGINT, signal.SIGINT],
     ],
 )
-def test_further_signals_and_clients_are_refused(numbers: list[signal.Signals]) -> None:
+def test_further_signals_and_clients_are_refused(
+    server: ServerProcess, numbers: list[signal.Signals]
+) -> None:
     """They neither kill the process nor close a connection; a late client need not wait."""
-    with WebProcess(drain=10) as server:
-        connection = server.connect(PUT % 5 + b"val")
+    with sending(server, PUT % 5 + b"val") as connection:
         time.sleep(0.05)  # The server has read it.
         for number in numbers:
             server.send_signal(number)
             time.sleep(0.1)  # Let each be delivered by itself.
         wait_until(lambda: is_refused(server), "a connection to be refused")
-        with connection:
-            connection.sendall(b"ue")
-            answer = read_to_the_end(connection)
-            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-        ending = server.end()
-    assert (ending.exit_code, ending.out.strip()) == (0, RESTORED)
+        connection.sendall(b"ue")
+        answer = read_to_the_end(connection)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    ended(server)
 
 
-def test_inherited_socket_stays_open() -> None:
+def test_inherited_socket_stays_open(tmp_path: Path) -> None:
     """Connections between two processes wait for the second."""
-    with listen("127.0.0.1", 0) as listener:
-        with WebProcess(listener=listener) as server:
-            server.ask(GET).close()
-            assert server.stop().exit_code == 0
-            waiting = server.connect(GET)
-        with WebProcess(listener=listener) as server, waiting:
+    with ActivatedServer(tmp_path / "data", settings=SHARED) as server:
+        ended(server, signal.SIGTERM)
+        with sending(server, GET) as waiting:
+            server.start()
             assert waiting.recv(100).startswith(b"HTTP/1.1 404 ")
-            assert server.stop().exit_code == 0
 
 
 def test_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
     """Exit code 1 and the remedy."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        ended = run_to_its_end(tmp_path, {"port": port})
-    assert ended.returncode == 1
-    assert ended.stderr.count("\n") == 1
-    assert f"127.0.0.1:{port}" in ended.stderr
+        done = run_to_its_end(tmp_path, {"port": port})
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"127.0.0.1:{port}" in done.stderr
     assert not list(tmp_path.iterdir())
