@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import subprocess
@@ -19,21 +18,14 @@ import pytest
 from support.background import in_background
 from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
-from volcache_client import (
-    AccessDeniedError,
-    Client,
-    NodeError,
-    ValueTooLargeError,
-)
+from volcache_client import Client, NodeError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-TOKEN: Final = "open-sesame"  # noqa: S105 - Of a temporary server.
 SETTINGS: Final = {
     "volume_size": 16 << 20,
     "volume_num": 4,
     "max_value_size": 4 << 20,
-    "admin_token": TOKEN,
     "sync_mode": "none",
 }
 PATIENT: Final = 30.0
@@ -103,16 +95,8 @@ def server(servers: Servers) -> Iterator[ServerProcess]:
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[Client[bytes]]:
     """Return a client with patience."""
-    with Client(
-        server.url, timeout=PATIENT, connect_timeout=PATIENT, admin_token=TOKEN
-    ) as client:
+    with Client(server.url, timeout=PATIENT, connect_timeout=PATIENT) as client:
         yield client
-
-
-def fill(descriptor: int, value: bytes, _: threading.Event) -> None:
-    """Write a value to a pipe, and close it."""
-    with os.fdopen(descriptor, "wb") as end:
-        end.write(value)
 
 
 def script(text: str, *arguments: object) -> subprocess.Popen[str]:
@@ -153,65 +137,6 @@ def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
         assert client.head(key) is None
         assert client.add(key, value) is not None
         assert client.get_many([key, "missing"]) == {key: value}
-
-
-def test_values_of_any_size_are_returned_as_they_were_stored(
-    client: Client[bytes], tmp_path: Path
-) -> None:
-    """As a whole, in parts, from files and pipes."""
-    for size in (0, 1, 65_535, 65_536, 1 << 20, 4 << 20):
-        value = random.Random(size).randbytes(size)  # noqa: S311 - Any bytes.
-        file = tmp_path / "value"
-        file.write_bytes(value)
-        client.put("whole", value)
-        client.put_file("path", file, content_type="image/png")
-        client.put_file("file", io.BytesIO(value))
-        near, far = os.pipe()
-        with os.fdopen(near, "rb") as pipe, in_background(partial(fill, far, value)):
-            client.put_file("pipe", pipe)
-        keys = ["whole", "path", "file", "pipe"]
-        assert client.get_many(keys) == dict.fromkeys(keys, value)
-        for key in keys:
-            with client.stream(key) as reader:
-                assert reader is not None
-                assert reader.head.size == size
-                assert reader.read(10) == value[:10]
-                assert b"".join(reader) == value[10:]
-    head = client.head("path")
-    assert head is not None
-    assert head.content_type == "image/png"
-
-
-def test_a_value_above_the_limit_is_an_error(client: Client[bytes]) -> None:
-    """Whichever way it is sent."""
-    large = bytes((4 << 20) + 1)
-    with pytest.raises(ValueTooLargeError):
-        client.put("large", large)
-    with pytest.raises(ValueTooLargeError):
-        client.put_file("large", io.BytesIO(large))
-    assert client.get_or_set("large", lambda: large) == large
-    assert client.get("large") is None
-
-
-def test_purge_needs_the_token_of_the_operator(
-    client: Client[bytes], server: ServerProcess
-) -> None:
-    """Also if outages are misses."""
-    stored = client.put_many({f"{p}/{n}": b"v" for p in "ab" for n in range(20)})
-    assert len(stored) == 40
-    client.purge("a/")
-    assert sorted(client.get_many(stored)) == sorted(f"b/{n}" for n in range(20))
-    with (
-        Client(
-            server.url,
-            connect_timeout=PATIENT,
-            timeout=PATIENT,
-            admin_token="wrong",  # noqa: S106
-            on_error="miss",
-        ) as wrong,
-        pytest.raises(AccessDeniedError),
-    ):
-        wrong.purge("b/")
 
 
 def test_a_memoized_function_is_called_once(client: Client[bytes]) -> None:

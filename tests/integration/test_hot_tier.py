@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -113,22 +112,6 @@ def test_third_read_promotes_and_fourth_is_from_memcached(site: Site) -> None:
     assert {answer.content for answer in answers} == {b"value"}
 
 
-def test_key_that_was_not_promoted_costs_no_call(
-    site: Site, memcached: MemcachedProcess
-) -> None:
-    """Not for a disk hit, a miss, a put or a delete."""
-    site.put("hot", b"value")
-    site.make_hot("hot")
-    before = memcached.calls()
-    for number in range(20):
-        site.put(f"{number}", b"value")
-        assert site.source(f"{number}") == "DISK"
-        assert site.source(f"absent {number}") == "MISS"
-        site.session.delete(f"{site.server.url}/{number}", timeout=5)
-
-    assert memcached.calls() == before
-
-
 def test_key_that_is_only_in_memcached_is_read_and_deleted(site: Site) -> None:
     """After its volume was reclaimed, and after a restart of the instance."""
     site.put("k", b"value", **{"Content-Type": "x/y"})
@@ -148,15 +131,6 @@ def test_key_that_is_only_in_memcached_is_read_and_deleted(site: Site) -> None:
     assert site.source("k") == "MISS"
 
 
-def damage_snapshot(server: ServerProcess) -> None:
-    """Stop, and change one bit of HOT.txt."""
-    server.terminate()
-    file = server.mount_point / "HOT.txt"
-    data = bytearray(file.read_bytes())
-    data[-20] ^= 1
-    file.write_bytes(data)
-
-
 def turn_off_for_a_while(server: ServerProcess) -> None:
     """Serve without the hot tier."""
     for is_on in ("false", "true"):
@@ -165,9 +139,7 @@ def turn_off_for_a_while(server: ServerProcess) -> None:
         server.start()
 
 
-@pytest.mark.parametrize(
-    "end", [ServerProcess.kill, damage_snapshot, turn_off_for_a_while]
-)
+@pytest.mark.parametrize("end", [ServerProcess.kill, turn_off_for_a_while])
 def test_start_that_does_not_know_all_changes_begins_with_no_copies(
     site: Site, end: Callable[[ServerProcess], None]
 ) -> None:
@@ -183,31 +155,6 @@ def test_start_that_does_not_know_all_changes_begins_with_no_copies(
         assert site.source("k") == "MISS"
     site.put("new", b"value")
     assert [site.source("new") for _ in range(4)] == [*["DISK"] * 3, "MEMC"]
-
-
-@pytest.mark.parametrize("is_on_disk", [True, False])
-def test_refused_put_keeps_the_value_in_memcached(
-    site: Site,
-    is_on_disk: bool,  # noqa: FBT001
-) -> None:
-    """507, also for a key that only memcached holds."""
-    site.put("k", b"value")
-    site.make_hot("k")
-    if not is_on_disk:
-        site.age()
-    pid, limit = site.server.pid, resource.RLIMIT_FSIZE
-    before, hard = resource.prlimit(pid, limit)
-    # No file may grow: the next volume is refused as by a full disk.
-    resource.prlimit(pid, limit, (1000, hard))
-    url = f"{site.server.url}/k"
-    for _ in range(3):
-        answer = site.session.put(url, data=b"x" * 900_000, timeout=5)
-        assert answer.status_code == 507
-        found = site.get("k")
-        assert (found.headers["X-Cache"], found.content) == ("MEMC", b"value")
-    resource.prlimit(pid, limit, (before, hard))
-    site.put("k", b"x" * 900_000)
-    assert site.get("k").content == b"x" * 900_000
 
 
 @pytest.mark.parametrize("end", ["none", "kill"])
@@ -275,20 +222,6 @@ def test_memcached_that_hangs_is_bypassed(
         site.make_hot("k")
 
 
-def test_item_too_large_for_memcached_is_read_from_the_disk(servers: Servers) -> None:
-    """Memcached has a lower limit than the setting; it stays in use for other items."""
-    with (
-        MemcachedProcess("-I", "64k", "-o", "slab_chunk_max=16384") as memcached,
-        pooled_site(servers, settings_for(memcached.address)) as site,
-    ):
-        site.put("large", FILL)
-        site.put("small", b"value")
-        for _ in range(4):
-            assert site.get("large").content == FILL
-        site.make_hot("small")
-        assert site.source("large") == "DISK"
-
-
 def test_unix_socket_is_an_address(servers: Servers, tmp_path: Path) -> None:
     """`memc_ip` has its path."""
     with (
@@ -297,24 +230,6 @@ def test_unix_socket_is_an_address(servers: Servers, tmp_path: Path) -> None:
     ):
         site.put("k", b"value")
         site.make_hot("k")
-
-
-def test_failed_server_affects_only_its_keys(servers: Servers) -> None:
-    """They are read from the disk; the other servers stay in use."""
-    with MemcachedProcess() as a, MemcachedProcess() as b, MemcachedProcess() as c:
-        settings = settings_for(a.address, b.address, c.address)
-        with pooled_site(servers, settings) as site:
-            keys = [f"{number}" for number in range(60)]
-            for key in keys:
-                site.put(key, key.encode())
-                site.make_hot(key)
-            shares = [server.items() for server in (a, b, c)]
-            b.kill()
-            sources = [site.source(key) for key in keys]
-
-    assert sum(shares) == 60
-    assert min(shares) > 5
-    assert sources.count("DISK") == shares[1]
 
 
 def test_instances_that_share_a_memcached_are_independent(

@@ -134,13 +134,14 @@ def test_refused_item_is_not_a_failure_of_the_server() -> None:
     """It is counted; a full server stays up."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address, timeout=5) as tier:
-        script.set_answer = b"SERVER_ERROR out of memory storing object\r\n"
-        assert not tier.promote(b"k", b"item", 0)
+        for reason in (b"out of memory storing object", b"object too large for cache"):
+            script.set_answer = b"SERVER_ERROR %b\r\n" % reason
+            assert not tier.promote(b"k", b"item", 0)
+            wait_until(lambda: is_up(tier), "the connection to be opened")
         script.set_answer = STORED
-        wait_until(lambda: is_up(tier), "the connection to be opened")
         assert tier.promote(b"k", b"item", 0)
 
-    assert tier.stats.refused == 1
+    assert tier.stats.refused == 2
     assert not tier.stats.failures
 
 
