@@ -1,17 +1,17 @@
-"""Tokens in the binary protocol: SASL PLAIN from clients that are in use."""
+"""Tokens from clients that are in use: in the text protocol and with SASL PLAIN."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import bmemcached
 import pytest
 import requests
-from bmemcached.exceptions import MemcachedException
 
 from support.memcache import MemcacheServer
+from support.memcache_ends import Bmemcached, Emcache, Pymemcache
 
 pytestmark = pytest.mark.integration
 
@@ -29,54 +29,51 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemcacheServer]
         yield found
 
 
-def connect(server: MemcacheServer, password: str) -> Any:
-    """Return a client with a token; the user may be any."""
-    return bmemcached.Client(
-        (str(server.settings["memcache_listen"]),),
-        "any user",
-        password,
-        socket_timeout=10,
-    )
+def port_of(server: MemcacheServer) -> int:
+    """Return the port of the memcached protocol."""
+    return int(str(server.settings["memcache_listen"]).rpartition(":")[2])
 
 
-def test_the_token_for_writing_allows_everything(server: MemcacheServer) -> None:
-    """Over HTTP the value is the same."""
-    client = connect(server, WRITE)
-    assert client.set("sasl/a", "value", time=60)
-    assert client.get("sasl/a") == "value"
-    assert client.incr("sasl/count", 1, default=5) == 5
-    assert client.incr("sasl/count", 2, default=5) == 7
-    value, cas = client.gets("sasl/a")
-    assert value == "value"
-    assert not client.cas("sasl/a", "other", cas + 1)
-    assert client.cas("sasl/a", "other", cas)
-    assert client.get_multi(["sasl/a", "sasl/none"]) == {"sasl/a": "other"}
-    client.disconnect_all()
-    answer = requests.get(
-        f"{server.url}/sasl/a", headers={"Authorization": f"Bearer {READ}"}, timeout=10
-    )
-    assert answer.content == b"other"
+@pytest.mark.parametrize("kind", [Bmemcached, Emcache])
+def test_a_client_may_do_what_its_token_allows(
+    server: MemcacheServer, kind: type[Bmemcached | Emcache]
+) -> None:
+    """Over HTTP the value is the same; the connection stays open after a refusal."""
+    key = f"tokens/{kind.name}"
+    with closing(kind(port_of(server), "any", WRITE)) as writer:
+        writer.set(key, b"value", 60)
+        value, unique = writer.gets(key)
+        assert value == b"value"
+        assert writer.cas(key, b"7", unique)
+        assert not writer.cas(key, b"8", unique)
+        assert writer.incr(key, 2) == 9
+        assert writer.get_many([key, "none"]) == {key: b"9"}
+        with closing(kind(port_of(server), "any", READ)) as reader:
+            assert reader.get(key) == b"9"
+            with pytest.raises(reader.errors):
+                reader.set(key, b"other")
+            with pytest.raises(reader.errors):
+                reader.delete(key)
+            assert reader.get(key) == b"9"
+    headers = {"Authorization": f"Bearer {READ}"}
+    answer = requests.get(f"{server.url}/{key}", headers=headers, timeout=10)
+    assert answer.content == b"9"
 
 
-def test_the_token_for_reading_allows_only_that(server: MemcacheServer) -> None:
-    """The connection stays open after a refusal."""
-    writer = connect(server, WRITE)
-    assert writer.set("sasl/b", "value")
-    reader = connect(server, READ)
-    assert reader.get("sasl/b") == "value"
-    with pytest.raises(MemcachedException, match="Auth failure"):
-        reader.set("sasl/b", "other")
-    with pytest.raises(MemcachedException, match="Auth failure"):
-        reader.delete("sasl/b")
-    assert reader.get("sasl/b") == "value"
-    writer.disconnect_all()
-    reader.disconnect_all()
+def test_a_client_without_a_token_is_refused(server: MemcacheServer) -> None:
+    """Both ways."""
+    with closing(Pymemcache(port_of(server))) as driver:
+        with pytest.raises(driver.errors):
+            driver.get("none")
+        with pytest.raises(driver.errors):
+            driver.set("none", b"x")
 
 
 def test_a_client_with_a_token_works_without_tokens(tmp_path: Path) -> None:
     """SASL is unknown to the server then, which the client takes as permission."""
-    with MemcacheServer(tmp_path / "data", settings=SMALL) as server:
-        client = connect(server, "any")
-        assert client.set("key", "value")
-        assert client.get("key") == "value"
-        client.disconnect_all()
+    with (
+        MemcacheServer(tmp_path / "data", settings=SMALL) as server,
+        closing(Bmemcached(port_of(server), "any", "any")) as client,
+    ):
+        client.set("key", b"value")
+        assert client.get("key") == b"value"
