@@ -240,18 +240,12 @@ class ComposedNginx(Nginx):
     def __init__(self, folder: Path, addresses: Sequence[str]) -> None:
         """Write the configuration; nothing is started yet."""
         super().__init__(folder, [])
-        for name in ("instances.conf", "status.conf"):
+        for name, old, new in (
+            ("instances.conf", "max_fails=1", "max_fails=0"),  # No instance is there.
+            ("status.conf", "listen 8089", f"listen unix:{folder}/status"),
+        ):
             text = (COMPOSE / "nginx" / name).read_text()
-            self.write(
-                f"volcache/{name}",
-                text.replace("listen 8089", f"listen {folder}/s").replace(
-                    "max_fails=1",
-                    "max_fails=0",  # No instance is there.
-                ),
-            )
-        status = (self.folder / "volcache/status.conf").read_text()
-        status = status.replace(f"listen {folder}/s", f"listen unix:{folder}/status")
-        self.write("volcache/status.conf", status)
+            self.write(f"volcache/{name}", text.replace(old, new))
         lines = [f"{a} {n}\n" for a, n in zip(addresses, INSTANCES, strict=True)]
         self.write("hosts", "".join(lines))
 

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from support.load import Load
-from support.process import ServerProcess, run_to_its_end
+from support.process import ServerProcess
 from support.waiting import wait_until
 from support.wire import exchange
 
@@ -49,21 +49,8 @@ def test_json_applies_to_both_logs(tmp_path: Path) -> None:
     ]
 
 
-def test_unusable_access_log_fails_the_start(tmp_path: Path) -> None:
-    """An error of one line; the mount point is not created."""
-    done = run_to_its_end(tmp_path, {"log_access": tmp_path, "port": 0})
-    assert (done.returncode, done.stderr) == (
-        2,
-        (
-            f'volcache: log_access = "{tmp_path}" cannot be opened: Is a directory;'
-            " use a file that this user may write to, in an existing directory\n"
-        ),
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_rotation_under_load_loses_no_line(tmp_path: Path) -> None:
-    """Rename and SIGHUP, repeatedly: every response has exactly one line."""
+    """Rename and SIGHUP, also during the stop: every response has exactly one line."""
     access, events = tmp_path / "access.log", tmp_path / "event.log"
     settings = SETTINGS | {"log_access": str(access), "log_file": str(events)}
     with ServerProcess(tmp_path / "data", settings=settings) as server:
@@ -75,7 +62,10 @@ def test_rotation_under_load_loses_no_line(tmp_path: Path) -> None:
                 server.send_signal(signal.SIGHUP)
                 wait_until(lambda: access.exists() and events.exists(), "new files")
             load.wait_for(200)
-        assert server.terminate() == 0
+        server.send_signal(signal.SIGTERM)
+        while server.is_running:
+            server.send_signal(signal.SIGHUP)
+        assert server.exit_code == 0
     assert all(answer.status and answer.is_right for answer in load.answers)
     lines = [
         line.split('"')[1]
@@ -86,18 +76,5 @@ def test_rotation_under_load_loses_no_line(tmp_path: Path) -> None:
     assert sorted(x for x in lines if "/load/" in x) == sorted(expected)
     texts = [path.read_text() for path in tmp_path.glob("event.log*")]
     assert len(texts) == 5
-    assert "".join(texts).count(" log.reopened\n") == 4
+    assert "".join(texts).count(" log.reopened\n") >= 4
     assert "".join(texts).count(" store.closed ") == 1
-
-
-@pytest.mark.parametrize("log", [{}, {"log_access": "access.log"}])
-def test_hangup_does_not_stop_a_process(tmp_path: Path, log: dict[str, str]) -> None:
-    """Before, during and after the stop, with and without a log; the exit code is 0."""
-    settings = SETTINGS | {name: str(tmp_path / file) for name, file in log.items()}
-    with ServerProcess(tmp_path / "data", settings=settings) as server:
-        server.send_signal(signal.SIGHUP)
-        wait_until(lambda: " log.reopened\n" in server.stderr, "the event")
-        server.send_signal(signal.SIGTERM)
-        while server.is_running:
-            server.send_signal(signal.SIGHUP)
-        assert server.exit_code == 0

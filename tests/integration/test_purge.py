@@ -157,24 +157,3 @@ def test_the_command_asks_every_instance(
         "answer": "Connection refused",
     }
     assert "401 purge needs" in run("b", server.url, token="x").stdout  # noqa: S106
-
-
-def test_the_command_refuses_what_cannot_work(server: ServerProcess) -> None:
-    """Before any instance is asked."""
-    before = purges(server)
-    for arguments, token, text in (
-        (("b", server.url, "ftp://x"), TOKEN, "not the address of an instance"),
-        (("b", server.url), "", "no token: set VOLCACHE_ADMIN_TOKEN"),
-        (("b", server.url), "a\tb", "control characters"),
-        (("b", server.url, "--token-file", "/nowhere"), TOKEN, "cannot be read"),
-    ):
-        done = run(*arguments, token=token)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert text in done.stderr
-    assert purges(server) == before
-
-
-def purges(server: ServerProcess) -> int:
-    """Return how many purges an instance has done."""
-    stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
-    return int(stats["store"]["purges"])

@@ -94,13 +94,9 @@ class Twemproxy(Program):
     is_asked_to_end = False
 
     def __init__(
-        self,
-        folder: Path,
-        instances: list[MemcacheInstance],
-        number: int = 0,
-        **changes: str,
+        self, folder: Path, instances: list[MemcacheInstance], number: int = 0
     ) -> None:
-        """Write the configuration of this number, with some values changed."""
+        """Write the configuration of this number."""
         super().__init__()
         self._folder = folder / "twemproxy"
         self._folder.mkdir()
@@ -108,12 +104,6 @@ class Twemproxy(Program):
         self._stats = next(p for p in iter(pick_port, 0) if p != self.port)
         text = placed(snippet("twemproxy", "yaml", number), instances)
         text = text.replace("127.0.0.1:22121", f"127.0.0.1:{self.port}")
-        for name, value in changes.items():
-            lines = [
-                f"  {name}: {value}" if line.startswith(f"  {name}: ") else line
-                for line in text.splitlines()
-            ]
-            text = "\n".join(lines) + "\n"
         (self._folder / "nutcracker.yml").write_text(text)
 
     def command(self) -> Sequence[str | Path]:
@@ -209,16 +199,6 @@ def test_libmemcached_chooses_the_same_instance_as_twemproxy(
         forget(instances)
         client.set_many(dict.fromkeys(KEYS, b"x"))
         assert direct.get_multi(KEYS) == dict.fromkeys(KEYS, b"x")
-
-
-def test_crc32_with_ketama_uses_one_instance_only(
-    tmp_path: Path, instances: list[MemcacheInstance]
-) -> None:
-    """So the document warns of it; names make the ring the same in each run."""
-    with Twemproxy(tmp_path, instances, 1, distribution="ketama") as proxy:
-        with closing(connect(proxy.port)) as client:
-            client.set_many(dict.fromkeys(KEYS, b"x"))
-        assert len(set(holders(instances))) == 1
 
 
 def test_nginx_and_twemproxy_agree_if_both_count_modulo(

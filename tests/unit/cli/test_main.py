@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[3]
 PID = os.getpid()
 SECONDS = "is not allowed; allowed is a number of seconds "
 ADDRESS = "not the address of an instance; allowed are HOST:PORT"
+ENVIRON = "/proc/self/environ"  # Has zero bytes.
 # Wrong arguments, and what the line says.
 REFUSED = {
     ("serve", "a", "b"): 'unexpected argument: b; see "volcache serve --help"',
@@ -59,6 +60,10 @@ REFUSED = {
     ("files",): "give either DIR, where to write the files, or --list\n",
     ("files", ""): "give either DIR, where to write the files, or --list\n",
     ("files", "--list", "x"): "give either DIR, where to write the files, or --list\n",
+    ("purge", "b", "h:1", "ftp://x", "--token-file", __file__): f"ftp://x: {ADDRESS}",
+    ("purge", "b", "h:1"): "no token: set VOLCACHE_ADMIN_TOKEN",
+    ("purge", "b", "h:1", "--token-file", "/none"): "/none: cannot be read",
+    ("purge", "b", "h:1", "--token-file", ENVIRON): f"{ENVIRON}: the token has control",
     ("cluster", "status", "-i", "missing"): "missing: not the address of an instance",
     ("cluster", "status", "--timeout", "0"): "argument --timeout: '0' ",
     ("cluster", "status", "--timeout", "nan"): "argument --timeout: 'nan' ",
@@ -189,14 +194,17 @@ def test_serve_runs_with_the_settings_of_its_file(
 
 def test_server_that_cannot_start_is_one_line(tmp_path: Path) -> None:
     """`python src/` is `volcache serve`, in any directory and without packages."""
-    log_file = tmp_path / "missing" / "log"
-    done = run_to_its_end(tmp_path, {"log_file": log_file, "port": 0})
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f'volcache: log_file = "{log_file}" cannot be opened: '
-        "No such file or directory; use a file that this user may write to,"
-        " in an existing directory\n"
-    )
+    for name, path, reason in (
+        ("log_file", tmp_path / "missing" / "log", "No such file or directory"),
+        ("log_access", tmp_path, "Is a directory"),
+    ):
+        done = run_to_its_end(tmp_path, {name: path, "port": 0})
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            f'volcache: {name} = "{path}" cannot be opened: {reason}; use a file that'
+            " this user may write to, in an existing directory\n"
+        )
+    assert list(tmp_path.iterdir()) == []
     command = [sys.executable, "-S", str(SOURCE), "missing.toml"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False
