@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,15 +10,13 @@ from typing import Any, Final
 
 import pytest
 
+from support.client_users import TaskUser, ThreadUser
 from support.process import ServerProcess, Servers
 from support.scripted_server import Peer, ScriptedServer
 from support.waiting import wait_until
 from volcache_client import (
-    AsyncClient,
-    Client,
     NodeConnectionError,
     NodeDownError,
-    NodeEvent,
     NodeTimeoutError,
 )
 from volcache_client.ring import Ring
@@ -31,48 +28,6 @@ FAILURES: Final = 3
 LONG: Final = (1000.0, 1000.0)
 SHORT: Final = (0.02, 0.1)
 GENEROUS: Final = 30.0  # A timeout that only a node which hangs exceeds.
-
-
-class ThreadUser:
-    """A `Client`."""
-
-    client: Any = Client
-
-    def __init__(self, nodes: Any, **options: Any) -> None:
-        self.events: list[NodeEvent] = []
-        self._client = self.client(nodes, on_event=self.events.append, **options)
-        self.metrics = self._client.metrics
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Return the result of an operation."""
-        return getattr(self._client, method)(*arguments)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.call("close")
-
-
-class TaskUser(ThreadUser):
-    """An `AsyncClient`, and its event loop."""
-
-    client = AsyncClient
-
-    def __init__(self, nodes: Any, **options: Any) -> None:
-        super().__init__(nodes, **options)
-        self._runner = asyncio.Runner()
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Return the result of an operation."""
-
-        async def run() -> Any:
-            return await getattr(self._client, method)(*arguments)
-
-        return self._runner.run(run())
-
-    def close(self) -> None:
-        """Close all connections and the loop."""
-        super().close()
-        self._runner.close()
 
 
 @pytest.fixture(params=[ThreadUser, TaskUser])

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from typing import Final
 import pytest
 
 from support.background import in_background
+from support.client_users import TaskUser, ThreadUser
 from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
 from volcache_client import Client, NodeError
@@ -33,6 +35,7 @@ PATIENT: Final = 30.0
 _ASK: Final = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from volcache_client import Client
 
 url, key, seconds, lease = sys.argv[1:]
@@ -207,57 +210,61 @@ def test_a_forked_child_has_connections_and_locks_of_its_own(
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("on_error", ["raise", "miss"])
+@pytest.mark.parametrize("kind", [ThreadUser, TaskUser])
 def test_no_answer_is_wrong_while_an_instance_is_killed_and_started(
-    tmp_path: Path,
+    tmp_path: Path, kind: type[ThreadUser], on_error: str
 ) -> None:
     """Each is the value, a miss or an error of the node; afterwards all is as before."""
-    traffic = Traffic()
+    options = {"timeout": PATIENT, "connect_timeout": PATIENT, "backoff": (0.05, 0.1)}
     with (
         ServerProcess(tmp_path / "store", settings=SETTINGS) as server,
-        Client(
-            server.url, timeout=PATIENT, connect_timeout=PATIENT, backoff=(0.05, 0.1)
-        ) as client,
+        closing(kind(server.url, on_error=on_error, **options)) as user,
     ):
-        jobs = [partial(traffic.run, client, number) for number in range(8)]
-        with in_background(*jobs):
-            traffic.wait_for("stored", "read")
-            server.kill()
-            traffic.wait_for("error")
-            server.restart()
-            traffic.wait_for("stored", "read")
+        traffic = Traffic(user)
+        with in_background(*(partial(traffic.run, number) for number in range(8))):
+            for _ in range(2):
+                traffic.wait_for("stored", "read", "made")
+                server.kill()
+                traffic.wait_for("error" if on_error == "raise" else "dropped")
+                server.restart()
+            traffic.wait_for("stored", "read", "made")
         assert not traffic.wrong
-        assert client.put("last", b"value")
-        assert client.get("last") == b"value"
-        assert client.metrics().nodes[f"127.0.0.1:{server.port}"].is_up
+        (node,) = user.metrics().nodes.values()
+        assert (node.is_up, node.in_flight) == (True, 0)
 
 
 class Traffic:
     """Reads and writes of several threads; each key has one value."""
 
-    def __init__(self) -> None:
+    def __init__(self, user: ThreadUser) -> None:
         self.wrong: list[object] = []
+        self._user = user
         self._outcomes: set[str] = set()
 
-    def run(self, client: Client[bytes], seed: int, is_ended: threading.Event) -> None:
+    def run(self, seed: int, is_ended: threading.Event) -> None:
         """Read and write until the end."""
         draw = random.Random(seed)  # noqa: S311 - Any numbers.
         while not is_ended.is_set():
             try:
-                self._outcomes.add(self._ask(client, draw))
+                self._outcomes.add(self._ask(draw))
             except NodeError:
                 self._outcomes.add("error")
             except Exception as error:  # noqa: BLE001 - Whatever it is.
                 self.wrong.append(error)
 
-    def _ask(self, client: Client[bytes], draw: random.Random) -> str:
+    def _ask(self, draw: random.Random) -> str:
         key = f"key{draw.randrange(50)}"
         value = key.encode() * 100
-        if draw.random() < 0.3:
-            return "stored" if client.put(key, value) else "dropped"
-        found = client.get(key)
-        if found not in {None, value}:
+        kind = draw.random()
+        if kind < 0.3:
+            return "stored" if self._user.call("put", key, value) else "dropped"
+        is_made = kind < 0.5
+        more = [lambda: value] if is_made else []
+        found = self._user.call("get_or_set" if is_made else "get", key, *more)
+        if found != value and (is_made or found is not None):
             self.wrong.append((key, found))
-        return "missed" if found is None else "read"
+        return "missed" if found is None else "made" if is_made else "read"
 
     def wait_for(self, *outcomes: str) -> None:
         """Wait until there are such outcomes from now on."""
