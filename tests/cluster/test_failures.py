@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import pytest
 import requests
 
-from support.activated import ActivatedServer
 from support.cluster import Cluster
 from support.load import Load
 from support.machine import ALL_FILES, Machine
@@ -180,21 +179,6 @@ def test_kill_under_load_causes_misses_until_the_restart(
     assert {status for _, status in load.count(back)} <= {200, 404}
 
 
-def test_rolling_restart_fails_no_request(
-    cluster_with: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    """All three are restarted under load while their sockets stay open."""
-    own = [ActivatedServer(tmp_path / f"{n}", settings=SHARED) for n in range(3)]
-    with Load(cluster_with(own=own).nginx.port) as load:
-        load.wait_for(300)
-        for server in own:
-            before = server.pid
-            server.restart()
-            assert server.pid != before
-            load.wait_for(200)
-    load.assert_none_failed()
-
-
 def test_reload_of_nginx_fails_no_request(
     cluster_with: Callable[..., Cluster],
 ) -> None:
@@ -237,27 +221,3 @@ def test_failover_reads_and_writes_at_the_next_instance(
             for other in cluster.others(dead)
         ]
         assert sorted(held) == [200, 404]
-
-
-def test_growing_finds_moved_keys_at_their_old_instance(
-    cluster_with: Callable[..., Cluster],
-) -> None:
-    """For immutable keys: all keys of a new instance can be read at once."""
-    cluster = cluster_with(files=with_mode("growing"))
-    names = list(cluster.instances)
-    for name in ("instances", "instances-before"):
-        text = instances_text(names[:2])
-        cluster.nginx.write(f"volcache/{name}.conf", text)
-    cluster.nginx.reload()
-    for path in PATHS:
-        assert cluster.ask("PUT", path, path.encode()).status_code == 200
-    cluster.nginx.write_instances(names)
-    cluster.nginx.reload()
-    found = [cluster.ask("GET", path) for path in PATHS]
-    assert [r.content for r in found] == [path.encode() for path in PATHS]
-    asked = [r.headers["X-Instance"] for r in found]
-    assert sum(a.startswith(names[2]) for a in asked) > 5
-    missing = cluster.ask("GET", "/none")
-    assert (missing.status_code, missing.headers["X-Cache"]) == (404, "MISS")
-    assert cluster.ask("PUT", PATHS[0], b"new").status_code == 200
-    assert cluster.ask("GET", PATHS[0]).content == b"new"

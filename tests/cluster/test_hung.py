@@ -202,6 +202,8 @@ def test_growing_fleet_reads_by_either_list_and_writes_by_the_new_one(
         old = cluster.by_owner(PATHS)
         use(after)
         assert {cluster.ask("GET", path).content for path in PATHS} == {b"old"}
+        missing = cluster.ask("GET", "/none")
+        assert (missing.status_code, missing.headers["X-Cache"]) == (404, "MISS")
         moved = [path for path in PATHS if cluster.ask("PUT", path, b"new").ok]
         assert moved == PATHS
         assert {cluster.ask("GET", path).content for path in PATHS} == {b"new"}

@@ -38,12 +38,7 @@ def running(
     """Run three instances."""
     folder = tmp_path_factory.mktemp("spread")
     with ExitStack() as stack:
-        servers = [MemcacheInstance(folder / name) for name in "abc"]
-        for server in servers:
-            server.launch()
-            stack.push(server.__exit__)
-        for server in servers:
-            server.wait_answering()
+        servers = [stack.enter_context(MemcacheInstance(folder / n)) for n in "abc"]
         yield servers
 
 

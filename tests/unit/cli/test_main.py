@@ -81,42 +81,29 @@ REFUSED = {
 GOLDEN = ROOT / "tests" / "golden" / "v2"
 CONTAINS = "one of {!r} and {!r} contains the other"
 # What cannot be used, of the files that the test makes, and what the line says.
-UNUSABLE: dict[tuple[object, ...], str] = {
-    ("check", "folder"): "mount point 'folder' ",
-    ("check", "file"): "mount point 'file' ",
-    ("check", "missing"): "mount point 'missing' ",
-    **{
-        (*words,): f"mount point 'used' is in use by another process (process id {PID})"
-        for words in (["check", "used"], ["dump", "used"], ["import", "used", "folder"])
-    },
-    ("export", GOLDEN / "healthy", "other"): "'other' is not empty",
-    (
-        "import",
-        "store",
-        "missing",
-    ): "'missing' cannot be used: No such file or directory",
-    ("import", "store", "file"): "'file' cannot be used: Not a directory",
-    ("import", "folder/store", "folder"): CONTAINS.format("folder/store", "folder"),
-    ("import", "folder", "."): CONTAINS.format("folder", "."),
-    (
-        "import",
-        "other",
-        "folder",
-    ): "mount point 'other' is not a volcache directory: it ",
-    ("tail", "folder"): "folder: cannot be read: not a regular file; allowed are",
-    ("tail", "pipe"): "pipe: cannot be read: not a regular file; allowed are",
-    (
-        "put",
-        "k",
-        "missing",
-        "h:1",
-    ): "missing: cannot be read: No such file or directory",
-    ("put", "k", "folder", "h:1"): "folder: cannot be read: Is a directory",
-    ("stats", "127.0.0.1:1"): "http://127.0.0.1:1: Connection refused",
-    ("cluster", "render", "file/x", "-i", "fleet.toml"): "file/x",
-    ("dashboard", "-i", "h:1", "--listen", "192.0.2.1:80"): "cannot listen on 192",
-    ("files", "--force", "file"): "file",
-    ("files", "--force", "other"): "other/nginx/volcache.conf: cannot be read: Is a di",
+UNUSABLE = {
+    "check folder": "mount point 'folder' ",
+    "check file": "mount point 'file' ",
+    "check missing": "mount point 'missing' ",
+    **dict.fromkeys(
+        ("check used", "dump used", "import used folder"),
+        f"mount point 'used' is in use by another process (process id {PID})",
+    ),
+    f"export {GOLDEN}/healthy other": "'other' is not empty",
+    "import store missing": "'missing' cannot be used: No such file or directory",
+    "import store file": "'file' cannot be used: Not a directory",
+    "import folder/store folder": CONTAINS.format("folder/store", "folder"),
+    "import folder .": CONTAINS.format("folder", "."),
+    "import other folder": "mount point 'other' is not a volcache directory: it ",
+    "tail folder": "folder: cannot be read: not a regular file; allowed are",
+    "tail pipe": "pipe: cannot be read: not a regular file; allowed are",
+    "put k missing h:1": "missing: cannot be read: No such file or directory",
+    "put k folder h:1": "folder: cannot be read: Is a directory",
+    "stats 127.0.0.1:1": "http://127.0.0.1:1: Connection refused",
+    "cluster render file/x -i fleet.toml": "file/x",
+    "dashboard -i h:1 --listen 192.0.2.1:80": "cannot listen on 192",
+    "files --force file": "file",
+    "files --force other": "other/nginx/volcache.conf: cannot be read: Is a di",
 }
 # Calls the function that bash would call for a tab behind the last word.
 COMPLETE = """
@@ -149,7 +136,7 @@ def test_what_cannot_be_used_is_one_line(
     store = open_store(tmp_path / "used")
     before = sorted(tmp_path.rglob("*"))
     for words, message in UNUSABLE.items():
-        code, out, err = run(*words)
+        code, out, err = run(*words.split())
         assert (code, out, err.count("\n")) == (1, "", 1), words
         assert err.startswith(f"volcache: {message}"), words
     assert sorted(tmp_path.rglob("*")) == before
