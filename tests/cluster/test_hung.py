@@ -37,12 +37,6 @@ def reload(server: ServerProcess) -> requests.Response:
     return requests.post(f"{server.url}/-/reload", headers=ADMIN, timeout=10)
 
 
-def keys_held(server: ServerProcess) -> int:
-    """Return how many keys an instance has."""
-    stats = requests.get(f"{server.url}/-/stats", timeout=10).json()
-    return int(stats["store"]["keys"])
-
-
 def wait_until_passed_over(cluster: Cluster, name: str, path: str) -> None:
     """Wait until another instance is asked for a key."""
     wait_until(
@@ -95,13 +89,13 @@ def test_keys_of_an_instance_that_does_not_answer_are_misses_and_not_written(
         name, server = next(iter(cluster.instances.items()))
         store_old(cluster)
         lost, others = cluster.by_owner(PATHS)[name], cluster.others(name)
-        held = [keys_held(other) for other in others]
+        held = [other.stats()["store"]["keys"] for other in others]
         server.send_signal(sent)
         try:
             if has_ring:
                 wait_until_passed_over(cluster, name, lost[0])
             assert_lost(cluster, lost)
-            assert [keys_held(other) for other in others] == held
+            assert [other.stats()["store"]["keys"] for other in others] == held
             if has_ring:
                 assert_told(cluster, others)
         finally:
@@ -133,7 +127,9 @@ def test_lists_that_differ_are_noticed_and_move_no_key(tmp_path: Path) -> None:
         found = [misdirected(server) for server in cluster.instances.values()]
         assert sum(one["write"] for one in found) == len(moved)
         for name, server in cluster.instances.items():
-            assert keys_held(server) == len(set(before[name]) - set(moved))
+            assert server.stats()["store"]["keys"] == len(
+                set(before[name]) - set(moved)
+            )
             assert "ring.misdirected requests=1 path='/hung/" in server.stderr
 
 
@@ -207,7 +203,7 @@ def test_growing_fleet_reads_by_either_list_and_writes_by_the_new_one(
         moved = [path for path in PATHS if cluster.ask("PUT", path, b"new").ok]
         assert moved == PATHS
         assert {cluster.ask("GET", path).content for path in PATHS} == {b"new"}
-        assert keys_held(cluster.instances[names[2]]) > 5
+        assert cluster.instances[names[2]].stats()["store"]["keys"] > 5
         for name in names[:2]:
             for path in old[name]:
                 url = cluster.instances[name].url + path

@@ -227,13 +227,6 @@ def test_grafana_is_provisioned_with_the_dashboard() -> None:
     assert environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == path
 
 
-@pytest.mark.parametrize("path", sorted(COMPOSE.rglob("*.conf")), ids=lambda p: p.name)
-def test_file_begins_with_a_comment(path: Path) -> None:
-    """It states what the file is for, and what it replaces."""
-    assert path.read_text().startswith("# ")
-    assert (SOURCE / "volcache" / path.name).exists()
-
-
 class ComposedNginx(Nginx):
     """nginx with the files of the composition, and names as in its hosts file."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import mmap
 import os
 import random
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from itertools import count, product
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -115,15 +114,9 @@ def slow(
         machine.slow_down("nothing", 0)
 
 
-def stats_of(server: ServerProcess) -> dict[str, Any]:
-    """Return the statistics of an instance."""
-    found: dict[str, Any] = json.loads(exchange(server.port, "GET", "/-/stats").body)
-    return found
-
-
 def cold_reads(server: ServerProcess) -> int | None:
     """Return how many records were read by threads; None if that is not shown."""
-    count: int | None = stats_of(server).get("server", {}).get("cold_reads")
+    count: int | None = server.stats().get("server", {}).get("cold_reads")
     return count
 
 
@@ -190,7 +183,7 @@ def test_values_on_the_disk_are_read_by_threads(tmp_path: Path, threads: int) ->
                     assert (reply.status, reply.body == values[path]) == (200, True)
         # The disk may be so fast that some are in memory at once.
         assert cold_reads(server) != 0
-        hits = stats_of(server)["requests"]["hits"]["DISK"]
+        hits = server.stats()["requests"]["hits"]["DISK"]
     assert hits == 2 * 3 * len(SIZES)
 
 
@@ -498,7 +491,7 @@ def test_reading_a_record_whose_volume_is_reclaimed_gives_its_bytes_or_a_miss(
                 value = bytes([100 + number]) * size
                 reply = writer.exchange("PUT", f"/new{number}", value)
                 assert reply.status == 200
-        rotations = stats_of(server)["store"]["rotations"]
+        rotations = server.stats()["store"]["rotations"]
         assert not any(is_readable(client.socket) for client in clients)
         replies = [client.read() for client in clients]
     assert rotations >= 2
@@ -586,4 +579,4 @@ def test_damaged_record_is_a_miss_whether_it_is_in_memory_or_not(
             reply = exchange(server.port, "GET", f"/{key}")
             assert (reply.status, reply.headers["X-Cache"]) == (404, "MISS")
         assert exchange(server.port, "GET", "/good").body == COLD
-        assert stats_of(server)["store"]["damaged_records"] == 2
+        assert server.stats()["store"]["damaged_records"] == 2

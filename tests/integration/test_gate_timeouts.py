@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import select
@@ -73,8 +72,7 @@ def patient(servers: Servers) -> Iterator[ServerProcess]:
 
 def connections_of(server: ServerProcess) -> dict[str, Any]:
     """Return what an instance has counted of its connections."""
-    stats = json.loads(exchange(server.port, "GET", "/-/stats").body)
-    found: dict[str, Any] = stats["server"]
+    found: dict[str, Any] = server.stats()["server"]
     assert found["gate"] is True
     return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
@@ -15,12 +14,6 @@ from support.waiting import wait_until
 from volcache.cli.tail import parse_line
 
 pytestmark = pytest.mark.integration
-
-
-def stats_of(server: ServerProcess) -> dict[str, Any]:
-    """Return the statistics of an instance."""
-    found: dict[str, Any] = requests.get(f"{server.url}/-/stats", timeout=5).json()
-    return found
 
 
 def converse(port: int, sent: bytes) -> bytes:
@@ -52,9 +45,9 @@ def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
 
         # The client may see the end of the connection before the server counts it.
         wait_until(
-            lambda: not stats_of(server)["memcache"]["connections"]["open"], "the end"
+            lambda: not server.stats()["memcache"]["connections"]["open"], "the end"
         )
-        stats = stats_of(server)
+        stats = server.stats()
         found = stats["memcache"]
         assert (found["hits"], found["misses"], found["stored"]) == (1000, 2, 1)
         assert found["total"] == 1005

@@ -37,12 +37,7 @@ def test_damage_is_found_without_a_request(tmp_path: Path) -> None:
             file.write(b"damage")
         server.start()
 
-        def findings() -> dict[str, int]:
-            stats = requests.get(f"{server.url}/-/stats", timeout=5).json()
-            found: dict[str, int] = stats["scrub"]["findings"]
-            return found
-
-        wait_until(lambda: findings()["record"], "a finding")
+        wait_until(lambda: server.stats()["scrub"]["findings"]["record"], "a finding")
         metrics = requests.get(f"{server.url}/-/metrics", timeout=5).text
         assert 'volcache_scrub_findings_total{kind="file"} 0.0' in metrics
         assert requests.get(f"{server.url}/file-0", timeout=5).status_code == 404

@@ -53,8 +53,7 @@ def mounted(kind: str, folder: Path) -> Iterator[Path]:
 
 def store_of(server: ServerProcess) -> dict[str, Any]:
     """Return the part of `/-/stats` about the store."""
-    stats: dict[str, Any] = requests.get(f"{server.url}/-/stats", timeout=10).json()
-    return dict(stats["store"])
+    return dict(server.stats()["store"])
 
 
 def put_many(server: ServerProcess, count: int, first: int = 0) -> set[int]:

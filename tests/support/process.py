@@ -18,6 +18,8 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any, Final, Generic, Self, TypeVar
 
+import requests
+
 from support.ports import pick_port
 from support.program import Program
 from support.waiting import comes_true
@@ -129,6 +131,11 @@ class ServerProcess(Program):
             return False
         finally:
             connection.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Return its statistics."""
+        found: dict[str, Any] = requests.get(f"{self.url}/-/stats", timeout=30).json()
+        return found
 
     def memory(self, field: str = "VmRSS") -> int:
         """Return a field of the status of the process, in bytes."""

@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-import requests
-
 from support.cluster import Cluster
 from support.nginx import SOURCE, Nginx
 from support.process import SHARED, ServerProcess
@@ -74,6 +72,4 @@ def ringed(
 
 def misdirected(server: ServerProcess) -> dict[str, int]:
     """Return how many requests an instance has refused, by kind."""
-    stats = requests.get(f"{server.url}/-/stats", timeout=10).json()
-    found: dict[str, int] = stats["requests"]["misdirected"]
-    return found
+    return dict(server.stats()["requests"]["misdirected"])
