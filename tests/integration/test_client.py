@@ -1,7 +1,8 @@
-"""The client for threads against a running instance."""
+"""Both clients against a running instance."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import subprocess
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -20,17 +21,20 @@ from support.background import in_background
 from support.client_users import TaskUser, ThreadUser
 from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
-from volcache_client import Client, NodeError
+from volcache_client import AsyncClient, Client, NodeError, ValueTooLargeError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
+TOKEN: Final = "open-sesame"  # noqa: S105 - Of a temporary server.
 SETTINGS: Final = {
     "volume_size": 16 << 20,
     "volume_num": 4,
     "max_value_size": 4 << 20,
     "sync_mode": "none",
+    "admin_token": TOKEN,
 }
 PATIENT: Final = 30.0
+LIMITS: Final[dict[str, Any]] = dict.fromkeys(("timeout", "connect_timeout"), PATIENT)
 # One process of several: its threads ask for one key; prints what it made.
 _ASK: Final = """
 import sys, time
@@ -98,7 +102,7 @@ def server(servers: Servers) -> Iterator[ServerProcess]:
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[Client[bytes]]:
     """Return a client with patience."""
-    with Client(server.url, timeout=PATIENT, connect_timeout=PATIENT) as client:
+    with Client(server.url, **LIMITS) as client:
         yield client
 
 
@@ -191,7 +195,7 @@ def test_a_value_is_made_by_another_when_its_maker_was_killed(
     maker.stdin.flush()
     assert [maker.stdout.readline() for _ in range(2)] == ["ready\n", "made\n"]
     with (
-        Client(server.url, timeout=PATIENT, connect_timeout=PATIENT) as client,
+        Client(server.url, **LIMITS) as client,
         ThreadPoolExecutor(1) as threads,
     ):
         found = threads.submit(client.get_or_set, "killed", lambda: b"ours")
@@ -210,16 +214,64 @@ def test_a_forked_child_has_connections_and_locks_of_its_own(
     assert process.returncode == 0
 
 
+def test_threads_and_tasks_share_keys_leases_and_etags(
+    server: ServerProcess, client: Client[bytes]
+) -> None:
+    """Both clients have one core."""
+
+    async def run() -> None:
+        async with AsyncClient(server.url, **LIMITS, admin_token=TOKEN) as tasks:
+            etag = client.put("shared", b"1", ttl=100)
+            assert etag is not None
+            item = await tasks.get_item("shared")
+            assert item is not None
+            assert (item.value, item.head.etag) == (b"1", etag)
+            assert item.head.max_age is not None
+            assert await tasks.replace("shared", b"2", etag)
+            assert client.replace("shared", b"3", etag) is None
+            assert not await tasks.delete("shared", etag)
+            assert client.get("shared") == b"2"
+            assert await tasks.add("shared", b"4") is None
+            await tasks.purge("sha")
+            assert client.get("shared") is None
+            assert await tasks.add("shared", b"4")
+            assert await tasks.delete("shared")
+
+    asyncio.run(run())
+
+
+def test_a_value_that_is_too_large_is_refused_and_the_node_stays_up(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """The answer is read although not all was sent."""
+    path = tmp_path / "large"
+    path.write_bytes(bytes(20 << 20))
+
+    async def run() -> None:
+        async with AsyncClient(server.url, **LIMITS, failures=1) as client:
+            for _ in range(3):
+                with pytest.raises(ValueTooLargeError):
+                    await client.put("large", bytes(5 << 20))
+                with pytest.raises(ValueTooLargeError):
+                    await client.put_file("large", path)
+                assert await client.get("large") is None
+            (node,) = client.metrics().nodes.values()
+            assert (node.is_up, node.failures, node.in_flight) == (True, 0, 0)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("on_error", ["raise", "miss"])
 @pytest.mark.parametrize("kind", [ThreadUser, TaskUser])
 def test_no_answer_is_wrong_while_an_instance_is_killed_and_started(
     tmp_path: Path, kind: type[ThreadUser], on_error: str
 ) -> None:
     """Each is the value, a miss or an error of the node; afterwards all is as before."""
-    options = {"timeout": PATIENT, "connect_timeout": PATIENT, "backoff": (0.05, 0.1)}
     with (
         ServerProcess(tmp_path / "store", settings=SETTINGS) as server,
-        closing(kind(server.url, on_error=on_error, **options)) as user,
+        closing(
+            kind(server.url, on_error=on_error, backoff=(0.05, 0.1), **LIMITS)
+        ) as user,
     ):
         traffic = Traffic(user)
         with in_background(*(partial(traffic.run, number) for number in range(8))):
