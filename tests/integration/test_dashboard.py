@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ import requests
 from playwright.sync_api import Browser
 
 from support.browser import Tab
+from support.fake_fleet import served
 from support.ports import pick_port
 from support.process import ServerProcess
 from support.stats_server import (
@@ -24,29 +24,11 @@ from support.stats_server import (
     empty_stats,
 )
 from support.waiting import wait_until
-from volcache.fleet.dashboard import Dashboard, DashboardServer, run
-from volcache.fleet.poller import Poller
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 
-INTERVAL = 0.3
 MARKUP = "<img src=x onerror=alert(1)><script>document.title='taken'</script>"
 ODD = ("NaN", "undefined", "null", "Infinity", "[object")
-
-
-@contextmanager
-def dashboard_of(*sources: str, interval: float = INTERVAL) -> Iterator[str]:
-    """Serve the dashboard of these instances; yield its URL."""
-    poller = Poller(sources, interval=interval, timeout=1.0)
-    server = DashboardServer(Dashboard(poller), "127.0.0.1", 0)
-    is_over = threading.Event()
-    thread = threading.Thread(target=run, args=[poller, server, is_over.wait])
-    thread.start()
-    try:
-        yield server.url
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def overview_of(url: str) -> dict[str, Any]:
@@ -124,7 +106,7 @@ def test_half_of_the_instances_are_down(
     browser: Browser, fleet: dict[str, str]
 ) -> None:
     """The worst are first, each with its reason; the browser asks the dashboard only."""
-    with dashboard_of(*fleet.values()) as url:
+    with served(*fleet.values()) as (url, _):
         tab = look(browser, url)
         assert tab.text("verdict").startswith(
             "Problems: 3 of 6 instances are down, 2 are degraded. "
@@ -154,7 +136,7 @@ def test_page_of_each_instance_is_served_by_the_dashboard(
     browser: Browser, fleet: dict[str, str]
 ) -> None:
     """The browser asks the dashboard only; a hung instance is not waited for."""
-    with dashboard_of(*fleet.values()) as url:
+    with served(*fleet.values()) as (url, _):
         tab = look(browser, url)
         asked: list[str] = []
         tab.page.on("request", lambda request: asked.append(request.url))
@@ -179,7 +161,7 @@ def test_figures_are_those_of_a_real_instance(browser: Browser, tmp_path: Path) 
         StatsServer(empty_stats()) as other,
     ):
         address = address_of(server)
-        with dashboard_of(address, address_of(other)) as url:
+        with served(address, address_of(other)) as (url, _):
             tab = look(browser, url)
             assert tab.text("verdict") == "OK: All 2 instances are healthy."
             with requests.Session() as session:
@@ -216,7 +198,7 @@ def test_list_of_instances_is_read_again_when_it_changes(
     with StatsServer(empty_stats()) as one, StatsServer(empty_stats()) as two:
         names = [address_of(one), address_of(two)]
         file.write_text(f"server {names[0]} weight=3;\n")
-        with dashboard_of(str(file)) as url:
+        with served(str(file)) as (url, _):
             tab = look(browser, url)
             assert names_in(tab) == names[:1]
             file.write_text("".join(f"server {name};\n" for name in names))
@@ -235,7 +217,7 @@ def many() -> Iterator[tuple[str, str]]:
         add_reads(server.stats, 30, 10)
         port = pick_port()
         down = [f"127.0.{i // 200}.{i % 200 + 2}:{port}" for i in range(399)]
-        with dashboard_of(address_of(server), *down, interval=5.0) as url:
+        with served(address_of(server), *down, interval=5.0) as (url, _):
             wait_until(
                 lambda: list(states_of(url).values()).count("down") == 399, "399"
             )
@@ -281,7 +263,7 @@ def test_narrow_window_has_no_horizontal_scrolling(
     scheme: Literal["light", "dark"],
 ) -> None:
     """Each instance is a block with all its figures; those that are down have none."""
-    with dashboard_of(*fleet.values()) as url:
+    with served(*fleet.values()) as (url, _):
         tab = look(browser, url, width=width, scheme=scheme)
         assert not tab.is_scrolled_sideways()
         good = tab.page.locator("tbody tr", has_text=fleet["good"])
@@ -295,7 +277,7 @@ def test_narrow_window_has_no_horizontal_scrolling(
 def test_dashboard_that_is_gone_is_reported(browser: Browser) -> None:
     """The last figures stay."""
     with StatsServer(empty_stats()) as server:
-        with dashboard_of(address_of(server)) as url:
+        with served(address_of(server)) as (url, _):
             tab = look(browser, url)
         tab.wait_for("link", "Dashboard not reachable since")
         assert tab.text("verdict").startswith("Problems: no numbers since")

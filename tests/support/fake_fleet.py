@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from support.ports import pick_port
 from support.stats_server import StatsServer, empty_stats
+from volcache.fleet.dashboard import Dashboard, DashboardServer, run
+from volcache.fleet.poller import Poller
 from volcache.fleet.targets import Target
 
 
@@ -28,3 +31,24 @@ def targets_of(fleet: list[StatsServer]) -> list[Target]:
 def free_address() -> str:
     """Return a HOST:PORT where nothing listens."""
     return f"127.0.0.1:{pick_port()}"
+
+
+@contextmanager
+def served(
+    *sources: str, interval: float = 0.2, request_seconds: float = 20.0
+) -> Iterator[tuple[str, tuple[str, int]]]:
+    """Serve the dashboard of some instances; yield its URL and address."""
+    poller = Poller(sources, interval=interval, timeout=1.0)
+    server = DashboardServer(
+        Dashboard(poller), "127.0.0.1", 0, request_seconds=request_seconds
+    )
+    is_over = threading.Event()
+    thread = threading.Thread(target=run, args=[poller, server, is_over.wait])
+    thread.start()
+    try:
+        yield server.url, ("127.0.0.1", server.server_port)
+    finally:
+        is_over.set()
+        thread.join()
+        # A loop on a closed socket would take a processor until the process ends.
+        assert "serve" not in {one.name for one in threading.enumerate()}

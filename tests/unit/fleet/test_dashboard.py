@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from support.fake_fleet import free_address
+from support.fake_fleet import free_address, served
 from support.stats_server import (
     StatsServer,
     add_errors,
@@ -27,9 +27,7 @@ from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.dashboard import (
     CONNECTIONS_MAX,
     Dashboard,
-    DashboardServer,
     parse_listen,
-    run,
 )
 from volcache.fleet.poller import HISTORY_SECONDS, Poller, Watched
 from volcache.fleet.targets import Target
@@ -283,27 +281,6 @@ def test_wrong_requests_are_one_line(dashboard: Dashboard) -> None:
         method, path = line.split()
         reply = dashboard.respond(method, path, HOST)
         assert f"{reply.status} {reply.body.decode()}".startswith(answer), line
-
-
-@contextmanager
-def served(
-    *sources: str, request_seconds: float = 20.0
-) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Serve the dashboard of these instances; yield its URL and address."""
-    poller = Poller(sources, interval=0.2, timeout=1.0)
-    server = DashboardServer(
-        Dashboard(poller), "127.0.0.1", 0, request_seconds=request_seconds
-    )
-    is_over = threading.Event()
-    thread = threading.Thread(target=run, args=[poller, server, is_over.wait])
-    thread.start()
-    try:
-        yield server.url, ("127.0.0.1", server.server_port)
-    finally:
-        is_over.set()
-        thread.join()
-        # A loop on a closed socket would take a processor until the process ends.
-        assert "serve" not in {one.name for one in threading.enumerate()}
 
 
 def is_healthy(url: str) -> bool:
