@@ -11,7 +11,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -36,20 +36,10 @@ VALUES = {
 }
 
 
-@contextmanager
-def connected(kind: type[Driver], port: int) -> Iterator[Driver]:
-    """Connect a client."""
-    driver = kind(port)
-    try:
-        yield driver
-    finally:
-        driver.close()
-
-
 @pytest.fixture
 def driver(kind: type[Driver], port: int) -> Iterator[Driver]:
     """Connect each client to each server."""
-    with connected(kind, port) as client:
+    with closing(kind(port)) as client:
         yield client
 
 
@@ -154,8 +144,8 @@ def test_a_value_that_is_too_large_leaves_the_connection_usable(
 
 def test_values_expire(port: int, key: str) -> None:
     """After a second, at a time, or at once; a touched one stays."""
-    drivers = [kind(port) for kind in DRIVERS]
-    try:
+    with ExitStack() as stack:
+        drivers = [stack.enter_context(closing(kind(port))) for kind in DRIVERS]
         for number, driver in enumerate(drivers):
             one = f"{key}/{number}"
             driver.set(f"{one}/second", b"x", 1)
@@ -178,20 +168,14 @@ def test_values_expire(port: int, key: str) -> None:
                 )
             assert driver.get(f"{one}/later") == b"x"
             assert driver.get(f"{one}/touched") == b"x"
-    finally:
-        for driver in drivers:
-            driver.close()
 
 
 def test_clients_share_their_values(port: int, key: str) -> None:
     """What one stores each other reads."""
-    drivers = [kind(port) for kind in DRIVERS]
-    try:
+    with ExitStack() as stack:
+        drivers = [stack.enter_context(closing(kind(port))) for kind in DRIVERS]
         for number, writer in enumerate(drivers):
             writer.set(f"{key}/{number}", b"from %s" % writer.name.encode())
         for number, reader in itertools.product(range(len(drivers)), drivers):
             expected = b"from %s" % drivers[number].name.encode()
             assert reader.get(f"{key}/{number}") == expected, reader.name
-    finally:
-        for driver in drivers:
-            driver.close()

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import requests
 from pymemcache.client.base import Client  # noqa: TID251 - Under test.
-from pymemcache.client.hash import HashClient  # noqa: TID251
 from pymemcache.exceptions import MemcacheServerError  # noqa: TID251
 
 from support.memcache_ends import PYLIBMC, SECONDS, MemcacheInstance
@@ -250,31 +249,3 @@ def test_pymemcache_follows_the_ring_of_nginx(
         wait_until(
             lambda: cache.get_many(KEYS) == everything, "the instance to be used again"
         )
-
-
-def test_a_hash_client_without_the_ring_goes_on_while_an_instance_is_down(
-    instances: list[MemcacheInstance],
-) -> None:
-    """It has misses for the keys of that instance, and finds them again."""
-    cache = HashClient(
-        [("127.0.0.1", server.memcache_port) for server in instances],
-        timeout=SECONDS,
-        connect_timeout=SECONDS,
-        ignore_exc=True,
-        retry_attempts=1000,
-        retry_timeout=0,
-        default_noreply=False,
-    )
-    values = {key: key.encode() for key in KEYS}
-    with closing(cache):
-        assert cache.set_many(values) == []
-        assert cache.get_many(KEYS) == values
-        which = holders(instances)
-        left = {key: values[key] for key, at in zip(KEYS, which, strict=True) if at}
-        assert 40 <= len(left) <= 160
-        instances[0].kill()
-        assert cache.get_many(KEYS) == left
-        assert {key for key in KEYS if cache.get(key) is not None} == set(left)
-        assert not cache.set(KEYS[which.index(0)], b"not stored")
-        instances[0].restart()
-        assert cache.get_many(KEYS) == values

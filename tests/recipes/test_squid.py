@@ -19,7 +19,6 @@ from support.wire import exchange
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 PROGRAM: Final = shutil.which("squid", path="/usr/sbin:/usr/bin:/usr/local/sbin") or ""
-FIX: Final = "request_header_access Cache-Control deny put\n"
 EXPIRES: Final = {"Expires": "Fri, 01 Jan 2100 00:00:00 GMT"}
 THREE_DAYS: Final = 259_200
 # It keeps neither logs nor a process id, and ends at once.
@@ -34,16 +33,15 @@ shutdown_lifetime 1 second
 class Squid(Program):
     """One squid."""
 
-    def __init__(self, folder: Path, cache: RunningCache, *, without: str) -> None:
-        """Write its configuration, but for one line."""
+    def __init__(self, folder: Path, cache: RunningCache) -> None:
+        """Write its configuration."""
         super().__init__()
         self.port = pick_port()
         self.url = f"http://127.0.0.1:{self.port}"
         text = snippet("Squid", "squid").replace(FRONT, f"127.0.0.1:{self.port}")
         text = text.replace(" 1234 ", f" {cache.host.split(':')[1]} ")
-        assert without in text
         self._file = folder / "squid.conf"
-        self._file.write_text(text.replace(without, "") + QUIET)
+        self._file.write_text(text + QUIET)
 
     def command(self) -> list[str | Path]:
         """Return the command that starts it in the foreground."""
@@ -55,14 +53,11 @@ class Squid(Program):
 
 
 @contextmanager
-def squid(folder: Path, *, without: str = "") -> Iterator[tuple[str, RunningCache]]:
+def squid(folder: Path) -> Iterator[tuple[str, RunningCache]]:
     """Run an instance behind Squid; return the address of Squid."""
     if not PROGRAM:
         pytest.skip("squid is not installed")
-    with (
-        a_cache(folder, "alone") as cache,
-        Squid(folder, cache, without=without) as front,
-    ):
+    with a_cache(folder, "alone") as cache, Squid(folder, cache) as front:
         yield front.url, cache
 
 
@@ -79,14 +74,6 @@ def test_a_put_through_squid_has_the_lifetime_that_was_given(tmp_path: Path) -> 
         assert lifetime_of(cache, "a") == "no-cache"
         assert requests.put(f"{url}/b", data=b"x", headers=EXPIRES, timeout=5).ok
         assert int(lifetime_of(cache, "b").removeprefix("max-age=")) > 10 * THREE_DAYS
-
-
-def test_without_the_line_squid_gives_three_days(tmp_path: Path) -> None:
-    """What the line is for."""
-    with squid(tmp_path, without=FIX) as (url, cache):
-        assert requests.put(f"{url}/a", data=b"x", timeout=5).ok
-        left = int(lifetime_of(cache, "a").removeprefix("max-age="))
-        assert left in range(THREE_DAYS - 60, THREE_DAYS + 1)
 
 
 def test_squid_keeps_what_was_read_and_drops_what_was_written(tmp_path: Path) -> None:
