@@ -41,7 +41,7 @@ def test_healthy_keys_are_served_while_a_machine_is_gone(
     ]
     own += [ServerProcess(tmp_path / f"{n}", settings=SHARED) for n in range(NEAR)]
     with (
-        ringed(tmp_path / "cluster", own, is_soon=False) as cluster,
+        ringed(tmp_path / "cluster", own, times=("3s", "10s")) as cluster,
         ThreadPoolExecutor(64) as pool,
     ):
 
