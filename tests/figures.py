@@ -55,7 +55,7 @@ SHOWN: Final = {
         *("crashes_by_power_losses", "recoveries_ended_by_power_losses"),
     ),
     "| # faults": ("failed_calls",),
-    "| # runs, # crashes": ("runs_with_faults", "images_with_faults"),
+    "| # runs, # crashes": ("ring_runs", "ring_crashes"),
     "| # flips |": ("flips_after_a_stop",),
     "| # flips after a kill": ("flips_after_a_kill",),
     "| # starts were served, # refused": ("starts_served", "starts_refused"),
