@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 from support.ports import pick_port
 from support.stats_server import StatsServer, empty_stats
+from support.waiting import wait_until
 from volcache.fleet.dashboard import Dashboard, DashboardServer, run
 from volcache.fleet.poller import Poller
 from volcache.fleet.targets import Target
@@ -51,4 +52,7 @@ def served(
         is_over.set()
         thread.join()
         # A loop on a closed socket would take a processor until the process ends.
-        assert "serve" not in {one.name for one in threading.enumerate()}
+        wait_until(
+            lambda: "serve" not in {one.name for one in threading.enumerate()},
+            "the end of the loop",
+        )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _INTERVAL_MIN: Final = 1.0
 _INTERVAL_MAX: Final = 3600.0
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,20 +72,19 @@ def _dashboard(arguments: argparse.Namespace) -> int:
     )
     from volcache.fleet.poller import Poller  # noqa: PLC0415
 
-    # Blocked in all threads, and waited for: a handler that sets an event may run while
-    # this thread holds the lock of the event.
-    signals = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     host, port = parse_listen(arguments.listen)
     poller = Poller(arguments.instances, interval=arguments.interval)
     names = [*arguments.host, host]
     server = DashboardServer(Dashboard(poller, hosts=names), host, port)
+    # Blocked in all threads, and waited for: a handler that sets an event may run while
+    # this thread holds the lock of the event.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     count = len(poller.overview()["instances"])
     with output() as report:
         report(f"dashboard of {counted(count, 'instance', ',')} at {server.url}")
     with suppress(BrokenPipeError):
         sys.stdout.flush()
-    run(poller, server, lambda: signal.sigwait(signals))
+    run(poller, server, lambda: signal.sigwait(_STOPS))
     return EXIT_OK
 
 
