@@ -15,10 +15,8 @@ from typing import Final
 from bench.machine import ROOT
 from bench.report import DOCS, fill_tables
 
-BOOT: Final = ("--volume-size", "167772160")
 SCRIPTS: Final[dict[str, tuple[str, ...]]] = {
-    "boot": BOOT,
-    "boot-10m": ("--keys", "10000000", "--rounds", "1", *BOOT),
+    "boot": ("--volume-size", "167772160"),
     "check_speed": ("--megabytes", "256"),
     "cold_reads": ("--keys", "1000000"),
     "eviction_cost": (),
@@ -37,8 +35,7 @@ SCRIPTS: Final[dict[str, tuple[str, ...]]] = {
 def main() -> None:
     """Run all scripts, or those that are named."""
     for name in sys.argv[1:] or SCRIPTS:
-        module = f"bench.extra.{name.partition('-')[0]}"
-        command = [sys.executable, "-m", module, *SCRIPTS[name]]
+        command = [sys.executable, "-m", f"bench.extra.{name}", *SCRIPTS[name]]
         print(" ".join(command[1:]), flush=True)
         done = subprocess.run(
             command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
