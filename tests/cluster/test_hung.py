@@ -256,7 +256,7 @@ def test_slow_disk_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> N
         for path, value in found.items():
             assert cluster.ask("PUT", path, value).status_code == 200
         paths = cluster.by_owner(list(found))[name]
-        disk.slow_down("/disk0/data", 1)
+        disk.slow_down("/disk0/data", 0.3)
         with ThreadPoolExecutor(len(paths)) as pool:
             answers = list(pool.map(lambda path: cluster.ask("GET", path), paths))
         for path, answer in zip(paths, answers, strict=True):
