@@ -316,9 +316,8 @@ def _take_environment(reader: _Reader, environ: Mapping[str, str]) -> None:
     """Take the settings of the environment; other variables are ignored."""
     by_variable = {ENVIRONMENT_PREFIX + s.name.upper(): s for s in SETTINGS}
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or (
-            variable == INSTANCE_VARIABLE
-        ):
+        is_ours = variable.startswith(ENVIRONMENT_PREFIX)
+        if not is_ours or variable == INSTANCE_VARIABLE:
             continue
         setting = by_variable.get(variable)
         if setting is None:
@@ -401,7 +400,7 @@ def _check_volume_holds_largest_record(
 def _check_number_of_volumes(
     config: Config, sources: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Yield a problem if the index has no positions for so many volumes of this size."""
+    """Yield a problem if the index has too few positions for the number of volumes."""
     most = volumes_max(config.volume_size)
     if config.volume_num > most:
         yield Problem(

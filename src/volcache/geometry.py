@@ -29,7 +29,7 @@ def volumes_max(volume_bytes: int) -> int:
 
 def refuse_too_many(volume_bytes: int, volumes: int) -> None:
     """
-    Raise if the index has no positions for so many volumes of this length.
+    Raise if the index has too few positions for a number of volumes of a length.
 
     Raises:
         GeometryError: It has not.

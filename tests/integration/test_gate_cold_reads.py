@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -92,12 +92,9 @@ def lent(
     """Return a function that lends a server whose files are on the disk."""
     with (
         tempfile.TemporaryDirectory(dir="/var/tmp") as folder,
-        Pool[SlowServer](is_renewed) as pool,
+        Pool[SlowServer](Path(folder), is_renewed) as pool,
     ):
-        numbers = count()
-        yield lambda: pool.lend(
-            "", lambda: SlowServer(Path(folder, str(next(numbers))), machine)
-        )
+        yield lambda: pool.lend("", lambda own: SlowServer(own, machine))
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import requests
@@ -75,23 +74,14 @@ class Proxies(Pool[Nginx]):
 
     def __init__(self, folder: Path) -> None:
         """Begin with none; their folders are made in a folder."""
-        super().__init__(_is_renewed)
-        self._folder = folder
-        self._numbers = count()
+        super().__init__(folder, _is_renewed)
 
-    @contextmanager
     def nginx(
         self, instances: Sequence[str], files: Mapping[str, str] | None = None
-    ) -> Iterator[Nginx]:
+    ) -> AbstractContextManager[Nginx]:
         """Lend one whose configuration the test does not change."""
-
-        def make() -> Nginx:
-            folder = self._folder / str(next(self._numbers))
-            return Nginx(folder, instances, files=files)
-
         key = (*instances, *sorted((files or {}).items()))
-        with self.lend(key, make) as nginx:
-            yield nginx
+        return self.lend(key, lambda folder: Nginx(folder, instances, files=files))
 
 
 def _is_renewed(nginx: Nginx) -> bool:

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
@@ -155,8 +155,19 @@ class Pool(Generic[_P]):
     At most `limit` wait for a test; of more, the one that was used longest ago is ended.
     """
 
-    def __init__(self, renew: Callable[[_P], bool], limit: int = 6) -> None:
-        """Begin with none; `renew` makes one as it was, and says whether it could."""
+    def __init__(
+        self, folder: Path, renew: Callable[[_P], bool], limit: int = 6
+    ) -> None:
+        """
+        Begin with none.
+
+        Args:
+            folder: Each program gets an own one in it.
+            renew: Makes a program as it was, and says whether it could.
+            limit: See the class.
+        """
+        self._folder = folder
+        self._numbers = count()
         self._renew = renew
         self._limit = limit
         self._waiting: list[tuple[Hashable, _P]] = []
@@ -171,16 +182,17 @@ class Pool(Generic[_P]):
             self._waiting.pop()[1].__exit__()
 
     @contextmanager
-    def lend(self, key: Hashable, make: Callable[[], _P]) -> Iterator[_P]:
+    def lend(self, key: Hashable, make: Callable[[Path], _P]) -> Iterator[_P]:
         """
-        Return a running program, started now if none with this key waits.
+        Return a running program, made in a folder and started if none with this key waits.
 
         One that ended, was started again or cannot be renewed is not used again.
         """
         found = next((one for one in self._waiting[::-1] if one[0] == key), None)
         if found:
             self._waiting.remove(found)
-        program = found[1] if found else make().__enter__()
+        folder = self._folder / str(next(self._numbers))
+        program = found[1] if found else make(folder).__enter__()
         process, is_kept, shown = program.process, False, len(program.stderr)
         try:
             yield program
@@ -202,24 +214,17 @@ class Servers(Pool[ServerProcess]):
 
     def __init__(self, folder: Path) -> None:
         """Begin with none; the mount points are made in a folder."""
-        super().__init__(is_renewed)
-        self._folder = folder
-        self._numbers = count()
+        super().__init__(folder, is_renewed)
 
-    @contextmanager
     def server(
         self, all_settings: Mapping[str, object] = SHARED, /, **settings: Any
-    ) -> Iterator[ServerProcess]:
+    ) -> AbstractContextManager[ServerProcess]:
         """Lend a server with settings; one without an `admin_token` gets one."""
         given = {"admin_token": ADMIN_TOKEN, **all_settings, **settings}
         key = tuple(sorted((name, str(value)) for name, value in given.items()))
-
-        def make() -> ServerProcess:
-            place = self._folder / str(next(self._numbers)) / "store"
-            return ServerProcess(place, settings=given)
-
-        with self.lend(key, make) as server:
-            yield server
+        return self.lend(
+            key, lambda folder: ServerProcess(folder / "store", settings=given)
+        )
 
 
 def is_renewed(server: ServerProcess) -> bool:

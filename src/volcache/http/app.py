@@ -49,7 +49,8 @@ from volcache.http.upload import (
     read_value,
 )
 from volcache.keys import RESERVED_PREFIX, parse_key
-from volcache.monitoring.requests import SAMPLE_MASK, RequestStats
+from volcache.monitoring.requests import READS, SAMPLE_MASK, RequestStats
+from volcache.tokens import LOG_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,10 +68,9 @@ _logger: Final = logging.getLogger(__name__)
 
 ALLOW: Final = ("Allow", "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL")
 _NS_PER_MS: Final = 1_000_000
-_READS: Final = ("GET", "HEAD")
 # Those that are refused for keys of other instances.
-_RING_METHODS: Final = (*_READS, "PUT", "DELETE")
-_MISDIRECTED_LINE_NS: Final = 10 * NS_PER_SECOND  # between two lines of the log
+_RING_METHODS: Final = (*READS, "PUT", "DELETE")
+_MISDIRECTED_LINE_NS: Final = int(LOG_SECONDS * NS_PER_SECOND)
 _RETRY_SOON: Final = ("Retry-After", "1")
 
 
@@ -153,7 +153,7 @@ class App:
                 )
             else:
                 handler = self._handlers.get(method) or self._refuse_method
-                if self.ring is not None and self._is_misdirected(method, path):
+                if self.ring is not None and _is_misdirected(self.ring, method, path):
                     handler = self._refuse_key
                 status, headers, body, source = handler(environ, path)
         except BaseException as error:  # noqa: BLE001 - See the module's docstring.
@@ -214,19 +214,9 @@ class App:
         with suppress(BadKeyError):
             self.stats.sample(parse_key(path, size_max=len(path)))
 
-    def _is_misdirected(self, method: str, path: str) -> bool:
-        """Return whether a request is for a key of another instance."""
-        if self.ring is None or method not in _RING_METHODS:
-            return False
-        # The longest key may have been lowered since a value was stored.
-        key = parse_key(path, size_max=len(path))
-        if method in _READS:
-            return not self.ring.may_read(key)
-        return not self.ring.may_write(key)
-
     def _refuse_key(self, environ: WSGIEnvironment, path: str) -> Response:
         """Return the response for a key of another instance; count and log it."""
-        is_read = environ["REQUEST_METHOD"] in _READS
+        is_read = environ["REQUEST_METHOD"] in READS
         stats, now_ns = self.stats, self._timer()
         stats.misdirected["read" if is_read else "write"] += 1
         stats.last_misdirected = self._clock() / NS_PER_SECOND
@@ -386,6 +376,15 @@ class App:
             f"method {environ['REQUEST_METHOD']} is not allowed; allowed are {ALLOW[1]}",
             ALLOW,
         )
+
+
+def _is_misdirected(ring: Ring, method: str, path: str) -> bool:
+    """Return whether a request is for a key of another instance."""
+    if method not in _RING_METHODS:
+        return False
+    # The longest key may have been lowered since a value was stored.
+    key = parse_key(path, size_max=len(path))
+    return not (ring.may_read(key) if method in READS else ring.may_write(key))
 
 
 def _error_response(error: BaseException, method: str, path: str) -> Response:

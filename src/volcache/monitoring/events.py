@@ -215,9 +215,9 @@ EVENTS: Final[dict[str, Event]] = {
         "If it is a client of yours, correct its token. Else find out who it is.",
     ),
     "ring.misdirected": Event(
-        "So many requests for keys of other instances since the last such line; `path`:"
-        " that of the last one. Reads were misses, writes were answered 503. At most one"
-        " line in ten seconds.",
+        "Requests for keys of other instances, and their number since the last such line;"
+        " `path`: that of the last one. Reads were misses, writes were answered 503. At"
+        " most one line in ten seconds.",
         "See [one instance hangs](OPERATIONS.md#one-instance-hangs).",
     ),
     "request.failed": Event(

@@ -23,7 +23,7 @@ _SAMPLED_KEYS_MAX: Final = 2048
 REFUSED_KINDS: Final = ("read", "write", "admin")
 # What requests wanted that were for keys of other instances.
 MISDIRECTED_KINDS: Final = ("read", "write")
-_READS: Final = ("GET", "HEAD")
+READS: Final = ("GET", "HEAD")
 
 
 class _Answers(dict[tuple[str, str, str], Histogram]):
@@ -126,7 +126,7 @@ class RequestStats:
         return sum(
             histogram.count
             for (verb, _, found), histogram in self.answers.copy().items()
-            if found == source and verb in _READS
+            if found == source and verb in READS
         )
 
     def latencies(self) -> dict[str, Histogram]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.files import FileSystem
 
-# The index has offsets of at least so many bytes.
+# The least range of offsets in the index, in bytes.
 _VOLUME_BYTES_MIN: Final = 2**24
 
 Comparison = _native.Comparison
@@ -78,7 +78,7 @@ def make_index(
         expected: The number of keys, if known, for the first allocation.
 
     Raises:
-        GeometryError: There are no positions for so many volumes.
+        GeometryError: There are too few positions for these volumes.
     """
     refuse_too_many(volume_bytes, volumes)
     return Index(

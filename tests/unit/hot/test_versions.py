@@ -265,7 +265,7 @@ def kill_early(folder: Path) -> None:
 
 
 def store_without_the_tier(folder: Path) -> None:
-    """Put what nobody records."""
+    """Put what is not recorded."""
     store = open_store(folder)
     store.put(b"a", b"new")
     store.close()
