@@ -44,6 +44,7 @@ def served(
         Dashboard(poller), "127.0.0.1", 0, request_seconds=request_seconds
     )
     is_over = threading.Event()
+    others = set(threading.enumerate())
     thread = threading.Thread(target=run, args=[poller, server, is_over.wait])
     thread.start()
     try:
@@ -53,6 +54,8 @@ def served(
         thread.join()
         # A loop on a closed socket would take a processor until the process ends.
         wait_until(
-            lambda: "serve" not in {one.name for one in threading.enumerate()},
+            lambda: all(
+                one in others or one.name != "serve" for one in threading.enumerate()
+            ),
             "the end of the loop",
         )
