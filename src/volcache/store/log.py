@@ -7,7 +7,7 @@ which is written. When it has no room for the next record, the log rotates: an u
 becomes the active volume, with a new salt. If all ids are used, it gets that of the volume
 that is reclaimed. With the eviction policy "fifo" there is only ring main, and the oldest
 volume is reclaimed as it is. With "frequency", `eviction.py` chooses the volume, and the
-records that are worth it are copied before, some with each put: see `work`.
+records that are worth it are copied before, some with each put: see `continue_reclaim`.
 
 The steps of a rotation, and what a crash after each of them leaves:
     1. Disk space for the new volume is allocated, unless the file of the id has it already.
@@ -52,7 +52,7 @@ Invariants:
     - What was purged is in no volume that is newer than the purge; see `purges.py`.
 
 Locking: the caller holds the lock of the store, except for `sync`, `probe` and
-`note_expiry`.
+`record_expiry`.
 """
 
 from __future__ import annotations
@@ -118,13 +118,13 @@ SyncMode = Literal["none", "periodic", "always"]
 _logger = logging.getLogger("volcache.store")
 _PROBE_BYTES: Final = 4096
 # A start after a kill may begin this much later than the time at the kill.
-_NOTED_AHEAD_US: Final = 1_000_000
+_PROGRESS_AHEAD_US: Final = 1_000_000
 # Of a store that is not written, the time is noted this often: a start after a kill must
 # not begin much earlier, if the clock of the machine was set back meanwhile.
-_NOTED_EVERY_US: Final = 60_000_000
+_PROGRESS_EVERY_US: Final = 60_000_000
 # A reclaim goes on after so many bytes were appended: the calls for it take no time then.
-_WORK_BYTES: Final = 1 << 16
-_NO_WORK: Final = 1 << 62
+_STEP_BYTES: Final = 1 << 16
+_NO_STEPS: Final = 1 << 62
 # It begins when there is room for half a volume in the active one, and reads at least two
 # bytes for each byte appended: it ends before the room is needed.
 _ROOM_SHARE: Final = 2
@@ -163,7 +163,7 @@ class CircularLog:
             main always has one. The list object never changes.
         manifest: The contents of META.txt.
         sync_wanted: Set when something waits for `sync`, in the mode "periodic".
-        work_bytes: `work` is to be called when so many bytes were appended.
+        step_bytes: `continue_reclaim` is to be called when so many bytes were appended.
         purges: Which records are misses although the index has them.
         dropped_purge_us: The time of the newest purge that was dropped from `purges`
             because all records that it covered were reclaimed; -1: there was none.
@@ -195,7 +195,9 @@ class CircularLog:
         self._unused = (set(range(self._volume_num)) & set(self._descriptors)) - {
             volume.id for volume in recovered.volumes
         }
-        self._noted = Progress(0, 0, 0, 0, 0, 0)  # the last progress written to LOCK
+        self._last_progress = Progress(
+            0, 0, 0, 0, 0, 0
+        )  # the last progress written to LOCK
         # Volumes of which a start may find more than it should: an append or a sync has
         # failed, or META.txt names one that was given up.
         self._unsettled: set[Volume] = set()
@@ -211,7 +213,9 @@ class CircularLog:
         # Volumes of ring main in which a killed process may have left copies that are not
         # synced, up to an offset.
         self._copied_before: dict[Volume, int] = {}
-        self._owed = 0  # bytes that were appended since the last step of a reclaim
+        self._bytes_since_reclaim = (
+            0  # bytes that were appended since the last step of a reclaim
+        )
         self.actives: list[Volume | None] = [None, None]
         # The newest volume of each ring, also when it was reclaimed.
         self._newest: list[Volume | None] = [None, None]
@@ -223,7 +227,9 @@ class CircularLog:
     def _resume(self, volumes: list[Volume]) -> None:
         """Go on with the volumes that recovery has found, oldest first."""
         # Those of the unused ids whose files do not have the space of a volume.
-        self._unspaced = {volume for volume in self._unused if self._lacks(volume)}
+        self._ids_without_space = {
+            volume for volume in self._unused if self._lacks(volume)
+        }
         self._disk_room = 0  # how many volumes can be started in free space
         self._freed: set[int] = set()  # their files, for the volume that is started
         self._may_be_smaller = (
@@ -232,10 +238,10 @@ class CircularLog:
         self._space = Space(0, 0)  # of the file system, when it was last looked at
         self._was_limited = False
         self._allocate_again_ns = self._give_up_again_ns = 0
-        self.work_bytes = _NO_WORK
+        self.step_bytes = _NO_STEPS
         if self._policy is not None:
             self._index.set_policy(self._policy.rates)
-            self.work_bytes = min(_WORK_BYTES, max(1, self._volume_size // 64))
+            self.step_bytes = min(_STEP_BYTES, max(1, self._volume_size // 64))
         # Volumes of ring probation up to this one are reclaimed before any of ring main.
         # With "fifo" that is all of them: what is put from now on replaces records there.
         self._probation_first = self.manifest.probation_first
@@ -250,7 +256,7 @@ class CircularLog:
         if self._refusal:
             return
         self._allocate_actives()
-        self.note_progress()
+        self.record_progress()
         # A process that was killed has not synced what it wrote last.
         if self._sync_mode == "periodic":
             self._unsynced.extend(v for v in volumes if v not in self.actives)
@@ -387,9 +393,9 @@ class CircularLog:
             volume.write_index()
         except OSError as error:
             self._count_unless_full(error, index_of=volume)
-        self.note_progress()
+        self.record_progress()
 
-    def note_progress(self, *, ahead_us: int = 0) -> None:
+    def record_progress(self, *, ahead_us: int = 0) -> None:
         """
         Write to LOCK how far the active volumes were written, and the time.
 
@@ -413,7 +419,7 @@ class CircularLog:
         # It only helps a start to notice replaced files: the next one may succeed.
         with suppress(OSError):
             self._directory.write_progress(lines[0], lines[-1])
-            self._noted = lines[0]
+            self._last_progress = lines[0]
 
     def _bind(self, volume: Volume) -> None:
         """Add a volume, the newest of its ring, to what the index can read."""
@@ -425,13 +431,13 @@ class CircularLog:
         self._index.bind_volume(volume.seq, volume.fd, volume.id, volume.salts)
         self._index.set_age(volume.seq, ring, volume.born, volume.end)
 
-    def note_expiry(self, expires_ms: int) -> None:
+    def record_expiry(self, expires_ms: int) -> None:
         """Let a later start know that a record has expired, whatever the clock says."""
-        if expires_ms * 1000 <= self._noted.time_us:
+        if expires_ms * 1000 <= self._last_progress.time_us:
             return
         with self._lock:
-            if expires_ms * 1000 > self._noted.time_us:
-                self.note_progress(ahead_us=_NOTED_AHEAD_US)
+            if expires_ms * 1000 > self._last_progress.time_us:
+                self.record_progress(ahead_us=_PROGRESS_AHEAD_US)
 
     # --- Rotation ------------------------------------------------------------------
 
@@ -553,7 +559,7 @@ class CircularLog:
         with suppress(OSError):  # Then it is as it was.
             self._space = self._fs.space(self._directory.data)
         self._disk_room = 0
-        if self._unspaced and perf_counter_ns() >= self._allocate_again_ns:
+        if self._ids_without_space and perf_counter_ns() >= self._allocate_again_ns:
             reserve = reserve_bytes(self._volume_size, len(self.volumes))
             room = (self._space.free - reserve) // self._volume_size
             self._disk_room = max(0, room)
@@ -566,7 +572,7 @@ class CircularLog:
         """How many volumes there can be on the disk as it is."""
         return min(self._volume_num, len(self.volumes) + self._free_ids)
 
-    def _note_limit(self) -> None:
+    def _log_limit(self) -> None:
         """Look at the disk, and log when it begins or ceases to limit the volumes."""
         self._look_at_disk()
         allowed = self._volumes_allowed
@@ -721,7 +727,7 @@ class CircularLog:
             except OSError as refused:
                 self._stats.count_write_error(refused)
                 return False
-            self._unspaced.add(volume)
+            self._ids_without_space.add(volume)
             return True
         return False
 
@@ -789,7 +795,7 @@ class CircularLog:
         self._drop(dropped, use.volume, everything=is_flush)
         self._trim(active)
         self._unused.discard(active.id)
-        self._unspaced.discard(active.id)
+        self._ids_without_space.discard(active.id)
         self.volumes[active.seq] = active
         self._index.add_volume(active.seq)
         self._bind(active)
@@ -798,9 +804,9 @@ class CircularLog:
             self._hand_over(volume)
             self.actives[volume.use.ring] = None
         self.actives[ring] = active
-        self._note_limit()
-        self._note_start()
-        self.note_progress()
+        self._log_limit()
+        self._record_start()
+        self.record_progress()
         self._count_rotation(use, started_ns)
         return active
 
@@ -848,9 +854,9 @@ class CircularLog:
         oldest = self._ring(Ring.PROBATION) or self._ring(Ring.MAIN)
         if oldest[0] in self.actives and self._may_be_smaller:
             return []  # It is started in what space there is.
-        if oldest[0] in self.actives and self._unspaced:
+        if oldest[0] in self.actives and self._ids_without_space:
             raise DiskFullError(
-                volume=min(self._unspaced),
+                volume=min(self._ids_without_space),
                 needed=self._volume_size,
                 free=self._space.free,
             )
@@ -859,7 +865,7 @@ class CircularLog:
     @property
     def _free_ids(self) -> int:
         """How many volumes can be started without dropping one."""
-        spaced = len(self._unused) - len(self._unspaced)
+        spaced = len(self._unused) - len(self._ids_without_space)
         return min(
             len(self._unused),
             self._volume_num - len(self.volumes),
@@ -878,7 +884,7 @@ class CircularLog:
             if volume < self._volume_num and seq not in actives
         }
         if not self._disk_room:
-            free = free - self._unspaced or free
+            free = free - self._ids_without_space or free
         following = [volume for volume in free if volume > last.id]
         volume = min(following or free)
         return VolumeUse(volume, self._last_seq + 1, ring, secrets.randbits(64))
@@ -972,7 +978,7 @@ class CircularLog:
         except OSError as error:
             self._count_unless_full(error, index_of=volume)
 
-    def _note_start(self) -> None:
+    def _record_start(self) -> None:
         """Find out which records a single ring would have reclaimed by now."""
         if self._policy is None:
             return
@@ -1041,7 +1047,7 @@ class CircularLog:
             if volume.id < self._volume_num:
                 self._unused.add(volume.id)
                 if self._lacks(volume.id):
-                    self._unspaced.add(volume.id)
+                    self._ids_without_space.add(volume.id)
             records, lost = self._index.reclaim(seq)
             self._stats.evicted_records += records
             self._stats.evicted_bytes += lost
@@ -1151,7 +1157,7 @@ class CircularLog:
 
     # --- Reclaim -------------------------------------------------------------------
 
-    def work(self, appended: int) -> None:
+    def continue_reclaim(self, appended: int) -> None:
         """
         Go on with the reclaim under way, or begin one if room will be needed soon.
 
@@ -1160,10 +1166,10 @@ class CircularLog:
         Args:
             appended: The bytes appended since the last call.
         """
-        self._owed += appended
-        if self._owed < self.work_bytes:
+        self._bytes_since_reclaim += appended
+        if self._bytes_since_reclaim < self.step_bytes:
             return
-        owed, self._owed = self._owed, 0
+        appended, self._bytes_since_reclaim = self._bytes_since_reclaim, 0
         reclaimer = self._reclaimer or self._begin_if_due()
         if reclaimer is None:
             return
@@ -1171,8 +1177,8 @@ class CircularLog:
             self._drop_early(reclaimer)
             return
         room = self._room(0) - self._volume_size // _SPARE_SHARE
-        pace = max(_PACE_MIN, reclaimer.remaining / max(room, owed))
-        reclaimer.advance(int(owed * pace), self.actives[Ring.MAIN])
+        pace = max(_PACE_MIN, reclaimer.remaining / max(room, appended))
+        reclaimer.advance(int(appended * pace), self.actives[Ring.MAIN])
         for volume in reclaimer.targets:
             if volume.is_index_due:
                 self.write_index(volume)
@@ -1317,7 +1323,7 @@ class CircularLog:
             if volume.seq in self.volumes and not volume.is_synced_up_to(end)
         ]
 
-    def note_displaced(self) -> None:
+    def record_displaced(self) -> None:
         """
         Go on after the index has lost an entry for want of memory.
 
@@ -1499,12 +1505,14 @@ class CircularLog:
             actives = self._actives()
             # By them a start notices that files were replaced.
             if any(active.has_index_backlog for active in actives):
-                self.note_progress()
+                self.record_progress()
             elif any(active.writer.pending for active in actives):
                 for active in actives:
                     self.write_index(active)
-            elif self._clock.now_us() - self._noted.time_us > _NOTED_EVERY_US:
-                self.note_progress()
+            elif (
+                self._clock.now_us() - self._last_progress.time_us > _PROGRESS_EVERY_US
+            ):
+                self.record_progress()
         while self._unsynced:
             volume = self._unsynced.popleft()
             self._sync_unlocked(volume)

@@ -150,14 +150,14 @@ class Reclaimer:
             if target is not None and step.fate.copied:
                 self.targets[target] = target.end
             if step.error is not None:
-                self._note_error(step, target)
+                self._count_error(step, target)
             if why == "full":
                 target = self._more_room()
             if not self._copies:
                 target = None
         self.is_drained = why == "done"
 
-    def _note_error(self, step: Step, target: Volume | None) -> None:
+    def _count_error(self, step: Step, target: Volume | None) -> None:
         error = step.error
         if step.why == "refused" and target is not None and isinstance(error, OSError):
             self._refused(target, error)

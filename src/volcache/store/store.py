@@ -400,7 +400,7 @@ class Store:
             return None
         if self._is_expired(record):
             self.stats.expired_reads += 1
-            self._log.note_expiry(record.expires_ms)
+            self._log.record_expiry(record.expires_ms)
             return None
         return record
 
@@ -727,7 +727,7 @@ class Store:
                 flags=flags,
             )
             self._index.put(key, volume.seq, offset, size)
-            self._log.work(size)
+            self._log.continue_reclaim(size)
         return Record(
             value,
             content_type,
@@ -787,7 +787,7 @@ class Store:
         while True:
             ring = self._index.ring_for(key)
             if ring is None:
-                self._log.note_displaced()
+                self._log.record_displaced()
                 continue
             volume = self._log.with_room(ring, size, length)
             # A rotation may have copied the record of the key to the other ring.
@@ -882,7 +882,7 @@ class Store:
             if not volume.has_index_backlog:
                 self._log.write_index(volume)
             self._index.set_tombstone(key, volume.seq, offset, size)
-            self._log.work(size)
+            self._log.continue_reclaim(size)
         return existed
 
     def flush(self) -> None:

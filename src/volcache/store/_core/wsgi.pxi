@@ -196,7 +196,7 @@ cdef class NativeApp:
             self.drop_copies = app.cache.drop_copies
         self.is_merged = is_merged
         self.volumes, self.writers = [None, None], [None, None]
-        self.owed_max = parts.log.work_bytes
+        self.owed_max = parts.log.step_bytes
 
     def __call__(self, dict environ not None, start_response):
         if self.front is not None:
@@ -451,7 +451,7 @@ cdef class NativeApp:
                 self.log.write_index(volume)
             self.owed += record.size
             if self.owed >= self.owed_max:
-                self.log.work(self.owed)
+                self.log.continue_reclaim(self.owed)
                 self.owed = 0
         return True
 
