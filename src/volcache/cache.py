@@ -34,7 +34,7 @@ The cache depends neither on HTTP nor on the settings.
 
 from __future__ import annotations
 
-from threading import Lock, get_ident
+from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import UnreadableRecordError
@@ -42,7 +42,6 @@ from volcache.hot.tier import NoHotTier
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from threading import RLock
 
     from volcache.hot.promotion import MissCounters
     from volcache.hot.tier import HotStats, HotTier
@@ -59,32 +58,6 @@ class HotState(NamedTuple):
     stats: HotStats
     up: dict[str, bool]  # by server address
     promoted: int  # keys looked up in the hot tier first
-
-
-class _Exclusive:
-    """The lock of the store, and which thread has taken it by this; may be nested."""
-
-    __slots__ = ("_depth", "_lock", "_owner")
-
-    def __init__(self, lock: RLock) -> None:
-        self._lock = lock
-        self._owner = self._depth = 0
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self._depth += 1
-        self._owner = get_ident()
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._owner = 0
-        self._lock.release()
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether this thread has it."""
-        return self._owner == get_ident()
 
 
 class Cache:
@@ -107,7 +80,6 @@ class Cache:
         self.store = store
         self._hot: HotTier = hot or NoHotTier()
         self._promotion = promotion
-        self._exclusive = _Exclusive(store.lock)
         self._promoting = Lock()  # held to change `promoted`
         # Keys promoted since the start, oldest first. After a restart a key is read from
         # the disk until it is promoted again. The object stays the same.
@@ -120,7 +92,7 @@ class Cache:
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Return what to hold while what is read decides on what is written."""
-        return self._exclusive
+        return self.store.lock
 
     def get(self, key: bytes) -> Record | None:
         """
@@ -134,7 +106,7 @@ class Cache:
         """
         # Other threads wait for whoever has the lock, who therefore does not wait for
         # memcached if the disk has the record, and promotes nothing.
-        is_exclusive = self._exclusive.is_mine
+        is_exclusive = self.store.lock.is_mine
         was_promoted = key in self.promoted and not is_exclusive
         if was_promoted:
             record = self._get_hot(key)
@@ -323,7 +295,7 @@ class Cache:
         if record is None:
             self._hot.stats.stale += 1
             return None
-        if self.store.is_moved(copy, record) and not self._exclusive.is_mine:
+        if self.store.is_moved(copy, record) and not self.store.lock.is_mine:
             # The next comparison with the index then needs no read.
             self._promote(key, record.expires_ms)
         return record._replace(source="MEMC")

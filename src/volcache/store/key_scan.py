@@ -23,7 +23,6 @@ from volcache.store.scan import WHOLE_VOLUME, VolumeReader
 from volcache.store.volume import NO_FILE
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Generator, Iterator
 
     from volcache.store.clock import Clock
@@ -47,7 +46,6 @@ class KeyScan:
         self,
         log: CircularLog,
         index: Index,
-        lock: threading.RLock,
         *,
         fs: FileSystem,
         clock: Clock,
@@ -55,7 +53,7 @@ class KeyScan:
         """Read nothing yet."""
         self._log = log
         self._index = index
-        self._lock = lock
+        self._lock = index.lock
         self._fs = fs
         self._clock = clock
         # How far each volume is read in this round, by sequence number.

@@ -173,14 +173,13 @@ class CircularLog:
         self,
         directory: StoreDirectory,
         recovered: Recovered,
-        lock: threading.RLock,
         options: LogOptions,
         clock: Clock,
     ) -> None:
         """Continue with what recovery has found, and allocate the active volumes."""
         self._directory = directory
         self._fs = directory.fs
-        self._lock = lock
+        self._lock = recovered.index.lock
         self._stats = recovered.stats
         self._volume_size, self._volume_num, self._sync_mode, self._policy, refusal = (
             options

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from volcache.store.directory import StoreDirectory
     from volcache.store.files import FileSystem
     from volcache.store.log import CircularLog
+    from volcache.store.native import WriteLock
     from volcache.store.stats import ScrubStats
     from volcache.store.volume import Volume
     from volcache.store.volume_check import Finding
@@ -57,7 +58,7 @@ class Scrub:
         self,
         log: CircularLog,
         directory: StoreDirectory,
-        lock: threading.RLock,
+        lock: WriteLock,
         rate: int,
         *,
         stats: ScrubStats,

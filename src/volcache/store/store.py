@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.format import VolumeIdentity
     from volcache.store.index import Position
-    from volcache.store.native import Index
+    from volcache.store.native import Index, WriteLock
     from volcache.store.purges import PurgeList, PurgeStay
     from volcache.store.recovery import Recovered
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
@@ -104,7 +104,7 @@ class CoreParts:
 
     index: Index
     log: CircularLog
-    lock: threading.RLock
+    lock: WriteLock
     stats: StoreStats
     clock: Clock
     syncs_each: bool
@@ -144,8 +144,8 @@ class Store:
         self.recovery: RecoveryStats = recovered.recovery
         self.stats: StoreStats = recovered.stats
         self._syncs_each = options.sync_mode == "always"
-        self.lock = self._lock = threading.RLock()
-        self._log = CircularLog(directory, recovered, self._lock, options, clock)
+        self.lock = self._lock = recovered.index.lock
+        self._log = CircularLog(directory, recovered, options, clock)
         self._volumes = self._log.volumes
         self._is_closed = False
 
@@ -255,7 +255,6 @@ class Store:
         return KeyScan(
             self._log,
             self._index,
-            self._lock,
             fs=self._directory.fs,
             clock=self.clock,
         ).batches()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -157,3 +159,63 @@ def test_answer_of_a_new_kind_while_others_are_counted_is_no_error() -> None:
     assert stats.hits() == {"MEMC": 0, "DISK": 2}
     assert stats.misses == 0
     assert stats.gets == 2
+
+
+def test_lock_belongs_to_a_thread_until_it_has_left_as_often_as_entered(
+    tmp_path: Path,
+) -> None:
+    """Another thread waits; the owner is told apart from it."""
+    store = open_store(tmp_path)
+    lock, waits, order = store.lock, Event(), list[str]()
+
+    def wait() -> None:
+        assert not lock.is_mine
+        with pytest.raises(RuntimeError):
+            lock.__exit__()
+        waits.set()
+        with lock:
+            order.append("other")
+
+    other = Thread(target=wait)
+    with lock:
+        with lock:
+            other.start()
+            assert waits.wait(60)
+        assert lock.is_mine
+        order.append("owner")
+    other.join()
+    assert order == ["owner", "other"]
+    store.close()
+
+
+def test_signal_handler_ends_the_waiting_for_the_lock(tmp_path: Path) -> None:
+    """As that of Ctrl-C does; the lock then is not acquired."""
+    store = open_store(tmp_path)
+    is_held, is_over = Event(), Event()
+
+    def hold() -> None:
+        with store.lock:
+            is_held.set()
+            is_over.wait()
+
+    def interrupt(*_: object) -> None:
+        raise InterruptedError
+
+    def interrupted() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with store.lock:
+            pytest.fail("the lock is held")
+
+    other = Thread(target=hold)
+    other.start()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        is_held.wait()
+        with pytest.raises(InterruptedError):
+            interrupted()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        is_over.set()
+    other.join()
+    assert not store.lock.is_mine
+    store.close()

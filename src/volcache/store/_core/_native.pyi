@@ -78,6 +78,10 @@ class Index:
         """
 
     @property
+    def lock(self) -> WriteLock:
+        """The write lock."""
+
+    @property
     def count(self) -> int:
         """The number of keys with a live position."""
 
@@ -272,6 +276,19 @@ class Index:
 
     def close(self) -> None:
         """Return when no thread reads; `read` finds nothing from now on."""
+
+class WriteLock:
+    """
+    The write lock of the core, see `core.h`; a thread that has it may acquire it again.
+
+    A thread that waits calls signal handlers once a second; what they raise ends it.
+    """
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread has it."""
 
 class Writer:
     """

@@ -14,6 +14,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from posix.types cimport off_t
 
@@ -228,6 +229,10 @@ cdef class Index:
     def close(self):
         with nogil:
             vc_core_close(self.core)
+
+    @property
+    def lock(self):
+        return WriteLock(self)
 
     cdef uint64_t fingerprint(self, bytes key) noexcept:
         return vc_core_fingerprint(self.core, data_of(key), PyBytes_GET_SIZE(key))
@@ -471,6 +476,33 @@ cdef class Index:
         if not has_memory:
             raise MemoryError("no memory for index entries")
         return Replayed(run.end, run.records, run.latest_us)
+
+
+cdef class WriteLock:
+    cdef Index index  # is needed as long as this
+    cdef vc_core *core
+
+    def __cinit__(self, Index index not None):
+        self.index = index
+        self.core = index.core
+
+    def __enter__(self):
+        cdef bint is_acquired
+        # Never waits with the lock of the interpreter, which its owner may be waiting for.
+        while not vc_core_try_acquire(self.core, 0):
+            PyErr_CheckSignals()
+            with nogil:
+                is_acquired = vc_core_try_acquire(self.core, 1)
+            if is_acquired:
+                return
+
+    def __exit__(self, *_):
+        if not vc_core_release(self.core):
+            raise RuntimeError("this thread does not have the lock of the store")
+
+    @property
+    def is_mine(self):
+        return vc_core_is_mine(self.core)
 
 
 cdef object loaded_of(const vc_lines *lines):

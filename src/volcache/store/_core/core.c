@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core_parts.h"
@@ -51,6 +52,36 @@ static int os_fdatasync(void *context, int fd) {
 const vc_calls vc_os_calls = {os_pread,   os_pread_cached, os_preadv,
                              os_pwritev, os_fdatasync,    NULL};
 
+/* --- The write lock ---------------------------------------------------------------- */
+
+bool vc_core_is_mine(vc_core *core) {
+    return atomic_load_explicit(&core->owner, memory_order_relaxed) ==
+           (uintptr_t)pthread_self();
+}
+
+bool vc_core_try_acquire(vc_core *core, unsigned seconds) {
+    if (!vc_core_is_mine(core)) {
+        if (pthread_mutex_trylock(&core->write_lock)) {
+            struct timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_sec += seconds;
+            if (pthread_mutex_timedlock(&core->write_lock, &until)) return false;
+        }
+        atomic_store_explicit(&core->owner, (uintptr_t)pthread_self(), memory_order_relaxed);
+    }
+    core->depth++;
+    return true;
+}
+
+bool vc_core_release(vc_core *core) {
+    if (!vc_core_is_mine(core)) return false;
+    if (!--core->depth) {
+        atomic_store_explicit(&core->owner, 0, memory_order_relaxed);
+        pthread_mutex_unlock(&core->write_lock);
+    }
+    return true;
+}
+
 /* --- Volumes ----------------------------------------------------------------------- */
 
 /* Wait for the thread that applies changes, if there is one; `full` is empty then. */
@@ -63,6 +94,7 @@ vc_core *vc_core_new(const vc_calls *calls, const uint8_t hash_key[16], uint64_t
                      uint32_t volumes, uint64_t expected) {
     vc_core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
+    pthread_mutex_init(&core->write_lock, NULL);
     pthread_mutex_init(&core->mutex, NULL);
     core->calls = *calls;
     core->volume_bytes = volume_bytes;
@@ -96,6 +128,7 @@ void vc_core_free(vc_core *core) {
     vc_ghost_free(&core->missed);
     vc_purges_free(core->purges);
     pthread_mutex_destroy(&core->mutex);
+    pthread_mutex_destroy(&core->write_lock);
     free(core);
 }
 

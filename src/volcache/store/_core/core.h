@@ -1,10 +1,18 @@
 /* The store without Python: reading a record, appending one, loading index files.
  *
- * Threads. A `vc_core` has one mutex, held only for changes and lookups in the index and in
- * the table of volumes; reads of the disk are outside. So `vc_core_lookup`, `vc_core_read` and
- * `vc_core_end_read` may be called by any number of threads at any time, and without the
- * interpreter. All functions that change something may be called by one thread at a time, and
- * those under "Loading" only before other threads use the core.
+ * Threads. A `vc_core` has two locks, acquired in this order:
+ *   the write lock   Protects the volumes and the ends of the logs: who is to append, rotate,
+ *                    reclaim or purge holds it, also while it waits for the disk. A thread
+ *                    that has it may acquire it again. A thread with the lock of the Python
+ *                    interpreter only tries to acquire it, and waits without the interpreter:
+ *                    so its owner may wait for the interpreter.
+ *   the mutex        Inside of this module: protects the index, the table of volumes, the
+ *                    purges and the figures of the policy. It is held for a lookup or a change,
+ *                    never during a system call, so readers wait for no writer.
+ * Without any lock, any number of threads may call those under "Reading", and `vc_core_find`,
+ * `vc_core_is_stale`, `vc_core_hit`, `vc_core_miss`, `vc_core_count_older`,
+ * `vc_core_is_purged`, `vc_core_live`, `vc_core_stats` and `vc_core_get_heat`. All others
+ * need the write lock; until other threads use the core, as when it is loaded, nothing does.
  * A volume that is reclaimed while a record in it is read may be overwritten meanwhile: the
  * record then fails its checks, which the reader takes for a miss. The descriptors belong to the
  * caller. They are closed only when the store is closed: after `vc_core_close`, which waits
@@ -46,6 +54,14 @@ vc_core *vc_core_new(const vc_calls *calls, const uint8_t hash_key[16], uint64_t
 /* Wait for the last read; from now on every lookup finds nothing. */
 void vc_core_close(vc_core *core);
 void vc_core_free(vc_core *core);
+
+/* --- The write lock ---------------------------------------------------------------- */
+
+/* Wait for at most some seconds; returns false if another thread has it still. */
+bool vc_core_try_acquire(vc_core *core, unsigned seconds);
+/* Returns false if this thread does not have it. */
+bool vc_core_release(vc_core *core);
+bool vc_core_is_mine(vc_core *core);
 
 /* --- Volumes ----------------------------------------------------------------------- */
 

@@ -102,6 +102,9 @@ cdef extern from "core.h" nogil:
                          uint64_t volume_bytes, uint32_t volumes, uint64_t expected)
     void vc_core_close(vc_core *core)
     void vc_core_free(vc_core *core)
+    bint vc_core_try_acquire(vc_core *core, unsigned seconds)
+    bint vc_core_release(vc_core *core)
+    bint vc_core_is_mine(vc_core *core)
     uint32_t vc_core_add_volume(vc_core *core, uint64_t seq)
     bint vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
                       const vc_segment *segments, size_t count)

@@ -22,6 +22,9 @@ typedef struct {
 } vc_batch;
 
 struct vc_core {
+    pthread_mutex_t write_lock;
+    atomic_uintptr_t owner; /* of the write lock; 0: nobody */
+    unsigned depth;         /* how often its owner has acquired it */
     pthread_mutex_t mutex;
     vc_calls calls;
     vc_index *index;
