@@ -41,8 +41,7 @@ from support.waiting import comes_true
 from volcache.fleet.folder import plan, write
 from volcache.fleet.inventory import load_inventory
 from volcache.fleet.render import INSTANCES
-from volcache.ring import Ring as Ring_
-from volcache.ring import load_ring
+from volcache.ring import OwnKeys, load_ring
 from volcache.store._core._native import Parts
 from volcache_client.ring import Ring
 
@@ -334,7 +333,7 @@ def measure_cpu(work: Path, stack: ExitStack, seconds: int, rounds: int) -> None
     )
 
 
-def lookup_ns(ring: Ring_ | None) -> float:
+def lookup_ns(ring: OwnKeys | None) -> float:
     """Return what it takes to find out for a key of 40 bytes whose it is, in C."""
     draw = random.Random(1)  # noqa: S311 - Load, not secrets.
     paths = [b"/" + draw.randbytes(40) for _ in range(10_000)]

@@ -20,7 +20,7 @@ from volcache.settings import SETTINGS, Config
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from volcache.ring import Ring
+    from volcache.ring import OwnKeys
 
 _logger: Final = logging.getLogger("volcache")
 
@@ -29,7 +29,7 @@ class Settings(NamedTuple):
     """The settings, and what is in the lists that `ring` names."""
 
     config: Config
-    ring: Ring | None = None
+    ring: OwnKeys | None = None
 
 
 class Reloader:

@@ -29,7 +29,7 @@ _SLASH: Final = crc32(b"/")
 _HASHES: Final = 1 << 32
 
 
-class Ring(NamedTuple):
+class OwnKeys(NamedTuple):
     """The keys that this instance serves, and those that it stores."""
 
     reads: array[int]
@@ -44,7 +44,7 @@ class Ring(NamedTuple):
         return _have(self.writes, crc32(key, _SLASH))
 
 
-def load_ring(files: Sequence[str], own: str) -> Ring | None:
+def load_ring(files: Sequence[str], own: str) -> OwnKeys | None:
     """
     Read the lists of instances.
 
@@ -71,7 +71,7 @@ def load_ring(files: Sequence[str], own: str) -> Ring | None:
                 f" {len(names)}, such as {names[0]!r}"
             )
         found.append(_bounds(servers, own))
-    return Ring(_union(found), found[0]) if found else None
+    return OwnKeys(_union(found), found[0]) if found else None
 
 
 def _have(bounds: array[int], number: int) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from volcache.errors import ConfigError
 from volcache.reload import Reloader, Settings
-from volcache.ring import Ring
+from volcache.ring import OwnKeys
 from volcache.settings import Config
 
 
@@ -20,7 +20,7 @@ class Place:
     def __init__(self) -> None:
         """Begin with the defaults."""
         self.config = Config()
-        self.ring: Ring | None = None
+        self.ring: OwnKeys | None = None
         self.applied: list[Config] = []
         self.reloader = Reloader(
             Settings(self.config),
@@ -46,7 +46,7 @@ def place() -> Iterator[Place]:
 
 def test_other_contents_of_a_list_are_a_change(place: Place) -> None:
     """Although the setting names the same file."""
-    for ring in (Ring(array("I", [1]), array("I", [1])), None):
+    for ring in (OwnKeys(array("I", [1]), array("I", [1])), None):
         place.ring = ring
         assert place.reloader.reload() == "changed: ring"
         assert place.reloader.reload() == "nothing has changed"

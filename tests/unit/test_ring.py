@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 from volcache.errors import ConfigError
-from volcache.ring import Ring, load_ring
+from volcache.ring import OwnKeys, load_ring
 from volcache.store._core._native import Parts
-from volcache_client.ring import Ring as ClientRing
+from volcache_client.ring import Ring
 
 # Of weight 1 both have this point.
 COMMON: Final = ("127.0.0.1:171", "127.0.0.1:190")
@@ -36,10 +36,10 @@ def text_of(nodes: Sequence[Node]) -> str:
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Callable[..., Ring]:
+def load(tmp_path: Path) -> Callable[..., OwnKeys]:
     """Return a function that reads lists of nodes."""
 
-    def read(own: str, *lists: Sequence[Node]) -> Ring:
+    def read(own: str, *lists: Sequence[Node]) -> OwnKeys:
         files = []
         for number, nodes in enumerate(lists):
             path = tmp_path / f"{number}.conf"
@@ -52,7 +52,7 @@ def load(tmp_path: Path) -> Callable[..., Ring]:
     return read
 
 
-def keys_of(*rings: Ring) -> list[bytes]:
+def keys_of(*rings: OwnKeys) -> list[bytes]:
     """Return random keys of some lengths."""
     chance = random.Random(repr(rings))  # noqa: S311 - Not a secret.
     return [chance.randbytes(chance.choice((1, 5, 8, 20, 100))) for _ in range(3000)]
@@ -60,10 +60,10 @@ def keys_of(*rings: Ring) -> list[bytes]:
 
 @pytest.mark.parametrize("nodes", [FEW, MANY, ODD, FEW[:1]])
 def test_each_key_is_that_of_its_node(
-    nodes: list[Node], load: Callable[..., Ring]
+    nodes: list[Node], load: Callable[..., OwnKeys]
 ) -> None:
     """As the client's ring says, which is compared with a real nginx."""
-    whole = ClientRing(nodes)
+    whole = Ring(nodes)
     rings = {name: load(name, nodes) for name, _ in nodes}
     for key in keys_of(*rings.values()):
         owners = [name for name, ring in rings.items() if ring.may_write(key)]
@@ -71,12 +71,12 @@ def test_each_key_is_that_of_its_node(
         assert owners == [name for name, ring in rings.items() if ring.may_read(key)]
 
 
-def test_of_equal_points_the_first_counts(load: Callable[..., Ring]) -> None:
+def test_of_equal_points_the_first_counts(load: Callable[..., OwnKeys]) -> None:
     """As nginx does, whose sort is stable."""
     for nodes in ([(n, 1) for n in COMMON], [(n, 1) for n in reversed(COMMON)]):
         rings = [load(name, nodes) for name, _ in nodes]
         for at in (COMMON_POINT - 1, COMMON_POINT, COMMON_POINT + 1):
-            whole = ClientRing(nodes)
+            whole = Ring(nodes)
             place = bisect_left(whole._points, at)
             owners = [
                 name
@@ -89,7 +89,7 @@ def test_of_equal_points_the_first_counts(load: Callable[..., Ring]) -> None:
 
 @pytest.mark.parametrize("nodes", [FEW, MANY, FEW[:1]])
 def test_native_core_decides_the_same(
-    nodes: list[Node], load: Callable[..., Ring]
+    nodes: list[Node], load: Callable[..., OwnKeys]
 ) -> None:
     """For each key; without a ring all keys are ours."""
     for name, _ in nodes[:5]:
@@ -101,11 +101,11 @@ def test_native_core_decides_the_same(
 
 
 def test_keys_of_the_list_before_are_read_and_not_written(
-    load: Callable[..., Ring],
+    load: Callable[..., OwnKeys],
 ) -> None:
     """A new instance need not be in it."""
     after = [*FEW, ("10.0.0.3:1234", 3)]
-    now, before = ClientRing(after), ClientRing(FEW)
+    now, before = Ring(after), Ring(FEW)
     for name, _ in after:
         ring = load(name, after, FEW)
         for key in keys_of(ring):

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from volcache.cache import Cache
     from volcache.http.responses import Response
-    from volcache.ring import Ring
+    from volcache.ring import OwnKeys
     from volcache.store import Record
 
     # Takes the request and its path.
@@ -95,7 +95,7 @@ class App:
         stats: RequestStats | None = None,
         admin: Admin | None = None,
         slow_log: SlowLog | None = None,
-        ring: Ring | None = None,
+        ring: OwnKeys | None = None,
         clock: Callable[[], int] = time.time_ns,
         timer: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -378,7 +378,7 @@ class App:
         )
 
 
-def _is_misdirected(ring: Ring, method: str, path: str) -> bool:
+def _is_misdirected(ring: OwnKeys, method: str, path: str) -> bool:
     """Return whether a request is for a key of another instance."""
     if method not in _RING_METHODS:
         return False

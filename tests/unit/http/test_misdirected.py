@@ -17,7 +17,7 @@ from support.stores import open_store
 from volcache.cache import Cache
 from volcache.http.app import App, Limits
 from volcache.http.native_app import with_fast_path
-from volcache.ring import Ring
+from volcache.ring import OwnKeys
 
 HALF: Final = 1 << 31
 LOWER: Final = array("I", [0, HALF])
@@ -36,7 +36,7 @@ class Served:
         self.fast = with_fast_path(app)
         self._call: Any = self.fast if is_fast else app
 
-    def set_ring(self, ring: Ring | None) -> None:
+    def set_ring(self, ring: OwnKeys | None) -> None:
         """Use another ring from now on."""
         self.app.ring = ring
         self.fast.refresh()
@@ -76,7 +76,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
 
 def test_reads_are_misses_and_writes_are_refused(served: Served) -> None:
     """Also with conditions and ranges; all that is stored stays as it is."""
-    served.set_ring(Ring(LOWER, LOWER))
+    served.set_ring(OwnKeys(LOWER, LOWER))
     for path in OTHERS:
         assert served.ask("GET", path) == 404
         assert served.ask("HEAD", path) == 404
@@ -107,7 +107,7 @@ def test_reads_are_misses_and_writes_are_refused(served: Served) -> None:
 
 def test_key_of_a_path_decides(served: Served) -> None:
     """Not the path as it was written, as nginx hashes what it has resolved."""
-    served.set_ring(Ring(LOWER, LOWER))
+    served.set_ring(OwnKeys(LOWER, LOWER))
     for path in PATHS:
         for written in (f"/x/..{path}", f"/.{path}"):
             is_own = path in OWN
@@ -118,7 +118,7 @@ def test_key_of_a_path_decides(served: Served) -> None:
 
 def test_keys_that_are_only_read(served: Served) -> None:
     """Those of the list before, while a fleet grows."""
-    served.set_ring(Ring(array("I", [0]), LOWER))
+    served.set_ring(OwnKeys(array("I", [0]), LOWER))
     for path in PATHS:
         assert served.ask("GET", path) == 200
         assert served.ask("HEAD", path) == 200
@@ -127,7 +127,7 @@ def test_keys_that_are_only_read(served: Served) -> None:
 
 def test_other_requests_are_not_looked_at(served: Served) -> None:
     """Those of the operator, of browsers before they write, and of WebDAV."""
-    served.set_ring(Ring(LOWER, LOWER))
+    served.set_ring(OwnKeys(LOWER, LOWER))
     assert served.ask("GET", "/-/healthy") == 200
     for path in PATHS:
         assert served.ask("OPTIONS", path) == 200
@@ -143,7 +143,7 @@ def test_one_line_is_logged_in_ten_seconds(
     """With the number since the line before."""
     now = 0
     monkeypatch.setattr(served.app, "_timer", lambda: now)
-    served.set_ring(Ring(LOWER, LOWER))
+    served.set_ring(OwnKeys(LOWER, LOWER))
     with caplog.at_level(logging.WARNING, LOG):
         for now in (0, 1, 9_999_999_999, 10_000_000_000):  # noqa: B007 - Read above.
             served.ask("GET", OTHERS[0])
