@@ -38,7 +38,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import UnreadableRecordError
-from volcache.hot.tier import NoHotTier
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -75,10 +74,11 @@ class Cache:
         Args:
             store: The source of truth.
             hot: Holds the copies; None for no hot tier.
-            promotion: Decides when a key is hot; None to promote nothing.
+            promotion: Decides when a key is hot; None to promote nothing, as without a
+                hot tier.
         """
         self.store = store
-        self._hot: HotTier = hot or NoHotTier()
+        self._hot = hot
         self._promotion = promotion
         self._promoting = Lock()  # held to change `promoted`
         # Keys promoted since the start, oldest first. After a restart a key is read from
@@ -88,7 +88,7 @@ class Cache:
     @property
     def has_hot_tier(self) -> bool:
         """Whether there is a hot tier; without one, all is in the store."""
-        return not isinstance(self._hot, NoHotTier)
+        return self._hot is not None
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Return what to hold while what is read decides on what is written."""
@@ -104,6 +104,8 @@ class Cache:
         Raises:
             UnreadableRecordError: The disk refused, and the hot tier has no copy.
         """
+        if self._hot is None:
+            return self.store.get(key)
         # Other threads wait for whoever has the lock, who therefore does not wait for
         # memcached if the disk has the record, and promotes nothing.
         is_exclusive = self.store.lock.is_mine
@@ -201,7 +203,8 @@ class Cache:
             StoreError: The disk refused; the old value stays, in both tiers.
         """
         was_hot = (
-            self._hot.may_hold(key)
+            self._hot is not None
+            and self._hot.may_hold(key)
             and key not in self.store
             and self._get_hot(key) is not None
         )
@@ -218,7 +221,7 @@ class Cache:
             Whether there may have been one.
         """
         # First: a thread that promotes the key now either sees the change or is seen.
-        if not self._hot.may_hold(key):
+        if self._hot is None or not self._hot.may_hold(key):
             return False
         self._forget_promoted(key)
         return self._hot.invalidate(key)
@@ -232,7 +235,8 @@ class Cache:
         """
         with self.store.lock:
             self.store.flush()
-            self._hot.flush()
+            if self._hot is not None:
+                self._hot.flush()
         with self._promoting:
             self.promoted.clear()
         if self._promotion is not None:
@@ -275,18 +279,18 @@ class Cache:
         disk = (stats.reads, stats.writes, stats.rotating)
         return (
             sum(histogram.since(since_ns) for histogram in disk),
-            self._hot.stats.calls.since(since_ns),
+            self._hot.stats.calls.since(since_ns) if self._hot is not None else 0,
         )
 
     def hot_state(self) -> HotState | None:
         """Return the state of the hot tier; None without one."""
-        if not self.has_hot_tier:
+        if self._hot is None:
             return None
         return HotState(self._hot.stats, self._hot.up, len(self.promoted))
 
     def _get_hot(self, key: bytes) -> Record | None:
         """Return the copy of a key if the store accepts it."""
-        if not self._hot.may_hold(key):
+        if self._hot is None or not self._hot.may_hold(key):
             return None
         copy = self._hot.get(key)
         if copy is None:
@@ -302,7 +306,7 @@ class Cache:
 
     def _promote(self, key: bytes, expires_ms: int) -> None:
         copy = self.store.read_raw(key)
-        if copy is None:
+        if self._hot is None or copy is None:
             return
 
         def is_current() -> bool:

@@ -1,4 +1,4 @@
-"""The hot tier as the cache uses it: the interface, its counters, and no hot tier."""
+"""The hot tier as the cache uses it: the interface and its counters."""
 
 from __future__ import annotations
 
@@ -89,43 +89,3 @@ class HotTier(Protocol):
 
     def close(self) -> None:
         """Close the connections; memcached keeps its items."""
-
-
-class NoHotTier:
-    """The hot tier of an instance without memcached: holds nothing, stores nothing."""
-
-    def __init__(self) -> None:
-        self.stats = HotStats()
-
-    @property
-    def up(self) -> dict[str, bool]:
-        """No servers."""
-        return {}
-
-    def may_hold(self, key: bytes) -> bool:  # noqa: ARG002 - The interface.
-        """Return False: no key has a copy."""
-        return False
-
-    def get(self, key: bytes) -> bytes | None:  # noqa: ARG002
-        """Return None."""
-        return None
-
-    def promote(
-        self,
-        key: bytes,  # noqa: ARG002
-        copy: bytes,  # noqa: ARG002
-        expires_ms: int,  # noqa: ARG002
-        is_current: Callable[[], bool],  # noqa: ARG002
-    ) -> bool:
-        """Return False: nothing is stored."""
-        return False
-
-    def invalidate(self, key: bytes) -> bool:  # noqa: ARG002
-        """Return False: there was no copy."""
-        return False
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -1,4 +1,4 @@
-"""memcached.py: which copies are found, and what is counted; tier.py: no hot tier."""
+"""memcached.py: which copies are found, and what is counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from support.memcached import FakeMemcached
 from support.tiers import Scripted, is_up, open_tier
 from support.waiting import wait_until
-from volcache.hot.tier import HotStats, HotTier, NoHotTier
 
 
 def test_promoted_copy_is_found_until_it_is_invalidated() -> None:
@@ -107,16 +106,3 @@ def test_a_copy_of_a_record_that_was_replaced_meanwhile_is_not_stored() -> None:
         assert not tier.may_hold(b"k")
         assert tier.get(b"k") is None
     assert tier.stats.promotions == 0
-
-
-def test_no_hot_tier_holds_nothing() -> None:
-    """It accepts every call of the interface, and counts nothing."""
-    tier: HotTier = NoHotTier()
-    assert not tier.promote(b"k", b"copy", 0, lambda: True)
-    assert not tier.may_hold(b"k")
-    assert tier.get(b"k") is None
-    assert not tier.invalidate(b"k")
-    tier.flush()
-    tier.close()
-    assert tier.up == {}
-    assert tier.stats == HotStats()
