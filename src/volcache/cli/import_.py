@@ -43,9 +43,8 @@ from volcache.errors import (
     ValueTooLargeError,
 )
 from volcache.http.upload import (
-    TtlPolicy,
-    read_cache_directives,
-    read_content_headers,
+    read_expiry,
+    read_stored_headers,
 )
 from volcache.keys import parse_key
 from volcache.store import PeriodicSync, Store
@@ -320,13 +319,13 @@ class _Import:
     def _put_exported(self, key: bytes, value: bytes, one: Exported) -> None:
         if (len(value), crc32c(value)) != (one.size, one.checksum):
             raise _LeftOutError(f"is not what was exported: see {NAME}")
-        content_type, content_encoding = read_content_headers(
+        content_type, content_encoding, cache_control = read_stored_headers(
             {
                 "CONTENT_TYPE": one.content_type.decode("latin-1"),
                 "HTTP_CONTENT_ENCODING": one.content_encoding.decode("latin-1"),
+                "HTTP_CACHE_CONTROL": one.cache_control.decode("latin-1"),
             }
         )
-        directives = {"HTTP_CACHE_CONTROL": one.cache_control.decode("latin-1")}
         expires_ms = one.expires_ms
         if self._limits.max_ttl:
             latest_ms = self._times.now_ms + self._limits.max_ttl * 1000
@@ -336,7 +335,7 @@ class _Import:
             value,
             content_type=content_type,
             content_encoding=content_encoding,
-            cache_control=read_cache_directives(directives),
+            cache_control=cache_control,
             expires_ms=expires_ms and expires_ms + self._times.lead_ms,
             flags=one.flags,
         )
@@ -427,7 +426,6 @@ def _run(arguments: argparse.Namespace) -> int:
     silence_log()
     existing = existing_volumes(arguments.directory)
     config = load_config(arguments.config, os.environ, existing)
-    ttl = TtlPolicy(default_ttl=config.default_ttl, max_ttl=config.max_ttl)
     now_ms = time.time_ns() // 1_000_000
     with output(as_json=arguments.json) as report:
         outcome = import_folder(
@@ -441,7 +439,9 @@ def _run(arguments: argparse.Namespace) -> int:
                 max_key_size=config.max_key_size,
                 max_ttl=config.max_ttl,
             ),
-            expires_ms=ttl.expires_ms({}, now_ms),
+            expires_ms=read_expiry(
+                {}, now_ms, default_ttl=config.default_ttl, max_ttl=config.max_ttl
+            ),
             report=report,
             now_ms=now_ms,
         )

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from volcache.errors import BadKeyError
+from volcache.errors import BadKeyError, KeyTooLongError
 from volcache.histogram import NS_PER_SECOND
 from volcache.http import webdav
 from volcache.http.admin import Admin
 from volcache.http.preconditions import (
-    is_conditional,
+    CONDITIONS,
     is_not_modified,
     requested_ranges,
     require_change_allowed,
@@ -43,9 +43,8 @@ from volcache.http.responses import (
 )
 from volcache.http.slow_log import SlowLog
 from volcache.http.upload import (
-    TtlPolicy,
-    read_cache_directives,
-    read_content_headers,
+    read_expiry,
+    read_stored_headers,
     read_value,
 )
 from volcache.keys import RESERVED_PREFIX, parse_key
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
     from volcache.cache import Cache
     from volcache.http.responses import Response
     from volcache.ring import OwnKeys
-    from volcache.store import Record
 
     # Takes the request and its path.
     _Handler = Callable[[WSGIEnvironment, str], Response]
@@ -123,7 +121,6 @@ class App:
         self._misdirected_logged = 0
         self.value_headers = ValueHeaders(clock, cache.remaining_ms)
         self._second_ends_ns = 0  # by `timer`
-        self._ttl = TtlPolicy(default_ttl=limits.default_ttl, max_ttl=limits.max_ttl)
         self._clock = clock
         self._timer = timer
         self._handlers: dict[str, _Handler] = {
@@ -237,25 +234,18 @@ class App:
             _RETRY_SOON,
         )
 
-    def _get(  # noqa: C901 - A call less for each GET.
-        self, environ: WSGIEnvironment, path: str
-    ) -> Response:
+    def _get(self, environ: WSGIEnvironment, path: str) -> Response:
         if "HTTP_SERVICE_WORKER" in environ:
             return service_worker_response()
-        if is_conditional(environ):
-            response = self._evaluate_conditions(environ, path)
-            if response is not None:
+        if environ.keys() & CONDITIONS:
+            # The header of the record decides, so a 304 does not read the value.
+            response = self._head(environ, path)
+            if response[0] != OK:
                 return response
-        # Only canonical keys are stored, so a path whose bytes are found needs no check:
-        # a value stored before max_key_size was lowered is still found.
-        key = path[1:].encode("latin-1")
-        record = self.cache.get(key) if path[:1] == "/" else None
+        key = parse_key(path, size_max=len(path))
+        record = self.cache.get(key)
         if record is None:
-            canonical = parse_key(path, self.limits.key_size)
-            if canonical != key:
-                key, record = canonical, self.cache.get(canonical)
-            if record is None:
-                return self._miss()
+            return self._miss(key)
         headers = self.value_headers.make(key, record)
         if "HTTP_RANGE" in environ:
             parts = requested_ranges(environ, record, self.value_headers.second)
@@ -265,43 +255,26 @@ class App:
         self.stats.bytes_out += record.length
         return OK, headers, [record.value], record.source
 
-    def _evaluate_conditions(
-        self, environ: WSGIEnvironment, path: str
-    ) -> Response | None:
-        """
-        Return the response to a GET if its conditions decide it; None to send the value.
-
-        The header of the record is enough for that, so the value is not read.
-        """
-        key = parse_key(path, self.limits.key_size)
-        record = self.cache.stat(key)
-        if record is None:
-            return self._miss()
-        if not is_not_modified(environ, record, self.value_headers.second):
-            return None
-        headers = self.value_headers.make(key, record)
-        return not_modified_response(headers, record.source)
-
     def _head(self, environ: WSGIEnvironment, path: str) -> Response:
-        key = parse_key(path, self.limits.key_size)
+        key = parse_key(path, size_max=len(path))
         record = self.cache.stat(key)
         if record is None:
-            return self._miss()
-        is_known = is_conditional(environ) and is_not_modified(
-            environ, record, self.value_headers.second
-        )
+            return self._miss(key)
         headers = self.value_headers.make(key, record)
-        if is_known:
+        if is_not_modified(environ, record, self.value_headers.second):
             return not_modified_response(headers, record.source)
         return OK, headers, [], record.source
 
-    def _miss(self) -> Response:
+    def _miss(self, key: bytes) -> Response:
         """
         Return the response to a GET or HEAD that found no value.
 
-        While the disk cannot be read, the key may well have a value: the answer is a 503
-        then, and nginx decides whether it becomes a miss or goes to another instance.
+        Only here is the key limited: a value that was stored when the limit was higher is
+        served. While the disk cannot be read, the key may well have a value: the answer is
+        a 503 then, and nginx decides whether it becomes a miss or goes to another instance.
         """
+        if len(key) > self.limits.key_size:
+            raise KeyTooLongError(size=len(key), limit=self.limits.key_size)
         if self.cache.is_ready():
             return miss_response()
         status, headers, body, _ = text_response(
@@ -315,14 +288,20 @@ class App:
     def _put(self, environ: WSGIEnvironment, path: str) -> Response:
         key = parse_key(path, self.limits.key_size)
         value = read_value(environ, self.limits.value_size)
-        content_type, content_encoding = read_content_headers(environ)
-        cache_control = read_cache_directives(environ)
-        expires_ms = self._ttl.expires_ms(environ, self._clock() // _NS_PER_MS)
+        content_type, content_encoding, cache_control = read_stored_headers(environ)
+        expires_ms = read_expiry(
+            environ,
+            self._clock() // _NS_PER_MS,
+            default_ttl=self.limits.default_ttl,
+            max_ttl=self.limits.max_ttl,
+        )
         if expires_ms:
             expires_ms = self.cache.expiry_of(expires_ms)
-
-        def put() -> Record:
-            return self.cache.put(
+        is_conditional = environ.keys() & CONDITIONS
+        with self.cache.exclusive() if is_conditional else nullcontext():
+            if is_conditional:
+                require_change_allowed(environ, self.cache.stat(key))
+            record = self.cache.put(
                 key,
                 value,
                 content_type=content_type,
@@ -330,25 +309,18 @@ class App:
                 cache_control=cache_control,
                 expires_ms=expires_ms,
             )
-
-        if is_conditional(environ):
-            with self.cache.exclusive():
-                require_change_allowed(environ, self.cache.stat(key))
-                record = put()
-        else:
-            record = put()
         self.stats.bytes_in += len(value)
         return stored_response(record)
 
     def _delete(self, environ: WSGIEnvironment, path: str) -> Response:
         key = parse_key(path, self.limits.key_size)
-        if not is_conditional(environ):
-            return empty_response() if self.cache.delete(key) else miss_response()
-        with self.cache.exclusive():
-            record = self.cache.stat(key)
+        is_conditional = environ.keys() & CONDITIONS
+        with self.cache.exclusive() if is_conditional else nullcontext():
+            record = self.cache.stat(key) if is_conditional else None
             if record is not None:  # An absent key is a miss whatever the condition.
                 require_change_allowed(environ, record)
-            return empty_response() if self.cache.delete(key) else miss_response()
+            was_stored = self.cache.delete(key)
+        return empty_response() if was_stored else miss_response()
 
     def _options(self, _environ: WSGIEnvironment, _path: str) -> Response:
         return empty_response(ALLOW)

@@ -73,15 +73,8 @@ TYPES: Final[dict[bytes, str]] = {
 }
 
 
-_HEADERS: Final = {
-    suffix: ("Content-Type", content_type) for suffix, content_type in TYPES.items()
-}
-DEFAULT_TYPE_HEADER: Final = ("Content-Type", DEFAULT_TYPE)
-
-
-def guess_type_header(key: bytes) -> tuple[str, str]:
-    """Return the header Content-Type for the suffix of a key, in any case."""
-    dot = key.rfind(b".")
-    if dot < 0:
-        return DEFAULT_TYPE_HEADER
-    return _HEADERS.get(key[dot:].lower(), DEFAULT_TYPE_HEADER)
+def content_type_of(key: bytes, stored: bytes) -> str:
+    """Return the content type stored with a value, or that of the suffix of its key."""
+    return stored.decode("latin-1") or TYPES.get(
+        key[key.rfind(b".") :].lower(), DEFAULT_TYPE
+    )

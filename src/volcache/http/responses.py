@@ -9,20 +9,19 @@ Depends neither on methods nor on paths nor on settings.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from volcache import errors
 from volcache.histogram import NS_PER_SECOND
-from volcache.http.content_types import DEFAULT_TYPE_HEADER, guess_type_header
+from volcache.http.content_types import content_type_of
 from volcache.http.preconditions import (
     ETAG_FORMAT,
     PreconditionFailedError,
     etag_of,
 )
-from volcache.http.upload import BadHeaderError, LengthRequiredError
+from volcache.http.upload import LengthRequiredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,37 +37,23 @@ Response: TypeAlias = tuple[str, Headers, list[bytes], str]
 OK: Final = "200 OK"
 MISS: Final = "MISS"
 
-# The status of every error that can end a request. A class without a row has the status
-# of its nearest base class. An error outside the table is a bug: 500.
+# The status of the errors that can end a request. A class without a row has the status of
+# its nearest base class. An error outside the table is a bug: 500.
 ERROR_STATUS: Final[Mapping[type[BaseException], HTTPStatus]] = {
     errors.ClientError: HTTPStatus.BAD_REQUEST,
-    errors.BadKeyError: HTTPStatus.BAD_REQUEST,
-    errors.KeyTooLongError: HTTPStatus.BAD_REQUEST,
-    errors.BadPrefixError: HTTPStatus.BAD_REQUEST,
     errors.ValueTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    BadHeaderError: HTTPStatus.BAD_REQUEST,
+    errors.TooManyPurgesError: HTTPStatus.CONFLICT,
     PreconditionFailedError: HTTPStatus.PRECONDITION_FAILED,
     LengthRequiredError: HTTPStatus.LENGTH_REQUIRED,
     # The disk failed.
     errors.UnreadableRecordError: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.TooManyPurgesError: HTTPStatus.CONFLICT,
     errors.DiskFullError: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.MountPointError: HTTPStatus.INSUFFICIENT_STORAGE,
     errors.StoreIOError: HTTPStatus.INSUFFICIENT_STORAGE,
-    errors.ReadOnlyError: HTTPStatus.INSUFFICIENT_STORAGE,
     OSError: HTTPStatus.INSUFFICIENT_STORAGE,
-    # These end the start or are handled inside the store; no request should end so.
-    errors.StoreError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.DamagedRecordError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.ForeignDirectoryError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.FormatVersionError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.MismatchedFilesError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.UnreadableVolumeError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    # These end the start; no request should end so.
     errors.DiskTooSmallError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.GeometryError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.StoreLockedError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.StoreClosedError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.ForkedProcessError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
 _TEXT_TYPE: Final = ("Content-Type", "text/plain; charset=utf-8")
@@ -89,17 +74,7 @@ _MISS_HEADERS: Final = (
     ("Content-Length", str(len(_MISS_TEXT))),
 )
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_MAX: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH).days
-_MINUTES_KEPT_MAX: Final = 24 * 60
-_DATES_KEPT_MAX: Final = 50_000  # About 10 MiB.
-_TYPES_KEPT_MAX: Final = 1_000
-# The names in an HTTP date are English; those of strftime depend on the locale.
-_WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS: Final = (
-    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
-    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
-)
+_SECOND_MAX: Final = 253_402_300_799  # The last of the year 9999.
 
 
 def status_of(error: BaseException) -> HTTPStatus:
@@ -215,12 +190,7 @@ def _place(part: range, record: Record) -> str:
 
 
 class ValueHeaders:
-    """
-    Builds the headers of stored values.
-
-    Keeps the headers that many responses share: dates to the second, and content types.
-    Formatting a date takes longer than all other headers together.
-    """
+    """Builds the headers of stored values; keeps the date, which is set once a second."""
 
     def __init__(
         self, clock: Callable[[], int], remaining_ms: Callable[[int], int]
@@ -236,8 +206,6 @@ class ValueHeaders:
         self._remaining_ms = remaining_ms
         self.second = 0  # of `date`, since the epoch
         self.date = ("Date", "")
-        self._last_modified: dict[int, tuple[str, str]] = {}
-        self._types: dict[bytes, tuple[str, str]] = {}
 
     def update(self) -> int:
         """
@@ -255,46 +223,26 @@ class ValueHeaders:
 
     def make(self, key: bytes, record: Record) -> Headers:
         """Return the headers of a GET or HEAD that found a record: a new list."""
-        # Unpacked at once: attributes of a named tuple would take 0.2 us more.
-        (
-            _value,
-            content_type,
-            content_encoding,
-            cache_control,
-            stored_us,
-            expires_ms,
-            flags,
-            volume,
-            offset,
-            size,
-            length,
-            checksum,
-            source,
-        ) = record
-        # `modified_of`, written out: the call would take 0.1 us.
-        modified = stored_us // 1_000_000 + 1
+        modified = record.stored_us // 1_000_000 + 1  # as `modified_of`
         headers = [
-            ("X-Position", f"{volume},{offset},{size}"),
-            ("X-Cache", source),
-            ("ETag", ETAG_FORMAT % (stored_us, checksum)),
-            (self._types.get(content_type) or self._new_type(content_type))
-            if content_type
-            else (guess_type_header(key) if b"." in key else DEFAULT_TYPE_HEADER),
-            ("Content-Length", str(length)),
+            ("X-Position", f"{record.volume},{record.offset},{record.size}"),
+            ("X-Cache", record.source),
+            ("ETag", ETAG_FORMAT % (record.stored_us, record.checksum)),
+            ("Content-Type", content_type_of(key, record.content_type)),
+            ("Content-Length", str(record.length)),
             *_VALUE_HEADERS,
         ]
         if modified <= self.second:
-            headers.append(
-                self._last_modified.get(modified) or self._new_last_modified(modified)
-            )
-        if content_encoding:
-            headers.append(("Content-Encoding", content_encoding.decode("latin-1")))
-        if expires_ms or cache_control:
-            headers.append(self._cache_control(expires_ms, cache_control))
+            headers.append(("Last-Modified", format_date(modified)))
+        if record.content_encoding:
+            encoding = record.content_encoding.decode("latin-1")
+            headers.append(("Content-Encoding", encoding))
+        if record.expires_ms or record.cache_control:
+            headers.append(self._cache_control(record.expires_ms, record.cache_control))
         else:
             headers.append(_NO_LIFETIME)
-        if flags:
-            headers.append(("X-Flags", str(flags)))
+        if record.flags:
+            headers.append(("X-Flags", str(record.flags)))
         return headers
 
     def _cache_control(self, expires_ms: int, directives: bytes) -> tuple[str, str]:
@@ -305,42 +253,11 @@ class ValueHeaders:
             text = f"max-age={left}, {text}" if text else f"max-age={left}"
         return "Cache-Control", text
 
-    def _new_type(self, content_type: bytes) -> tuple[str, str]:
-        if len(self._types) >= _TYPES_KEPT_MAX:
-            self._types.clear()
-        header = ("Content-Type", content_type.decode("latin-1"))
-        self._types[content_type] = header
-        return header
-
-    def _new_last_modified(self, second: int) -> tuple[str, str]:
-        if len(self._last_modified) >= _DATES_KEPT_MAX:
-            self._last_modified.clear()
-        header = ("Last-Modified", format_date(second))
-        self._last_modified[second] = header
-        return header
-
-
-def content_type_of(key: bytes, record: Record) -> str:
-    """Return the content type stored with a value, or the one its key suggests."""
-    return record.content_type.decode("latin-1") or guess_type_header(key)[1]
-
 
 def format_date(seconds: int) -> str:
     """
     Return seconds since the epoch as an HTTP date.
 
-    A time after the year 9999 gives a date on its last day, not an error.
+    A time after the year 9999 gives its last second, not an error.
     """
-    minute, second = divmod(seconds, 60)
-    return f"{_format_minute(minute)}{second:02} GMT"
-
-
-@lru_cache(maxsize=_MINUTES_KEPT_MAX)
-def _format_minute(minute: int) -> str:
-    """Return an HTTP date up to the colon before the seconds."""
-    day, minute_of_day = divmod(minute, 24 * 60)
-    date = _EPOCH + timedelta(days=min(day, _DAY_MAX), minutes=minute_of_day)
-    return (
-        f"{_WEEKDAYS[date.weekday()]}, {date.day:02} {_MONTHS[date.month - 1]}"
-        f" {date.year:04} {date.hour:02}:{date.minute:02}:"
-    )
+    return formatdate(min(seconds, _SECOND_MAX), usegmt=True)

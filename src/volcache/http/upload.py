@@ -17,10 +17,6 @@ from volcache.http.preconditions import parse_date
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
 
-# The longest headers a PUT may store, in bytes. A record has room for 255 bytes of each.
-UPLOAD_CONTENT_TYPE_MAX: Final = 255
-UPLOAD_CONTENT_ENCODING_MAX: Final = 64
-UPLOAD_CACHE_DIRECTIVES_MAX: Final = 255
 # A longer max-age counts as 68 years, as RFC 9111 section 1.2.2 recommends.
 MAX_AGE_SECONDS_MAX: Final = 2**31
 # The latest date that Expires may name, in the year 2514: what is later counts as this.
@@ -28,6 +24,7 @@ _EXPIRES_SECONDS_MAX: Final = 8 * MAX_AGE_SECONDS_MAX
 
 _MAX_AGE: Final = re.compile(r'(?:^|[\s,;])max-age\s*=\s*"?([^\s,;"]*)', re.IGNORECASE)
 _DIGITS_MAX: Final = 10
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 # A directive and its argument, a token or a quoted string: RFC 9111, 5.2. What is between
 # them is not looked at, since bjoern may join repeated headers without a comma.
 _DIRECTIVE: Final = re.compile(
@@ -89,110 +86,79 @@ def read_value(environ: WSGIEnvironment, size_max: int) -> bytes:
     return value
 
 
-def read_content_headers(environ: WSGIEnvironment) -> tuple[bytes, bytes]:
+def read_stored_headers(environ: WSGIEnvironment) -> list[bytes]:
     """
-    Return Content-Type and Content-Encoding of a PUT; empty if absent.
+    Return what is stored with the value of a PUT; empty what is absent.
+
+    A record has room for 255 bytes of each.
+
+    Returns:
+        Content-Type, Content-Encoding, and Cache-Control without its lifetime.
 
     Raises:
         BadHeaderError: A header is too long or not printable latin-1 text.
     """
-    content_type = environ.get("CONTENT_TYPE")
-    content_encoding = environ.get("HTTP_CONTENT_ENCODING")
-    return (
-        _encode("Content-Type", content_type, UPLOAD_CONTENT_TYPE_MAX)
-        if content_type
-        else b"",
-        _encode("Content-Encoding", content_encoding, UPLOAD_CONTENT_ENCODING_MAX)
-        if content_encoding
-        else b"",
-    )
+    found = _DIRECTIVE.finditer(environ.get("HTTP_CACHE_CONTROL", ""))
+    directives = [one[0] for one in found if one[1].lower() not in _LIFETIMES]
+    encoded = []
+    for name, text, size_max in (
+        ("Content-Type", environ.get("CONTENT_TYPE", ""), 255),
+        ("Content-Encoding", environ.get("HTTP_CONTENT_ENCODING", ""), 64),
+        ("Cache-Control", ", ".join(dict.fromkeys(directives)), 255),
+    ):
+        if len(text) > size_max:
+            raise BadHeaderError(
+                f"{name} is {len(text)} bytes long; allowed are 0 to {size_max}"
+            )
+        if _CONTROL.search(text):  # A line end would end the header and begin another.
+            raise BadHeaderError(
+                f"{name} contains a control character; allowed is printable text"
+            )
+        try:
+            encoded.append(text.encode("latin-1"))
+        except UnicodeEncodeError as error:
+            raise BadHeaderError(
+                f"{name} is not latin-1 text; allowed is printable text"
+            ) from error
+    return encoded
 
 
-def read_cache_directives(environ: WSGIEnvironment) -> bytes:
+def read_expiry(
+    environ: WSGIEnvironment, now_ms: int, *, default_ttl: int = 0, max_ttl: int = 0
+) -> int:
     """
-    Return the directives in Cache-Control of a PUT except its lifetime; empty if none.
+    Return when an upload expires, in milliseconds since the epoch; 0 = never.
+
+    `max-age` of Cache-Control takes precedence over Expires, and the first of several
+    takes precedence over the others. A lifetime that is over already counts as none: real
+    clients send `max-age=0` or `Expires: 0` with every request.
+
+    Args:
+        environ: The request.
+        now_ms: The present time, in milliseconds since the epoch.
+        default_ttl: Seconds for an upload without max-age and Expires; 0 = no end.
+        max_ttl: The longest time to live in seconds; 0 = no limit.
 
     Raises:
-        BadHeaderError: They are too long to be stored.
+        BadHeaderError: `max-age` is not a number.
     """
-    found = _DIRECTIVE.finditer(environ.get("HTTP_CACHE_CONTROL", ""))
-    kept = [one[0] for one in found if one[1].lower() not in _LIFETIMES]
-    return _encode(
-        "Cache-Control", ", ".join(dict.fromkeys(kept)), UPLOAD_CACHE_DIRECTIVES_MAX
-    )
+    end = _requested_end(environ, now_ms)
+    if end is None and default_ttl:
+        end = now_ms + default_ttl * 1000
+    if max_ttl:
+        latest = now_ms + max_ttl * 1000
+        end = latest if end is None else min(end, latest)
+    return end or 0
 
 
-def _encode(name: str, value: str, size_max: int) -> bytes:
-    """Return a header's value as bytes; raise `BadHeaderError` if it is not safe."""
-    if len(value) > size_max:
-        raise BadHeaderError(
-            f"{name} is {len(value)} bytes long; allowed are 0 to {size_max}"
-        )
-    if not value.isprintable() and any(c < " " or c == "\x7f" for c in value):
-        # A line end would end the header and begin another.
-        raise BadHeaderError(
-            f"{name} contains a control character; allowed is printable text"
-        )
-    try:
-        return value.encode("latin-1")
-    except UnicodeEncodeError as error:
-        raise BadHeaderError(
-            f"{name} is not latin-1 text; allowed is printable text"
-        ) from error
-
-
-class TtlPolicy:
-    """The time to live of uploads: their headers, within the limits of the settings."""
-
-    def __init__(self, *, default_ttl: int = 0, max_ttl: int = 0) -> None:
-        """
-        Set the limits.
-
-        Args:
-            default_ttl: Seconds for an upload without max-age and Expires; 0 = no end.
-            max_ttl: The longest time to live in seconds; 0 = no limit.
-        """
-        self._default_ms = default_ttl * 1000
-        self._max_ms = max_ttl * 1000
-        self._is_limited = bool(default_ttl or max_ttl)
-
-    def expires_ms(self, environ: WSGIEnvironment, now_ms: int) -> int:
-        """
-        Return when an upload expires, in milliseconds since the epoch; 0 = never.
-
-        `max-age` of Cache-Control takes precedence over Expires, and the first of
-        several takes precedence over the others. A lifetime that is over already counts
-        as none: real clients send `max-age=0` or `Expires: 0` with every request.
-
-        Args:
-            environ: The request.
-            now_ms: The present time, in milliseconds since the epoch.
-
-        Raises:
-            BadHeaderError: `max-age` is not a number.
-        """
-        cache_control = environ.get("HTTP_CACHE_CONTROL")
-        expires = environ.get("HTTP_EXPIRES")
-        if not (cache_control or expires or self._is_limited):
-            return 0
-        end = _requested_end(cache_control, expires, now_ms)
-        if end is None and self._default_ms:
-            end = now_ms + self._default_ms
-        if self._max_ms:
-            latest = now_ms + self._max_ms
-            end = latest if end is None else min(end, latest)
-        return end or 0
-
-
-def _requested_end(
-    cache_control: str | None, expires: str | None, now_ms: int
-) -> int | None:
+def _requested_end(environ: WSGIEnvironment, now_ms: int) -> int | None:
     """Return when an upload asks to expire, in milliseconds; None if it does not."""
-    found = _MAX_AGE.search(cache_control) if cache_control else None
+    found = _MAX_AGE.search(environ.get("HTTP_CACHE_CONTROL", ""))
     if found is not None:
         seconds = _parse_seconds(found[1])
         return now_ms + seconds * 1000 if seconds else None
     # An invalid date, such as 0, is in the past: RFC 9111 section 5.3.
+    expires = environ.get("HTTP_EXPIRES")
     date = parse_date(expires) if expires else None
     if date is None or date * 1000 <= now_ms:
         return None

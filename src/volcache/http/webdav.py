@@ -12,8 +12,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from volcache.http.content_types import content_type_of
 from volcache.http.preconditions import etag_of
-from volcache.http.responses import content_type_of, format_date, text_response
+from volcache.http.responses import format_date, text_response
 
 if TYPE_CHECKING:
     from volcache.http.responses import Response
@@ -52,12 +53,13 @@ def file_response(path: str, key: bytes, record: Record) -> Response:
     """Return the 207 for a stored value."""
     # Earlier than Last-Modified, so that no condition is true for it.
     modified = format_date(record.stored_us // 1_000_000)
+    content_type = escape(content_type_of(key, record.content_type))
     return _multi_status(
         path,
         "<D:resourcetype/>"
         f"<D:getlastmodified>{modified}</D:getlastmodified>"
         f"<D:getcontentlength>{record.length}</D:getcontentlength>"
-        f"<D:getcontenttype>{escape(content_type_of(key, record))}</D:getcontenttype>"
+        f"<D:getcontenttype>{content_type}</D:getcontenttype>"
         f"<D:getetag>{escape(etag_of(record))}</D:getetag>",
     )
 

@@ -26,7 +26,7 @@ from volcache.cli.export import export
 from volcache.cli.import_ import Limits, Outcome, import_folder
 from volcache.cli.sidecar import NAME, UNFINISHED, Exported, SidecarWriter
 from volcache.errors import MountPointError
-from volcache.http.upload import read_cache_directives
+from volcache.http.upload import read_stored_headers
 from volcache.store import Record
 
 ROOT = Path(__file__).parents[3]
@@ -64,7 +64,7 @@ KEPT = st.builds(
     HEADER,
     HEADER,
     st.text(max_size=60).map(
-        lambda text: read_cache_directives({"HTTP_CACHE_CONTROL": text})
+        lambda text: read_stored_headers({"HTTP_CACHE_CONTROL": text})[2]
     ),
     st.just(0) | st.integers(NOW_MS + 1, 1 << 50),
     st.integers(0, (1 << 32) - 1),

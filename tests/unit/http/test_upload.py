@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.wsgi_client import VALUE_SIZE_MAX, Client, assert_error
 from volcache.errors import ClientError
-from volcache.http.upload import MAX_AGE_SECONDS_MAX, TtlPolicy
+from volcache.http.upload import MAX_AGE_SECONDS_MAX, read_expiry
 
 NOW_MS = 1_795_251_600_123  # 2026-11-21 09:00:00.123
 HOUR = "Sat, 21 Nov 2026 10:00:00 GMT"
@@ -126,7 +126,7 @@ def test_max_age_and_expires_set_the_time_to_live() -> None:
 
     def seconds(**headers: str) -> float | None:
         environ = {f"HTTP_{name}": value for name, value in headers.items()}
-        expires = TtlPolicy().expires_ms(environ, NOW_MS)
+        expires = read_expiry(environ, NOW_MS)
         return (expires - NOW_MS) / 1000 if expires else None
 
     for header, age in MAX_AGES.items():
@@ -149,11 +149,11 @@ def test_settings_provide_default_and_limit() -> None:
         (30, 20): {None: 20},
     }
     for (default, longest), ages in rows.items():
-        policy = TtlPolicy(default_ttl=default, max_ttl=longest)
         for asked, seconds in ages.items():
             header = "" if asked is None else f"max-age={asked}"
             environ = {"HTTP_CACHE_CONTROL": header}
-            assert policy.expires_ms(environ, NOW_MS) == NOW_MS + seconds * 1000
+            expiry = read_expiry(environ, NOW_MS, default_ttl=default, max_ttl=longest)
+            assert expiry == NOW_MS + seconds * 1000
 
 
 def test_max_age_that_is_not_a_number_is_refused(client: Client) -> None:
@@ -251,10 +251,9 @@ def test_any_header_gives_a_time_that_fits_a_record(
         "HTTP_CACHE_CONTROL": "max-age=" + cache_control,
         "HTTP_EXPIRES": expires,
     }
-    policy = TtlPolicy(max_ttl=longest)
     for taken in (environ, {"HTTP_EXPIRES": expires}):
         try:
-            end = policy.expires_ms(taken, NOW_MS)
+            end = read_expiry(taken, NOW_MS, max_ttl=longest)
         except ClientError:
             continue
         assert 0 <= end < 2**63
