@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from socket import socket
     from wsgiref.types import WSGIApplication
 
-    from volcache.http.native_app import WsgiApp
+    from volcache.http.responses import WsgiApp
     from volcache.settings import Config
     from volcache.store import SyncMode
     from volcache.store._core._native import Gate
@@ -301,7 +301,7 @@ class _Server:
         if config.read_token or config.write_token:
             front = TokenCheck(
                 self._fast.answer,
-                self._app,
+                self._app.send,
                 self._refusals,
                 read=config.read_token,
                 write=config.write_token,

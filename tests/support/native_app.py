@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from wsgiref.types import StartResponse
 
-    from volcache.http.native_app import WsgiApp
+    from volcache.http.responses import WsgiApp
 
 KEY_SIZE_MAX: Final = 60
 VALUE_SIZE_MAX: Final = 1_200_000

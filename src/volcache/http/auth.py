@@ -22,8 +22,7 @@ from volcache.tokens import Token
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-    from volcache.http.app import App
-    from volcache.http.native_app import WsgiApp
+    from volcache.http.responses import SendResponse, WsgiApp
     from volcache.tokens import Kind, Refusals
 
 # Read by clients in this order; some know the first only, and that is never Bearer.
@@ -85,21 +84,27 @@ class TokenCheck:
     """Wraps an application and refuses requests for keys without the right token."""
 
     def __init__(
-        self, wrapped: WsgiApp, app: App, refusals: Refusals, *, read: str, write: str
+        self,
+        wrapped: WsgiApp,
+        send: SendResponse,
+        refusals: Refusals,
+        *,
+        read: str,
+        write: str,
     ) -> None:
         """
         Wrap an application.
 
         Args:
             wrapped: Answers the other requests; must not raise, neither does the wrapper.
-            app: Sends and counts the refusals.
-            refusals: Counts and logs them.
+            send: Sends and counts the answers to refused requests; see `App.send`.
+            refusals: Counts and logs the refused requests.
             read: The token for reading; empty = everyone may. The one for writing will
                 do, too.
             write: The token for writing; empty = everyone may.
         """
         self._wrapped = wrapped
-        self._app = app
+        self._send = send
         self._refusals = refusals
         read_token, write_token = Token(read), Token(write)
         self._read_tokens = [read_token, write_token] if read else []
@@ -134,4 +139,4 @@ class TokenCheck:
             f"{what}; send Authorization: Bearer <token>, or Basic with it as the password",
             *CHALLENGES,
         )
-        return self._app.send(method, response, start_response)
+        return self._send(method, response, start_response)

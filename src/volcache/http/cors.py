@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from _typeshed import OptExcInfo
 
-    from volcache.http.native_app import WsgiApp
-    from volcache.http.responses import Headers
+    from volcache.http.responses import Headers, WsgiApp
 
 ANY: Final = "*"
 _VARY: Final = ("Vary", "Origin")

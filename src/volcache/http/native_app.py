@@ -14,13 +14,8 @@ from volcache.http.content_types import TYPES
 from volcache.store.native import make_native_app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from wsgiref.types import StartResponse, WSGIEnvironment
-
     from volcache.http.app import App
     from volcache.store._core._native import NativeApp
-
-    WsgiApp = Callable[[WSGIEnvironment, StartResponse], list[bytes]]
 
 
 def with_fast_path(app: App, *, is_merged: bool = False) -> NativeApp:

@@ -25,8 +25,13 @@ from volcache.http.upload import LengthRequiredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
     from volcache.store import Record
+
+    WsgiApp = Callable[[WSGIEnvironment, StartResponse], list[bytes]]
+    # Takes the method; sends and counts the response.
+    SendResponse = Callable[[str, "Response", StartResponse], list[bytes]]
 
 Headers: TypeAlias = list[tuple[str, str]]
 # Status line, headers without Date in a list of their own, body, and the source of the

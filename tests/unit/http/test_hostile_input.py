@@ -77,7 +77,7 @@ def http_parsers() -> dict[str, Parser]:
     client = Client(FakeCache(), admin_token=TOKEN, admin_hosts=["a"])
     client.put("/key", b"value", HTTP_CACHE_CONTROL="public")
     refusals = Refusals({"read": 0, "write": 0, "admin": 0})
-    checked = TokenCheck(client.app, client.app, refusals, read="r", write="w")
+    checked = TokenCheck(client.app, client.app.send, refusals, read="r", write="w")
     lines: list[str] = []
     wrapped = AccessLog(Cors(checked, CorsHeaders(["http://a"])), lines.append)
 
