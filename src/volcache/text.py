@@ -1,5 +1,5 @@
 """
-Text for people: counts, sizes, durations, and client input made safe for a log line.
+Text: counts, sizes and durations for people, files, client input made safe for a log line.
 
 Client input is escaped to printable ASCII that cannot end its field, so that a path or a
 header cannot forge a log line, a field or a terminal colour. Nothing is lost: the
@@ -9,8 +9,13 @@ original bytes can be decoded from the escaped form.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
+
+from volcache.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MINUTE: Final = 60
@@ -20,6 +25,7 @@ _DAY: Final = 24 * _HOUR
 _PATH_SAFE: Final = "/~!$&'()*+,;=:@"
 _UNSAFE: Final = re.compile(r"[^ !#-\[\]-~]")
 _CUT: Final = "..."
+_FILE_BYTES_MAX: Final = 16 << 20
 
 
 def counted(count: int, noun: str, form: str = "d") -> str:
@@ -105,3 +111,26 @@ def _escaped(match: re.Match[str]) -> str:
     encoding = "latin-1" if character <= "\xff" else "utf-8"
     found = character.encode(encoding, "surrogatepass")
     return "".join(f"\\x{byte:02X}" for byte in found)
+
+
+def read_text(path: Path) -> str:
+    """
+    Return the text of a file; a byte order mark is left out.
+
+    Raises:
+        ConfigError: It cannot be read, is too large, or is not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            found = file.read(_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(found) > _FILE_BYTES_MAX:
+        raise ConfigError(
+            f"{path}: larger than the {_FILE_BYTES_MAX >> 20} MiB allowed"
+        )
+    try:
+        return found.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"{path}: not UTF-8 text: invalid byte at offset {error.start}"
+        raise ConfigError(message) from error

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from volcache.errors import ConfigError
-from volcache.fleet.targets import read_text
 from volcache.settings import (
     ADDRESS,
     SETTINGS,
@@ -32,7 +31,7 @@ from volcache.settings import (
     Text,
     is_ip_address,
 )
-from volcache.text import one_line
+from volcache.text import one_line, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import ConfigError
+from volcache.fleet.inventory import load_inventory
 from volcache.fleet.remote import url_of
-from volcache.text import one_line
+from volcache.text import one_line, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-FILE_BYTES_MAX: Final = 16 << 20
 _HTTP_PORT: Final = 80  # nginx's default for a server without a port.
 _SHOWN_MAX: Final = 80  # Characters of a wrong text that an error repeats.
 _PARAMETERS: Final = (
@@ -77,27 +77,6 @@ def read_targets(sources: Sequence[str]) -> list[Target]:
     return [found.target for found in known.values()]
 
 
-def read_text(path: Path) -> str:
-    """
-    Return the text of a file; a byte order mark is left out.
-
-    Raises:
-        ConfigError: It cannot be read, is too large, or is not UTF-8.
-    """
-    try:
-        with path.open("rb") as file:
-            found = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(found) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: larger than the {FILE_BYTES_MAX >> 20} MiB allowed")
-    try:
-        return found.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        message = f"{path}: not UTF-8 text: invalid byte at offset {error.start}"
-        raise ConfigError(message) from error
-
-
 def _read(source: str) -> Iterator[_Found]:
     """Yield what one source names."""
     if not _is_file(source):
@@ -131,8 +110,6 @@ def _is_file(source: str) -> bool:
 
 
 def _of_inventory(path: Path) -> Iterator[_Found]:
-    from volcache.fleet.inventory import load_inventory  # noqa: PLC0415 - It imports us.
-
     for instance in load_inventory(path).instances:
         target = Target(
             instance.name,
