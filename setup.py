@@ -1,5 +1,5 @@
 """
-The extension, the shipped files and the long description of the package.
+The extensions, the shipped files and the long description of the package.
 
 Everything else is declared in pyproject.toml.
 """
@@ -12,36 +12,42 @@ import shlex
 import shutil
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
-NAME: Final = "volcache.store._core._native"
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 CORE: Final = Path("src/volcache/store/_core")
-GATE: Final = Path("src/volcache/server/_gate")
+FRONT: Final = Path("src/volcache/front")
 # What is linked into bjoern instead: see tools/setup.sh.
-LINK: Final = GATE / "link.c"
+LINK: Final = FRONT / "link.c"
 # VOLCACHE_CFLAGS is for sanitizers: see tools/native_tests.sh.
 ADDED: Final = shlex.split(os.environ.get("VOLCACHE_CFLAGS", ""))
 
-extension = Extension(
-    NAME,
-    sources=[
-        str(CORE / "_native.pyx"),
-        *sorted(map(str, CORE.glob("*.c"))),
-        *sorted(map(str, set(GATE.glob("*.c")) - {LINK})),
-    ],
-    depends=sorted(map(str, [*CORE.glob("*.h"), *GATE.glob("*.h")])),
-    include_dirs=[str(CORE), str(GATE)],
-    libraries=["pthread"],
-    extra_compile_args=[
-        *("-O3", "-g1", "-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"),
-        *ADDED,
-    ],
-    extra_link_args=ADDED,
-)
+
+def files_of(folder: Path) -> set[Path]:
+    """Return the files of an extension."""
+    return {folder / "_native.pyx", *folder.glob("*.c")} - {LINK}
+
+
+def extension(name: str, files: Iterable[Path], *folders: Path) -> Extension:
+    """Return an extension of files in C, which may include the headers of folders."""
+    return Extension(
+        name,
+        sources=sorted(map(str, files)),
+        depends=sorted(str(path) for folder in folders for path in folder.glob("*.h")),
+        include_dirs=list(map(str, folders)),
+        libraries=["pthread"],
+        extra_compile_args=[
+            *("-O3", "-g1", "-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"),
+            *ADDED,
+        ],
+        extra_link_args=ADDED,
+    )
 
 
 class BuildWithFiles(build_py):  # type: ignore[misc] # setuptools has no types.
@@ -70,8 +76,18 @@ def long_description() -> str:
     return str(readme["render"](text, urls.get("Documentation")))
 
 
-# The generated C file is kept out of the sources.
-built = cythonize([extension], build_dir="build/cython", quiet=True)
+extensions = [
+    extension("volcache.store._core._native", files_of(CORE), CORE),
+    # It calls the core by a table, and has the checksum of keys itself.
+    extension(
+        "volcache.front._native",
+        [*files_of(FRONT), CORE / "crc32c.c"],
+        CORE,
+        FRONT,
+    ),
+]
+# The generated C files are kept out of the sources.
+built = cythonize(extensions, build_dir="build/cython", quiet=True)
 setup(
     ext_modules=built,
     cmdclass={"build_py": BuildWithFiles},

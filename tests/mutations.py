@@ -239,7 +239,7 @@ def c_failure(objects: Objects, mutation: Mutation | None, folder: Path) -> str:
     paths = [name for name in names if "/" in name]
     if failed or not paths:
         return failed
-    objects.extension()
+    objects.extensions()
     for name in ("tests", "tools", "conf"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "pyproject.toml", folder)

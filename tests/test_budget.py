@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,23 @@ def test_code_is_counted_without_comments_and_docstrings(
         "class Store is defined in src/store.py, src/store.py"
     ]
     assert list(budget.doubled_names({"Store": 2}, [module, module])) == []
+
+
+def test_imports_of_the_store_in_cython(tmp_path: Path, budget: Any) -> None:
+    """Whatever names another part is found, in each kind of file; the tree has none."""
+    (tmp_path / "a.pyx").write_text("import os, http.client\nfrom libc cimport errno\n")
+    (tmp_path / "b.pxd").write_text("cimport volcache.server as s  # Why.\nimport os\n")
+    (tmp_path / "c.pxi").write_text('include "gate.pxi"\nif a:\n  from oss import b\n')
+    assert list(budget.cython_imports(["libc", "os"], tmp_path)) == [
+        "a.pyx imports http.client",
+        "b.pxd imports volcache.server",
+        "c.pxi imports gate.pxi",
+        "c.pxi imports oss",
+    ]
+    allowed = tomllib.loads(budget.BUDGETS.read_text())["cython"]["imports"]
+    assert list(budget.cython_imports(allowed)) == []
+    parts = {name.split(".")[1] for name in allowed if name.startswith("volcache.")}
+    assert parts == {"errors", "store"}
 
 
 def test_comments_of_c_are_not_counted(tmp_path: Path, budget: Any) -> None:

@@ -237,16 +237,18 @@ def test_wheel_has_all_modules_the_core_and_the_shipped_files(tmp_path: Path) ->
     # Not what is measured here: a quarter of the time.
     wheel = build_wheel(source, tmp_path / "out", VOLCACHE_CFLAGS="-O0 -g0")
     names = {n for n in wheel.namelist() if ".dist-info/" not in n}
-    [core] = [name for name in names if name.endswith(".so")]
-    assert re.fullmatch(r"volcache/store/_core/_native\..*\.so", core)
+    built = sorted(name for name in names if name.endswith(".so"))
+    places = ("volcache/front", "volcache/store/_core")
+    for name, place in zip(built, places, strict=True):
+        assert re.fullmatch(rf"{place}/_native\.[^/]*\.so", name)
     modules = {
         path.removeprefix("src/")
         for path in tracked()
         if path.startswith("src/volcache") and Path(path).suffix not in SOURCES
     }
-    link = {f"volcache/server/_gate/link.{suffix}" for suffix in "ch"}
+    link = {f"volcache/front/link.{suffix}" for suffix in "ch"}
     files = {f"volcache/files/{path}" for path in shipped_files(ROOT)}
-    assert names == {core, *modules, *link, *files}
+    assert names == {*built, *modules, *link, *files}
 
     installed = tmp_path / "installed"
     wheel.extractall(installed)  # noqa: S202 - Made here.
@@ -255,9 +257,13 @@ def test_wheel_has_all_modules_the_core_and_the_shipped_files(tmp_path: Path) ->
     assert shown.endswith(f"{len(files)} files written, 0 unchanged\nexit code 0")
     for path in shipped_files(ROOT):
         assert (tmp_path / "written" / path).read_bytes() == (ROOT / path).read_bytes()
-    program = "from volcache.store import native; print(native._native.__file__)"
+    program = (
+        "import volcache.front._native as front, volcache.store._core._native as core;"
+        "print(front.__file__, core.__file__)"
+    )
     shown = python(program, path=installed)
-    assert shown == f"{installed / core}\nexit code 0"
+    paths = " ".join(str(installed / name) for name in built)
+    assert shown == f"{paths}\nexit code 0"
 
 
 @pytest.mark.slow

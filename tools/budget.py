@@ -30,8 +30,10 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _C_COMMENT: Final = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _CYTHON_COMMENT: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
 _CYTHON_IMPORT: Final = re.compile(
-    r"^\s*(?:from\s+(\S+)\s+c?import|c?import\s+(\S+))", re.MULTILINE
+    r"^\s*(?:from\s+(\S+)\s+c?import\b|c?import\s+(.+)|include\s+[\"'](.+)[\"'])",
+    re.MULTILINE,
 )
+CORE: Final = ROOT / "src" / "volcache" / "store" / "_core"
 
 
 class Module:
@@ -141,14 +143,14 @@ def doubled_names(allowed: dict[str, int], modules: list[Module]) -> Iterator[st
             yield f"class {name} is defined in {', '.join(places[name])}"
 
 
-def cython_imports(allowed: list[str]) -> Iterator[str]:
-    """Yield what the Cython code of the store imports from elsewhere."""
-    for path in sorted((ROOT / "src/volcache/store/_core").glob("*.p[yx][xid]*")):
-        if path.suffix in {".pyx", ".pxi", ".pxd"}:
-            for first, second in _CYTHON_IMPORT.findall(path.read_text("utf-8")):
-                name = (first or second).rstrip(";,")
-                if not name.startswith(("libc.", "posix.", "cpython.", *allowed)):
-                    yield f"{path.name} imports {name}"
+def cython_imports(allowed: list[str], folder: Path = CORE) -> Iterator[str]:
+    """Yield what Cython code imports or includes besides what is allowed."""
+    prefixes = tuple(f"{name}." for name in allowed)
+    for path in sorted({*folder.glob("*.pyx"), *folder.glob("*.px[di]")}):
+        for groups in _CYTHON_IMPORT.findall(path.read_text("utf-8")):
+            for name in "".join(groups).partition("#")[0].split(","):
+                if not f"{name.split()[0]}.".startswith(prefixes):
+                    yield f"{path.name} imports {name.split()[0]}"
 
 
 def main() -> str:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compiles the programs in tests/native and runs them. Each is linked with the C files of the
-# extension that it uses and does not include, and not with Python.
+# extensions that it uses and does not include, and not with Python.
 #
 #   tools/native_tests.sh lint                      warnings of gcc, as errors, and of cppcheck
 #   tools/native_tests.sh asan [SECONDS [SEED]]     with the sanitizers of memory and of
@@ -9,7 +9,7 @@
 #                                                   sanitizer of threads
 #   tools/native_tests.sh fuzz [SECONDS [SEED]]     with clang's libFuzzer if there is one
 #   tools/native_tests.sh aarch64 [SECONDS [SEED]]  for 64-bit ARM, in an emulator
-#   tools/native_tests.sh extension [ARGUMENTS]     pytest, with the sanitizers in the extension
+#   tools/native_tests.sh extension [ARGUMENTS]     pytest, with the sanitizers in the extensions
 #
 # The name of a program says what it takes:
 #
@@ -24,10 +24,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 CORE=src/volcache/store/_core
-GATE=src/volcache/server/_gate
-# What is linked into bjoern instead of the extension; it needs libev.
-LINK=$GATE/link.c
-FOLDERS=(-I"$CORE" -I"$GATE")
+FRONT=src/volcache/front
+# What is linked into bjoern instead of an extension; it needs libev.
+LINK=$FRONT/link.c
+FOLDERS=(-I"$CORE" -I"$FRONT")
 TESTS=tests/native
 OUT=.cache/native
 WARNINGS=(-std=gnu11 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes)
@@ -38,8 +38,8 @@ export CCACHE_DIR=$PWD/.cache/ccache
 
 say() { printf 'native: %s\n' "$*"; }
 
-# The extension is built from the same files, and from what Cython generates elsewhere.
-core_files() { compgen -G "$CORE/*.c"; compgen -G "$GATE/*.c" | grep -vxF "$LINK"; }
+# The extensions are built from the same files, and from what Cython generates elsewhere.
+core_files() { compgen -G "$CORE/*.c"; compgen -G "$FRONT/*.c" | grep -vxF "$LINK"; }
 
 # Prints the names of the programs.
 programs() { compgen -G "$TESTS/*.c" | sed 's,.*/,,; s,\.c$,,'; }
@@ -164,7 +164,7 @@ fuzz() {
     done
 }
 
-# The sources and a sanitized extension are put into a folder of their own, so that the tree
+# The sources and sanitized extensions are put into a folder of their own, so that the tree
 # stays as it is. Python itself leaks at its end, and has its own allocator. pytest would lose
 # what the sanitizers write to stderr.
 extension() {
@@ -172,7 +172,7 @@ extension() {
     rm -rf "$tree" "$report".*
     mkdir -p "$tree"
     cp -r src/volcache "$tree"
-    rm -f "$tree"/volcache/store/_core/_native.*.so
+    rm -f "$tree"/volcache/{front,store/_core}/_native.*.so
     # Python's own flags make overflow of integers defined, and leave out assertions.
     VOLCACHE_CFLAGS="${READABLE[*]} ${SANITIZERS[*]} -fno-wrapv -UNDEBUG" \
         .venv/bin/python setup.py --quiet build_ext --force --build-lib "$tree" \
@@ -182,9 +182,10 @@ extension() {
     UBSAN_OPTIONS+=:log_path=$report
     LD_PRELOAD=$(gcc -print-file-name=libasan.so)
     export LD_PRELOAD
-    .venv/bin/python -c 'import sys; from volcache.store._core import _native
-sys.exit(not _native.__file__.startswith(sys.argv[1]))' "$tree" ||
-        { say "the sanitized extension cannot be imported"; return 1; }
+    .venv/bin/python -c 'import sys; from volcache.front import _native as front
+from volcache.store._core import _native as core
+sys.exit(not all(one.__file__.startswith(sys.argv[1]) for one in (front, core)))' "$tree" ||
+        { say "the sanitized extensions cannot be imported"; return 1; }
     .venv/bin/python -m pytest -o "pythonpath=$tree tests tools ." "$@" || status=$?
     unset LD_PRELOAD
     if compgen -G "$report.*" >/dev/null; then

@@ -12,7 +12,7 @@
 # System packages are installed by apt, as root or through sudo; without apt the missing
 # ones are listed. Python packages go to .venv. A stamp in .venv records the requirements
 # that were installed: a second run takes milliseconds, a changed file is detected. Others
-# record the sources of the extension, and those of what is linked into bjoern, which are built
+# record the sources of the extensions, and those of what is linked into bjoern, which are built
 # again when they change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -240,7 +240,7 @@ pip_install() {
 }
 
 # The build backend is pinned in pyproject.toml and installed first, so that bjoern and
-# this package are not built with its latest version. pip also builds the extension.
+# this package are not built with its latest version. pip also builds the extensions.
 install_run_requirements() {
     local backend
     backend=$("$VENV_PYTHON" -c 'import tomllib
@@ -248,31 +248,34 @@ with open("pyproject.toml", "rb") as file:
     print(*tomllib.load(file)["build-system"]["requires"])')
     say "installing requirements.txt into .venv"
     rm -f .venv/run.stamp .venv/gate.stamp
-    remove_extension
+    remove_extensions
     # shellcheck disable=SC2086 # One word per requirement.
     pip_install $backend
     build_gate || say "bjoern cannot be built with the gate; trying without"
     pip_install --use-pep517 --no-build-isolation -r requirements.txt -e .
     signature "${RUN_FILES[@]}" >.venv/run.stamp
-    ! has_extension || signature "${NATIVE_FILES[@]}" >.venv/native.stamp
+    ! has_extensions || signature "${NATIVE_FILES[@]}" >.venv/native.stamp
 }
 
-has_extension() { compgen -G "$CORE/_native.*.so" >/dev/null; }
+has_extensions() {
+    compgen -G "$CORE/_native.*.so" >/dev/null && compgen -G "$FRONT/_native.*.so" >/dev/null
+}
 
-extension_is_built() { has_extension && is_installed native.stamp "${NATIVE_FILES[@]}"; }
+extensions_are_built() { has_extensions && is_installed native.stamp "${NATIVE_FILES[@]}"; }
 
 # A failed build would take an earlier one from build/.
-remove_extension() {
-    rm -f .venv/native.stamp "$CORE"/_native.*.so build/lib.*/volcache/store/_core/*.so
+remove_extensions() {
+    rm -f .venv/native.stamp {"$CORE","$FRONT"}/_native.*.so
+    rm -rf build/lib.*
 }
 
 # Unlike pip, shows what the compiler says. Fails if it fails. Where the tests have installed
 # ccache, only a changed file is compiled again.
-build_extension() {
-    say "building the extension of the store"
-    remove_extension
+build_extensions() {
+    say "building the extensions of the store and of the service"
+    remove_extensions
     ! command -v ccache >/dev/null || local -x CC="ccache gcc" CCACHE_DIR=$PWD/.cache/ccache
-    "$VENV_PYTHON" setup.py --quiet build_ext --inplace --force && has_extension &&
+    "$VENV_PYTHON" setup.py --quiet build_ext --inplace --force && has_extensions &&
         signature "${NATIVE_FILES[@]}" >.venv/native.stamp
 }
 
@@ -307,12 +310,12 @@ make_venv() {
 }
 
 CORE=src/volcache/store/_core
-GATE=src/volcache/server/_gate
+FRONT=src/volcache/front
 RUN_FILES=(requirements.txt pyproject.toml)
 shopt -s nullglob
-NATIVE_FILES=(setup.py "$CORE"/*.{c,h,pxd,pxi,pyx} "$GATE"/*.{c,h})
+NATIVE_FILES=(setup.py {"$CORE","$FRONT"}/*.{c,h,pxd,pxi,pyx})
 shopt -u nullglob
-GATE_FILES=("$GATE"/link.{c,h} src/volcache/server/gate_build.py requirements.txt)
+GATE_FILES=("$FRONT"/link.{c,h} src/volcache/server/gate_build.py requirements.txt)
 CLUSTER_FILES=(conf/cluster/requirements.txt)
 TEST_FILES=(tests/requirements.txt)
 
@@ -332,7 +335,7 @@ main() {
     fi
 
     if ! venv_is_usable || ! is_installed run.stamp "${RUN_FILES[@]}" ||
-        ! extension_is_built || ! is_installed gate.stamp "${GATE_FILES[@]}"; then
+        ! extensions_are_built || ! is_installed gate.stamp "${GATE_FILES[@]}"; then
         if ! python=$(find_python); then
             # Without Python the missing packages cannot be detected: install all.
             install_packages python3 python3-venv python3-dev gcc libc6-dev libev-dev
@@ -360,7 +363,7 @@ main() {
 
     venv_is_usable || make_venv "$python"
     is_installed run.stamp "${RUN_FILES[@]}" || install_run_requirements
-    extension_is_built || build_extension || die "the extension of the store cannot be built"
+    extensions_are_built || build_extensions || die "the extensions cannot be built"
     if ! is_installed gate.stamp "${GATE_FILES[@]}" && ! build_gate; then
         case $purpose in
             test | bench) die "bjoern cannot be built with the gate" ;;

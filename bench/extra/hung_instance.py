@@ -41,8 +41,8 @@ from support.waiting import comes_true
 from volcache.fleet.folder import plan, write
 from volcache.fleet.inventory import load_inventory
 from volcache.fleet.render import INSTANCES
+from volcache.front import Parts
 from volcache.ring import OwnKeys, load_ring
-from volcache.store._core._native import Parts
 from volcache_client.ring import Ring
 
 if TYPE_CHECKING:

@@ -78,10 +78,10 @@ if TYPE_CHECKING:
     from socket import socket
     from wsgiref.types import WSGIApplication
 
+    from volcache.front import Gate
     from volcache.http.responses import WsgiApp
     from volcache.settings import Config
     from volcache.store import SyncMode
-    from volcache.store._core._native import Gate
     from volcache.store.eviction import Eviction
     from volcache.store.stats import StoreUsage
 

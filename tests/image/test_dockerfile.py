@@ -71,7 +71,7 @@ def test_build_gets_what_it_needs_and_nothing_else() -> None:
     needed = ["requirements.txt", "pyproject.toml", "setup.py", "LICENSE", "README.md"]
     needed += ["tools/setup.sh", "tools/image_health.py", "src/volcache/__init__.py"]
     needed += [
-        "src/volcache/server/_gate/link.c",
+        "src/volcache/front/link.c",
         "src/volcache/store/_core/_native.pyx",
     ]
     assert set(needed) <= set(files)

@@ -1527,6 +1527,7 @@ static void start_gate(void) {
         .link = &test_link,
         .io = &test_io,
         .core = core,
+        .functions = &vc_functions,
         .clock = &store_clock,
         .types = types,
         .answers = true,

@@ -625,6 +625,7 @@ static void start_gate(void) {
         .link = &test_link,
         .io = &vc_gate_sockets,
         .core = core,
+        .functions = &vc_functions,
         .clock = &store_clock,
         .answers = true,
         .logs_all = true,

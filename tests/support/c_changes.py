@@ -1,5 +1,5 @@
 """
-Programs and the extension, built with one changed C file.
+Programs and the extensions, built with one changed C file.
 
 The objects of the files that are not changed are compiled once.
 """
@@ -13,10 +13,12 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
-FOLDERS: Final = ("volcache/store/_core", "volcache/server/_gate")
+FOLDERS: Final = ("volcache/store/_core", "volcache/front")
+# Of each folder: the C file that Cython makes of its part of an extension.
+GENERATED: Final = {name: f"{Path(name).name}_native.c" for name in FOLDERS}
 # What is linked into bjoern, and needs libev.
 LINK: Final = "link.c"
-# Assertions are left out of what is tested, as in the extension.
+# Assertions are left out of what is tested, as in the extensions.
 COMPILE: Final = (
     *("gcc", "-std=gnu11", "-O1", "-w", "-fPIC", "-fvisibility=hidden"),
     *("-include", "stdbool.h"),  # A change may use `true`.
@@ -24,7 +26,7 @@ COMPILE: Final = (
 
 
 class Objects:
-    """The compiled files of the core and of the gate; of one tree, or with one changed."""
+    """The compiled files of the core and of the front; of one tree, or with one changed."""
 
     def __init__(self, source: Path, folder: Path, paths: dict[str, Path]) -> None:
         self._source = source
@@ -33,13 +35,13 @@ class Objects:
 
     @classmethod
     def of(cls, source: Path, folder: Path) -> Objects:
-        """Compile all files of a tree, and what Cython makes of the extension."""
+        """Compile all files of a tree, and what Cython makes of the extensions."""
         objects = cls(source, folder, {})
-        extension = folder / "_native.c"
-        pyx = source / FOLDERS[0] / "_native.pyx"
-        _run([sys.executable, "-m", "cython", "-o", str(extension), str(pyx)])
-        objects._compile(extension)
-        for name in FOLDERS:
+        for name, generated in GENERATED.items():
+            target = folder / generated
+            pyx = source / name / "_native.pyx"
+            _run([sys.executable, "-m", "cython", "-o", str(target), str(pyx)])
+            objects._compile(target)
             for path in sorted((source / name).glob("*.c")):
                 if path.name != LINK:
                     objects._compile(path)
@@ -57,20 +59,27 @@ class Objects:
         program = self._folder / test.stem
         archive = self._folder / "core.a"
         # A program may include one of the files: then its object is not taken.
-        objects = [p for name, p in self._paths.items() if name != "_native.c"]
         archive.unlink(missing_ok=True)
-        _run(["ar", "rc", str(archive), *map(str, objects)])
+        _run(["ar", "rc", str(archive), *self._plain()])
         files = [str(test), str(archive), "-lpthread"]
         _run([*COMPILE, *self._includes(), *files, "-o", str(program)])
         return program
 
-    def extension(self) -> None:
-        """Link the extension, in the tree, in the place of one that is there."""
+    def extensions(self) -> None:
+        """Link the extensions, in the tree, in the place of those that are there."""
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
-        path = self._source / FOLDERS[0] / f"_native{suffix}"
-        path.unlink(missing_ok=True)
-        objects = map(str, self._paths.values())
-        _run(["gcc", "-shared", *objects, "-lpthread", "-o", str(path)])
+        for name, generated in GENERATED.items():
+            path = self._source / name / f"_native{suffix}"
+            path.unlink(missing_ok=True)
+            objects = [str(self._paths[generated]), *self._plain()]
+            _run(["gcc", "-shared", *objects, "-lpthread", "-o", str(path)])
+
+    def _plain(self) -> list[str]:
+        """Return the objects that are not those of Cython."""
+        generated = GENERATED.values()
+        return [
+            str(path) for name, path in self._paths.items() if name not in generated
+        ]
 
     def _compile(self, path: Path) -> None:
         compiled = self._folder / f"{path.stem}.o"

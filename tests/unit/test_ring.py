@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from volcache.errors import ConfigError
+from volcache.front import Parts
 from volcache.ring import OwnKeys, load_ring
-from volcache.store._core._native import Parts
 from volcache_client.ring import Ring
 
 # Of weight 1 both have this point.

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from volcache.front import ContentTypes, NativeApp
 from volcache.http.content_types import TYPES
-from volcache.store.native import make_native_app
 
 if TYPE_CHECKING:
     from volcache.http.app import App
-    from volcache.store._core._native import NativeApp
 
 
 def with_fast_path(app: App, *, is_merged: bool = False) -> NativeApp:
@@ -29,4 +28,4 @@ def with_fast_path(app: App, *, is_merged: bool = False) -> NativeApp:
             not allow it.
     """
     parts = app.cache.store.core_parts()
-    return make_native_app(app, parts, TYPES, is_merged=is_merged)
+    return NativeApp(app, parts, ContentTypes(TYPES), is_merged=is_merged)

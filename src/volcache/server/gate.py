@@ -2,7 +2,7 @@
 The gate: C code between the clients and bjoern, if bjoern was built with it.
 
 It checks requests before bjoern's parser sees them, passes them one at a time, ends slow
-and idle connections, and answers plain GETs without Python. `_gate/gate.h` describes it;
+and idle connections, and answers plain GETs without Python. `front/gate.h` describes it;
 `gate_build.py` builds bjoern with it. docs/OPERATIONS.md says what is missing without it.
 """
 
@@ -13,16 +13,15 @@ import os
 import resource
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
+from volcache.front import ContentTypes, Gate
 from volcache.http.app import ALLOW
 from volcache.http.content_types import TYPES
 from volcache.http.cors import CorsHeaders, header_lines
-from volcache.store.native import make_gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache.http.app import App
-    from volcache.store._core._native import Gate
 
 _logger: Final = logging.getLogger("volcache.server")
 
@@ -142,10 +141,10 @@ def open_gate(  # noqa: PLR0913 - By keyword.
     reason = "bjoern was built without it"
     if link:
         try:
-            return make_gate(
+            return Gate(
                 app,
                 app.cache.store.core_parts(),
-                TYPES,
+                ContentTypes(TYPES),
                 link=link,
                 allow=ALLOW[1],
                 **_changeable(app, answers=answers, cors=cors or CorsHeaders(())),

@@ -2,7 +2,7 @@
 Building bjoern with the gate, into the environment of this Python.
 
 bjoern's source package stays as it is: the linker redirects some of its calls to
-`_gate/link.c`. pip's cache is not used: it would keep this build for other programs, and
+`front/link.c`. pip's cache is not used: it would keep this build for other programs, and
 offer one without the gate here. Needs pip, a C compiler, libev's and Python's headers.
 """
 
@@ -22,7 +22,7 @@ from volcache.errors import BuildError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LINK: Final = Path(__file__).parent / "_gate" / "link.c"
+LINK: Final = Path(__file__).parents[1] / "front" / "link.c"
 # The calls of bjoern that link.c replaces.
 WRAPPED: Final = (
     *("accept", "read", "write", "close", "ev_io_start", "ev_run"),

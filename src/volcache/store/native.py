@@ -1,14 +1,14 @@
 """
 The native core: an extension in C, which is built when volcache is installed.
 
-It has the index, appends records, copies them, loads index files and answers requests; its
-contracts are in `_core/_native.pyi`. There is no other implementation.
+It has the index, appends records, copies them and loads index files; its contracts are in
+`_core/_native.pyi`. There is no other implementation.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from volcache.errors import CoreMissingError
 from volcache.geometry import refuse_too_many
@@ -19,9 +19,6 @@ except ImportError as error:
     raise CoreMissingError(str(error)) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from volcache.store._core._native import Gate, GateLog, NativeApp
     from volcache.store.clock import Clock
     from volcache.store.files import FileSystem
 
@@ -34,24 +31,6 @@ Reclaim = _native.Reclaim
 WriteLock = _native.WriteLock
 Writer = _native.Writer
 read_lines = _native.read_lines
-
-
-class GateOptions(TypedDict):
-    """See `_native.Gate`."""
-
-    link: int
-    allow: str
-    answers: bool
-    headers: str
-    origins: Mapping[str, str]
-    log: GateLog
-    log_answer: Callable[..., None] | None
-    threads: int
-    connections: int
-    head_timeout: float
-    idle_timeout: float
-    transfer_timeout: float
-    body_memory: int
 
 
 def hash_key_of(store_id: int) -> bytes:
@@ -94,40 +73,3 @@ def make_index(
 def make_clock() -> Clock:
     """Return a clock of the machine, which the core reads without Python."""
     return cast("Clock", _native.Clock())
-
-
-def make_native_app(
-    app: object, parts: object, types: Mapping[bytes, str], *, is_merged: bool
-) -> NativeApp:
-    """
-    Return the fast path of an application; see http/native_app.py.
-
-    Args:
-        app: An `App`.
-        parts: Of its store, from `Store.core_parts`.
-        types: Content types by suffix.
-        is_merged: Pass all headers as the value of the first one.
-    """
-    table = _native.ContentTypes(types)
-    return _native.NativeApp(app, parts, table, is_merged=is_merged)
-
-
-def make_gate(
-    app: object,
-    parts: object,
-    types: Mapping[bytes, str],
-    **options: Unpack[GateOptions],
-) -> Gate:
-    """
-    Return a gate that is installed in bjoern.
-
-    Args:
-        app: An `App`.
-        parts: Of its store, from `Store.core_parts`.
-        types: Content types by suffix.
-        options: Those of `_native.Gate`.
-
-    Raises:
-        ImportError: bjoern was built for another version of the gate.
-    """
-    return _native.Gate(app, parts, _native.ContentTypes(types), **options)

@@ -22,8 +22,8 @@ from support.contents import files_of
 from support.extent import examples
 from support.native_app import KEY_SIZE_MAX, VALUE_SIZE_MAX, Apps
 from support.tables import each_row
+from volcache.front import http_date
 from volcache.http.responses import format_date
-from volcache.store._core import _native
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -455,14 +455,14 @@ def seconds_to_try() -> Iterator[int]:
 def test_dates_are_those_of_the_application() -> None:
     """Leap years and the turns of months, years and centuries, from 1970 to 9999."""
     for second in seconds_to_try():
-        assert _native.http_date(second) == format_date(second)
+        assert http_date(second) == format_date(second)
 
 
 @each_row("second", [-1, SECOND_MAX + 1, -(2**63), 2**63 - 1])
 def test_no_date_is_before_1970_or_after_9999(second: int) -> None:
     """They are not formatted natively."""
     with pytest.raises(ValueError, match="no date"):
-        _native.http_date(second)
+        http_date(second)
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_missing_gate_is_logged_in_one_line(
         (1, Mock(side_effect=other), str(other)),
     ):
         caplog.clear()
-        monkeypatch.setattr(gate, "make_gate", make)
+        monkeypatch.setattr(gate, "Gate", make)
         found = open_gate(
             app,
             link,

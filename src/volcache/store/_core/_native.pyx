@@ -16,9 +16,8 @@ from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_New
 from posix.types cimport off_t
-
-from volcache.store._core.core cimport *
 
 from volcache.errors import DamagedRecordError
 from volcache.store.format import Ring
@@ -26,6 +25,9 @@ from volcache.store.index import SHARES, Heat, Loaded, Replayed, Step
 from volcache.store.stats import Fate
 
 cdef tuple RINGS = tuple(Ring)  # as the core numbers them
+
+# For another extension; see functions.h.
+functions = PyCapsule_New(<void *>&vc_functions, VC_FUNCTIONS_NAME, NULL)
 
 
 cdef extern from *:
@@ -51,14 +53,6 @@ cdef enum:
     # Longer records are left to the caller, who reads the header first: the size in the
     # index is up to an eighth too large.
     LARGE_BYTES = 1048576
-    # Entries are written to the index file this many at a time, as in volume.py.
-    INDEX_BATCH = 512
-    # Buckets that a put looks at while a sweep is due: about 2 us.
-    SWEEP_BUCKETS = 64
-
-
-cdef inline const uint8_t *data_of(bytes value) noexcept:
-    return <const uint8_t *>PyBytes_AS_STRING(value)
 
 
 def crc32c(bytes data not None, uint32_t crc=0):
@@ -83,10 +77,6 @@ cdef class Calls:
     Those that are the functions of `os` are called without the interpreter, all others
     through it: so a test can fail any of them. An exception is kept until `failure`.
     """
-
-    cdef vc_calls table
-    cdef object fs
-    cdef object error
 
     def __cinit__(self, fs not None):
         self.fs = fs
@@ -174,8 +164,6 @@ cdef int python_sync(void *context, int fd) noexcept with gil:
 
 
 cdef class Clock:
-    cdef vc_clock clock
-
     def __cinit__(self):
         vc_clock_raise(&self.clock.offset_us, vc_machine_us() - monotonic_ns() // 1000)
 
@@ -200,10 +188,6 @@ cdef class Clock:
 
 
 cdef class Index:
-    cdef vc_core *core
-    cdef Calls calls
-    cdef dict slots  # by sequence number
-
     def __cinit__(
         self,
         fs,
@@ -518,11 +502,6 @@ cdef object loaded_of(const vc_lines *lines):
     )
 
 
-cdef struct Reading:
-    vc_record record
-    uint8_t types[VC_TYPES_BYTES_MAX]  # content type, encoding and directives
-
-
 cdef bytes read_record(Index index, const uint8_t *key, size_t length, Reading *reading):
     """
     Look up, read and check the record of a key; return its value.
@@ -595,9 +574,6 @@ cdef bytes read_large(
 
 
 cdef class Writer:
-    cdef vc_writer writer
-    cdef Calls calls
-
     def __cinit__(self, fs, int fd, uint16_t volume):
         self.calls = Calls(fs)
         self.writer.fd = fd
@@ -913,9 +889,3 @@ cdef class Comparison:
         if not has_memory:
             raise MemoryError("no memory for index entries")
         return Replayed(run.end, run.records, run.latest_us)
-
-
-# --- Requests -------------------------------------------------------------------------
-
-include "wsgi.pxi"
-include "gate.pxi"

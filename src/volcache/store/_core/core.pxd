@@ -116,8 +116,6 @@ cdef extern from "core.h" nogil:
     bint vc_core_is_stale(vc_core *core, uint64_t fingerprint)
     bint vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
                      uint64_t size, int types)
-    void vc_core_put(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
-                     const vc_record *record, uint32_t buckets)
     void vc_core_put_position(vc_core *core, uint64_t fingerprint, uint32_t slot,
                               uint64_t offset, uint64_t size, int types)
     void vc_core_set_tombstone(vc_core *core, uint64_t fingerprint, uint32_t slot,
@@ -232,97 +230,10 @@ cdef extern from "clock.h" nogil:
     int64_t vc_clock_next(vc_clock *clock)
 
 
-cdef extern from "answer.h" nogil:
-    enum:
-        VC_HEADERS_BYTES
-        VC_DATE_BYTES
-    int64_t VC_SECOND_MAX
-    ctypedef struct vc_types:
-        pass
-    vc_types *vc_types_new(size_t count)
-    void vc_types_free(vc_types *types)
-    bint vc_types_add(vc_types *types, const char *suffix, const char *type)
-    char *vc_put_date(char *to, int64_t second)
-    char *vc_put_number(char *to, uint64_t number)
-    char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
-                               const uint8_t *key, const vc_types *guess, int64_t second,
-                               int64_t remaining_ms)
-    char *vc_put_stored_headers(char *to, const vc_record *record)
-
-
-cdef extern from "ring.h" nogil:
-    ctypedef struct vc_parts:
-        const uint32_t *bounds
-        size_t count
-    bint vc_parts_have(const vc_parts *parts, const void *path, size_t length)
-
-
-cdef extern from "gate.h" nogil:
-    ctypedef struct vc_hooks:
-        pass
-    ctypedef struct vc_link:
-        uint32_t version
-        void (*install)(const vc_hooks *hooks) noexcept
-    uint32_t VC_LINK_VERSION
-    ctypedef struct vc_gate_io:
-        pass
-    const vc_gate_io vc_gate_sockets
-    enum:
-        VC_MORE_BYTES
-    ctypedef struct vc_origin:
-        const char *origin
-        const char *headers
-    ctypedef struct vc_gate_config:
-        const vc_link *link
-        const vc_gate_io *io
-        vc_core *core
-        vc_clock *clock
-        const vc_types *types
-        bint answers, logs_all
-        vc_parts ring
-        size_t key_size
-        uint64_t value_size, body_memory
-        unsigned threads, connections
-        int64_t head_ns, idle_ns, transfer_ns, slow_ns, long_ns, sample_mask
-        const char *allow
-        const char *headers
-        const vc_origin *origins
-        unsigned origin_count
-        void (*on_events)(void *context) noexcept
-        void (*on_pulse)(void *context) noexcept
-        void *context
-    ctypedef struct vc_event:
-        uint32_t length, path_length, head_length
-        int status, method
-        bint is_sampled
-        int64_t started_ns, took_ns, read_ns, ended_us
-        uint64_t offset, size, bytes
-        uint16_t volume
-        const char *address
-        const char *text
-    ctypedef struct vc_durations:
-        uint64_t *counts
-        uint64_t total_ns
-    ctypedef struct vc_gate_counts:
-        vc_durations hits, misses, reads
-        uint64_t bytes_out, absent, evicted
-    ctypedef struct vc_gate_stats:
-        unsigned open, idle, most, waiting, waiting_bodies
-        uint64_t body_bytes
-        uint64_t accepted, closed_idle, closed_head, closed_transfer, closed_for_room
-        uint64_t turned_away, passed, cold
-    ctypedef struct vc_gate:
-        pass
-    vc_gate *vc_gate_new(const vc_gate_config *config)
-    void vc_gate_free(vc_gate *gate)
-    const vc_hooks *vc_gate_hooks(vc_gate *gate)
-    void vc_gate_poll(vc_gate *gate)
-    void vc_gate_take_counts(vc_gate *gate, vc_gate_counts *counts)
-    void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats)
-    const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length)
-    void vc_gate_set_ready(vc_gate *gate, bint is_ready)
-    void vc_gate_change(vc_gate *gate, const vc_gate_config *to)
-    void vc_gate_set_pulse(vc_gate *gate, int64_t interval_ns)
-    void vc_gate_ask_pulse(vc_gate *gate)
-    void vc_gate_drain(vc_gate *gate)
-    int64_t vc_gate_stalled_ns(vc_gate *gate)
+cdef extern from "functions.h" nogil:
+    const char *VC_FUNCTIONS_NAME
+    ctypedef struct vc_core_functions:
+        unsigned (*ring_for)(vc_core *core, const uint8_t *key, size_t length) noexcept
+        void (*put)(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
+                    const vc_record *record, uint32_t buckets) noexcept
+    const vc_core_functions vc_functions

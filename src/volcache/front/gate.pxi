@@ -1,4 +1,4 @@
-# The gate in front of bjoern, see server/_gate/gate.h: its parts from Python, and what it has
+# The gate in front of bjoern, see gate.h: its parts from Python, and what it has
 # counted and recorded.
 
 from collections import deque
@@ -105,6 +105,7 @@ cdef class Gate:
         if type(parts.clock) is Clock:
             self.index, self.clock = parts.index, parts.clock
             config.core = self.index.core
+            config.functions = functions
             config.clock = &self.clock.clock
         config.link = self.link
         config.io = &vc_gate_sockets

@@ -416,7 +416,7 @@ cdef class NativeApp:
         cdef int error = 0
         cdef int64_t started_ns
         with self.lock:
-            ring = vc_core_ring_for(self.index.core, key, record.key_length)
+            ring = functions.ring_for(self.index.core, key, record.key_length)
             if ring == VC_RING_UNKNOWN:
                 return False
             volume = self.log.actives[ring]
@@ -440,7 +440,7 @@ cdef class NativeApp:
                     self.log.hold(volume)  # The application meets it, too.
                 return False
             self.writes.observe(started_ns, monotonic_ns() - started_ns)
-            vc_core_put(
+            functions.put(
                 self.index.core, self.slots[ring], key, record.key_length, record,
                 SWEEP_BUCKETS,
             )

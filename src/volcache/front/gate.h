@@ -44,7 +44,7 @@
 
 #include "answer.h"
 #include "clock.h"
-#include "core.h"
+#include "functions.h"
 #include "link.h"
 #include "request.h"
 #include "ring.h"
@@ -70,6 +70,7 @@ typedef struct {
     const vc_link *link;
     const vc_gate_io *io;
     vc_core *core;              /* NULL: everything is passed to bjoern */
+    const vc_core_functions *functions;
     vc_clock *clock;
     const vc_types *types;
     bool answers;               /* plain GETs */

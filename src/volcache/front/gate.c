@@ -511,8 +511,8 @@ static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head
     bool is_stale;
     if (!gate->is_ready || path.length - 1 > gate->config.key_size ||
         !is_ordinary(path.at, path.length) ||
-        !vc_core_is_absent(gate->config.core, (const uint8_t *)path.at + 1, path.length - 1,
-                           &is_stale))
+        !gate->config.functions->is_absent(gate->config.core, (const uint8_t *)path.at + 1,
+                                           path.length - 1, &is_stale))
         return PASS;
     to = put(to, "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n"
                  "Content-Type: text/plain; charset=utf-8\r\nContent-Length: ");
@@ -541,15 +541,17 @@ static bool is_in_ram(int fd) {
 static vc_status read_now(vc_gate *gate, vc_text path, const vc_lookup *at, vc_record *record) {
     const uint8_t *key = (const uint8_t *)path.at + 1;
     vc_core *core = gate->config.core;
+    const vc_core_functions *functions = gate->config.functions;
     if (gate->reading == CACHED_FIRST) {
         errno = 0;
         vc_status status =
-            vc_core_read_cached(core, key, path.length - 1, at, gate->record, record);
+            functions->read_cached(core, key, path.length - 1, at, gate->record, record);
         if (status != VC_IO_ERROR || (errno != EOPNOTSUPP && errno != ENOSYS)) return status;
         gate->reading = is_in_ram(at->fd) ? AT_ONCE : BY_THREADS;
     }
     if (gate->reading == BY_THREADS) return VC_COLD;
-    return vc_core_read(core, key, path.length - 1, at, gate->record, at->size, NULL, 0, record);
+    return functions->read(core, key, path.length - 1, at, gate->record, at->size, NULL, 0,
+                           record);
 }
 
 static void append(job_queue *to, cold_read *job) {
@@ -601,6 +603,7 @@ static fate start_job(vc_gate *gate, connection *c, vc_text path, const vc_looku
 
 static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head) {
     vc_core *core = gate->config.core;
+    const vc_core_functions *functions = gate->config.functions;
     vc_lookup at;
     vc_record record;
     char *rest;
@@ -609,20 +612,20 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     if (path.length < 2 || (path.length > 2 && path.at[1] == '-' && path.at[2] == '/') ||
         !vc_parts_have(&gate->config.ring, path.at, path.length))
         return PASS;
-    if (!vc_core_lookup_below(core, key, path.length - 1, RECORD_BYTES, &at))
+    if (!functions->lookup_below(core, key, path.length - 1, RECORD_BYTES, &at))
         return answer_miss(gate, c, path, head);
     if (at.size > RECORD_BYTES) {
-        vc_core_end_read(core);
+        functions->end_read(core);
         return PASS;
     }
     vc_status status = read_now(gate, path, &at, &record);
     int64_t read_ns = vc_monotonic_ns() - c->started_ns;
     if (status == VC_COLD) {
         fate decision = start_job(gate, c, path, &at, true);
-        if (decision == PASS) vc_core_end_read(core);
+        if (decision == PASS) functions->end_read(core);
         return decision;
     }
-    vc_core_end_read(core);
+    functions->end_read(core);
     /* Until Python has found out whether the disk can be read. */
     if (status == VC_IO_ERROR) gate->is_ready = false;
     if (status != VC_OK || !is_plain(&gate->config, &record)) return PASS;
@@ -642,16 +645,18 @@ static fate warm_up(vc_gate *gate, connection *c, const vc_request *request, vc_
     bool reads = request->method == VC_GET || request->method == VC_HEAD ||
                  request->method == VC_DELETE || request->method == VC_PROPFIND ||
                  request->is_special;
+    vc_core *core = gate->config.core;
+    const vc_core_functions *functions = gate->config.functions;
     if (!reads || c->is_warm || gate->reading == AT_ONCE || path.length < 2 ||
-        !vc_core_peek(gate->config.core, (const uint8_t *)path.at + 1, path.length - 1, &at))
+        !functions->peek(core, (const uint8_t *)path.at + 1, path.length - 1, &at))
         return PASS;
     bool is_cold = at.size <= RECORD_BYTES &&
                    (gate->reading == BY_THREADS ||
-                    !vc_core_is_cached(gate->config.core, &at, 0) ||
+                    !functions->is_cached(core, &at, 0) ||
                     (request->method == VC_GET &&
-                     !vc_core_is_cached(gate->config.core, &at, at.size - at.size / 8 - 1)));
+                     !functions->is_cached(core, &at, at.size - at.size / 8 - 1)));
     fate decision = is_cold ? start_job(gate, c, path, &at, false) : PASS;
-    if (decision == PASS) vc_core_end_read(gate->config.core);
+    if (decision == PASS) functions->end_read(core);
     return decision;
 }
 
@@ -670,10 +675,10 @@ static fate decide(vc_gate *gate, connection *c, const vc_request *request) {
 static void run_job(const vc_gate_config *config, cold_read *job, uint8_t *buffer) {
     vc_record *record = &job->record;
     int64_t started_ns = vc_monotonic_ns();
-    vc_status status = vc_core_read(config->core, (const uint8_t *)job->path + 1,
-                                    job->path_length - 1, &job->at, buffer, job->at.size, NULL,
-                                    0, record);
-    vc_core_end_read(config->core);
+    vc_status status = config->functions->read(config->core, (const uint8_t *)job->path + 1,
+                                               job->path_length - 1, &job->at, buffer,
+                                               job->at.size, NULL, 0, record);
+    config->functions->end_read(config->core);
     job->read_ns = vc_monotonic_ns() - started_ns;
     job->outcome = JOB_PASS;
     if (!job->answers || status != VC_OK || !is_plain(config, record)) return;
@@ -716,7 +721,7 @@ static void *read_jobs(void *context) {
             run_job(&gate->config, job, buffer);
         } else {
             room = 0;
-            vc_core_end_read(gate->config.core);
+            gate->config.functions->end_read(gate->config.core);
             job->outcome = JOB_PASS;
         }
         hand_back(gate, job);
@@ -779,7 +784,7 @@ static void give_up_reads(vc_gate *gate, int64_t now_ns) {
     pthread_mutex_lock(&jobs->mutex);
     while ((job = jobs->first) && job->connection->started_ns + READ_WAIT_NS <= now_ns) {
         take_first(jobs);
-        vc_core_end_read(gate->config.core);
+        gate->config.functions->end_read(gate->config.core);
         job->outcome = JOB_REFUSED;
         pthread_mutex_lock(&gate->done.mutex);
         append(&gate->done, job);

@@ -1,0 +1,18 @@
+"""
+The native front of the service: C that answers plain requests before Python does.
+
+An extension of its own, with the fast path of WSGI and the gate; its contracts are in
+`_native.pyi`. It gets the index of a store from the extension of the store, which knows
+nothing of the service.
+"""
+
+from __future__ import annotations
+
+from volcache.errors import CoreMissingError
+
+try:
+    from volcache.front._native import ContentTypes, Gate, NativeApp, Parts, http_date
+except ImportError as error:
+    raise CoreMissingError(str(error)) from error
+
+__all__ = ["ContentTypes", "Gate", "NativeApp", "Parts", "http_date"]

@@ -1,0 +1,154 @@
+"""The contracts of the native front."""
+
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Protocol
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+class ContentTypes:
+    """Content types by the suffix of a key, with its dot and in lower case."""
+
+    def __init__(self, types: Mapping[bytes, str]) -> None: ...
+
+class Parts:
+    """Some keys, as `volcache.ring` describes them; without bounds, all keys."""
+
+    def __init__(self, bounds: array[int] | tuple[()] = ()) -> None: ...
+    def have(self, path: bytes) -> bool:
+        """Return whether they have the key of a path, which begins with a slash."""
+
+class GateLog(Protocol):
+    """What the gate tells; its methods must not raise."""
+
+    def full(self, open_: int, closed_idle: int, turned_away: int) -> None:
+        """There were too many connections: so many since the last call."""
+
+    def failed(self, error: BaseException) -> None:
+        """What the gate has counted could not be taken over."""
+
+class Gate:
+    """The gate in front of bjoern, installed from its beginning to `close`."""
+
+    def __init__(
+        self,
+        app: object,
+        parts: object,
+        types: ContentTypes,
+        *,
+        link: int,
+        allow: str,
+        answers: bool,
+        headers: str,
+        origins: Mapping[str, str],
+        log: GateLog,
+        log_answer: Callable[..., None] | None,
+        threads: int,
+        connections: int,
+        body_memory: int,
+        head_timeout: float,
+        idle_timeout: float,
+        transfer_timeout: float,
+    ) -> None:
+        """
+        Start the reader threads and install the gate.
+
+        Args:
+            app: An `App`: its counters and limits are those of the gate.
+            parts: Of its store, from `Store.core_parts`.
+            types: For values stored without a content type.
+            link: Address of the `vc_link` in bjoern.
+            allow: The methods that are allowed, for a 405.
+            answers: Whether plain GETs are answered here.
+            headers: More of them for the answers to requests for a key: CR LF, then one
+                header, for each; ASCII, less than 1 KiB.
+            origins: What replaces them in answers to pages, by origin.
+            log: Is told what the operator should know.
+            log_answer: Called for each answer; see `AccessLog.add_native`.
+            threads: That read records which are not in memory, 1 to 64.
+            connections: The most at a time.
+            body_memory: Bytes for the bodies of all requests.
+            head_timeout: Seconds for the head of a request; 0 = no limit.
+            idle_timeout: Seconds without a request; 0 = no limit.
+            transfer_timeout: Seconds without a byte of a body or an answer; 0 = no limit.
+
+        Raises:
+            ImportError: bjoern was built for another version of the gate.
+            MemoryError: There is no memory, or no thread can be started.
+        """
+
+    def close(self) -> None:
+        """Stop the threads; bjoern's loop must have ended."""
+
+    def flush(self) -> None:
+        """Add to the counters in Python what was counted since the last time."""
+
+    def set_ready(self) -> None:
+        """Note whether the disk can be read: if not, no key is known to be absent."""
+
+    def stats(self) -> dict[str, int]:
+        """Return the figures of connections and cold reads."""
+
+    def change(
+        self, *, answers: bool, headers: str, origins: Mapping[str, str]
+    ) -> None:
+        """
+        Take over other values, and the `slow_ns` of the application, from now on.
+
+        Only in the thread that answers requests, as `set_pulse` and `stalled_seconds`.
+        The arguments are those of the constructor. Headers are kept until the gate ends.
+        """
+
+    def set_pulse(self, seconds: float, pulse: Callable[[], None]) -> None:
+        """Call a function at an interval, by the loop, beginning with its next tick."""
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Let the loop call a function within a tenth of a second; from any thread."""
+
+    def drain(self) -> None:
+        """Close each connection after its next answer; from any thread."""
+
+    def stalled_seconds(self) -> float:
+        """Return for how long reader threads have completed no read; 0: none waits."""
+
+class NativeApp:
+    """
+    A WSGI application that answers plain requests, and passes on all others.
+
+    See `volcache.http.native_app`.
+    """
+
+    def __init__(
+        self,
+        app: object,
+        parts: object,
+        types: ContentTypes,
+        *,
+        is_merged: bool,
+    ) -> None: ...
+
+    gate: Gate | None
+    # Answers in place of `answer`, which it may call; None: nothing is in front of it.
+    front: Callable[[WSGIEnvironment, StartResponse], list[bytes]] | None
+
+    def refresh(self) -> None:
+        """Take over `slow_ns` and `ring` of the application."""
+
+    def flush(self) -> None:
+        """Add to the counters in Python what was counted since the last time."""
+
+    def answer(
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> list[bytes]:
+        """Answer one request, without `front`."""
+
+    def __call__(
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> list[bytes]: ...
+
+def http_date(second: int) -> str:
+    """
+    Return seconds since the epoch as an HTTP date.
+
+    Raises:
+        ValueError: It is before 1970 or after the year 9999.
+    """
