@@ -183,10 +183,10 @@ def _settings() -> Iterator[str]:
     for setting in SETTINGS:
         yield _row(
             _code(setting.name),
-            _default(setting.default, getattr(setting, "unit", "")),
-            setting.allowed,
+            _default(setting.default, setting.kind.unit),
+            setting.kind.allowed,
             setting.text + (" (R)" if setting.reloads else ""),
-            getattr(setting, "cost", ""),
+            setting.cost,
         )
 
 

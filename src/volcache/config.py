@@ -7,6 +7,7 @@ modules receive plain values.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import re
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from volcache.errors import ConfigError
 from volcache.geometry import volumes_max
 from volcache.memory import default_body_memory
-from volcache.settings import SETTINGS, Config
+from volcache.settings import DEFAULTS, SETTINGS, Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -203,7 +204,7 @@ def read_settings(
         _take_file(reader, path)
     _take_environment(reader, environ)
     _take_options(reader, options)
-    config = Config(**reader.values)
+    config = dataclasses.replace(DEFAULTS, **reader.values)
     if not reader.problems:
         reader.problems += _check_volume_holds_largest_record(config, sources)
         reader.problems += _check_number_of_volumes(config, sources)
@@ -441,7 +442,7 @@ def _check_ring(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]
 def _not_allowed(source: str, setting: Setting, raw: object, line: int) -> Problem:
     """Return the problem of a value that is not allowed."""
     shown = _HIDDEN if setting.is_secret else _shown(raw)
-    text = f"{setting.name} = {shown} is not allowed; allowed is {setting.allowed}"
+    text = f"{setting.name} = {shown} is not allowed; allowed is {setting.kind.allowed}"
     return Problem(source, text, line)
 
 
@@ -494,7 +495,7 @@ def sample() -> str:
         reloads = " (R)" if setting.reloads else ""
         lines = (
             setting.text + reloads,
-            f"Allowed: {setting.allowed}.",
+            f"Allowed: {setting.kind.allowed}.",
             f"Cost: {setting.cost}",
         )
         explained = "\n".join(map(_comment, lines))

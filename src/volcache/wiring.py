@@ -29,6 +29,7 @@ from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
 from volcache.http.native_app import with_fast_path
 from volcache.http.slow_log import SlowLog
+from volcache.kinds import AUTO, MIB, VOLUME_SIZE_MIN
 from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
@@ -68,7 +69,7 @@ from volcache.server.notify import (
     alarm_calls,
     completed_requests,
 )
-from volcache.settings import AUTO, MIB, VOLUME_SIZE_MIN, visible_settings
+from volcache.settings import visible_settings
 from volcache.store import PeriodicSync, Store
 from volcache.store.eviction import VOLUMES_ADVISED, cost_of_few
 from volcache.tokens import Refusals

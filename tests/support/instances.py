@@ -11,7 +11,7 @@ from volcache.hot.tier import HotStats
 from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
-from volcache.settings import Config, visible_settings
+from volcache.settings import DEFAULTS, visible_settings
 from volcache.store import Store
 
 
@@ -37,7 +37,7 @@ def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> Mo
         mount_point="data",
         sync_mode="none",
         boot_seconds=1.5,
-        settings=more.pop("settings", None) or visible_settings(Config()),
+        settings=more.pop("settings", None) or visible_settings(DEFAULTS),
         **more,
     )
 

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
@@ -19,7 +20,7 @@ from support.ports import pick_port
 from support.simulated import SimulatedFileSystem
 from support.stores import open_store
 from volcache.http.admin import page_response
-from volcache.settings import Config, visible_settings
+from volcache.settings import DEFAULTS, visible_settings
 
 VOLUME_SIZE: Final = 1 << 30
 
@@ -121,7 +122,7 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "threads": 3,
         },
         "settings": visible_settings(
-            Config(volume_num=volumes, volume_size=VOLUME_SIZE)
+            replace(DEFAULTS, volume_num=volumes, volume_size=VOLUME_SIZE)
         ),
     }
 

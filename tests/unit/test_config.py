@@ -12,7 +12,8 @@ import pytest
 
 from volcache.config import load_config, load_config_again, read_settings, sample
 from volcache.errors import ConfigError
-from volcache.settings import AUTO, MIB, SETTINGS
+from volcache.kinds import AUTO, MIB
+from volcache.settings import SETTINGS
 
 SAMPLE = Path(__file__).parents[2] / "conf" / "volcache.toml"
 
@@ -62,44 +63,6 @@ def test_options_override_the_environment_and_that_the_file(path: Path) -> None:
 
 # --- Refusals --------------------------------------------------------------------
 
-PORTS = "an integer from 0 to 65535"
-INTERVALS = "a number from 0.01 to 3600 (seconds)"
-UNITS = "kB, MB, GB, TB, KiB, MiB, GiB, TiB"
-KEY_SIZES = (
-    'a size from 1 to 4KiB: an integer (bytes), or text such as "160MiB" with one of the'
-    f" units {UNITS}"
-)
-MODES = 'one of "none", "periodic", "always"'
-LEVELS = 'one of "debug", "info", "warning", "error"'
-ADDRESSES = (
-    'an IPv4 or IPv6 address such as "127.0.0.1", "0.0.0.0", "::1" or "fe80::1%eth0"'
-)
-TEXT = "text without control characters"
-FULL_TEXT = "text that is not empty and without control characters"
-
-
-ALLOWED = {
-    PORTS: "port=70000|port=-1|port=true|port=80.0|port='80'|port=[80]|port=1979-05-27",
-    INTERVALS: "sync_interval=0.0|sync_interval=inf|sync_interval=nan|"
-    "sync_interval=false|sync_interval='1'",
-    KEY_SIZES: "max_key_size=0|max_key_size=true|max_key_size=1.0|max_key_size='5KiB'|"
-    "max_key_size='1KB'|max_key_size='1024'",
-    MODES: "sync_mode='Always'",
-    LEVELS: "log_level=10",
-    ADDRESSES: "ip='localhost'|ip=''|ip=2130706433",
-    TEXT: "log_file=1",
-    FULL_TEXT: "mount_point=''|mount_point='a\\u0000b\\nc'",
-}
-
-
-def test_error_names_source_setting_value_and_what_is_allowed(path: Path) -> None:
-    """In one line, for a wrong type and for a value out of range."""
-    for allowed, lines in ALLOWED.items():
-        for line in lines.replace("=", " = ").replace("'", '"').split("|"):
-            path.write_text(line)
-            error = f"volcache.toml: {line} is not allowed; allowed is {allowed}"
-            assert refused(path) == error
-
 
 def test_unknown_setting_is_refused_with_the_remedy(path: Path) -> None:
     """With the closest known name, or all; tables, which other programs have, are named."""
@@ -128,15 +91,11 @@ def test_unknown_setting_is_refused_with_the_remedy(path: Path) -> None:
         )
 
 
-def test_error_names_the_environment_variable() -> None:
-    """With setting, value and what is allowed; a long value is cut off."""
-    for text in ("", "x", "1.5", "True", "0x10", "9" * 5000):
-        line = refused(None, {"VOLCACHE_PORT": text})
-        assert line.startswith(
-            f'environment variable VOLCACHE_PORT: port = "{text[:70]}'
-        )
-        assert line.endswith(f"is not allowed; allowed is {PORTS}")
-        assert len(line) < 250
+def test_long_value_is_cut_off() -> None:
+    """Also one with more digits than Python converts."""
+    line = refused(None, {"VOLCACHE_PORT": "9" * 5000})
+    assert line.startswith('environment variable VOLCACHE_PORT: port = "999')
+    assert len(line) < 250
 
 
 def test_volume_must_hold_the_largest_record(path: Path) -> None:
@@ -214,7 +173,7 @@ def test_sample_explains_every_setting() -> None:
         comment = " ".join(line.removeprefix("# ") for line in lines[start:end])
         mark = " (R)" if setting.reloads else ""
         assert comment == (
-            f"{setting.text}{mark} Allowed: {setting.allowed}. Cost: {setting.cost}"
+            f"{setting.text}{mark} Allowed: {setting.kind.allowed}. Cost: {setting.cost}"
         )
 
 

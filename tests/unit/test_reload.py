@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from volcache.errors import ConfigError
 from volcache.reload import Reloader, Settings
 from volcache.ring import OwnKeys
-from volcache.settings import Config
+from volcache.settings import DEFAULTS, Config
 
 
 class Place:
@@ -19,7 +20,7 @@ class Place:
 
     def __init__(self) -> None:
         """Begin with the defaults."""
-        self.config = Config()
+        self.config = DEFAULTS
         self.ring: OwnKeys | None = None
         self.applied: list[Config] = []
         self.reloader = Reloader(
@@ -55,14 +56,14 @@ def test_other_contents_of_a_list_are_a_change(place: Place) -> None:
 
 def test_only_settings_that_can_change_do(place: Place) -> None:
     """The others are named each time, until a restart."""
-    place.config = Config(log_slow=1.0, port=2)
+    place.config = replace(DEFAULTS, log_slow=1.0, port=2)
     line = "a restart is needed for: port"
     assert place.reloader.reload() == f"changed: log_slow; {line}"
-    assert place.applied == [Config(log_slow=1.0)]
+    assert place.applied == [replace(DEFAULTS, log_slow=1.0)]
     assert place.reloader.reload() == f"nothing has changed; {line}"
-    place.config = Config()
+    place.config = DEFAULTS
     assert place.reloader.reload() == "changed: log_slow"
-    assert place.applied[1:] == [Config()]
+    assert place.applied[1:] == [DEFAULTS]
     assert place.reloader.reload() == "nothing has changed"
 
 
@@ -70,7 +71,7 @@ def test_wrong_settings_change_nothing(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error is logged and raised."""
-    place.config = Config(log_slow=1.0, port=0)
+    place.config = replace(DEFAULTS, log_slow=1.0, port=0)
     with pytest.raises(ConfigError, match="wrong"):
         place.reloader.reload()
     assert caplog.messages == ["config.rejected error='wrong'"]
@@ -79,9 +80,9 @@ def test_wrong_settings_change_nothing(
 
 def test_settings_that_were_read_earlier_do_not_return(place: Place) -> None:
     """A reload by a signal reads, then one by POST reads and takes effect."""
-    place.config = Config(read_token="x" * 3)
+    place.config = replace(DEFAULTS, read_token="x" * 3)
     earlier = place.reloader.read()
-    place.config = Config(read_token="y" * 3)
+    place.config = replace(DEFAULTS, read_token="y" * 3)
     assert place.reloader.reload() == "changed: read_token"
     assert place.reloader.take(*earlier) == "reloaded by a later request"
     assert [config.read_token for config in place.applied] == ["yyy"]
@@ -96,7 +97,7 @@ def test_change_of_the_level_is_logged(
     """If either of both levels shows it; the new level is in effect then."""
     logger = logging.getLogger("volcache")
     for level in (before, after):
-        place.config = Config(log_level=level)
+        place.config = replace(DEFAULTS, log_level=level)
         caplog.clear()
         place.reloader.reload()
         assert logger.level == logging.getLevelNamesMapping()[level.upper()]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from volcache.config import RECORD_OVERHEAD_MAX
-from volcache.settings import GIB, MIB, Config
+from volcache.kinds import GIB, MIB
+from volcache.settings import DEFAULTS
 from volcache.wiring import _warn_of_few_volumes
 
 
@@ -19,7 +21,7 @@ def advice(
 ) -> tuple[int, int] | None:
     """Return the number and the size of volumes that are advised."""
     usage: Any = SimpleNamespace(disk=SimpleNamespace(volumes=volumes))
-    _warn_of_few_volumes(Config(**settings), usage)
+    _warn_of_few_volumes(replace(DEFAULTS, **settings), usage)
     for line in caplog.messages:
         found = re.search(r"advised=(\d+) volume_size=(\d+) ", line)
         assert found is not None
@@ -53,6 +55,6 @@ def test_few_volumes_are_advised_to_be_smaller_as_far_as_files_fit(
 
     assert found == expected
     if found is not None:
-        config = Config(**settings)
+        config = replace(DEFAULTS, **settings)
         least = config.max_value_size + config.max_key_size + RECORD_OVERHEAD_MAX
         assert found[1] >= max(MIB, least)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 from volcache.cli.command import EXIT_OK, EXIT_USAGE, Command, add_settings, print_line
 from volcache.config import read_settings
 from volcache.errors import ConfigError
+from volcache.kinds import MIB
 from volcache.ring import load_ring
-from volcache.settings import MIB, SETTINGS, value_of
+from volcache.settings import SETTINGS, value_of
 from volcache.store.eviction import VOLUMES_ADVISED, cost_of_few
 from volcache.text import size
 

@@ -14,7 +14,7 @@ import re
 from typing import Final, NoReturn
 
 from volcache.errors import BadKeyError, BadPrefixError, KeyTooLongError
-from volcache.settings import KIB, TTL_MAX
+from volcache.kinds import KIB, TTL_MAX
 
 KEY_BYTES_MAX: Final = KIB
 RESERVED: Final = b"-/"

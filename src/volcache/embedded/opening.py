@@ -15,27 +15,20 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
 
+from volcache import kinds
 from volcache.embedded.cache import EmbeddedCache
 from volcache.embedded.keys import checked_ttl
 from volcache.embedded.serializers import make_codec
 from volcache.embedded.session import is_open, open_session
 from volcache.errors import ConfigError, StoreLockedError
-from volcache.settings import (
-    MIB,
-    TIB,
-    VOLUME_SIZE_MIN,
-    Choice,
-    Number,
-    Size,
-    format_size,
-)
+from volcache.kinds import MIB, TIB, VOLUME_SIZE_MIN, format_size
 from volcache.store import Store
 from volcache.store.directory import DATA
 from volcache.store.eviction import FREQUENCY_VOLUMES_MIN
 
 if TYPE_CHECKING:
     from volcache.embedded.serializers import Codec, Serializer
-    from volcache.settings import Kind
+    from volcache.kinds import Kind
     from volcache.store import SyncMode
     from volcache.store.eviction import Eviction
 
@@ -51,11 +44,11 @@ _VOLUMES_MIN: Final = FREQUENCY_VOLUMES_MIN
 _VOLUMES_KEPT_MAX: Final = 512
 _VOLUMES_MAX: Final = 65535
 
-_CAPACITY: Final = Size(_VOLUMES_MIN * VOLUME_SIZE_MIN, 64 * TIB)
-_VOLUME_SIZE: Final = Size(VOLUME_SIZE_MIN, TIB)
-_SYNC_MODE: Final = Choice(("periodic", "always", "none"))
-_SYNC_INTERVAL: Final = Number(0.01, 3600, "seconds")
-_EVICTION: Final = Choice(("frequency", "fifo"))
+_CAPACITY: Final = kinds.size(_VOLUMES_MIN * VOLUME_SIZE_MIN, 64 * TIB)
+_VOLUME_SIZE: Final = kinds.size(VOLUME_SIZE_MIN, TIB)
+_SYNC_MODE: Final = kinds.choice("periodic", "always", "none")
+_SYNC_INTERVAL: Final = kinds.number(0.01, 3600, "seconds")
+_EVICTION: Final = kinds.choice("frequency", "fifo")
 
 # A library is silent unless the program configures logging.
 logging.getLogger("volcache").addHandler(logging.NullHandler())

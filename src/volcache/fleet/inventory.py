@@ -21,21 +21,16 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from volcache import kinds
 from volcache.errors import ConfigError
-from volcache.settings import (
-    ADDRESS,
-    SETTINGS,
-    Flag,
-    Integer,
-    Kind,
-    Text,
-    is_ip_address,
-)
+from volcache.settings import SETTINGS
 from volcache.text import one_line, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from volcache.kinds import Kind
 
     Table = Mapping[str, object]
     # Where a table is, and the table; the first one that has a key decides.
@@ -58,18 +53,18 @@ _NOT_SETTINGS: Final = {
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 _DISK: Final = re.compile(r"[A-Za-z0-9._/@+-]{1,200}")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._@+:-]+)+")
-_HOST: Final = Text(
+_HOST: Final = kinds.text(
     "a host name or an IP address",
     lambda text: re.fullmatch(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", text),
 )
-_PORT: Final = Integer(1, _PORT_MAX)
-_WEIGHT: Final = Integer(1, 1000)
-_PROCESSES: Final = Integer(1, 64)
-_DISK_NUMBER: Final = Integer(1, 1000)
-_DISK_NAME: Final = Text(
+_PORT: Final = kinds.integer(1, _PORT_MAX)
+_WEIGHT: Final = kinds.integer(1, 1000)
+_PROCESSES: Final = kinds.integer(1, 64)
+_DISK_NUMBER: Final = kinds.integer(1, 1000)
+_DISK_NAME: Final = kinds.text(
     "text of letters, digits and . _ / @ + -, such as a path", _DISK.fullmatch
 )
-_MOUNT_POINT: Final = Text(
+_MOUNT_POINT: Final = kinds.text(
     'a path such as "/srv/{disk}/{port}", in which {machine}, {disk} and {port} are'
     " replaced",
     lambda text: _is_template(text),  # noqa: PLW0108 - It is defined below.
@@ -197,7 +192,7 @@ class _Reader:
         modes = ("failover", "growing")
         self._check_keys("nginx", nginx, modes)
         flags = (
-            self._value((("nginx", nginx),), mode, Flag(), default=False)
+            self._value((("nginx", nginx),), mode, kinds.FLAG, default=False)
             for mode in modes
         )
         return Inventory(tuple(machines), tuple(instances), *flags)
@@ -209,8 +204,8 @@ class _Reader:
                 " . and -"
             )
         address = self._value(layers, "address", _HOST, name)
-        listen = self._value(layers, "listen", ADDRESS, "")
-        if not listen and not is_ip_address(address):
+        listen = self._value(layers, "listen", kinds.ADDRESS, "")
+        if not listen and not kinds.is_ip_address(address):
             raise self._error(
                 f"{where}.address = {_shown(address)} is a host name; then listen is"
                 ' needed, an IP address of the machine, or "0.0.0.0" for all'
@@ -297,7 +292,9 @@ class _Reader:
                     f"{where}.{name}: a token is not allowed here; write it to the settings"
                     " file of the machines"
                 )
-            value = self._checked(f"{where}.{name}", raw, setting.kind, setting.allowed)
+            value = self._checked(
+                f"{where}.{name}", raw, setting.kind, setting.kind.allowed
+            )
             found[name] = _as_text(raw, value)
         return found
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from volcache.errors import ConfigError, InstanceError
-from volcache.settings import format_size
+from volcache.kinds import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from support.process import SOURCE
 from support.tables import each_row
 from volcache.embedded.opening import volume_size_for
 from volcache.errors import ConfigError, ForeignDirectoryError, StoreLockedError
-from volcache.settings import GIB, MIB, TIB
+from volcache.kinds import GIB, MIB, TIB
 from volcache.store import Store
 
 

@@ -29,7 +29,7 @@ from volcache.monitoring.metrics import METRICS
 from volcache.monitoring.requests import SAMPLE_ONE_IN, RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.monitoring.stats_json import encode_stats, read_series
-from volcache.settings import SETTINGS, Config, visible_settings
+from volcache.settings import DEFAULTS, SETTINGS, visible_settings
 from volcache.store import Store
 from volcache.store.stats import Fate
 
@@ -58,13 +58,13 @@ def test_uptime_includes_the_time_to_open_the_store(store: Store) -> None:
 def test_settings_are_all_those_in_effect_without_secrets(store: Store) -> None:
     """Of a token, whether it is set; a reload replaces them."""
     monitor = watch(
-        store, settings=visible_settings(Config(read_token="x" * 9, port=7))
+        store, settings=visible_settings(replace(DEFAULTS, read_token="x" * 9, port=7))
     )
     found = ask(monitor)["settings"]
     assert sorted(found) == sorted(setting.name for setting in SETTINGS)
     assert (found["read_token"], found["write_token"]) == (True, False)
     assert (found["port"], found["cors_origins"]) == (7, [])
-    monitor.settings = visible_settings(Config(log_level="debug"))
+    monitor.settings = visible_settings(replace(DEFAULTS, log_level="debug"))
     found = ask(monitor)["settings"]
     assert (found["log_level"], found["read_token"]) == ("debug", False)
 
