@@ -74,8 +74,8 @@ from volcache.errors import (
     TooManyPurgesError,
     ValueTooLargeError,
 )
-from volcache.store.disk import SHORT_BYTES, reserve_bytes
-from volcache.store.files import DISK_FULL, Space, SyncFailedError
+from volcache.store.disk import DiskSpace, is_short
+from volcache.store.files import SyncFailedError
 from volcache.store.format import (
     VALUE_BYTES_MAX,
     VOLUME_HEADER_BYTES,
@@ -94,8 +94,6 @@ from volcache.store.purges import (
 )
 from volcache.store.reclaimer import Reclaimer
 from volcache.store.stats import (
-    STATES,
-    DiskUsage,
     EvictionUsage,
     RingUsage,
     StoreUsage,
@@ -132,13 +130,6 @@ _PACE_MIN: Final = 2
 # It should end when there is room for this share of a volume: then what was copied is
 # synced before the volume is dropped.
 _SPARE_SHARE: Final = 8
-# An allocation that failed is not tried again for this many times as long as it took: on a
-# file system that refuses although it has space, by a quota, it may take half a second.
-_ALLOCATE_PAUSE: Final = 100
-_ALLOCATE_PAUSE_NS_MIN: Final = 100_000_000
-# A volume may be smaller by this factor if the disk has no more space.
-_SMALLER_MAX: Final = 8
-_PAGE_BYTES: Final = 4096
 # If giving up a volume has freed nothing, none is given up for this time.
 _GIVE_UP_PAUSE_NS: Final = 60_000_000_000
 
@@ -181,22 +172,14 @@ class CircularLog:
         self._fs = directory.fs
         self._lock = recovered.index.lock
         self._stats = recovered.stats
-        self._volume_size, self._volume_num, self._sync_mode, self._policy, refusal = (
-            options
-        )
-        self._refusal = refusal
+        self._volume_size, self._volume_num, self._sync_mode = options[:3]
+        self._last_policy, self._refusal = options.policy, options.refusal
         self._clock = clock
         self._index = recovered.index
         self._descriptors = recovered.descriptors
         self.manifest = recovered.manifest
         self.volumes = {volume.seq: volume for volume in recovered.volumes}
-        # Ids without a volume.
-        self._unused = (set(range(self._volume_num)) & set(self._descriptors)) - {
-            volume.id for volume in recovered.volumes
-        }
-        self._last_progress = Progress(
-            0, 0, 0, 0, 0, 0
-        )  # the last progress written to LOCK
+        self._last_progress_us = 0  # the time in the last one written to LOCK
         # Volumes of which a start may find more than it should: an append or a sync has
         # failed, or META.txt names one that was given up.
         self._unsettled: set[Volume] = set()
@@ -225,21 +208,18 @@ class CircularLog:
 
     def _resume(self, volumes: list[Volume]) -> None:
         """Go on with the volumes that recovery has found, oldest first."""
-        # Those of the unused ids whose files do not have the space of a volume.
-        self._ids_without_space = {
-            volume for volume in self._unused if self._lacks(volume)
-        }
-        self._disk_room = 0  # how many volumes can be started in free space
-        self._freed: set[int] = set()  # their files, for the volume that is started
-        self._may_be_smaller = (
-            False  # the next volume, because there is too little space
+        self._space = DiskSpace(
+            self._directory,
+            self._descriptors,
+            self.volumes,
+            self._stats,
+            volume_size=self._volume_size,
+            volume_num=self._volume_num,
         )
-        self._space = Space(0, 0)  # of the file system, when it was last looked at
-        self._was_limited = False
-        self._allocate_again_ns = self._give_up_again_ns = 0
+        self._give_up_again_ns = 0
         self.step_bytes = _NO_STEPS
-        if self._policy is not None:
-            self._index.set_policy(self._policy.rates)
+        if self._last_policy is not None:
+            self._index.set_policy(self._last_policy.rates)
             self.step_bytes = min(_STEP_BYTES, max(1, self._volume_size // 64))
         # Volumes of ring probation up to this one are reclaimed before any of ring main.
         # With "fifo" that is all of them: what is put from now on replaces records there.
@@ -251,7 +231,6 @@ class CircularLog:
         self._appended_before = self._appended
         self._opened_us = self._clock.now_us()
         self._appended_at_open = [v.appended if v else 0 for v in self._newest]
-        self._look_at_disk()
         if self._refusal:
             return
         self._allocate_actives()
@@ -295,6 +274,14 @@ class CircularLog:
         return sum(volume.appended for volume in self._newest if volume is not None)
 
     @property
+    def _policy(self) -> Frequency | None:
+        """The policy for the volumes that the disk has space for; None: "fifo"."""
+        policy, capacity = self._last_policy, self._space.allowed * self._volume_size
+        if policy is not None and policy.capacity != capacity:
+            policy = self._last_policy = policy.resized(capacity)
+        return policy
+
+    @property
     def put_bytes(self) -> int:
         """Bytes of records that were put or deleted since the store was opened."""
         reinserted = self._stats.fate.copied_bytes
@@ -306,7 +293,7 @@ class CircularLog:
             if active.is_sealed or active.is_retired:
                 continue
             try:
-                self._allocate(active, max(self._volume_size, active.end))
+                self._space.allocate(active, max(self._volume_size, active.end))
                 active.trim()
             except (OSError, DiskFullError) as error:
                 self._stats.count_write_error(error)
@@ -375,7 +362,7 @@ class CircularLog:
         closed = self._unsettled.copy()
         if closed:
             others = [v for v in self._open_volumes() if v not in closed]
-            self._write_manifest(self.volumes.values(), others)
+            self._write_manifest(written=others)
             for volume in closed:
                 self._seal(volume)
         self._release()
@@ -388,10 +375,8 @@ class CircularLog:
 
     def write_index(self, volume: Volume) -> None:
         """Write pending entries; if that fails, a start finds the records by a scan."""
-        try:
+        with self._index_errors_counted(volume):
             volume.write_index()
-        except OSError as error:
-            self._count_unless_full(error, index_of=volume)
         self.record_progress()
 
     def record_progress(self, *, ahead_us: int = 0) -> None:
@@ -404,21 +389,15 @@ class CircularLog:
         if self._refusal or self._unsettled:
             return  # A start takes a volume that LOCK names without its header for another.
         time_us = self._clock.now_us() + ahead_us
+        store_id, boot = self.manifest.store_id, self.manifest.boot
         lines = [
-            Progress(
-                self.manifest.store_id,
-                active.seq,
-                active.last_salt,
-                active.end,
-                time_us,
-                self.manifest.boot,
-            )
+            Progress(store_id, active.seq, active.last_salt, active.end, time_us, boot)
             for active in self._actives()
         ]
         # It only helps a start to notice replaced files: the next one may succeed.
         with suppress(OSError):
             self._directory.write_progress(lines[0], lines[-1])
-            self._last_progress = lines[0]
+            self._last_progress_us = time_us
 
     def _bind(self, volume: Volume) -> None:
         """Add a volume, the newest of its ring, to what the index can read."""
@@ -432,10 +411,10 @@ class CircularLog:
 
     def record_expiry(self, expires_ms: int) -> None:
         """Let a later start know that a record has expired, whatever the clock says."""
-        if expires_ms * 1000 <= self._last_progress.time_us:
+        if expires_ms * 1000 <= self._last_progress_us:
             return
         with self._lock:
-            if expires_ms * 1000 > self._last_progress.time_us:
+            if expires_ms * 1000 > self._last_progress_us:
                 self.record_progress(ahead_us=_PROGRESS_AHEAD_US)
 
     # --- Rotation ------------------------------------------------------------------
@@ -477,7 +456,7 @@ class CircularLog:
             active.capacity or active.is_sealed or active.is_retired
         ):
             # There was no disk space when the store was opened.
-            self._allocate(active, max(self._volume_size, active.end))
+            self._space.allocate(active, max(self._volume_size, active.end))
         if active is None or active.end + size > active.capacity:
             self._finish_reclaim(ring)
             active = self.actives[ring]  # May be new, for copies.
@@ -522,72 +501,27 @@ class CircularLog:
             self._stats.count_rotation_error(error)
             raise _refusal_of(error, what) from error
 
-    def _count_unless_full(
-        self, error: OSError | DiskFullError, index_of: Volume | None = None
-    ) -> None:
+    def _is_full(self, error: OSError | DiskFullError) -> bool:
         """
-        Count a refusal of work that can wait: for want of space, it refuses nothing.
+        Return whether work that can wait was refused for want of space.
 
-        A reclaim is begun when room is needed; lines of an index file are written with the
-        next ones, or a start scans the volume.
+        That is no error. A reclaim is begun when room is needed; lines of an index file
+        are written with the next ones, or a start scans the volume.
         """
-        if isinstance(error, DiskFullError):
-            return
-        if error.errno in DISK_FULL and self._is_short(error):
-            return
-        if index_of is None:
-            self._stats.count_rotation_error(error)
-        else:
-            self._stats.count_index_error(error, volume=index_of.id)
+        return isinstance(error, DiskFullError) or is_short(
+            self._fs, self._directory.data, error
+        )
+
+    @contextmanager
+    def _index_errors_counted(self, volume: Volume) -> Iterator[None]:
+        """Count what the disk refuses of an index file, and continue without it."""
+        try:
+            yield
+        except OSError as error:
+            if not self._is_full(error):
+                self._stats.count_index_error(error, volume=volume.id)
 
     # --- The space of the disk -----------------------------------------------------
-
-    def _lacks(self, volume: int) -> bool:
-        """Return whether the file of an id lacks the space of a volume."""
-        return self._held(volume) < self._volume_size
-
-    def _held(self, volume: int) -> int:
-        """Return how many bytes of the disk the data file of an id takes."""
-        try:
-            return self._fs.held_bytes(self._descriptors[volume])
-        except OSError:
-            return 0
-
-    def _look_at_disk(self) -> None:
-        """Find out how many volumes the disk has space for."""
-        with suppress(OSError):  # Then it is as it was.
-            self._space = self._fs.space(self._directory.data)
-        self._disk_room = 0
-        if self._ids_without_space and perf_counter_ns() >= self._allocate_again_ns:
-            reserve = reserve_bytes(self._volume_size, len(self.volumes))
-            room = (self._space.free - reserve) // self._volume_size
-            self._disk_room = max(0, room)
-        policy, capacity = self._policy, self._volumes_allowed * self._volume_size
-        if policy is not None and policy.capacity != capacity:
-            self._policy = policy.resized(capacity)
-
-    @property
-    def _volumes_allowed(self) -> int:
-        """How many volumes there can be on the disk as it is."""
-        return min(self._volume_num, len(self.volumes) + self._free_ids)
-
-    def _log_limit(self) -> None:
-        """Look at the disk, and log when it begins or ceases to limit the volumes."""
-        self._look_at_disk()
-        allowed = self._volumes_allowed
-        is_limited = allowed < self._volume_num
-        if is_limited == self._was_limited:
-            return
-        self._was_limited = is_limited
-        if is_limited:
-            _logger.warning(
-                "disk.limited volumes=%d volume_num=%d free=%d",
-                allowed,
-                self._volume_num,
-                self._space.free,
-            )
-        else:
-            _logger.info("disk.unlimited volumes=%d", allowed)
 
     def _with_space(self, attempt: Callable[[], Volume]) -> Volume:
         """
@@ -597,21 +531,20 @@ class CircularLog:
             DiskFullError: There is no older one, or that did not help.
             OSError: The disk refused.
         """
-        self._look_at_disk()
-        self._may_be_smaller = False
-        self._freed.clear()
+        space = self._space
+        space.begin()
         while True:
             try:
                 return attempt()
             except (DiskFullError, OSError) as error:
                 is_full = isinstance(error, DiskFullError)
-                if is_full and self._disk_room and self._oldest_to_drop() is not None:
+                if is_full and space.room and self._oldest_to_drop() is not None:
                     # It has less than it says: reclaim the oldest, which has its space.
-                    self._disk_room = 0
+                    space.room = 0
                 elif self._give_up_oldest(error):
                     pass
-                elif is_full and not self._may_be_smaller:
-                    self._may_be_smaller = True
+                elif is_full and not space.may_be_smaller:
+                    space.may_be_smaller = True
                 else:
                     raise
 
@@ -623,23 +556,6 @@ class CircularLog:
             return self._victim(self._policy)
         oldest = (self._ring(Ring.PROBATION) or self._ring(Ring.MAIN))[0]
         return None if oldest in self.actives else oldest
-
-    def _length_of(self, volume: Volume, size: int) -> int:
-        """
-        Return how long a volume that is started will be.
-
-        Args:
-            volume: The volume.
-            size: Of the record that it is started for.
-        """
-        if not self._may_be_smaller:
-            return self._volume_size
-        self._look_at_disk()
-        reserve = reserve_bytes(self._volume_size, len(self.volumes))
-        length = volume.held_bytes + self._space.free - reserve
-        length -= length % _PAGE_BYTES
-        least = max(self._volume_size // _SMALLER_MAX, VOLUME_HEADER_BYTES + size)
-        return min(length, self._volume_size) if length >= least else self._volume_size
 
     def make_space(self, error: OSError) -> bool:
         """
@@ -661,14 +577,17 @@ class CircularLog:
             error: Why.
             kept: Volumes that stay. The active one of ring main always does.
         """
-        if perf_counter_ns() < self._give_up_again_ns or not self._is_short(error):
+        space, main = self._space, self.actives[Ring.MAIN]
+        if perf_counter_ns() < self._give_up_again_ns or not space.is_short(
+            error, main
+        ):
             return False
-        before = self._fs.space(self._directory.data).free
-        if self._free_spare():
-            self._look_at_disk()
+        before = space.free_bytes()
+        if space.free_spare():
+            space.look()
             return True
         volume = self._oldest_to_drop()
-        if volume is None or volume in kept or volume is self.actives[Ring.MAIN]:
+        if volume is None or volume in kept or volume is main:
             return False
         if not self._empty(volume):
             return False
@@ -680,8 +599,8 @@ class CircularLog:
             str(error),
         )
         self._give_up(volume)
-        self._look_at_disk()
-        if self._space.free <= before:
+        space.look()
+        if space.found.free <= before:
             self._give_up_again_ns = perf_counter_ns() + _GIVE_UP_PAUSE_NS
         return True
 
@@ -704,57 +623,16 @@ class CircularLog:
         self._stats.given_up_volumes += 1
         if volume in self.actives:
             volume.retire()
-            self._hand_over(volume)
-            self.actives[volume.use.ring] = None
+            self._end_writing(volume)
         self._drop([volume.seq], volume.id, everything=False)
         try:
             # Some file systems have the space when it is on the disk.
             self._fs.sync(volume.fd)
-            self._write_manifest(self.volumes.values(), self._open_volumes())
+            self._write_manifest()
         except OSError as refused:
-            self._count_unless_full(refused)
+            if not self._is_full(refused):
+                self._stats.count_rotation_error(refused)
             self.hold(volume)  # A power loss could bring it back.
-
-    def _free_spare(self) -> bool:
-        """Free the space of a file that has no volume; return whether there was one."""
-        for volume in sorted(self._unused - self._freed):
-            if not self._held(volume):
-                continue
-            self._freed.add(volume)
-            try:
-                self._fs.truncate(self._descriptors[volume], 0)
-            except OSError as refused:
-                self._stats.count_write_error(refused)
-                return False
-            self._ids_without_space.add(volume)
-            return True
-        return False
-
-    def _is_short(self, error: DiskFullError | OSError) -> bool:
-        """Return whether more free space may let an operation succeed."""
-        cause = error.__cause__ if isinstance(error, DiskFullError) else error
-        code = cause.errno if isinstance(cause, OSError) else errno.ENOSPC
-        if code == errno.EDQUOT:
-            return True
-        if code != errno.ENOSPC:
-            return False
-        if not isinstance(error, DiskFullError):
-            return self._fs.space(self._directory.data).free < SHORT_BYTES
-        spare = sum(map(self._held, self._unused - self._freed))
-        others = (v for v in self.volumes.values() if v is not self.actives[Ring.MAIN])
-        most = error.free + spare + sum(volume.held_bytes for volume in others)
-        return error.free < error.needed and (spare > 0 or error.needed <= most)
-
-    def disk_usage(self) -> DiskUsage:
-        """Return what the disk has, and how many volumes it allows."""
-        self._look_at_disk()
-        return DiskUsage(
-            free=self._space.free,
-            total=self._space.total,
-            state="read-only" if self._space.is_read_only else self._stats.refusal(),
-            volumes=self._volumes_allowed,
-            is_limited=self._volumes_allowed < self._volume_num,
-        )
 
     # --- Starting a volume ---------------------------------------------------------
 
@@ -782,7 +660,7 @@ class CircularLog:
             store_id=self.manifest.store_id,
             started_ms=self._clock.now_ms(),
         )
-        self._allocate(active, self._length_of(active, size))
+        self._space.allocate(active, self._space.length_of(active, size))
         sealed = [v for v in self.actives if v and (is_flush or v.use.ring is ring)]
         for volume in sealed:
             self._seal(volume)
@@ -793,17 +671,14 @@ class CircularLog:
         self._start(active, kept, [active, *others])
         self._drop(dropped, use.volume, everything=is_flush)
         self._trim(active)
-        self._unused.discard(active.id)
-        self._ids_without_space.discard(active.id)
+        self._space.record_started(active)
         self.volumes[active.seq] = active
         self._index.add_volume(active.seq)
         self._bind(active)
-        # Before `actives` changes: `sync` must find the old volume here or there.
         for volume in sealed:
-            self._hand_over(volume)
-            self.actives[volume.use.ring] = None
+            self._end_writing(volume)
         self.actives[ring] = active
-        self._log_limit()
+        self._space.log_limit()
         self._record_start()
         self.record_progress()
         self._count_rotation(use, started_ns)
@@ -838,96 +713,41 @@ class CircularLog:
         and a ring without a volume at any time.
         """
         if self._policy is None or self.actives[ring] is None:
-            return self._free_ids > 0
+            return self._space.free_ids > 0
         reclaimer = self._reclaimer
         is_copying = reclaimer is not None and not reclaimer.is_drained
-        return self._free_ids > (ring is not Ring.MAIN or not is_copying)
+        return self._space.free_ids > (ring is not Ring.MAIN or not is_copying)
 
     def _to_drop(self, ring: Ring) -> list[int]:
         """Return the volumes to be dropped when the next one is started: none, or one."""
+        space = self._space
         if self._takes_free_id(ring):
             return []
         self._sync_copies()
-        if self._reclaimer is not None:
-            return [self._reclaimer.volume.seq]
-        oldest = self._ring(Ring.PROBATION) or self._ring(Ring.MAIN)
-        if oldest[0] in self.actives and self._may_be_smaller:
+        oldest = self._oldest_to_drop()
+        if oldest is not None:
+            return [oldest.seq]
+        if space.may_be_smaller:
             return []  # It is started in what space there is.
-        if oldest[0] in self.actives and self._ids_without_space:
-            raise DiskFullError(
-                volume=min(self._ids_without_space),
-                needed=self._volume_size,
-                free=self._space.free,
-            )
-        return [oldest[0].seq]
-
-    @property
-    def _free_ids(self) -> int:
-        """How many volumes can be started without dropping one."""
-        spaced = len(self._unused) - len(self._ids_without_space)
-        return min(
-            len(self._unused),
-            self._volume_num - len(self.volumes),
-            spaced + self._disk_room,
+        raise DiskFullError(
+            volume=min(space.ids_without_space),
+            needed=self._volume_size,
+            free=space.found.free,
         )
 
     def _next_use(self, ring: Ring, dropped: list[int]) -> VolumeUse:
         """Return the use of an id that has no volume, or whose volume is dropped."""
-        ids = {seq: self.volumes[seq].id for seq in dropped}
-        last = self.active
         # Not the id of an active volume: until META.txt is replaced, it is needed.
-        actives = {volume.seq for volume in self._actives()}
-        free = self._unused | {
-            volume
-            for seq, volume in ids.items()
-            if volume < self._volume_num and seq not in actives
-        }
-        if not self._disk_room:
-            free = free - self._ids_without_space or free
-        following = [volume for volume in free if volume > last.id]
-        volume = min(following or free)
+        actives = self._actives()
+        volumes = [self.volumes[seq] for seq in dropped]
+        freed = {v.id for v in volumes if v.id < self._volume_num and v not in actives}
+        volume = self._space.next_id(self.active.id, freed)
         return VolumeUse(volume, self._last_seq + 1, ring, secrets.randbits(64))
-
-    def _allocate(self, volume: Volume, length: int) -> None:
-        """
-        Allocate disk space for a volume.
-
-        Raises:
-            DiskFullError: There is not enough disk space.
-            OSError: The disk refused for another reason.
-        """
-        present = self._fs.size(volume.fd)
-        needed = max(0, length - volume.held_bytes)
-        free = self._fs.space(self._directory.data).free if needed else 0
-        if needed > free:
-            # To try it nevertheless would fill the disk, and free it again.
-            raise DiskFullError(volume=volume.id, needed=needed, free=free)
-        started_ns = perf_counter_ns()
-        try:
-            volume.allocate(length)
-        except OSError as error:
-            self._take_back(volume.fd, present)
-            pause_ns = _ALLOCATE_PAUSE * (perf_counter_ns() - started_ns)
-            if pause_ns > _ALLOCATE_PAUSE_NS_MIN:
-                self._allocate_again_ns = perf_counter_ns() + pause_ns
-            if error.errno not in DISK_FULL:
-                raise
-            raise DiskFullError(volume=volume.id, needed=needed, free=free) from error
-
-    def _take_back(self, fd: int, length: int) -> None:
-        """Free what a failed allocation may have taken."""
-        try:
-            if self._fs.size(fd) > length:
-                self._fs.truncate(fd, length)
-        except OSError as error:
-            _logger.error("rotation.take_back_failed error=%r", str(error))
 
     def _seal(self, volume: Volume) -> None:
         """Seal a volume; without a complete index file the next start scans it."""
-        try:
+        with self._index_errors_counted(volume):
             volume.seal()
-        except OSError as error:
-            self._count_unless_full(error, index_of=volume)
 
     def _start(self, volume: Volume, kept: list[Volume], actives: list[Volume]) -> None:
         """
@@ -972,10 +792,8 @@ class CircularLog:
 
     def _open_index_file(self, volume: Volume) -> None:
         """Create the index file of a volume; without it, the volume still works."""
-        try:
+        with self._index_errors_counted(volume):
             volume.open_index_file(self._directory.index_path(volume.id), 0)
-        except OSError as error:
-            self._count_unless_full(error, index_of=volume)
 
     def _record_start(self) -> None:
         """Find out which records a single ring would have reclaimed by now."""
@@ -999,8 +817,8 @@ class CircularLog:
 
     def _write_manifest(
         self,
-        volumes: Iterable[Volume],
-        actives: Collection[Volume],
+        kept: Iterable[Volume] | None = None,
+        written: Collection[Volume] | None = None,
         *,
         purges: ListedPurges | None = None,
     ) -> None:
@@ -1008,26 +826,27 @@ class CircularLog:
         Write META.txt.
 
         Args:
-            volumes: The valid ones.
-            actives: Those that are being written, none after a clean stop.
+            kept: The volumes that stay valid; None: all.
+            written: Those that are being written, none after a clean stop; None: those to
+                which records may be appended.
             purges: What it says of PURGE.txt from now on; None: the same as before, or
                 nothing if no purge is needed with these volumes.
         """
-        in_order = sorted(volumes, key=lambda volume: volume.seq)
-        if purges is None and self.purges.since(in_order[0].seq):
+        volumes = sorted(kept or self.volumes.values(), key=lambda volume: volume.seq)
+        written = self._open_volumes() if written is None else written
+        if purges is None and self.purges.since(volumes[0].seq):
             purges = self.manifest.purges
-        probation = (v.seq for v in in_order if v.use.ring is Ring.PROBATION)
+        probation = (v.seq for v in volumes if v.use.ring is Ring.PROBATION)
+        first = (seq for seq in probation if seq <= self._probation_first)
         manifest = self.manifest._replace(
             time_us=self._clock.now_us(),
-            volumes=tuple(v.listed(is_open=v in actives) for v in in_order),
-            probation_first=max(
-                (seq for seq in probation if seq <= self._probation_first), default=0
-            ),
+            volumes=tuple(v.listed(is_open=v in written) for v in volumes),
+            probation_first=max(first, default=0),
             purges=purges,
         )
         self._directory.write_manifest(manifest)
         self.manifest = manifest
-        self._unsettled.intersection_update(actives)
+        self._unsettled.intersection_update(written)
         self._release()
 
     def _drop(self, seqs: list[int], used_id: int | None, *, everything: bool) -> None:
@@ -1043,10 +862,7 @@ class CircularLog:
             volume = self.volumes.pop(seq)
             if volume.id != used_id and not everything:
                 self._free(volume)
-            if volume.id < self._volume_num:
-                self._unused.add(volume.id)
-                if self._lacks(volume.id):
-                    self._ids_without_space.add(volume.id)
+            self._space.record_dropped(volume)
             records, lost = self._index.reclaim(seq)
             self._stats.evicted_records += records
             self._stats.evicted_bytes += lost
@@ -1099,9 +915,7 @@ class CircularLog:
         file = next_file(self.manifest.store_id, self.manifest.purges, purges)
         with self._refusals_counted("record a purge"):
             self._directory.write_purges(encode_purges(file))
-            self._write_manifest(
-                self.volumes.values(), self._open_volumes(), purges=file.listed
-            )
+            self._write_manifest(purges=file.listed)
         self._set_purges(purges)
         return purge
 
@@ -1186,7 +1000,7 @@ class CircularLog:
         """Begin a reclaim if room will be needed soon."""
         if (
             self._policy is None
-            or self._room(self._free_ids - 1) >= self._volume_size // _ROOM_SHARE
+            or self._room(self._space.free_ids - 1) >= self._volume_size // _ROOM_SHARE
             # There are four ids, and only two have been used.
             or len(self.volumes) == len(self._actives())
         ):
@@ -1194,7 +1008,8 @@ class CircularLog:
         try:
             return self._begin_reclaim(self._policy)
         except OSError as error:
-            self._count_unless_full(error)
+            if not self._is_full(error):
+                self._stats.count_rotation_error(error)
             return None
 
     def _room(self, free: int) -> int:
@@ -1229,13 +1044,12 @@ class CircularLog:
         if volume.use.ring is Ring.PROBATION and volume.seq > self._probation_first:
             before, self._probation_first = self._probation_first, volume.seq
             try:
-                self._write_manifest(self.volumes.values(), self._open_volumes())
+                self._write_manifest()
             except OSError:
                 self._probation_first = before
                 raise
         if volume in self.actives:
-            self._hand_over(volume)
-            self.actives[volume.use.ring] = None
+            self._end_writing(volume)
         _logger.debug(
             "reclaim.started volume=%d seq=%d ring=%s",
             volume.id,
@@ -1256,13 +1070,14 @@ class CircularLog:
 
     def _more_room(self) -> Volume | None:
         """Return a new active volume of ring main, if there is an unused id."""
-        if not self._free_ids:
+        if not self._space.free_ids:
             return None
         try:
             volume = self._rotate(Ring.MAIN, for_copies=True)
             self._settle()
         except (DiskFullError, OSError) as error:
-            self._count_unless_full(error)
+            if not self._is_full(error):
+                self._stats.count_rotation_error(error)
             return None
         return volume
 
@@ -1285,7 +1100,7 @@ class CircularLog:
 
     def _drop_early(self, reclaimer: Reclaimer) -> None:
         """Drop a volume before its id is needed, if two will be needed soon."""
-        free = self._free_ids
+        free = self._space.free_ids
         if free and self._room(free) >= self._volume_size // _ROOM_SHARE:
             return
         if self._sync_mode == "periodic" and self._unsynced_copies():
@@ -1297,9 +1112,10 @@ class CircularLog:
         self._sync_copies()
         kept = [volume for other, volume in self.volumes.items() if other != seq]
         try:
-            self._write_manifest(kept, self._open_volumes())
+            self._write_manifest(kept)
         except OSError as error:
-            self._count_unless_full(error)
+            if not self._is_full(error):
+                self._stats.count_rotation_error(error)
             return
         self._drop([seq], None, everything=False)
 
@@ -1336,17 +1152,19 @@ class CircularLog:
         if probation:
             self._probation_first = probation[-1].seq
             with self._refusals_counted("replace META.txt"):
-                self._write_manifest(self.volumes.values(), self._open_volumes())
+                self._write_manifest()
         self._index.accept_displaced()
 
-    def _hand_over(self, old: Volume) -> None:
+    def _end_writing(self, volume: Volume) -> None:
         """Leave a sealed volume to the next `sync`, or close its index file."""
         if self._sync_mode == "periodic":
-            self._unsynced.append(old)
-            return
-        if self._sync_mode == "always":
-            self._sync_volume(old)
-        old.close_index_file()
+            # Before `actives` changes: `sync` must find the volume here or there.
+            self._unsynced.append(volume)
+        else:
+            if self._sync_mode == "always":
+                self._sync_volume(volume)
+            volume.close_index_file()
+        self.actives[volume.use.ring] = None
 
     # --- Usage and health ----------------------------------------------------------
 
@@ -1369,7 +1187,7 @@ class CircularLog:
             active_started_ms=active.started_ms,
             eviction=self._eviction_usage(),
             purges=len(self.purges),
-            disk=self.disk_usage(),
+            disk=self._space.usage(),
         )
 
     def _volume_usages(self) -> list[VolumeUsage]:
@@ -1404,33 +1222,27 @@ class CircularLog:
 
     def _count_states(self) -> dict[State, int]:
         """Return the number of volumes in each state."""
-        found = dict.fromkeys(STATES, 0)
-        special = set(self._actives())
-        if self._reclaimer is not None:
-            special.add(self._reclaimer.volume)
-        for volume in special:
-            found[self._state(volume)] += 1
-        found["sealed"] += len(self.volumes) - len(special)
-        in_range = [v for v in self.volumes.values() if v.id < self._volume_num]
-        found["empty"] = self._volume_num - len(in_range)
-        return found
+        active = len(self._actives())
+        reclaiming = int(self._reclaimer is not None)  # That one is not active.
+        used = sum(volume.id < self._volume_num for volume in self.volumes.values())
+        return {
+            "active": active,
+            "sealed": len(self.volumes) - active - reclaiming,
+            "reclaiming": reclaiming,
+            "empty": self._volume_num - used,
+        }
 
     def _ring_usage(self, ring: Ring) -> RingUsage:
         """Return the sums of a ring; half a microsecond for each volume."""
-        number = used = live = records = oldest_ms = 0
-        for volume in self.volumes.values():
-            if volume.use.ring is not ring:
-                continue
-            found, size = self._index.live(volume.seq)
-            end = volume.end
-            number += 1
-            used += end
-            live += min(size, end - VOLUME_HEADER_BYTES)
-            records += found
-            started_ms = volume.started_ms
-            if started_ms and (started_ms < oldest_ms or not oldest_ms):
-                oldest_ms = started_ms
-        return RingUsage(number, used, live, records, oldest_ms)
+        volumes = [v for v in self.volumes.values() if v.use.ring is ring]
+        found = [(v.end, *self._index.live(v.seq)) for v in volumes]
+        return RingUsage(
+            len(volumes),
+            sum(end for end, _, _ in found),
+            sum(min(live, end - VOLUME_HEADER_BYTES) for end, _, live in found),
+            sum(records for _, records, _ in found),
+            min((v.started_ms for v in volumes if v.started_ms), default=0),
+        )
 
     def _eviction_usage(self) -> EvictionUsage:
         policy, heat, fate = self._policy, self._index.heat(), self._stats.fate
@@ -1455,14 +1267,9 @@ class CircularLog:
 
     def _next_id(self) -> int:
         """Return which volume is reclaimed now, or would be if it began now."""
-        if self._reclaimer is not None:
-            return self._reclaimer.volume.id
-        if len(self.volumes) <= len(self._actives()):
-            return -1
-        if self._policy is not None:
-            victim = self._victim(self._policy)
-            return -1 if victim is None else victim.id
-        return (self._ring(Ring.PROBATION) or self._ring(Ring.MAIN))[0].id
+        volume = self._oldest_to_drop()
+        is_single = len(self.volumes) == len(self._actives())
+        return -1 if volume is None or is_single else volume.id
 
     def _size_or_zero(self, volume: Volume) -> int:
         """Return the length of the data file; 0 if the disk does not answer."""
@@ -1508,31 +1315,23 @@ class CircularLog:
             elif any(active.writer.pending for active in actives):
                 for active in actives:
                     self.write_index(active)
-            elif (
-                self._clock.now_us() - self._last_progress.time_us > _PROGRESS_EVERY_US
-            ):
+            elif self._clock.now_us() - self._last_progress_us > _PROGRESS_EVERY_US:
                 self.record_progress()
         while self._unsynced:
             volume = self._unsynced.popleft()
-            self._sync_unlocked(volume)
+            self._sync_volume(volume)
             with self._lock:
                 volume.close_index_file()
         for active in actives:
-            self._sync_unlocked(active)
+            self._sync_volume(active)
         self._stats.syncs.observe(started_ns, perf_counter_ns() - started_ns)
-
-    def _sync_unlocked(self, volume: Volume) -> None:
-        try:
-            volume.sync()
-        except OSError as error:
-            with self._lock:
-                self._retire_unsynced(volume, error)
 
     def _sync_volume(self, volume: Volume) -> None:
         try:
             volume.sync()
         except OSError as error:
-            self._retire_unsynced(volume, error)
+            with self._lock:
+                self._retire_unsynced(volume, error)
 
     def _sync_all(self) -> None:
         """Sync all that was not synced since the store was opened, in any mode."""
@@ -1583,7 +1382,7 @@ class CircularLog:
         self._sync_all()
         try:
             self._settle()
-            self._write_manifest(self.volumes.values(), ())
+            self._write_manifest(written=())
         except OSError as error:
             self._stats.count_write_error(error)
         for active in self._actives():

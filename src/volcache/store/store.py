@@ -42,10 +42,10 @@ from volcache.errors import (
 from volcache.geometry import refuse_too_many
 from volcache.store.directory import StoreDirectory, unusable
 from volcache.store.disk import (
-    SHORT_BYTES,
     VOLUMES_MIN,
     Holding,
     holding_of,
+    is_short,
     refuse_too_small,
 )
 from volcache.store.eviction import make_policy
@@ -1063,14 +1063,11 @@ def _lasting_refusal(
     if not isinstance(cause, OSError):
         return None
     try:
-        space = fs.space(directory)
+        is_read_only = cause.errno == errno.EROFS and fs.space(directory).is_read_only
+        is_lasting = is_read_only or is_short(fs, directory, cause)
     except OSError:
         return None
-    is_full = cause.errno == errno.EDQUOT or (
-        cause.errno == errno.ENOSPC and space.free < SHORT_BYTES
-    )
-    is_read_only = cause.errno == errno.EROFS and space.is_read_only
-    return cause if is_full or is_read_only else None
+    return cause if is_lasting else None
 
 
 def _refusal_text(error: OSError) -> str:
