@@ -14,7 +14,7 @@ from volcache.store.files import FileSystem, read_range
 from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.index_file import IndexContents
 from volcache.store.native import Index
-from volcache.store.recovery import Replay
+from volcache.store.replay import Replay
 from volcache.store.scan import VolumeReader
 from volcache.store.volume import Volume
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from volcache.store.recovery import open_contents
+from volcache.store.replay import open_contents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

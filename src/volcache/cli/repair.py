@@ -38,7 +38,6 @@ from volcache.store.directory import (
     INDEX,
     META,
     StoreDirectory,
-    read_whole,
     unusable,
 )
 from volcache.store.files import OsFileSystem, replace_file
@@ -52,7 +51,8 @@ from volcache.store.inventory import following_volume
 from volcache.store.manifest import ListedVolume
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.purges import PURGE
-from volcache.store.recovery import Replay, drop_volumes, open_contents
+from volcache.store.recovery import drop_volumes
+from volcache.store.replay import Replay, open_contents
 from volcache.store.scan import Gap
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
@@ -129,13 +129,7 @@ class _Repair:
         self._bar = bar
         self._directory = store.directory
         self._report = report
-        self._replay = Replay(
-            store.directory,
-            store.inventory,
-            store.make_index(),
-            RecoveryStats(),
-            lenient=True,
-        )
+        self._replay = Replay(store.inventory, store.make_index(), RecoveryStats())
         self._checksums: dict[int, int | None] = {}  # of the index files, by seq
         self.written = 0
         self.failed = 0
@@ -144,7 +138,7 @@ class _Repair:
         """Repair the files, one after the other."""
         directory, store = self._directory, self._store
         contents = [self._replay.replay(volume) for volume in store.volumes]
-        self._replay.refuse()
+        self._replay.refuse(lenient=True)
         for name in directory.fs.names(directory.index):
             if name.endswith(_TEMPORARY):
                 with self._excused(f"{INDEX}/{name}"):
@@ -256,7 +250,7 @@ class _Repair:
         """Rewrite an index file that is incomplete or has wrong lines."""
         path = self._directory.index_path(volume.id)
         is_active = self._store.is_active(volume)
-        before = read_whole(self._directory, path)
+        before = self._directory.read_index_file(volume.id)
         entries, kept = list(volume.pending), contents.file_end
         lines, mistakes = self._compare(volume)
         if mistakes:

@@ -101,7 +101,7 @@ class StoreDirectory:
             descriptors.append(fs.open(os.path.join(root, LOCK), create=True))
             _take_lock(fs, path, descriptors[1])
             self = cls(fs, root, *descriptors)
-            self._refuse_other_version()
+            self._refuse_other_format()
             self._sign_lock()
             fs.make_directory(self.data)
             fs.make_directory(self.index)
@@ -135,7 +135,7 @@ class StoreDirectory:
                 descriptors.append(fs.open(os.path.join(root, LOCK), create=False))
                 _take_lock(fs, path, descriptors[1])
             self = cls(fs, root, *descriptors)
-            self._refuse_other_version()
+            self._refuse_other_format()
             self.progress = decode_progress(self._read_lock())
         except OSError as error:
             _close(fs, descriptors)
@@ -314,37 +314,42 @@ class StoreDirectory:
         boot_id = self.fs.boot_id()
         return crc32c(boot_id.encode()) if boot_id else 0
 
-    def _refuse_other_version(self) -> None:
-        version = manifest_version(read_file(self.fs, self._meta) or b"")
-        if version is not None:
-            refuse_other_version(self.root, META, version)
+    def _refuse_other_format(self) -> None:
+        meta = read_file(self.fs, self._meta) or b""
+        self.refuse_version(META, manifest_version(meta))
 
+    def read_index_file(self, volume: int) -> bytes:
+        """Read the index file of a volume; empty if it is missing or cannot be read."""
+        path = self.index_path(volume)
+        try:
+            return read_file(self.fs, path) or b""
+        except OSError as error:
+            _logger.warning(
+                "recovery.file_unreadable path=%r error=%r", path, str(error)
+            )
+            return b""
 
-def read_whole(directory: StoreDirectory, path: str) -> bytes:
-    """Read a file; empty if it is missing or cannot be read."""
-    try:
-        return read_file(directory.fs, path) or b""
-    except OSError as error:
-        _logger.warning("recovery.file_unreadable path=%r error=%r", path, str(error))
-        return b""
+    def refuse_version(self, name: str, version: int | None) -> None:
+        """
+        Refuse a file of a format version that this code cannot read; None: it has none.
 
-
-def refuse_other_version(root: str, name: str, version: int) -> None:
-    """Raise the error for a file of a format version that this code cannot read."""
-    if version == VERSION:
-        return
-    if version > VERSION:
-        why = (
-            f"was written by a newer volcache: {name} has format {version}, this one"
-            f" reads {VERSION}; start the newer volcache, or give another mount_point"
-        )
-    else:
-        why = (
-            f"has the old format {version} ({name}), which was never released; this"
-            f" volcache reads format {VERSION}: give another mount_point, or remove the"
-            " files in this one to begin with an empty cache"
-        )
-    raise FormatVersionError(f"mount point {root!r} {why}")
+        Raises:
+            FormatVersionError: The version is another one.
+        """
+        if version is None or version == VERSION:
+            return
+        if version > VERSION:
+            why = (
+                f"was written by a newer volcache: {name} has format {version}, this one"
+                f" reads {VERSION}; start the newer volcache, or give another mount_point"
+            )
+        else:
+            why = (
+                f"has the old format {version} ({name}), which was never released; this"
+                f" volcache reads format {VERSION}: give another mount_point, or remove the"
+                " files in this one to begin with an empty cache"
+            )
+        raise FormatVersionError(f"mount point {self.root!r} {why}")
 
 
 def _process_line() -> bytes:

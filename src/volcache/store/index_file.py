@@ -21,7 +21,6 @@ from volcache.store.index_format import (
     decode_segments,
     encode_index_header,
     encode_segment,
-    has_block,
 )
 from volcache.store.native import read_lines
 
@@ -55,7 +54,7 @@ class IndexContents:
                 of the mount point, and ends the valid part. None: they are not known.
         """
         self._segments = segments
-        named = decode_index_header(data) if has_block(data) else None
+        named = decode_index_header(data)
         self.is_ours = named == (VERSION, name)
         # The volume it belongs to, if that is another one of the same store.
         self.other_use: VolumeUse | None = None

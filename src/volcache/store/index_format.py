@@ -164,9 +164,16 @@ def _end_of_block(checksum: int | None) -> int:
 
 
 def decode_index_header(data: bytes) -> tuple[int, IndexName] | None:
-    """Return the format version and the volume in the first line, None if malformed."""
+    """
+    Return the format version and the volume in the first line of an index file.
+
+    In every version of the format, it is valid only in a block with a right checksum.
+
+    Returns:
+        None if it is malformed or not valid.
+    """
     found = _INDEX_HEADER.match(data)
-    if not found:
+    if not found or next(decode_blocks(data), None) is None:
         return None
     version, volume, seq = (int(found[group]) for group in (1, 2, 3))
     use = VolumeUse(volume, seq, Ring[found[4].decode().upper()], int(found[5], 16))
@@ -198,15 +205,6 @@ def decode_blocks(data: bytes) -> Iterator[IndexBlock]:
             checksum,
         )
         start, previous = found.end(), checksum
-
-
-def has_block(data: bytes) -> bool:
-    """
-    Return whether the first block of an index file has a right checksum.
-
-    Only then is its first line valid. This holds in every version of the format.
-    """
-    return any(True for _ in decode_blocks(data))
 
 
 def decode_entries(lines: bytes) -> list[Entry]:

@@ -9,7 +9,7 @@ functions over bytes: this module reads and writes no files.
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from google_crc32c import value as crc32c
 
@@ -21,6 +21,9 @@ from volcache.store.format import (
     Segment,
     VolumeUse,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # open: records are appended. sealed: complete, but a power loss may still lose the end.
 # synced: complete on the disk.
@@ -96,6 +99,22 @@ class Manifest(NamedTuple):
         """The newest volume of each ring: no other one is written."""
         newest = {listed.use.ring: listed.use for listed in self.volumes}
         return tuple(newest.values())
+
+    def outdated_bounds(self, unknown: Iterable[VolumeUse]) -> dict[Ring, int]:
+        """
+        Return for each ring below which sequence number records may be outdated.
+
+        Args:
+            unknown: Volumes of which not all keys are known.
+        """
+        bounds = dict.fromkeys(Ring, 0)
+        for use in unknown:
+            bounds[use.ring] = max(bounds[use.ring], use.seq + 1)
+        if bounds[Ring.MAIN]:
+            # Their records may have been copied to ring main, and replaced there.
+            first = self.probation_first + 1
+            bounds[Ring.PROBATION] = max(bounds[Ring.PROBATION], first)
+        return bounds
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -25,7 +25,7 @@ from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX
 from volcache.store.inventory import take_inventory
 from volcache.store.native import make_index
 from volcache.store.purges import PURGE
-from volcache.store.recovery import Replay, expected_keys
+from volcache.store.replay import Replay, expected_keys
 from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
@@ -93,9 +93,7 @@ class OfflineStore:
         what = f"header check failed, up to {VOLUME_HEADER_BYTES}"
         for volume in self.inventory.damaged:
             self.problems.append(Problem(f"{DATA}/{volume}", 0, what))
-        self.volumes: list[Volume] = self.inventory.open_volumes(
-            directory, self._descriptors
-        )
+        self.volumes: list[Volume] = self.inventory.open_volumes(self._descriptors)
 
     @classmethod
     def inspect(cls, fs: FileSystem, path: str) -> Self:
@@ -149,7 +147,7 @@ class OfflineStore:
             UnreadableVolumeError: The disk cannot be read where records may be.
         """
         index = self.make_index()
-        replay = Replay(self.directory, self.inventory, index, RecoveryStats())
+        replay = Replay(self.inventory, index, RecoveryStats())
         for volume in self.volumes:
             replay.replay(volume)
         replay.refuse()

@@ -33,6 +33,8 @@ from volcache.store.manifest import ListedPurges
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from volcache.store.manifest import Manifest
+
 # A read of an older record looks at all of them.
 PURGES_MAX: Final = 256
 
@@ -193,39 +195,30 @@ class FoundPurges(NamedTuple):
         return PurgeList() if self.file is None else self.file.purges
 
 
-NO_PURGES: Final = FoundPurges()
-
-
 def compare_purges(
-    data: bytes | None,
-    store_id: int,
-    listed: ListedPurges | None,
-    *,
-    oldest_seq: int,
-    newest_seq: int,
-    is_manifest_lost: bool,
+    data: bytes | None, manifest: Manifest, *, is_manifest_lost: bool
 ) -> FoundPurges:
     """
     Compare PURGE.txt with META.txt.
 
     Args:
         data: The file; None if there is none.
-        store_id: Of the store.
-        listed: What META.txt says of the file.
-        oldest_seq: Of the valid volumes.
-        newest_seq: Likewise.
-        is_manifest_lost: META.txt was rebuilt, and cannot name the file.
+        manifest: META.txt.
+        is_manifest_lost: It was rebuilt, and cannot name the file.
     """
+    store_id, listed = manifest.store_id, manifest.purges
+    if not manifest.mount_count:  # A new store: nothing can have been purged.
+        return FoundPurges(exists=data is not None)
     file = None if data is None else decode_purges(data)
-    doubtful_seq = newest_seq if is_manifest_lost else 0
+    doubtful_seq = manifest.active.seq if is_manifest_lost else 0
     if listed is not None:
         doubtful_seq = listed.seq
     if data is None and listed is None:
-        return NO_PURGES
+        return FoundPurges()
     if file is not None and file.store_id == store_id:
         if is_manifest_lost or _is_next(file, listed):
             return FoundPurges(file, exists=True)
-        if listed is None and not file.purges.since(oldest_seq):
+        if listed is None and not file.purges.since(manifest.volumes[0].use.seq):
             return FoundPurges(exists=True)  # It was left when the list became empty.
         doubtful_seq = max(doubtful_seq, file.listed.seq)
     return FoundPurges(

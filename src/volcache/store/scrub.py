@@ -23,7 +23,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from volcache.store.files import ReadOnlyFileSystem, UncachedReader
-from volcache.store.recovery import open_contents
+from volcache.store.replay import open_contents
 from volcache.store.volume import NO_FILE
 from volcache.store.volume_check import Counts, VolumeCheck
 

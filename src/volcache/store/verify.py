@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from volcache.store.directory import DATA, INDEX, META
-from volcache.store.recovery import open_contents
+from volcache.store.replay import open_contents
 from volcache.store.volume import NO_FILE
 from volcache.store.volume_check import Counts, Finding, VolumeCheck
 

@@ -15,7 +15,7 @@ from volcache.store.cross_check import EntryWalk, Matching, Missing, cross_check
 from volcache.store.directory import DATA, INDEX
 from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.index_format import encode_key
-from volcache.store.recovery import is_whole, tail_reader, tail_window
+from volcache.store.replay import is_whole, tail_reader, tail_window
 from volcache.store.scan import Found, Gap, Torn, scan_records
 from volcache.store.volume import NO_FILE
 from volcache.text import counted

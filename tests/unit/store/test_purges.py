@@ -25,7 +25,8 @@ from support.stores import (
 from support.tables import each_row
 from volcache.errors import StoreIOError, TooManyPurgesError
 from volcache.store import Store
-from volcache.store.manifest import ListedPurges
+from volcache.store.format import Ring, VolumeUse
+from volcache.store.manifest import ListedPurges, ListedVolume, Manifest
 from volcache.store.purges import (
     PURGES_MAX,
     Purge,
@@ -80,12 +81,18 @@ def test_any_prefixes_are_read_back(prefixes: list[bytes]) -> None:
 
 
 def compared(
-    file: PurgeFile | bytes | None, listed: ListedPurges | None, **options: object
+    file: PurgeFile | bytes | None,
+    listed: ListedPurges | None,
+    *,
+    oldest_seq: int = 1,
+    is_lost: bool = False,
 ) -> str:
     """Return the refusal of a start."""
     data = encode_purges(file) if isinstance(file, PurgeFile) else file
-    facts = {"oldest_seq": 1, "newest_seq": 9, "is_manifest_lost": False} | options
-    found = compare_purges(data, STORE, listed, **facts)  # type: ignore[arg-type]
+    uses = [VolumeUse(seq, seq, Ring.MAIN, 0) for seq in (oldest_seq, 9)]
+    volumes = tuple(map(ListedVolume, uses))
+    manifest = Manifest(STORE, 1, 0, 0, volumes, purges=listed)
+    found = compare_purges(data, manifest, is_manifest_lost=is_lost)
     assert found.doubtful_seq == 0 or found.refusal
     assert not (found.refusal and found.purges)
     return found.refusal
@@ -111,7 +118,7 @@ def test_a_start_refuses_any_other_file(
 ) -> None:
     """Missing, damaged, earlier, later, of a copy, of another store; but the next one."""
     assert not compared(SECOND, FIRST.listed)
-    assert not compared(SECOND, None, is_manifest_lost=True)
+    assert not compared(SECOND, None, is_lost=True)
     assert not compared(SECOND, None, oldest_seq=4)
     assert text in compared(file, listed)
 

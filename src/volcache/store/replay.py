@@ -1,0 +1,433 @@
+"""
+Replay: build the index from the index files and the records of volumes; nothing is written.
+
+A start does this, and so do the offline tools. What is not in an index file is found by a
+scan of its volume. Damage is counted, logged and skipped, but a record that might be
+outdated is never served: if it is not known which keys a volume had, it and all older ones
+of its ring are left out. Files that were replaced, and parts of the disk that cannot be
+read, are a reason to refuse a start: `Replay.refuse`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from volcache.errors import MismatchedFilesError, UnreadableVolumeError
+from volcache.store.directory import DATA, INDEX
+from volcache.store.format import VOLUME_HEADER_BYTES, Ring
+from volcache.store.index_file import IndexContents, replay_index_file
+from volcache.store.scan import (
+    TAIL_WINDOW_BYTES,
+    WHOLE_VOLUME,
+    Found,
+    Gap,
+    Torn,
+    Unreadable,
+    VolumeReader,
+    scan_records,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from volcache.store.directory import StoreDirectory
+    from volcache.store.files import FileSystem
+    from volcache.store.format import RecordHeader, VolumeUse
+    from volcache.store.inventory import StoreInventory
+    from volcache.store.manifest import ListedVolume
+    from volcache.store.native import Index
+    from volcache.store.spill import Spill
+    from volcache.store.stats import RecoveryStats
+    from volcache.store.volume import Volume
+
+_logger = logging.getLogger("volcache.store")
+
+_SAMPLE_BYTES: Final = 2**16  # of each file
+_CHUNK_BYTES: Final = 2**21
+_HEADER_BYTES: Final = 4096  # read for the header of one record
+
+
+def expected_keys(directory: StoreDirectory, volumes: list[Volume]) -> int:
+    """Return about how many entries the volumes have, from samples of their files."""
+    fs, estimate, sampled, lines, length = directory.fs, 0, 0, 0, 0
+    for volume in volumes:
+        try:
+            fd = fs.open(directory.index_path(volume.id), create=False)
+            try:
+                size, sample = fs.size(fd), fs.pread(fd, _SAMPLE_BYTES, 0)
+            finally:
+                fs.close(fd)
+        except OSError:
+            estimate += _expected_records(fs, volume)
+            continue
+        length += size
+        lines += sample.count(b"\n")
+        sampled += len(sample)
+    return estimate + (length * lines // sampled if sampled else 0)
+
+
+def _expected_records(fs: FileSystem, volume: Volume) -> int:
+    """Return about how many records a volume has, by the size of the first ones."""
+    try:
+        reader = VolumeReader(fs, volume, _SAMPLE_BYTES)
+    except OSError:
+        return 0
+    records, end = 0, VOLUME_HEADER_BYTES
+    while (header := reader.header_at(end)) is not None:
+        records, end = records + 1, end + header.size
+    return reader.file_length * records // end
+
+
+def open_contents(directory: StoreDirectory, volume: Volume) -> IndexContents:
+    """Return the valid part of the index file of a volume; empty if it has none."""
+    data = directory.read_index_file(volume.id)
+    return IndexContents(data, volume.index_name, volume.segments)
+
+
+def is_whole(contents: IndexContents, listed: ListedVolume) -> bool:
+    """
+    Return whether an index file has all entries of its volume.
+
+    Args:
+        contents: Read to the end.
+        listed: The line of the volume in META.txt.
+    """
+    if contents.sealed:
+        return contents.volume_end >= listed.end
+    return listed.index_checksum is not None and (
+        contents.volume_end,
+        contents.checksum,
+    ) == (listed.end, listed.index_checksum)
+
+
+def tail_reader(fs: FileSystem, volume: Volume, listed: ListedVolume) -> VolumeReader:
+    """Return a reader of a volume up to its end in META.txt, if that is known."""
+    return VolumeReader(fs, volume, listed.end or WHOLE_VOLUME)
+
+
+def tail_window(contents: IndexContents, *, is_active: bool) -> int:
+    """Return how far behind the last indexed record a scan looks for others."""
+    return TAIL_WINDOW_BYTES if is_active and contents.is_whole else WHOLE_VOLUME
+
+
+class Replay:
+    """
+    Replays volumes into an index, in the order of `StoreInventory.open_volumes`.
+
+    Attributes:
+        newest_seq: The highest sequence number that any file names.
+        latest_us: The latest time found, microseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        inventory: StoreInventory,
+        index: Index,
+        recovery: RecoveryStats,
+        spill: Spill | None = None,
+    ) -> None:
+        """
+        Begin with nothing.
+
+        Args:
+            inventory: Has the directory.
+            index: Is filled.
+            recovery: Counts what is found.
+            spill: Gets the entries of scanned records when they are many.
+        """
+        self._directory = inventory.directory
+        self._inventory = inventory
+        self._index = index
+        self._recovery = recovery
+        self._spill = spill
+        manifest = inventory.manifest
+        self._listed = {listed.use.seq: listed for listed in manifest.volumes}
+        self._volumes: dict[int, Volume] = {}  # replayed, by sequence number
+        self._actives = frozenset(manifest.actives)
+        self._unclean = set(self._actives)  # those that were not stopped
+        self._mismatched: list[str] = []
+        self._unreadable: list[UnreadableVolumeError] = []
+        self._unknown: list[VolumeUse] = []  # volumes of which not all keys are known
+        self.newest_seq = manifest.active.seq
+        progress = inventory.directory.progress
+        times = [
+            line.time_us for line in progress if line.store_id == manifest.store_id
+        ]
+        self.latest_us = max(
+            manifest.time_us, inventory.purges.purges.newest_us, *times
+        )
+
+    def refuse(self, *, lenient: bool = False) -> None:
+        """
+        Raise the error if a start must not use the volumes replayed.
+
+        Args:
+            lenient: Where files were replaced, `drop_unknown` drops volumes instead.
+
+        Raises:
+            MismatchedFilesError: Files were replaced.
+            UnreadableVolumeError: The disk cannot be read where records may be.
+        """
+        why = self._inventory.refusal
+        if not lenient:
+            why = why or "; ".join(self._mismatched)
+        if why:
+            root = self._directory.root
+            message = (
+                f"mount point {root!r}: {why}. Nothing was changed. Or run"
+                f' "volcache repair {root}" to go on without what does not match'
+            )
+            raise MismatchedFilesError(message)
+        if self._unreadable:
+            raise self._unreadable[0]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the last process has stopped, and its last files are there."""
+        return not self._unclean
+
+    def _mismatch(self, uses: Iterable[VolumeUse], why: str) -> None:
+        """Refuse the start, or else drop volumes and all that may be older."""
+        self._mismatched.append(why)
+        self._unknown += uses
+
+    def drop_unknown(self, volumes: list[Volume]) -> list[Volume]:
+        """Drop the volumes that may have outdated records; return them."""
+        bounds = self._inventory.manifest.outdated_bounds(self._unknown)
+        unknown = [v for v in volumes if v.seq < bounds[v.use.ring]]
+        for volume in unknown:
+            self._index.reclaim(volume.seq)
+        return unknown
+
+    def replay(self, volume: Volume) -> IndexContents:
+        """
+        Set the positions of all records of a volume in the index.
+
+        The volume resumes where its last record ends; records that were found by the
+        scan are its pending entries.
+
+        Returns:
+            The valid part of its index file, read to the end.
+        """
+        self._index.add_volume(volume.seq)
+        if volume.use.ring is Ring.PROBATION:
+            self._index.set_age(volume.seq, volume.use.ring, 0, 0)
+        self._volumes[volume.seq] = volume
+        listed = self._listed[volume.seq]
+        contents = self._replay_entries(volume)
+        self._check_name(volume, contents)
+        end, scanned = contents.volume_end, self._recovery.scanned
+        if not is_whole(contents, listed):
+            end, has_gap = self._replay_tail(volume, contents)
+            self._check_known(volume, contents, end, has_gap=has_gap)
+        elif listed.state == "synced":
+            self._unclean.discard(volume.use)
+        is_scanned = self._recovery.scanned > scanned
+        if contents.last_offset and not is_scanned and listed.is_open:
+            # META.txt is not older than the records of the others.
+            self._see_time_of(volume, contents.last_offset)
+        volume.resume(
+            end=end,
+            sealed=contents.sealed,
+            index_checksum=contents.checksum,
+            named=contents.segments,
+        )
+        if listed.state == "synced":
+            volume.trust_synced()
+        return contents
+
+    def _replay_entries(self, volume: Volume) -> IndexContents:
+        """Replay the index file; one that cannot be read counts as missing."""
+        directory, name = self._directory, volume.index_name
+        path = directory.index_path(volume.id)
+        try:
+            contents = replay_index_file(
+                directory.fs, path, name, volume.segments, self._index
+            )
+        except OSError as error:
+            _logger.warning(
+                "recovery.file_unreadable path=%r error=%r", path, str(error)
+            )
+            contents = IndexContents(b"", name, volume.segments)
+        self._recovery.entries += contents.entries
+        return contents
+
+    def _check_name(self, volume: Volume, contents: IndexContents) -> None:
+        """Find out whether an index file is newer than META.txt, or that of a copy."""
+        active, other = self._inventory.manifest.active, contents.other_use
+        if other is not None and other.seq > active.seq:
+            self.newest_seq = max(self.newest_seq, other.seq)
+            self._mismatch(
+                self._actives,
+                f"{INDEX}/{volume.id} is newer (seq {other.seq}) than META.txt (seq"
+                f" {active.seq}); put back the right files",
+            )
+        if contents.is_of_copy:
+            self._mismatch(
+                [volume.use],
+                f"{INDEX}/{volume.id} and META.txt do not belong together: one of them is"
+                " that of a copy of this mount point; put back the right file",
+            )
+
+    def _check_known(
+        self, volume: Volume, contents: IndexContents, end: int, *, has_gap: bool
+    ) -> None:
+        """Find out whether all keys of a volume are known, now that it was scanned."""
+        if volume.id in self._inventory.rejected_ids:
+            replaced = "; ".join(map(str, self._inventory.rejected))
+            self._mismatch(
+                [volume.use],
+                f"{DATA}/{volume.id} was replaced and its index file is not complete, so"
+                f" that it is unknown which older values it replaced: {replaced}; put back"
+                " the right file",
+            )
+        elif not self._is_known(volume, contents, end, has_gap=has_gap):
+            # Its other records may be outdated, too.
+            self._unknown.append(volume.use)
+            self._recovery.count_unknown(volume.id, end)
+
+    def _is_known(
+        self, volume: Volume, contents: IndexContents, end: int, *, has_gap: bool
+    ) -> bool:
+        listed = self._listed[volume.seq]
+        if listed.state != "synced" and not self._inventory.is_same_boot:
+            return True  # A power loss may take what was not synced.
+        if has_gap:
+            return False
+        if listed.is_open:
+            lines = self._directory.progress
+            return all(end >= one.end for one in lines if one.salt == volume.last_salt)
+        if not listed.end:
+            # META.txt is lost. The index file was sealed: if it is intact, but not sealed,
+            # then it is an earlier one.
+            return not (contents.is_ours and contents.is_whole)
+        return end >= listed.end
+
+    def _replay_tail(self, volume: Volume, contents: IndexContents) -> tuple[int, bool]:
+        """
+        Replay the records after the last entry, and keep their entries.
+
+        Returns:
+            The end of the last record, and whether there is a gap before it.
+        """
+        reader = tail_reader(self._directory.fs, volume, self._listed[volume.seq])
+        window = tail_window(contents, is_active=volume.use in self._actives)
+        end, has_gap = contents.volume_end, False
+        while True:
+            end = self._replay_intact(volume, reader, end)
+            event = self._next_event(volume, reader, end, window)
+            if isinstance(event, Found):
+                end = event.header.offset + event.header.size
+                self._replay_record(volume, event)
+            elif isinstance(event, Gap):
+                self._recovery.count_damage("gap", volume.id, event.start, event.end)
+                end, has_gap = event.end, True
+            else:
+                break
+        if isinstance(event, Torn):
+            self._recovery.count_torn(volume.id, event.start)
+        elif event is not None:
+            root = self._directory.root
+            self._unreadable.append(UnreadableVolumeError(root, volume.id, *event))
+        if reader.unreadable:
+            _logger.warning(
+                "recovery.sectors_unreadable volume=%d sectors=%d",
+                volume.id,
+                len(reader.unreadable),
+            )
+        return end, has_gap
+
+    def _next_event(
+        self, volume: Volume, reader: VolumeReader, start: int, window: int
+    ) -> Found | Gap | Torn | Unreadable | None:
+        """Return what a scan finds; the last record counts as torn if it was refused."""
+        event = next(scan_records(reader, start, window), None)
+        if isinstance(event, Found) and self._is_outdated(volume, event.header):
+            end = event.header.offset + event.header.size
+            if reader.find_header(end, window) is None:
+                return Torn(event.header.offset)
+        return event
+
+    def _replay_intact(self, volume: Volume, reader: VolumeReader, start: int) -> int:
+        """Replay intact records at once; return where something else begins."""
+        for salt, limit in reader.salts_from(start):
+            while start < limit:
+                data = reader.read(start, _CHUNK_BYTES)
+                end, records, latest_us = self._index.replay(
+                    volume.seq, data, salt, volume.id, start, limit, volume.writer
+                )
+                del data  # Before more is read.
+                self._recovery.scanned += records
+                self.latest_us = max(self.latest_us, latest_us)
+                if end == start:
+                    return start
+                start = end
+                if self._spill is not None:
+                    self._spill.take(volume, end)
+        return start
+
+    def _replay_record(self, volume: Volume, found: Found) -> None:
+        """Replay one record that was found by the scan, and keep its entry."""
+        header = found.header
+        self._recovery.scanned += 1
+        self.latest_us = max(self.latest_us, header.stored_us)
+        if not found.intact:
+            # Its key is known, and an older value must not take its place: the index
+            # gets the position, and a get of the key is a miss.
+            end = header.offset + header.size
+            self._recovery.count_damage("value", volume.id, header.offset, end)
+            if self._has_original(header):
+                return  # It is a copy, and what it was copied from is still there.
+        if header.tombstone:
+            self._index.set_tombstone(
+                header.key, volume.seq, header.offset, header.size
+            )
+            volume.writer.add_entry(header.key, 0, 0)
+        else:
+            self._index.set(header.key, volume.seq, header.offset, header.size)
+            volume.writer.add_entry(header.key, header.offset, header.size)
+
+    def _is_outdated(self, volume: Volume, header: RecordHeader) -> bool:
+        """
+        Return whether a record was stored before one that was replayed before it.
+
+        In one ring the order of the volumes tells, but a record that was refused may be in
+        ring main although those put later are in ring probation. One with the same time is
+        a copy, or has another expiry: the later position is right.
+        """
+        if volume.use.ring is Ring.PROBATION:
+            return False
+        other = self._indexed_header(header.key)
+        return (
+            other is not None
+            and other.key == header.key
+            and other.stored_us > header.stored_us
+        )
+
+    def _indexed_header(self, key: bytes) -> RecordHeader | None:
+        """Return the header of the record that the index has for a key, if it is intact."""
+        found = self._index.find(key)
+        volume = None if found is None else self._volumes.get(found[0])
+        if found is None or volume is None:
+            return None
+        reader = VolumeReader(self._directory.fs, volume, piece=_HEADER_BYTES)
+        return reader.header_at(found[1])
+
+    def _has_original(self, header: RecordHeader) -> bool:
+        """Return whether the index has the record that this one is a copy of."""
+        other = self._indexed_header(header.key)
+        # The same version with another expiry is what `Store.touch` has replaced.
+        return other is not None and (
+            other.key,
+            other.stored_us,
+            other.expires_ms,
+            other.checksum,
+        ) == (header.key, header.stored_us, header.expires_ms, header.checksum)
+
+    def _see_time_of(self, volume: Volume, offset: int) -> None:
+        """Read when the last indexed record was stored; nothing if it is damaged."""
+        reader = VolumeReader(self._directory.fs, volume, piece=_HEADER_BYTES)
+        header = reader.header_at(offset)
+        if header is not None:
+            self.latest_us = max(self.latest_us, header.stored_us)
