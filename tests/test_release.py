@@ -12,7 +12,7 @@ import release
 
 ROOT = Path(__file__).parents[1]
 PLACES = {
-    "src/volcache/__init__.py": '__version__: Final = "{}"\n',
+    "src/volcache/version.py": '__version__: Final = "{}"\n',
     "docs/CHANGELOG.md": "# Changelog\n\n## Unreleased\n\n## {}, 2026-11-22\n\n## 0.0.1\n",
     "docs/openapi.yaml": "info:\n  version: {}\n",
     "docs/volcache.1": '.TH VOLCACHE 1 "" "volcache {}" "User Commands"\n',

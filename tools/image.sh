@@ -5,9 +5,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-version=$(sed -n 's/^__version__.* = "\(.*\)"$/\1/p' src/volcache/__init__.py)
+version=$(sed -n 's/^__version__.* = "\(.*\)"$/\1/p' src/volcache/version.py)
 [ -n "$version" ] || {
-    echo "image: src/volcache/__init__.py has no __version__" >&2
+    echo "image: src/volcache/version.py has no __version__" >&2
     exit 1
 }
 build=(build --build-arg "VERSION=$version" --tag "volcache:$version")

@@ -122,7 +122,7 @@ def check_versions(*, is_draft: bool) -> str:
 def versions(root: Path) -> list[Version]:
     """Return the version in each place that has one; the first is the package's."""
     places = {
-        "src/volcache/__init__.py": r'^__version__.* = "(.+)"$',
+        "src/volcache/version.py": r'^__version__.* = "(.+)"$',
         "docs/CHANGELOG.md": r"^## (\d[\w.+-]*)",  # The newest.
         "docs/openapi.yaml": r"^  version: (.+)$",
         "docs/volcache.1": r'^\.TH .*"volcache (\S+)"',

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from volcache.embedded.opening import open_cache as open  # noqa: A004 - As in dbm.
     from volcache.embedded.serializers import Serializer
     from volcache.errors import VolcacheError
+    from volcache.version import __version__ as __version__
 
 __all__ = ["EmbeddedCache", "Entry", "Serializer", "VolcacheError", "open"]
-
-__version__: Final = "0.1.0"
 
 _PLACES: Final = {
     "EmbeddedCache": ("volcache.embedded.cache", "EmbeddedCache"),
     "Entry": ("volcache.embedded.cache", "Entry"),
     "Serializer": ("volcache.embedded.serializers", "Serializer"),
     "VolcacheError": ("volcache.errors", "VolcacheError"),
+    "__version__": ("volcache.version", "__version__"),
     "open": ("volcache.embedded.opening", "open_cache"),
 }
 

@@ -15,7 +15,6 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from volcache import __version__
 from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -37,6 +36,7 @@ from volcache.errors import (
     StoreError,
     VolcacheError,
 )
+from volcache.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,6 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from volcache import __version__
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING, Health, judge
 from volcache.fleet.health import at as value_at
@@ -25,6 +24,7 @@ from volcache.fleet.remote import fetch_stats
 from volcache.fleet.targets import read_targets
 from volcache.histogram import BUCKETS, Histogram
 from volcache.text import one_line
+from volcache.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -11,8 +11,12 @@ from __future__ import annotations
 from volcache.errors import CoreMissingError
 
 try:
-    from volcache.front._native import ContentTypes, Gate, NativeApp, Parts, http_date
+    from volcache.front import _native
 except ImportError as error:
     raise CoreMissingError(str(error)) from error
 
-__all__ = ["ContentTypes", "Gate", "NativeApp", "Parts", "http_date"]
+ContentTypes = _native.ContentTypes
+Gate = _native.Gate
+NativeApp = _native.NativeApp
+Parts = _native.Parts
+http_date = _native.http_date

@@ -18,7 +18,6 @@ import resource
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache import __version__
 from volcache.memcache.commands import (
     VERSION,
     Arithmetic,
@@ -34,6 +33,7 @@ from volcache.memcache.commands import (
     Touch,
 )
 from volcache.tokens import GuessLimit, Token
+from volcache.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

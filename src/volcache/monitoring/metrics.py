@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
-from volcache import __version__
 from volcache.histogram import Histogram
 from volcache.monitoring.commands import KINDS
 from volcache.monitoring.requests import MISDIRECTED_KINDS, REFUSED_KINDS, VERBS
 from volcache.store.index_format import encode_key
 from volcache.store.stats import STATES, ErrorKind
+from volcache.version import __version__
 
 if TYPE_CHECKING:
     from volcache.monitoring.snapshot import Snapshot
