@@ -12,6 +12,7 @@ import asyncio
 import logging
 import warnings
 from contextlib import asynccontextmanager
+from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import (
     TYPE_CHECKING,
@@ -28,7 +29,6 @@ from typing import (
 )
 
 from volcache_client.aio_flights import Flight, NotMadeError
-from volcache_client.aio_memo import AsyncMemoized
 from volcache_client.aio_pools import Pools
 from volcache_client.aio_streams import AsyncStream, Body
 from volcache_client.core import Core
@@ -37,7 +37,7 @@ from volcache_client.errors import (
     InvalidArgumentError,
     NodeConnectionError,
 )
-from volcache_client.memo import CallKeys
+from volcache_client.memo import CachedFunction, CallKeys
 from volcache_client.messages import Answer, Open, Opened, Send, Sleep
 from volcache_client.options import OptionArguments, make_options
 from volcache_client.serializers import Bytes, Json
@@ -332,7 +332,9 @@ class AsyncClient(Generic[V]):
         *,
         key: Callable[..., str | bytes] | None = None,
         prefix: str | None = None,
-    ) -> Callable[[Callable[P, Awaitable[V]]], AsyncMemoized[P, V]]:
+    ) -> Callable[
+        [Callable[P, Awaitable[V]]], CachedFunction[P, Awaitable[V], Awaitable[bool]]
+    ]:
         """
         Return a decorator that keeps the results of an asynchronous function.
 
@@ -354,12 +356,19 @@ class AsyncClient(Generic[V]):
             await thumbnail.forget("a.jpg", 100)
         """
 
-        def decorate(function: Callable[P, Awaitable[V]]) -> AsyncMemoized[P, V]:
+        def decorate(
+            function: Callable[P, Awaitable[V]],
+        ) -> CachedFunction[P, Awaitable[V], Awaitable[bool]]:
             if not iscoroutinefunction(function):
                 raise InvalidArgumentError(
                     f"{function!r} is not a coroutine; use Client.memoize"
                 )
-            return AsyncMemoized(self, function, CallKeys(function, key, prefix), ttl)
+            return CachedFunction(
+                function,
+                CallKeys(function, key, prefix),
+                partial(self.get_or_set, ttl=ttl),
+                self.delete,
+            )
 
         return decorate
 

@@ -24,7 +24,7 @@ from typing import (
 
 from volcache_client.core import Core
 from volcache_client.errors import ClientUsageError, InvalidArgumentError, NodeError
-from volcache_client.memo import CallKeys, Memoized
+from volcache_client.memo import CachedFunction, CallKeys
 from volcache_client.messages import Item, Open, Send, Sleep
 from volcache_client.options import OptionArguments, make_options
 from volcache_client.serializers import Bytes, Json
@@ -276,7 +276,7 @@ class Client(Generic[V]):
         *,
         key: Callable[..., str | bytes] | None = None,
         prefix: str | None = None,
-    ) -> Callable[[Callable[P, V]], Memoized[P, V]]:
+    ) -> Callable[[Callable[P, V]], CachedFunction[P, V, bool]]:
         """
         Return a decorator for a function whose results are kept, as by `get_or_set`.
 
@@ -290,12 +290,17 @@ class Client(Generic[V]):
             InvalidArgumentError: The function is a coroutine, or its name is not its own.
         """
 
-        def decorate(function: Callable[P, V]) -> Memoized[P, V]:
+        def decorate(function: Callable[P, V]) -> CachedFunction[P, V, bool]:
             if inspect.iscoroutinefunction(function):
                 raise InvalidArgumentError(
                     f"{function.__qualname__} is a coroutine; use AsyncClient.memoize"
                 )
-            return Memoized(self, function, CallKeys(function, key, prefix), ttl)
+            return CachedFunction(
+                function,
+                CallKeys(function, key, prefix),
+                partial(self.get_or_set, ttl=ttl),
+                self.delete,
+            )
 
         return decorate
 

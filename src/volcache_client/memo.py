@@ -6,17 +6,16 @@ import inspect
 import json
 from functools import update_wrapper
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
 
 from volcache_client.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from volcache_client.client import Client
-
 P = ParamSpec("P")
-V = TypeVar("V")
+R = TypeVar("R")
+D = TypeVar("D")
 
 MEMO_PREFIX: Final = "memo/"
 
@@ -116,66 +115,54 @@ def _what_json_lacks(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-class Kept(Generic[P]):
-    """A function whose results are kept, for threads or for tasks."""
-
-    _client: Any
-    _function: Callable[P, Any]
-
-    def __init__(
-        self,
-        client: Any,  # noqa: ANN401 - Either client.
-        function: Callable[P, Any],
-        keys: CallKeys,
-        ttl: float | None,
-        bound: tuple[object, ...] = (),
-    ) -> None:
-        """Take what `memoize` was given; `bound` are the first arguments of a method."""
-        update_wrapper(cast("Any", self), function)  # A subclass can be called.
-        self._client = client
-        self._function = function
-        self._keys: Final = keys
-        self._ttl: Final = ttl
-        self._bound: Final = bound
-
-    def key(self, *args: P.args, **kwargs: P.kwargs) -> str | bytes:
-        """Return the key of a call."""
-        return self._keys.of(*self._bound, *args, **kwargs)
-
-    def __get__(self, instance: object, owner: type | None = None) -> Self:
-        """Return a method, which passes the instance on."""
-        if instance is None:
-            return self
-        return type(self)(
-            self._client,
-            self._function,
-            self._keys,
-            self._ttl,
-            (*self._bound, instance),
-        )
-
-
-class Memoized(Kept[P], Generic[P, V]):
+class CachedFunction(Generic[P, R, D]):
     """
-    A function whose results are kept; see `Client.memoize`.
+    A function whose results are kept; see `Client.memoize` and `AsyncClient.memoize`.
+
+    What a call and `forget` return is awaited if the client is one for asyncio.
 
     Attributes:
         __wrapped__: The function itself.
     """
 
-    __wrapped__: Callable[..., V]
-    _client: Client[V]
-    _function: Callable[P, V]
+    __wrapped__: Callable[..., R]
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        keys: CallKeys,
+        get_or_set: Callable[[str | bytes, Callable[[], R]], R],
+        delete: Callable[[str | bytes], D],
+        bound: tuple[object, ...] = (),
+    ) -> None:
+        """Use `memoize`; `bound` are the first arguments of a method."""
+        update_wrapper(self, function)
+        self._function: Callable[..., R] = function
+        self._keys: Final = keys
+        self._get_or_set = get_or_set
+        self._delete = delete
+        self._bound: Final = bound
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the result for these arguments, from the cache if it is there."""
-        call: tuple[Any, ...] = (*self._bound, *args)
-        return self._client.get_or_set(
-            self._keys.of(*call, **kwargs),
-            lambda: self._function(*call, **kwargs),
-            self._ttl,
+        call = (*self._bound, *args)
+        return self._get_or_set(
+            self._keys.of(*call, **kwargs), lambda: self._function(*call, **kwargs)
         )
 
-    def forget(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> str | bytes:
+        """Return the key of a call."""
+        return self._keys.of(*self._bound, *args, **kwargs)
+
+    def forget(self, *args: P.args, **kwargs: P.kwargs) -> D:
         """Remove the result of a call; return whether it was stored."""
-        return self._client.delete(self.key(*args, **kwargs))
+        return self._delete(self.key(*args, **kwargs))
+
+    def __get__(self, instance: object, owner: type | None = None) -> Self:
+        """Return a method, which passes the instance on."""
+        if instance is None:
+            return self
+        bound = (*self._bound, instance)
+        return type(self)(
+            self._function, self._keys, self._get_or_set, self._delete, bound
+        )
