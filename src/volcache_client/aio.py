@@ -37,10 +37,10 @@ from volcache_client.errors import (
     InvalidArgumentError,
     NodeConnectionError,
 )
-from volcache_client.memo import CachedFunction, CallKeys
+from volcache_client.memo import AsyncCachedFunction, CachedFunction, CallKeys
 from volcache_client.messages import Answer, Open, Opened, Send, Sleep
 from volcache_client.options import OptionArguments, make_options
-from volcache_client.serializers import Bytes, Json
+from volcache_client.serializers import make_serializer
 
 if TYPE_CHECKING:
     import os
@@ -127,10 +127,8 @@ class AsyncClient(Generic[V]):
             InvalidArgumentError: One is wrong; the text says what is allowed.
         """
         self._loop: asyncio.AbstractEventLoop | None = None
-        chosen: Any = serializer or Bytes()
-        chosen = Json() if serializer == "json" else chosen
         checked = make_options(options)
-        self._core: Final[Core[V]] = Core(nodes, chosen, checked)
+        self._core: Final[Core[V]] = Core(nodes, make_serializer(serializer), checked)
         self._pools: Final = Pools(checked)
         self._flights: Final[dict[bytes, Flight[V]]] = {}
         self._finishing: Final[set[asyncio.Task[None]]] = set()
@@ -332,9 +330,7 @@ class AsyncClient(Generic[V]):
         *,
         key: Callable[..., str | bytes] | None = None,
         prefix: str | None = None,
-    ) -> Callable[
-        [Callable[P, Awaitable[V]]], CachedFunction[P, Awaitable[V], Awaitable[bool]]
-    ]:
+    ) -> Callable[[Callable[P, Awaitable[V]]], AsyncCachedFunction[P, V]]:
         """
         Return a decorator that keeps the results of an asynchronous function.
 
@@ -356,19 +352,14 @@ class AsyncClient(Generic[V]):
             await thumbnail.forget("a.jpg", 100)
         """
 
-        def decorate(
-            function: Callable[P, Awaitable[V]],
-        ) -> CachedFunction[P, Awaitable[V], Awaitable[bool]]:
+        def decorate(function: Callable[P, Awaitable[V]]) -> AsyncCachedFunction[P, V]:
             if not iscoroutinefunction(function):
                 raise InvalidArgumentError(
                     f"{function!r} is not a coroutine; use Client.memoize"
                 )
-            return CachedFunction(
-                function,
-                CallKeys(function, key, prefix),
-                partial(self.get_or_set, ttl=ttl),
-                self.delete,
-            )
+            keys = CallKeys(function, key, prefix)
+            get_or_set = partial(self.get_or_set, ttl=ttl)
+            return CachedFunction(function, keys, get_or_set, self.delete)
 
         return decorate
 

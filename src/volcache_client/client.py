@@ -27,7 +27,7 @@ from volcache_client.errors import ClientUsageError, InvalidArgumentError, NodeE
 from volcache_client.memo import CachedFunction, CallKeys
 from volcache_client.messages import Item, Open, Send, Sleep
 from volcache_client.options import OptionArguments, make_options
-from volcache_client.serializers import Bytes, Json
+from volcache_client.serializers import make_serializer
 from volcache_client.threads import Flights, Workers, first_error
 from volcache_client.transport import Body, Transport
 
@@ -95,10 +95,8 @@ class Client(Generic[V]):
         Raises:
             InvalidArgumentError: One is wrong; the text says what is allowed.
         """
-        chosen: Any = serializer or Bytes()
-        chosen = Json() if serializer == "json" else chosen
         made = make_options(options)
-        self._core: Final[Core[V]] = Core(nodes, chosen, made)
+        self._core: Final[Core[V]] = Core(nodes, make_serializer(serializer), made)
         self._transport: Final = Transport(made)
         self._flights: Flights[V] = Flights()
         self._workers = Workers(made.connections_max)
@@ -295,12 +293,9 @@ class Client(Generic[V]):
                 raise InvalidArgumentError(
                     f"{function.__qualname__} is a coroutine; use AsyncClient.memoize"
                 )
-            return CachedFunction(
-                function,
-                CallKeys(function, key, prefix),
-                partial(self.get_or_set, ttl=ttl),
-                self.delete,
-            )
+            keys = CallKeys(function, key, prefix)
+            get_or_set = partial(self.get_or_set, ttl=ttl)
+            return CachedFunction(function, keys, get_or_set, self.delete)
 
         return decorate
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Awaitable, Callable
 from functools import update_wrapper
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Self, TypeVar
 
 from volcache_client.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -166,3 +164,6 @@ class CachedFunction(Generic[P, R, D]):
         return type(self)(
             self._function, self._keys, self._get_or_set, self._delete, bound
         )
+
+
+AsyncCachedFunction = CachedFunction[P, Awaitable[R], Awaitable[bool]]

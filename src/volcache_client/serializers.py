@@ -29,6 +29,11 @@ class Serializer(Protocol[V]):
         """Return the value of bytes."""
 
 
+def make_serializer(chosen: Any) -> Serializer[Any]:  # noqa: ANN401
+    """Return what the argument `serializer` of a client stands for."""
+    return Json() if chosen == "json" else chosen or Bytes()
+
+
 class Bytes:
     """Values are bytes."""
 
