@@ -15,6 +15,14 @@ Damage never ends the start: it is counted, logged and skipped. But a record tha
 outdated is never served. If it is not known which keys a volume had, it and all older ones
 of its ring are dropped. Where a file was replaced, or where the disk does not answer, the
 start is refused instead, because the records may still be recovered.
+
+What is known of volumes has five types:
+
+- `VolumeUse`: which use of which volume: id, sequence number, ring and salt;
+- `ListedVolume`: what META.txt or an index file says of a use: how far it was written;
+- `StoreInventory`: what all files say before records are read, and which belong together;
+- `Volume`: a use whose records can be read, and appended to while it is active;
+- `Recovered`: all valid volumes with their index, as `Store` and `CircularLog` get them.
 """
 
 from __future__ import annotations
@@ -64,7 +72,7 @@ class Recovered:
     volumes: list[Volume]  # oldest first
     newest_seq: int  # the highest sequence number, also of volumes that were dropped
     index: Index
-    purges: PurgeList
+    purges: PurgeList  # those that are needed
     recovery: RecoveryStats
     stats: StoreStats  # of the store; counts what the disk has refused so far
 
@@ -99,68 +107,32 @@ def recover(
         UnreadableVolumeError: The disk cannot be read where records may be; nothing was
             changed.
     """
-    descriptors = _open_data_files(directory)
+    fs, descriptors = directory.fs, dict[int, int]()
     # Millions of objects are created, and none is garbage: to look for it takes longer
     # than all the rest.
     is_collecting = gc.isenabled()
     gc.disable()
     try:
-        lengths = (directory.fs.size(fd) for fd in descriptors.values())
-        volume_bytes = max(volume_size, *lengths, 0)
+        for volume in directory.volume_ids():
+            if volume <= VOLUME_ID_MAX:
+                path = directory.data_path(volume)
+                descriptors[volume] = fs.open(path, create=False)
         recovery = _Recovery(
             directory,
             descriptors,
-            volume_bytes,
+            max(volume_size, *map(fs.size, descriptors.values()), 0),
             max(volume_num, len(descriptors)) if is_read_only else volume_num,
             clock,
             rings=tuple(Ring) if writes_probation else (Ring.MAIN,),
         )
         return recovery.read() if is_read_only else recovery.run()
     except BaseException:
-        _close_all(directory, descriptors)
+        for fd in descriptors.values():
+            fs.close(fd)
         raise
     finally:
         if is_collecting:
             gc.enable()
-
-
-def _open_data_files(directory: StoreDirectory) -> dict[int, int]:
-    """Open the data files that exist."""
-    descriptors: dict[int, int] = {}
-    try:
-        for volume in directory.volume_ids():
-            if volume <= VOLUME_ID_MAX:
-                path = directory.data_path(volume)
-                descriptors[volume] = directory.fs.open(path, create=False)
-    except BaseException:
-        _close_all(directory, descriptors)
-        raise
-    return descriptors
-
-
-def _create_data_files(
-    directory: StoreDirectory, descriptors: dict[int, int], ids: set[int]
-) -> None:
-    """
-    Create the other data files there may be, so that none can fail later.
-
-    Those that a full disk refuses are not used before the next start.
-    """
-    for volume in sorted(ids - set(descriptors)):
-        path = directory.data_path(volume)
-        try:
-            descriptors[volume] = directory.fs.open(path, create=True)
-        except OSError as error:
-            if error.errno not in DISK_FULL or not descriptors:
-                raise
-            break
-    # fdatasync makes the bytes of a file safe, but not its name.
-    directory.fs.sync_directory(directory.data)
-
-
-def _close_all(directory: StoreDirectory, descriptors: dict[int, int]) -> None:
-    for fd in descriptors.values():
-        directory.fs.close(fd)
 
 
 class _Recovery:
@@ -189,114 +161,93 @@ class _Recovery:
         """
         self._rings = rings
         self._directory = directory
-        self._descriptors = descriptors
         self._volume_num = volume_num
         self._clock = clock
-        self._inventory = take_inventory(directory, descriptors)
-        self._stats, self._report = StoreStats(), RecoveryStats()
-        self._found = self._inventory.open_volumes(descriptors)
-        self._excess = self._oldest(len(self._found) - volume_num)
-        self._kept = [v for v in self._found if v not in self._excess]
-        self._index = make_index(
-            directory.fs,
-            self._inventory.manifest.store_id,
-            volumes=volume_num,
-            volume_bytes=volume_bytes,
-            expected=expected_keys(directory, self._kept),
+        inventory = self._inventory = take_inventory(directory, descriptors)
+        found = inventory.open_volumes(descriptors)
+        self._dropped = self._oldest_first(found)[: max(0, len(found) - volume_num)]
+        volumes = [volume for volume in found if volume not in self._dropped]
+        self._state = Recovered(
+            inventory.manifest,
+            "",
+            descriptors,
+            volumes,
+            inventory.manifest.active.seq,
+            make_index(
+                directory.fs,
+                inventory.manifest.store_id,
+                volumes=volume_num,
+                volume_bytes=volume_bytes,
+                expected=expected_keys(directory, volumes),
+            ),
+            inventory.purges.purges,
+            RecoveryStats(),
+            StoreStats(),
         )
         self._spill = Spill(directory.index)
-        self._replay = Replay(self._inventory, self._index, self._report, self._spill)
+        self._replay = Replay(
+            inventory, self._state.index, self._state.recovery, self._spill
+        )
         # Of each index file, by sequence number: the end of its valid part, and whether
         # nothing but a torn block follows.
         self._index_files: dict[int, tuple[int, bool]] = {}
-        self._purges = self._inventory.purges.purges  # those that are needed
 
     def run(self) -> Recovered:
         """Replay, then write what the next start needs."""
+        state, inventory = self._state, self._inventory
         try:
-            volumes = self._replay_volumes()
-            manifest = self._write_files(volumes)
+            self._replay_volumes()
+            self._prepare_files()
+            state.volumes.sort(key=lambda volume: volume.seq)
+            self._write_files()
         finally:
             self._spill.close()
-        if self._inventory.purges.exists and manifest.purges is None:
+        if inventory.purges.exists and state.manifest.purges is None:
             with suppress(OSError):  # META.txt does not name it.
                 self._directory.remove_purges()
         # A copy in memcached of what was purged has lost the record it was compared with.
-        is_hot_valid = self._replay.is_clean and len(self._purges) == len(
-            self._inventory.purges.purges
-        )
-        return Recovered(
-            manifest,
-            self._inventory.manifest.hot if is_hot_valid else "",
-            self._descriptors,
-            volumes,
-            max(volumes[-1].seq, self._inventory.manifest.active.seq),
-            self._index,
-            self._purges,
-            self._report,
-            self._stats,
-        )
+        if self._replay.is_clean and len(state.purges) == len(inventory.purges.purges):
+            state.hot = inventory.manifest.hot
+        state.newest_seq = max(state.volumes[-1].seq, state.newest_seq)
+        return state
 
     def read(self) -> Recovered:
         """Replay, and write nothing."""
+        state = self._state
         self._spill.drops = True
-        manifest = self._inventory.manifest
-        volumes: list[Volume] = []
-        if manifest.mount_count:  # It is no new store.
-            self._replay_files()
-            unknown = self._replay.drop_unknown(self._kept)
-            volumes = [volume for volume in self._kept if volume not in unknown]
-        if not any(volume.use.ring is Ring.MAIN for volume in volumes):
+        if state.manifest.mount_count:
+            self._replay_volumes()
+        else:  # A new store.
+            state.volumes = []
+        if not self._has_main():
             message = f"mount point {self._directory.root!r}: nothing is stored there"
             raise NothingStoredError(message)
-        return Recovered(
-            manifest,
-            "",
-            self._descriptors,
-            sorted(volumes, key=lambda volume: volume.seq),
-            manifest.active.seq,
-            self._index,
-            self._purges,
-            self._report,
-            self._stats,
-        )
+        state.volumes.sort(key=lambda volume: volume.seq)
+        return state
 
-    def _replay_files(self) -> None:
+    def _has_main(self) -> bool:
+        return any(volume.use.ring is Ring.MAIN for volume in self._state.volumes)
+
+    def _replay_volumes(self) -> None:
         """Build the index."""
-        kept = {volume.id for volume in self._kept}
-        _count_findings(self._inventory, kept, self._report)
-        for volume in self._kept:
-            contents = self._replay.replay(volume)
+        state, replay = self._state, self._replay
+        kept = {volume.id for volume in state.volumes}
+        _count_findings(self._inventory, kept, state.recovery)
+        for volume in state.volumes:
+            contents = replay.replay(volume)
             self._index_files[volume.seq] = (contents.file_end, contents.is_whole)
-        self._index.end_load()
-        self._replay.refuse()
-        self._clock.advance_to(self._replay.latest_us)
+        state.index.end_load()
+        replay.refuse()
+        self._clock.advance_to(replay.latest_us)
+        unknown = replay.drop_unknown(state.volumes)
+        self._dropped += unknown
+        state.volumes = [one for one in state.volumes if one not in unknown]
 
-    def _replay_volumes(self) -> list[Volume]:
-        """Build the index; return the volumes that stay, with all files created."""
-        directory, inventory, found = self._directory, self._inventory, self._found
-        excess, kept = self._excess, self._kept
-        self._replay_files()
-        # From here on, files are changed.
-        if not inventory.manifest.mount_count:  # A new store: before its files.
-            directory.write_manifest(inventory.manifest)
-        ids = {*range(self._volume_num), *(volume.id for volume in found)}
-        _create_data_files(directory, self._descriptors, ids)
-        for volume in found:
-            volume.fd = self._descriptors[volume.id]
-        self._invalidate_dropped({volume.id for volume in found})
-        unknown = self._replay.drop_unknown(kept)
-        drop_volumes(directory, excess + unknown, self._volume_num, self._report)
-        volumes = [volume for volume in kept if volume not in unknown]
-        if not any(volume.use.ring is Ring.MAIN for volume in volumes):
-            volumes.append(self._following([*excess, *unknown]))
-        return sorted(volumes, key=lambda volume: volume.seq)
-
-    def _oldest(self, count: int) -> list[Volume]:
-        """Return the volumes that have to be dropped first; one of ring main stays."""
-        actives = self._newest(self._found)
-        order = sorted(
-            self._found,
+    def _oldest_first(self, volumes: list[Volume]) -> list[Volume]:
+        """Return volumes in the order in which they have to be dropped."""
+        actives = self._newest(volumes)
+        return sorted(
+            volumes,
             key=lambda volume: (
                 volume in actives,
                 not self._may_be_outdated(volume),
@@ -304,7 +255,6 @@ class _Recovery:
                 volume.seq,
             ),
         )
-        return order[: max(0, count)]
 
     def _may_be_outdated(self, volume: Volume) -> bool:
         """Return whether ring main may have newer records of the keys of a volume."""
@@ -316,6 +266,45 @@ class _Recovery:
         newest = {v.use.ring: v for v in volumes if not self._may_be_outdated(v)}
         return list(newest.values())
 
+    def _prepare_files(self) -> None:
+        """Create all data files there may be, and remove the volumes that do not stay."""
+        directory, state = self._directory, self._state
+        if not state.manifest.mount_count:  # A new store: before its files.
+            directory.write_manifest(state.manifest)
+        found = [*state.volumes, *self._dropped]
+        self._create_data_files({*range(self._volume_num), *(v.id for v in found)})
+        for volume in found:
+            volume.fd = state.descriptors[volume.id]
+        self._invalidate_dropped({volume.id for volume in found})
+        drop_volumes(directory, self._dropped, self._volume_num, state.recovery)
+        if not self._has_main():
+            # A new volume of ring main, in the place of one that was dropped.
+            place = max(self._dropped, key=lambda volume: volume.seq)
+            newest = place.use._replace(seq=state.newest_seq)
+            use, store_id = following_volume(newest).use, place.store_id
+            state.index.add_volume(use.seq)
+            state.volumes.append(
+                Volume(directory.fs, place.fd, use=use, store_id=store_id)
+            )
+
+    def _create_data_files(self, ids: set[int]) -> None:
+        """
+        Create the data files that are missing, so that none can fail later.
+
+        Those that a full disk refuses are not used before the next start.
+        """
+        directory, descriptors = self._directory, self._state.descriptors
+        for volume in sorted(ids - set(descriptors)):
+            path = directory.data_path(volume)
+            try:
+                descriptors[volume] = directory.fs.open(path, create=True)
+            except OSError as error:
+                if error.errno not in DISK_FULL or not descriptors:
+                    raise
+                break
+        # fdatasync makes the bytes of a file safe, but not its name.
+        directory.fs.sync_directory(directory.data)
+
     def _invalidate_dropped(self, listed: set[int]) -> None:
         """
         Make volumes unusable that META.txt does not name.
@@ -325,9 +314,9 @@ class _Recovery:
         limit give back their space.
         """
         directory, inventory = self._directory, self._inventory
-        foreign = set(inventory.foreign)
-        for volume in sorted(set(self._descriptors) - listed - foreign):
-            fd = self._descriptors[volume]
+        descriptors = self._state.descriptors
+        for volume in sorted(set(descriptors) - listed - set(inventory.foreign)):
+            fd = descriptors[volume]
             try:
                 remove_index_file(directory.fs, directory.index_path(volume))
                 if volume >= self._volume_num:
@@ -335,21 +324,13 @@ class _Recovery:
                 elif volume in inventory.headers:
                     directory.fs.pwritev(fd, [bytes(VOLUME_HEADER_BYTES)], 0)
             except OSError as error:
-                self._stats.count_write_error(error)
+                self._state.stats.count_write_error(error)
 
-    def _following(self, dropped: list[Volume]) -> Volume:
-        """Return a new volume of ring main in the place of one that was dropped."""
-        place = max(dropped, key=lambda volume: volume.seq)
-        newest = place.use._replace(seq=self._inventory.manifest.active.seq)
-        use = following_volume(newest).use
-        self._index.add_volume(use.seq)
-        return Volume(self._directory.fs, place.fd, use=use, store_id=place.store_id)
-
-    def _write_files(self, volumes: list[Volume]) -> Manifest:
-        """Write header, index files and META.txt; return the manifest."""
-        before = self._inventory.manifest
+    def _write_files(self) -> None:
+        """Write headers, index files, PURGE.txt and META.txt."""
+        volumes, is_new = self._state.volumes, not self._state.manifest.mount_count
         actives = [v for v in self._newest(volumes) if v.use.ring in self._rings]
-        self._write_headers(volumes)
+        self._write_headers()
         try:
             for volume in volumes:
                 if not volume.is_sealed:
@@ -360,145 +341,46 @@ class _Recovery:
                     self._complete_index_file(volume, seal=seal)
             for active in actives:
                 # No other process can have written a volume that did not exist before.
-                if before.mount_count and not active.is_sealed:
+                if not is_new and not active.is_sealed:
                     active.add_segment(Segment(active.end, secrets.randbits(64)))
-            manifest = self._replace_manifest(volumes, actives)
+            self._replace_manifest(actives)
         except BaseException:
             for active in actives:
                 active.close_index_file()
             raise
-        return manifest
 
-    def _new_manifest(self, volumes: list[Volume], actives: list[Volume]) -> Manifest:
-        before = self._inventory.manifest
-        manifest = before._replace(
-            mount_count=before.mount_count + 1,
-            time_us=self._clock.now_us(),
-            boot=self._directory.boot(),
-            volumes=tuple(
-                v.listed(is_open=v in actives and not v.is_sealed) for v in volumes
-            ),
-            hot="",
-            purges=self._write_purges(volumes),
-        )
-        probation = [v.seq for v in volumes if v.use.ring is Ring.PROBATION]
-        if Ring.PROBATION in self._rings or not probation:
-            return manifest
-        # What is put from now on replaces records there, too.
-        return manifest._replace(probation_first=probation[-1])
-
-    def _write_purges(self, volumes: list[Volume]) -> ListedPurges | None:
-        """
-        Write PURGE.txt again if that is necessary; return what META.txt says of it.
-
-        If META.txt does not name it, the last purge was not acknowledged, and what it
-        covers may have been copied to newer volumes since: it is needed longer.
-        """
-        found, before = self._inventory.purges, self._inventory.manifest.purges
-        needed = found.purges.since(volumes[0].seq)
-        self._purges = needed
-        if found.file is None or not needed:
-            return None
-        if found.file.listed == before and needed is found.purges:
-            return before
-        *others, last = needed
-        if found.file.listed != before:
-            last = last._replace(seq=volumes[-1].seq)
-        self._purges = PurgeList([*others, last])
-        file = next_file(found.file.store_id, before, self._purges)
-        self._directory.write_purges(encode_purges(file))
-        return file.listed
-
-    def _replace_manifest(
-        self, volumes: list[Volume], actives: list[Volume]
-    ) -> Manifest:
-        """Write META.txt; on a full disk, give up the oldest volumes for it."""
-        while True:
-            try:
-                manifest = self._new_manifest(volumes, actives)
-                self._write_manifest(manifest)
-            except OSError as error:
-                if not self._give_up_oldest(volumes, actives, error):
-                    raise
-            else:
-                return manifest
-
-    def _give_up_oldest(
-        self, volumes: list[Volume], actives: list[Volume], error: OSError
-    ) -> bool:
-        """Free the space of the oldest volume; return whether that may help."""
-        fs, root = self._directory.fs, self._directory.root
-        order = self._oldest(len(self._found))
-        sealed = [v for v in order if v in volumes and v not in actives]
-        free = fs.space(root).free
-        is_short = error.errno == errno.ENOSPC and free < SHORT_BYTES
-        if not (is_short or error.errno == errno.EDQUOT):
-            return False
-        used = {volume.id for volume in volumes}
-        for volume in sorted(set(self._descriptors) - used):
-            fd = self._descriptors[volume]
-            if fs.held_bytes(fd):  # A volume was there that was dropped.
-                fs.truncate(fd, 0)
-                return True
-        if not sealed:
-            return False
-        oldest = sealed[0]
-        _logger.warning(
-            "disk.volume_given_up volume=%d seq=%d free=%d error=%r",
-            oldest.id,
-            oldest.seq,
-            free,
-            str(error),
-        )
-        self._stats.given_up_volumes += 1
-        self._index.reclaim(oldest.seq)
-        drop_volumes(self._directory, [oldest], self._volume_num, self._report)
-        volumes.remove(oldest)
-        return fs.space(root).free > free
-
-    def _write_manifest(self, manifest: Manifest) -> None:
-        if manifest.active.seq < self._inventory.manifest.active.seq:
-            # The newest volume was dropped. What LOCK says of it would refuse a start, and
-            # so would a header that was overwritten and comes back by a power loss.
-            self._directory.clear_progress()
-            for fd in self._descriptors.values():
-                self._directory.fs.sync(fd)
-        self._directory.write_manifest(manifest)
-
-    def _write_headers(self, volumes: list[Volume]) -> None:
+    def _write_headers(self) -> None:
         """
         Write the header of the newest volume of each ring if it has none.
 
         A power loss may also leave a volume that is sealed with the header of an earlier
         use. It is written again: otherwise the next start would take it for a replaced one.
         """
-        newest = {volume.use.ring: volume for volume in volumes}
-        for at, volume in enumerate(volumes):
-            if volume in newest.values() or volume.id in self._inventory.stale:
-                ring = [v for v in volumes[:at] if v.use.ring is volume.use.ring]
-                self._write_header(volume, volumes[0], ring)
-
-    def _write_header(
-        self, volume: Volume, oldest: Volume, before: list[Volume]
-    ) -> None:
-        inventory = self._inventory
-        header = inventory.headers.get(volume.id)
-        if volume.id in inventory.rejected_ids:
-            volume.retire()
-        elif header is None or header.use != volume.use:
-            volume.start(
-                self._clock.now_ms(),
-                mount_count=inventory.manifest.mount_count + 1,
-                oldest_seq=oldest.seq,
-                previous_salt=before[-1].last_salt if before else 0,
-            )
+        inventory, volumes = self._inventory, self._state.volumes
+        newest = {volume.use.ring: volume for volume in volumes}.values()
+        last_salts = dict.fromkeys(Ring, 0)
+        for volume in volumes:
+            previous_salt = last_salts[volume.use.ring]
+            last_salts[volume.use.ring] = volume.last_salt
+            if volume not in newest and volume.id not in inventory.stale:
+                continue
+            header = inventory.headers.get(volume.id)
+            if volume.id in inventory.rejected_ids:
+                volume.retire()
+            elif header is None or header.use != volume.use:
+                volume.start(
+                    self._clock.now_ms(),
+                    mount_count=inventory.manifest.mount_count + 1,
+                    oldest_seq=volumes[0].seq,
+                    previous_salt=previous_salt,
+                )
 
     def _complete_index_file(self, volume: Volume, *, seal: bool) -> None:
         """Add the scanned records to the index file; leave it open unless sealed."""
         valid_end, is_whole = self._index_files.get(volume.seq, (0, True))
         pending = volume.writer.pending + self._spill.records(volume.seq)
         if pending and not is_whole:
-            self._report.count_rebuilt(volume.id, pending)
+            self._state.recovery.count_rebuilt(volume.id, pending)
         try:
             volume.open_index_file(self._directory.index_path(volume.id), valid_end)
             volume.write_spilled(self._spill.blocks(volume.seq))
@@ -508,10 +390,103 @@ class _Recovery:
                 volume.write_index()
         except OSError as error:
             # The next start scans again; until then nothing is missing.
-            self._stats.count_index_error(error, volume=volume.id)
+            self._state.stats.count_index_error(error, volume=volume.id)
         finally:
             if seal:
                 volume.close_index_file()
+
+    def _replace_manifest(self, actives: list[Volume]) -> None:
+        """Write META.txt; on a full disk, give up the oldest volumes for it."""
+        directory, state = self._directory, self._state
+        while True:
+            try:
+                manifest = self._new_manifest(actives)
+                if manifest.active.seq < state.newest_seq:
+                    # The newest volume was dropped. What LOCK says of it would refuse a
+                    # start, and so would a header that was overwritten and comes back by a
+                    # power loss.
+                    directory.clear_progress()
+                    for fd in state.descriptors.values():
+                        directory.fs.sync(fd)
+                directory.write_manifest(manifest)
+            except OSError as error:
+                if not self._give_up_oldest(actives, error):
+                    raise
+            else:
+                state.manifest = manifest
+                return
+
+    def _new_manifest(self, actives: list[Volume]) -> Manifest:
+        before, volumes = self._inventory.manifest, self._state.volumes
+        probation = [v.seq for v in volumes if v.use.ring is Ring.PROBATION]
+        first = before.probation_first
+        if probation and Ring.PROBATION not in self._rings:
+            first = probation[
+                -1
+            ]  # What is put from now on replaces records there, too.
+        return before._replace(
+            mount_count=before.mount_count + 1,
+            time_us=self._clock.now_us(),
+            boot=self._directory.boot(),
+            volumes=tuple(
+                v.listed(is_open=v in actives and not v.is_sealed) for v in volumes
+            ),
+            hot="",
+            probation_first=first,
+            purges=self._write_purges(),
+        )
+
+    def _write_purges(self) -> ListedPurges | None:
+        """
+        Write PURGE.txt again if that is necessary; return what META.txt says of it.
+
+        If META.txt does not name it, the last purge was not acknowledged, and what it
+        covers may have been copied to newer volumes since: it is needed longer.
+        """
+        found, before = self._inventory.purges, self._inventory.manifest.purges
+        volumes = self._state.volumes
+        needed = self._state.purges = found.purges.since(volumes[0].seq)
+        if found.file is None or not needed:
+            return None
+        if found.file.listed == before and needed is found.purges:
+            return before
+        *others, last = needed
+        if found.file.listed != before:
+            last = last._replace(seq=volumes[-1].seq)
+        self._state.purges = PurgeList([*others, last])
+        file = next_file(found.file.store_id, before, self._state.purges)
+        self._directory.write_purges(encode_purges(file))
+        return file.listed
+
+    def _give_up_oldest(self, actives: list[Volume], error: OSError) -> bool:
+        """Free the space of the oldest volume; return whether that may help."""
+        fs, root, state = self._directory.fs, self._directory.root, self._state
+        free = fs.space(root).free
+        is_short = error.errno == errno.ENOSPC and free < SHORT_BYTES
+        if not (is_short or error.errno == errno.EDQUOT):
+            return False
+        used = {volume.id for volume in state.volumes}
+        for volume in sorted(set(state.descriptors) - used):
+            fd = state.descriptors[volume]
+            if fs.held_bytes(fd):  # A volume was there that was dropped.
+                fs.truncate(fd, 0)
+                return True
+        order = self._oldest_first(state.volumes)
+        oldest = next((one for one in order if one not in actives), None)
+        if oldest is None:
+            return False
+        _logger.warning(
+            "disk.volume_given_up volume=%d seq=%d free=%d error=%r",
+            oldest.id,
+            oldest.seq,
+            free,
+            str(error),
+        )
+        state.stats.given_up_volumes += 1
+        state.index.reclaim(oldest.seq)
+        drop_volumes(self._directory, [oldest], self._volume_num, state.recovery)
+        state.volumes.remove(oldest)
+        return fs.space(root).free > free
 
 
 def _count_findings(
