@@ -11,9 +11,9 @@ import dataclasses
 import difflib
 import json
 import re
-import textwrap
 import tomllib
 from dataclasses import dataclass, field
+from itertools import islice
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ from volcache.memory import default_body_memory
 from volcache.settings import DEFAULTS, SETTINGS, Config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from volcache.settings import Setting
@@ -33,7 +33,6 @@ INSTANCE_VARIABLE: Final = "VOLCACHE_INSTANCE"
 RECORD_OVERHEAD_MAX: Final = 4096  # Bytes; header, content type and encoding fit well.
 FILE_BYTES_MAX: Final = 1 << 20
 SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
-SAMPLE_COLUMNS: Final = 88
 _HIDDEN: Final = "(not shown)"
 _OPTION: Final = "option --set"
 _INSTANCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -44,6 +43,10 @@ _BEGINNING: Final = re.compile(r"[\s\[]*[\"']?([^\s\"'=.\[\]]+)[\"']?\s*[]=.]")
 _LINES_TRIED_MAX: Final = 20
 _LISTS_MAX: Final = 2
 _PROBLEMS_MAX: Final = 100  # of a file that are looked at
+_BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
+_BY_VARIABLE: Final = {
+    f"{ENVIRONMENT_PREFIX}{name.upper()}": setting for name, setting in _BY_NAME.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,44 +77,51 @@ class Reading:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _Collector:
     """Collects values, where they come from, and what is wrong with them."""
 
     values: dict[str, Any]
     sources: dict[str, str]
-    instance: str = ""
+    instance: str
     problems: list[Problem] = field(default_factory=list)
 
-    def take(
+    def add_text(
+        self, known: Mapping[str, Setting], name: str, text: str, source: str
+    ) -> None:
+        """Check a value of the environment or of an option."""
+        why = self.add(known, name, text, source, is_text=True)
+        if why:
+            self.problems.append(Problem(source, why))
+
+    def add(
         self,
-        setting: Setting,
+        known: Mapping[str, Setting],
+        name: str,
         raw: object,
         source: str,
         *,
-        is_text: bool,
-        line: int = 0,
-    ) -> None:
-        """Check a value; the last one counts."""
+        is_text: bool = False,
+    ) -> str:
+        """Check a value, of which the last one counts; return what is wrong with it."""
+        setting = known.get(name)
+        if setting is None:
+            return _unknown_name(name, raw, known)
         try:
             expanded = raw if setting.is_secret else _expanded(raw, self.instance)
+            # A number that contains the name of the instance can only be written as text.
+            is_read = is_text or (isinstance(raw, str) and expanded != raw)
+            value = setting.kind.read(str(expanded)) if is_read else expanded
+            self.values[setting.name] = setting.kind.from_toml(value)
         except _SpecifierError as error:
-            text = f"{setting.name} = {_shown(raw)} {error}"
-            self.problems.append(Problem(source, text, line))
-            return
-        kind = setting.kind
-        # A number that contains the name of the instance can only be written as text.
-        is_text = is_text or (isinstance(raw, str) and expanded != raw)
-        try:
-            value = (
-                kind.from_text(expanded)
-                if is_text and isinstance(expanded, str)
-                else kind.from_toml(expanded)
-            )
+            return f"{setting.name} = {_shown(raw)} {error}"
         except (TypeError, ValueError):
-            self.problems.append(_not_allowed(source, setting, raw, line))
-            return
-        self.values[setting.name] = value
+            shown = _HIDDEN if setting.is_secret else _shown(raw)
+            return (
+                f"{setting.name} = {shown} is not allowed; allowed is"
+                f" {setting.kind.allowed}"
+            )
         self.sources[setting.name] = source
+        return ""
 
 
 class _SpecifierError(Exception):
@@ -196,69 +206,50 @@ def read_settings(
         options: Each `NAME=VALUE`, with the value as in a variable.
         instance: The name; empty = that of the variable VOLCACHE_INSTANCE, if any.
     """
-    sources = dict.fromkeys((setting.name for setting in SETTINGS), "default")
+    sources = dict.fromkeys(_BY_NAME, "default")
     sources |= dict.fromkeys(existing or {}, "of the existing volumes")
-    reader = _Reader(dict(existing or {}), sources)
-    _take_instance(reader, environ, instance)
+    name = instance or environ.get(INSTANCE_VARIABLE, "")
+    found = _Collector(dict(existing or {}), sources, name)
+    if name and not _INSTANCE.fullmatch(name):
+        found.instance = "1"  # So that it is the only problem.
+        source = f"environment variable {INSTANCE_VARIABLE}"
+        text = (
+            f"{_shown(name)} is not allowed; allowed are 1 to 64 letters, digits, dots,"
+            " underscores and hyphens, the first one a letter or a digit"
+        )
+        found.problems.append(
+            Problem("option --instance" if instance else source, text)
+        )
     if path is not None:
-        _take_file(reader, path)
-    _take_environment(reader, environ)
-    _take_options(reader, options)
-    config = dataclasses.replace(DEFAULTS, **reader.values)
-    if not reader.problems:
-        reader.problems += _check_volume_holds_largest_record(config, sources)
-        reader.problems += _check_number_of_volumes(config, sources)
-        reader.problems += _check_memory_holds_largest_body(config, sources)
-        reader.problems += _check_ring(config, sources)
-    return Reading(config, sources, tuple(reader.problems))
+        _add_file(found, path)
+    _add_environment(found, environ)
+    _add_options(found, options)
+    config = dataclasses.replace(DEFAULTS, **found.values)
+    if not found.problems:
+        found.problems += _conflicts(config, sources)
+    return Reading(config, sources, tuple(found.problems))
 
 
-def _take_instance(reader: _Reader, environ: Mapping[str, str], given: str) -> None:
-    name = given or environ.get(INSTANCE_VARIABLE, "")
-    if not name or _INSTANCE.fullmatch(name):
-        reader.instance = name
-        return
-    source = (
-        "option --instance" if given else f"environment variable {INSTANCE_VARIABLE}"
-    )
-    text = (
-        f"{_shown(name)} is not allowed; allowed are 1 to 64 letters, digits, dots,"
-        " underscores and hyphens, the first one a letter or a digit"
-    )
-    reader.problems.append(Problem(source, text))
-    reader.instance = "1"  # So that it is the only problem.
-
-
-def _take_file(reader: _Reader, path: Path) -> None:
-    """Take the settings of a file."""
+def _add_file(found: _Collector, path: Path) -> None:
     source = str(path)
     try:
         text = _read_file(path)
-        found = tomllib.loads(text)
+        table = tomllib.loads(text)
     except ConfigError as error:
-        reader.problems.append(Problem(source, str(error)))
+        found.problems.append(Problem(source, str(error)))
         return
     except (ValueError, RecursionError) as error:
         # ValueError itself: a number with more digits than Python converts.
         line = _AT_LINE.search(str(error))
-        problem = Problem(
-            source, f"not valid TOML: {error}", int(line[1]) if line else 0
-        )
-        reader.problems.append(problem)
+        why = f"not valid TOML: {error}"
+        found.problems.append(Problem(source, why, int(line[1]) if line else 0))
         return
-    by_name = {setting.name: setting for setting in SETTINGS}
-    before = len(reader.problems)
-    names: list[str] = []
-    for name, raw in found.items():
-        setting = by_name.get(name)
-        if setting is None:
-            reader.problems.append(_unknown_name(source, "setting", name, raw, by_name))
-        else:
-            reader.take(setting, raw, source, is_text=False)
-        names += [name] * (len(reader.problems) - before - len(names))
-        if len(names) >= _PROBLEMS_MAX:
-            break
-    reader.problems[before:] = _located(reader.problems[before:], names, text)
+    wrong = (
+        (name, why)
+        for name, raw in table.items()
+        if (why := found.add(_BY_NAME, name, raw, source))
+    )
+    found.problems += _located(source, list(islice(wrong, _PROBLEMS_MAX)), text)
 
 
 def _read_file(path: Path) -> str:
@@ -285,24 +276,24 @@ def _read_file(path: Path) -> str:
 
 
 def _located(
-    problems: Sequence[Problem], names: Sequence[str], text: str
+    source: str, wrong: Sequence[tuple[str, str]], text: str
 ) -> Iterator[Problem]:
-    """Yield problems with the settings of these names, with the number of the line."""
+    """Yield what is wrong with settings of a file, with the number of the line."""
     lines = text.splitlines(keepends=True)
     beginnings: dict[str, list[int]] = {}
-    for number, line in enumerate(lines if problems else ()):
+    for number, line in enumerate(lines if wrong else ()):
         match = _BEGINNING.match(line)
         if match:
             beginnings.setdefault(match[1], []).append(number)
     tried = 0
-    for problem, name in zip(problems, names, strict=True):
+    for name, why in wrong:
         found = beginnings.get(name, [])
         if len(found) > 1:
             # Others may be inside of a text of several lines, or in a table.
             tried += len(found)
-            is_start = _is_toml if tried <= _LINES_TRIED_MAX else lambda _text: False
-            found = [n for n in found if is_start("".join(lines[:n]))]
-        yield Problem(problem.source, problem.text, found[0] + 1 if found else 0)
+            is_known = tried <= _LINES_TRIED_MAX
+            found = [n for n in found if is_known and _is_toml("".join(lines[:n]))]
+        yield Problem(source, why, found[0] + 1 if found else 0)
 
 
 def _is_toml(text: str) -> bool:
@@ -313,40 +304,26 @@ def _is_toml(text: str) -> bool:
     return True
 
 
-def _take_environment(reader: _Reader, environ: Mapping[str, str]) -> None:
-    """Take the settings of the environment; other variables are ignored."""
-    by_variable = {ENVIRONMENT_PREFIX + s.name.upper(): s for s in SETTINGS}
+def _add_environment(found: _Collector, environ: Mapping[str, str]) -> None:
+    """Add the settings of the environment; other variables are ignored."""
     for variable, text in sorted(environ.items()):
-        is_ours = variable.startswith(ENVIRONMENT_PREFIX)
-        if not is_ours or variable == INSTANCE_VARIABLE:
-            continue
-        setting = by_variable.get(variable)
-        if setting is None:
-            reader.problems.append(
-                _unknown_name("environment", "variable", variable, text, by_variable)
-            )
-            continue
-        reader.take(setting, text, f"environment variable {variable}", is_text=True)
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable != INSTANCE_VARIABLE:
+            is_known = variable in _BY_VARIABLE
+            source = f"environment variable {variable}" if is_known else "environment"
+            found.add_text(_BY_VARIABLE, variable, text, source)
 
 
-def _take_options(reader: _Reader, options: Sequence[str]) -> None:
-    """Take the settings of options."""
-    by_name = {setting.name: setting for setting in SETTINGS}
+def _add_options(found: _Collector, options: Sequence[str]) -> None:
     for option in options:
         name, equals, text = option.partition("=")
-        setting = by_name.get(name)
-        if not equals:
-            # It may be a token whose name was forgotten.
-            problem = Problem(_OPTION, "not of the form NAME=VALUE")
-            if setting is not None:
-                problem = Problem(_OPTION, f"{name} has no value; write {name}=VALUE")
-            reader.problems.append(problem)
-        elif setting is None:
-            reader.problems.append(
-                _unknown_name(_OPTION, "setting", name, text, by_name)
-            )
-        else:
-            reader.take(setting, text, _OPTION, is_text=True)
+        if equals:
+            found.add_text(_BY_NAME, name, text, _OPTION)
+            continue
+        # It may be a token whose name was forgotten.
+        why = "not of the form NAME=VALUE"
+        if name in _BY_NAME:
+            why = f"{name} has no value; write {name}=VALUE"
+        found.problems.append(Problem(_OPTION, why))
 
 
 def _expanded(raw: object, instance: str) -> object:
@@ -379,77 +356,44 @@ def _expanded(raw: object, instance: str) -> object:
     return _SPECIFIER.sub(replaced, raw)
 
 
-def _check_volume_holds_largest_record(
-    config: Config, sources: Mapping[str, str]
-) -> Iterator[Problem]:
-    """Yield a problem if the limits accept a file which no volume can hold."""
-    needed = config.max_value_size + config.max_key_size + RECORD_OVERHEAD_MAX
-    if config.volume_size >= needed:
-        return
+def _conflicts(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield what is wrong with settings that are allowed each by itself."""
 
-    def described(name: str) -> str:
-        return f"{name} = {getattr(config, name)} ({sources[name]})"
+    def named(name: str, value: object = None) -> str:
+        found = getattr(config, name) if value is None else value
+        return f"{name} = {found} ({sources[name]})"
 
-    yield Problem(
-        "",
-        f"{described('volume_size')} is too small for the largest record; "
-        f"allowed is at least {needed}: {described('max_value_size')} + "
-        f"{described('max_key_size')} + {RECORD_OVERHEAD_MAX}",
-    )
-
-
-def _check_number_of_volumes(
-    config: Config, sources: Mapping[str, str]
-) -> Iterator[Problem]:
-    """Yield a problem if the index has too few positions for the number of volumes."""
-    most = volumes_max(config.volume_size)
-    if config.volume_num > most:
+    volume, value = named("volume_size"), named("max_value_size")
+    least = config.max_value_size + config.max_key_size + RECORD_OVERHEAD_MAX
+    if config.volume_size < least:
         yield Problem(
             "",
-            f"volume_num = {config.volume_num} ({sources['volume_num']}) is too high for"
-            f" volume_size = {config.volume_size} ({sources['volume_size']}); allowed is at"
-            f" most {most}",
+            f"{volume} is too small for the largest record; allowed is at least {least}:"
+            f" {value} + {named('max_key_size')} + {RECORD_OVERHEAD_MAX}",
         )
-
-
-def _check_memory_holds_largest_body(
-    config: Config, sources: Mapping[str, str]
-) -> Iterator[Problem]:
-    """Yield a problem if there is never room for a body that is allowed."""
+    # The index has so many positions.
+    most = volumes_max(config.volume_size)
+    if config.volume_num > most:
+        number = named("volume_num")
+        text = f"{number} is too high for {volume}; allowed is at most {most}"
+        yield Problem("", text)
     memory = config.body_memory or default_body_memory()
     if memory < config.max_value_size:
         yield Problem(
             "",
-            f"body_memory = {memory} ({sources['body_memory']}) is too small for the"
-            f" largest body; allowed is at least max_value_size = {config.max_value_size}"
-            f" ({sources['max_value_size']})",
+            f"{named('body_memory', memory)} is too small for the largest body; allowed is"
+            f" at least {value}",
         )
-
-
-def _check_ring(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield a problem if there is a list without a name in it, or too many of them."""
     if len(config.ring) > _LISTS_MAX:
         text = f"ring has {len(config.ring)} lists; allowed are at most {_LISTS_MAX}"
         yield Problem(sources["ring"], text)
     if config.ring and not config.ring_self:
-        yield Problem(
-            sources["ring"],
-            "ring needs ring_self, the name of this instance in the list, such as"
-            ' "10.0.0.5:1234"',
-        )
+        text = "ring needs ring_self, the name of this instance in the list, such as"
+        yield Problem(sources["ring"], f'{text} "10.0.0.5:1234"')
 
 
-def _not_allowed(source: str, setting: Setting, raw: object, line: int) -> Problem:
-    """Return the problem of a value that is not allowed."""
-    shown = _HIDDEN if setting.is_secret else _shown(raw)
-    text = f"{setting.name} = {shown} is not allowed; allowed is {setting.kind.allowed}"
-    return Problem(source, text, line)
-
-
-def _unknown_name(
-    source: str, kind: str, name: str, raw: object, known: Iterable[str]
-) -> Problem:
-    """Return the problem of an unknown name, with the closest known one."""
+def _unknown_name(name: str, raw: object, known: Mapping[str, Setting]) -> str:
+    """Return what is wrong with an unknown name, with the closest known one."""
     folded = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
     if isinstance(raw, dict):
@@ -457,12 +401,14 @@ def _unknown_name(
     elif near:
         hint = f"the closest known is {folded[near[0]]}"
     else:
-        hint = f"known are {', '.join(folded.values())}"
+        hint = f"known are {', '.join(known)}"
+    kind = "variable" if known is _BY_VARIABLE else "setting"
     shown_name = name if name.isidentifier() else _shown(name)
     # It may be that of a token whose name is misspelt.
     is_secret = "token" in f"{name} {near} {raw}".lower()
-    shown = _HIDDEN if is_secret else _shown(raw)
-    return Problem(source, f"unknown {kind} {shown_name} = {shown}; {hint}")
+    return (
+        f"unknown {kind} {shown_name} = {_HIDDEN if is_secret else _shown(raw)}; {hint}"
+    )
 
 
 def _shown(raw: object) -> str:
@@ -472,43 +418,3 @@ def _shown(raw: object) -> str:
     is_json = isinstance(raw, str | list)
     text = json.dumps(raw, default=str) if is_json else " ".join(str(raw).split())
     return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."
-
-
-def sample() -> str:
-    """Return `conf/volcache.toml`: every setting at its default, with an explanation."""
-    intro = (
-        "volcache: every setting at its default. A line that is left out has the same"
-        f" effect. Environment variables {ENVIRONMENT_PREFIX}<SETTING>, such as"
-        f" {ENVIRONMENT_PREFIX}PORT=8000, override this file. A wrong name or value stops"
-        " the start with one line that states the reason. Relative paths are relative to"
-        " the working directory. In text other than a token, %i stands for the name of the"
-        f" instance (serve --instance NAME, or {INSTANCE_VARIABLE}) and %% for a percent"
-        ' sign; a number may be text that contains it, as in port = "%i". Settings marked'
-        " with (R) change at a reload, the others at a restart."
-    )
-    parts = [_comment(intro)]
-    section = ""
-    for setting in SETTINGS:
-        if setting.section != section:
-            section = setting.section
-            parts.append(f"# --- {section} ".ljust(SAMPLE_COLUMNS - 3, "-"))
-        reloads = " (R)" if setting.reloads else ""
-        lines = (
-            setting.text + reloads,
-            f"Allowed: {setting.kind.allowed}.",
-            f"Cost: {setting.cost}",
-        )
-        explained = "\n".join(map(_comment, lines))
-        parts.append(f"{explained}\n{setting.name} = {setting.default_toml}")
-    return "\n\n".join(parts) + "\n"
-
-
-def _comment(text: str) -> str:
-    return textwrap.fill(
-        text,
-        SAMPLE_COLUMNS,
-        initial_indent="# ",
-        subsequent_indent="# ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
