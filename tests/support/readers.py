@@ -19,14 +19,10 @@ from volcache.store.scan import VolumeReader
 from volcache.store.volume import Volume
 
 
-def _load(
-    self: IndexContents, index: Index, seq: int, file: tuple[FileSystem, int]
-) -> None:
+def _load(self: IndexContents, index: Index, fs: FileSystem, fd: int) -> None:
     """Do what `IndexContents.replay` does."""
-    if not self.is_ours:
-        return
-    fs, fd = file
-    self._data = read_range(fs, fd, 0, fs.size(fd))
+    self._begin(read_range(fs, fd, 0, fs.size(fd)))
+    seq = self._name.use.seq
     for entries in self.read():
         for key, offset, size in entries:
             if size:

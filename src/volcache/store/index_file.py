@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from volcache.store.files import read_range, write_all
 from volcache.store.format import VERSION, VOLUME_HEADER_BYTES
+from volcache.store.index import Loaded
 from volcache.store.index_format import (
     IndexName,
     close_block,
@@ -29,17 +30,32 @@ if TYPE_CHECKING:
 
     from volcache.store.files import FileSystem
     from volcache.store.format import Segment, VolumeUse
-    from volcache.store.index import Loaded
     from volcache.store.index_format import Entry
     from volcache.store.native import Index
 
 
 # The first block, with the name of the file, is shorter.
 _HEAD_BYTES: Final = 4096
+_NOTHING: Final = Loaded(
+    file_end=0,
+    volume_end=VOLUME_HEADER_BYTES,
+    is_sealed=False,
+    checksum=None,
+    named=0,
+    is_of_copy=False,
+    entries=0,
+    last_offset=0,
+)
 
 
 class IndexContents:
-    """The valid part of an index file: its blocks up to the first damaged one."""
+    """
+    The valid part of an index file: its blocks up to the first damaged one.
+
+    Attributes:
+        is_ours: Its first line is right.
+        file_end, volume_end, sealed, ...: See `Loaded`.
+    """
 
     def __init__(
         self, data: bytes, name: IndexName, segments: Collection[Segment] | None = None
@@ -53,60 +69,52 @@ class IndexContents:
             segments: Of the volume: a block that does not fit them was written for a copy
                 of the mount point, and ends the valid part. None: they are not known.
         """
+        self._name = name
         self._segments = segments
+        self._begin(data)
+
+    def _begin(self, data: bytes) -> None:
         named = decode_index_header(data)
-        self.is_ours = named == (VERSION, name)
+        self.is_ours = named == (VERSION, self._name)
         # The volume it belongs to, if that is another one of the same store.
         self.other_use: VolumeUse | None = None
-        if named and not self.is_ours and named[1].store_id == name.store_id:
+        if named and not self.is_ours and named[1].store_id == self._name.store_id:
             self.other_use = named[1].use
         self._data = data
         self._after = b""
-        self._restart()
+        self._apply(_NOTHING)
 
-    def _restart(self) -> None:
-        self.file_end = 0  # The valid part ends here.
-        self.volume_end = VOLUME_HEADER_BYTES  # The volume is indexed up to here.
-        self.sealed = False
-        self.checksum: int | None = None  # of the last valid checkpoint
-        self.segments: list[Segment] = []  # that it names
-        self.is_of_copy = False  # a block of a copy follows the valid part
-        self.entries = 0  # so far
-        self.last_offset = 0  # of the last entry that is not a deletion
-
-    def replay(self, index: Index, seq: int, file: tuple[FileSystem, int]) -> None:
-        """
-        Set the positions of all entries in an index.
-
-        Args:
-            index: Is filled.
-            seq: Of the volume.
-            file: With its descriptor. The data given before may be only its beginning.
-
-        Raises:
-            OSError: The file cannot be read; some positions may have been set.
-        """
-        if not self.is_ours:
-            return
-        fs, fd = file
-        self._take(index.load(seq, fd, self._segments or ()))
-        self._data = b""
-        self._after = read_range(fs, fd, self.file_end, fs.size(fd))
-
-    def _take(self, loaded: Loaded) -> None:
-        """Take over what the core has found."""
+    def _apply(self, loaded: Loaded) -> None:
         self.file_end = loaded.file_end
         self.volume_end = loaded.volume_end
         self.sealed = loaded.is_sealed
         self.checksum = loaded.checksum
-        self.segments = list(self._segments or ())[: loaded.named]
+        self.segments = list(self._segments or ())[: loaded.named]  # that it names
         self.is_of_copy = loaded.is_of_copy
         self.entries = loaded.entries
         self.last_offset = loaded.last_offset
 
+    def replay(self, index: Index, fs: FileSystem, fd: int) -> None:
+        """
+        Set the positions of all entries of a file in an index; it cannot be read again.
+
+        Args:
+            index: Is filled.
+            fs: The file system.
+            fd: Of the file, which is read instead of the data given before.
+
+        Raises:
+            OSError: The file cannot be read; some positions may have been set.
+        """
+        self._begin(read_range(fs, fd, 0, _HEAD_BYTES))
+        if self.is_ours:
+            self._apply(index.load(self._name.use.seq, fd, self._segments or ()))
+            self._data = b""
+            self._after = read_range(fs, fd, self.file_end, fs.size(fd))
+
     def read(self) -> Iterator[list[Entry]]:
         """Yield the entries of each block; `file_end` and the others follow."""
-        self._restart()
+        self._apply(_NOTHING)
         if not self.is_ours:
             return
         for block in decode_blocks(self._data):
@@ -138,7 +146,7 @@ class IndexContents:
         loaded, is_in_order = read_lines(self._data, self._segments)
         if not is_in_order:
             return None
-        self._take(loaded)
+        self._apply(loaded)
         return self._data[: self.file_end]
 
     def _are_ours(self, named: list[Segment], end: int) -> bool:
@@ -158,42 +166,6 @@ class IndexContents:
         """Whether at most a torn block follows the valid part."""
         after = self._after or self._data[self.file_end :]
         return self.is_ours and b"\n# checkpoint " not in after
-
-
-def replay_index_file(
-    fs: FileSystem,
-    path: str,
-    name: IndexName,
-    segments: Collection[Segment],
-    index: Index,
-) -> IndexContents:
-    """
-    Set the positions of all entries of an index file in an index.
-
-    Args:
-        fs: The file system.
-        path: Of the index file; it may be missing.
-        name: See `IndexContents`.
-        segments: Likewise.
-        index: Is filled.
-
-    Returns:
-        The valid part; it cannot be read again.
-
-    Raises:
-        OSError: The file cannot be read; some positions may have been set.
-    """
-    try:
-        fd = fs.open(path, create=False)
-    except FileNotFoundError:
-        return IndexContents(b"", name, segments)
-    try:
-        head = read_range(fs, fd, 0, _HEAD_BYTES)
-        contents = IndexContents(head, name, segments)
-        contents.replay(index, name.use.seq, (fs, fd))
-    finally:
-        fs.close(fd)
-    return contents
 
 
 class IndexFile:

@@ -22,6 +22,7 @@ _LINE: Final = re.compile(
     rb" end ([0-9]{13})"
     rb" time ([0-9]{20}) boot ([0-9a-f]{8}) ([0-9a-f]{8})\n" % VERSION
 )
+_BASES: Final = (16, 10, 16, 10, 10, 16)  # of its fields
 
 
 class Progress(NamedTuple):
@@ -47,20 +48,9 @@ def encode_progress(progress: Progress) -> bytes:
 
 def decode_progress(data: bytes) -> list[Progress]:
     """Return what the intact lines in LOCK say, the newest volume first."""
-    intact = (
-        found
+    lines = {
+        Progress(*map(int, found.groups(), _BASES))
         for found in _LINE.finditer(data)
         if crc32c(data[found.start() : found.start(7)]) == int(found[7], 16)
-    )
-    lines = {
-        Progress(
-            int(found[1], 16),
-            int(found[2]),
-            int(found[3], 16),
-            int(found[4]),
-            int(found[5]),
-            int(found[6], 16),
-        )
-        for found in intact
     }
     return sorted(lines, key=lambda line: line.seq, reverse=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
 from volcache.store.directory import DATA, INDEX
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring
-from volcache.store.index_file import IndexContents, replay_index_file
+from volcache.store.index_file import IndexContents
 from volcache.store.scan import (
     TAIL_WINDOW_BYTES,
     WHOLE_VOLUME,
@@ -239,17 +239,21 @@ class Replay:
 
     def _replay_entries(self, volume: Volume) -> IndexContents:
         """Replay the index file; one that cannot be read counts as missing."""
-        directory, name = self._directory, volume.index_name
-        path = directory.index_path(volume.id)
+        fs, path = self._directory.fs, self._directory.index_path(volume.id)
+        contents = IndexContents(b"", volume.index_name, volume.segments)
         try:
-            contents = replay_index_file(
-                directory.fs, path, name, volume.segments, self._index
-            )
+            fd = fs.open(path, create=False)
+            try:
+                contents.replay(self._index, fs, fd)
+            finally:
+                fs.close(fd)
+        except FileNotFoundError:
+            return contents
         except OSError as error:
             _logger.warning(
                 "recovery.file_unreadable path=%r error=%r", path, str(error)
             )
-            contents = IndexContents(b"", name, volume.segments)
+            contents = IndexContents(b"", volume.index_name, volume.segments)
         self._recovery.entries += contents.entries
         return contents
 
@@ -399,11 +403,7 @@ class Replay:
         if volume.use.ring is Ring.PROBATION:
             return False
         other = self._indexed_header(header.key)
-        return (
-            other is not None
-            and other.key == header.key
-            and other.stored_us > header.stored_us
-        )
+        return other is not None and other.stored_us > header.stored_us
 
     def _indexed_header(self, key: bytes) -> RecordHeader | None:
         """Return the header of the record that the index has for a key, if it is intact."""
@@ -411,23 +411,26 @@ class Replay:
         volume = None if found is None else self._volumes.get(found[0])
         if found is None or volume is None:
             return None
+        header = self._header_at(volume, found[1])
+        return header if header is not None and header.key == key else None
+
+    def _header_at(self, volume: Volume, offset: int) -> RecordHeader | None:
         reader = VolumeReader(self._directory.fs, volume, piece=_HEADER_BYTES)
-        return reader.header_at(found[1])
+        return reader.header_at(offset)
 
     def _has_original(self, header: RecordHeader) -> bool:
         """Return whether the index has the record that this one is a copy of."""
         other = self._indexed_header(header.key)
         # The same version with another expiry is what `Store.touch` has replaced.
-        return other is not None and (
-            other.key,
-            other.stored_us,
-            other.expires_ms,
-            other.checksum,
-        ) == (header.key, header.stored_us, header.expires_ms, header.checksum)
+        return (
+            other is not None
+            and other.stored_us == header.stored_us
+            and other.expires_ms == header.expires_ms
+            and other.checksum == header.checksum
+        )
 
     def _see_time_of(self, volume: Volume, offset: int) -> None:
         """Read when the last indexed record was stored; nothing if it is damaged."""
-        reader = VolumeReader(self._directory.fs, volume, piece=_HEADER_BYTES)
-        header = reader.header_at(offset)
+        header = self._header_at(volume, offset)
         if header is not None:
             self.latest_us = max(self.latest_us, header.stored_us)
