@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from google_crc32c import value as crc32c
@@ -64,19 +63,17 @@ class StoreDirectory:
             volume first.
     """
 
-    def __init__(
-        self, fs: FileSystem, root: str, root_fd: int, lock_fd: int | None = None
-    ) -> None:
+    def __init__(self, fs: FileSystem, root: str) -> None:
         """Use `StoreDirectory.open` or `StoreDirectory.inspect`."""
         self.fs = fs
         self.root = root
-        self._root_fd: int | None = root_fd
+        # Of the directory, and of LOCK if it is there.
+        self._descriptors: list[int] = []
         self.data = os.path.join(root, DATA)
         self.index = os.path.join(root, INDEX)
         self._meta = os.path.join(root, META)
         self._hot = os.path.join(root, HOT)
         self._purges = os.path.join(root, PURGE)
-        self._lock_fd = lock_fd
         self.progress: Sequence[Progress] = ()
 
     @classmethod
@@ -90,29 +87,7 @@ class StoreDirectory:
             FormatVersionError: It was written by another version of volcache.
             MountPointError: It cannot be created, read or written.
         """
-        root = os.path.abspath(path)
-        descriptors: list[int] = []
-        try:
-            _create_durably(fs, root)
-            _refuse_foreign(fs, path)
-            # LOCK can be removed by hand; the lock of the directory itself remains.
-            descriptors.append(fs.open_directory(root))
-            _take_lock(fs, path, descriptors[0])
-            descriptors.append(fs.open(os.path.join(root, LOCK), create=True))
-            _take_lock(fs, path, descriptors[1])
-            self = cls(fs, root, *descriptors)
-            self._refuse_other_format()
-            self._sign_lock()
-            fs.make_directory(self.data)
-            fs.make_directory(self.index)
-            fs.sync_directory(self.root)
-        except OSError as error:
-            _close(fs, descriptors)
-            raise unusable(path, error) from error
-        except BaseException:
-            _close(fs, descriptors)
-            raise
-        return self
+        return cls._locked(fs, path, is_written=True)
 
     @classmethod
     def inspect(cls, fs: FileSystem, path: str) -> Self:
@@ -125,42 +100,54 @@ class StoreDirectory:
             FormatVersionError: It was written by another version of volcache.
             MountPointError: It cannot be read.
         """
-        root = os.path.abspath(path)
-        descriptors: list[int] = []
+        return cls._locked(fs, path, is_written=False)
+
+    @classmethod
+    def _locked(cls, fs: FileSystem, path: str, *, is_written: bool) -> Self:
+        self = cls(fs, os.path.abspath(path))
         try:
-            _refuse_empty(fs, path)
-            descriptors.append(fs.open_directory(root))
-            _take_lock(fs, path, descriptors[0])
-            with suppress(FileNotFoundError):
-                descriptors.append(fs.open(os.path.join(root, LOCK), create=False))
-                _take_lock(fs, path, descriptors[1])
-            self = cls(fs, root, *descriptors)
-            self._refuse_other_format()
-            self.progress = decode_progress(self._read_lock())
+            self._acquire(path, is_written=is_written)
         except OSError as error:
-            _close(fs, descriptors)
-            raise unreadable(path, error) from error
+            self.close()
+            raise (unusable if is_written else unreadable)(path, error) from error
         except BaseException:
-            _close(fs, descriptors)
+            self.close()
             raise
         return self
 
+    def _acquire(self, path: str, *, is_written: bool) -> None:
+        fs, root = self.fs, self.root
+        if is_written:
+            _create_durably(fs, root)
+            _refuse_foreign(fs, path)
+        else:
+            _refuse_empty(fs, path)
+        # LOCK can be removed by hand; the lock of the directory itself remains.
+        self._descriptors.append(fs.open_directory(root))
+        _lock(fs, path, self._descriptors[0])
+        try:
+            lock_fd = fs.open(os.path.join(root, LOCK), create=is_written)
+        except FileNotFoundError:
+            if is_written:
+                raise
+        else:
+            self._descriptors.append(lock_fd)
+            _lock(fs, path, lock_fd)
+            self.progress = decode_progress(fs.pread(lock_fd, _LOCK_BYTES_MAX, 0))
+        self.refuse_version(META, manifest_version(read_file(fs, self._meta) or b""))
+        if is_written:
+            self._sign_lock()
+            fs.make_directory(self.data)
+            fs.make_directory(self.index)
+            fs.sync_directory(root)
+
     def close(self) -> None:
         """Release the locks; again, do nothing."""
-        held = (self._lock_fd, self._root_fd)
-        self._lock_fd = self._root_fd = None
-        for fd in held:
-            if fd is not None:
-                self.fs.close(fd)
-
-    def _read_lock(self) -> bytes:
-        fd = self._lock_fd
-        return b"" if fd is None else self.fs.pread(fd, _LOCK_BYTES_MAX, 0)
+        while self._descriptors:
+            self.fs.close(self._descriptors.pop())
 
     def _sign_lock(self) -> None:
         """Write the process id into LOCK; keep what the process before has written."""
-        assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
-        self.progress = decode_progress(self._read_lock())
         try:
             self._replace_lock(b"".join(map(encode_progress, self.progress)))
         except OSError as error:
@@ -169,10 +156,9 @@ class StoreDirectory:
                 raise
 
     def _replace_lock(self, line: bytes) -> None:
-        assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
-        content = _process_line() + line
-        write_all(self.fs, self._lock_fd, content, 0)
-        self.fs.truncate(self._lock_fd, len(content))
+        content, fd = _process_line() + line, self._descriptors[1]
+        write_all(self.fs, fd, content, 0)
+        self.fs.truncate(fd, len(content))
 
     def clear_progress(self) -> None:
         """
@@ -184,8 +170,7 @@ class StoreDirectory:
             OSError: It may still be there.
         """
         self._replace_lock(b"")
-        assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
-        self.fs.sync(self._lock_fd)
+        self.fs.sync(self._descriptors[1])
 
     def write_progress(self, first: Progress, second: Progress) -> None:
         """
@@ -194,9 +179,8 @@ class StoreDirectory:
         Raises:
             OSError: The lines may be damaged, which is the same as none.
         """
-        assert self._lock_fd is not None  # noqa: S101 - `open` has opened it.
         line = _process_line() + encode_progress(first) + encode_progress(second)
-        write_all(self.fs, self._lock_fd, line, 0)
+        write_all(self.fs, self._descriptors[1], line, 0)
 
     def data_path(self, volume: int) -> str:
         """Return the path of the data file of a volume."""
@@ -208,15 +192,14 @@ class StoreDirectory:
 
     def volume_ids(self) -> list[int]:
         """Return the ids of all data files, in order."""
-        return sorted(int(name) for name in self.fs.names(self.data) if _is_id(name))
+        return _ids(self.fs.names(self.data))
 
     def index_ids(self) -> list[int]:
         """Return the ids of all index files, in order; none if there is no folder."""
         try:
-            names = self.fs.names(self.index)
+            return _ids(self.fs.names(self.index))
         except OSError:
             return []
-        return sorted(int(name) for name in names if _is_id(name))
 
     def read_manifest(self) -> tuple[Manifest | None, bool]:
         """
@@ -314,10 +297,6 @@ class StoreDirectory:
         boot_id = self.fs.boot_id()
         return crc32c(boot_id.encode()) if boot_id else 0
 
-    def _refuse_other_format(self) -> None:
-        meta = read_file(self.fs, self._meta) or b""
-        self.refuse_version(META, manifest_version(meta))
-
     def read_index_file(self, volume: int) -> bytes:
         """Read the index file of a volume; empty if it is missing or cannot be read."""
         path = self.index_path(volume)
@@ -354,11 +333,6 @@ class StoreDirectory:
 
 def _process_line() -> bytes:
     return b"%d\n" % os.getpid()
-
-
-def _close(fs: FileSystem, descriptors: list[int]) -> None:
-    for fd in descriptors:
-        fs.close(fd)
 
 
 def _create_durably(fs: FileSystem, path: str) -> None:
@@ -405,6 +379,10 @@ def _fits(folder: str, name: str) -> bool:
     return _is_id(name)
 
 
+def _ids(names: list[str]) -> list[int]:
+    return sorted(int(name) for name in names if _is_id(name))
+
+
 def _is_id(name: str) -> bool:
     """Return whether a name is a number; `isdigit` alone also accepts `²`."""
     return name.isascii() and name.isdigit()
@@ -420,7 +398,7 @@ def _refuse_empty(fs: FileSystem, path: str) -> None:
         raise ForeignDirectoryError(message)
 
 
-def _take_lock(fs: FileSystem, path: str, fd: int) -> None:
+def _lock(fs: FileSystem, path: str, fd: int) -> None:
     if not fs.lock(fd):
         found = read_file(fs, os.path.join(path, LOCK)) or b""
         holder = found.split(b"\n")[0][:32].decode("ascii", "replace").strip()

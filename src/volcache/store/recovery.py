@@ -28,7 +28,6 @@ What is known of volumes has five types:
 from __future__ import annotations
 
 import errno
-import gc
 import logging
 import secrets
 from contextlib import suppress
@@ -108,10 +107,6 @@ def recover(
             changed.
     """
     fs, descriptors = directory.fs, dict[int, int]()
-    # Millions of objects are created, and none is garbage: to look for it takes longer
-    # than all the rest.
-    is_collecting = gc.isenabled()
-    gc.disable()
     try:
         for volume in directory.volume_ids():
             if volume <= VOLUME_ID_MAX:
@@ -130,9 +125,6 @@ def recover(
         for fd in descriptors.values():
             fs.close(fd)
         raise
-    finally:
-        if is_collecting:
-            gc.enable()
 
 
 class _Recovery:
