@@ -18,12 +18,9 @@ from support.stores import (
     value_of,
 )
 from volcache.cli import main as cli
+from volcache.cli.check import check
 from volcache.cli.repair import repair
 from volcache.errors import ForeignDirectoryError, StoreLockedError
-from volcache.store.files import ReadOnlyFileSystem
-from volcache.store.offline import OfflineStore
-from volcache.store.verify import verify
-from volcache.store.volume_check import Counts
 
 pytestmark = pytest.mark.crash
 
@@ -38,10 +35,9 @@ def values(directory: Path, records: int = RECORDS) -> dict[bytes, bytes | None]
 
 def problems(directory: Path) -> list[str]:
     """Return the files in which `volcache check` finds a fault."""
-    store = OfflineStore.inspect(ReadOnlyFileSystem(), str(directory))
-    found = [finding.file for finding in verify(store, Counts())]
-    store.close()
-    return found
+    lines: list[str] = []
+    check(str(directory), lines.append)
+    return [line.split()[1] for line in lines[:-1]]
 
 
 def damage(directory: Path) -> None:

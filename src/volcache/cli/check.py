@@ -8,28 +8,16 @@ from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import (
-    COMPLETES,
-    EXIT_FAILED,
-    EXIT_OK,
-    Command,
-    Line,
-    add_directory,
-    add_json,
-    output,
-    silence_log,
-)
+from volcache.cli.command import COMPLETES, Line, offline_command
 from volcache.cli.progress import above, progress
 from volcache.hot.versions import is_damaged
 from volcache.store.directory import HOT
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
-from volcache.store.verify import verify
-from volcache.store.volume_check import Counts, Finding
+from volcache.store.walk import Anomaly, Counts
 from volcache.text import counted, size
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator
 
 _LABELS: Final = {
@@ -46,7 +34,7 @@ def check(directory: str, report: Callable[[str], None]) -> bool:
 
     Args:
         directory: The mount point.
-        report: Called with one line for each finding, and with a summary at the end.
+        report: Called with one line for each anomaly, and with a summary at the end.
 
     Returns:
         Whether there is no damage. Torn tails and notes are not damage.
@@ -54,67 +42,54 @@ def check(directory: str, report: Callable[[str], None]) -> bool:
     Raises:
         StoreError: The directory cannot be read, is in use, or is not a store.
     """
-    store = OfflineStore.inspect(ReadOnlyFileSystem(), directory)
-    counts = dict.fromkeys(_LABELS, 0)
-    checked = Counts()
+    kinds = dict.fromkeys(_LABELS, 0)
+    counts = Counts()
     started = time.monotonic()
-    try:
-        with progress(store.length, "check") as bar:
-            findings = verify(store, checked, bar.update)
-            for finding in chain(_check_hot(store), findings):
-                counts[finding.kind] += 1
-                above(bar, report)(_line(finding))
-    finally:
-        store.close()
-    report(_summary(directory, checked, counts, time.monotonic() - started))
-    return not (counts["record"] or counts["file"])
+    with (
+        OfflineStore.inspect(ReadOnlyFileSystem(), directory) as store,
+        progress(store.length, "check") as bar,
+    ):
+        for found in chain(_check_hot(store), store.check(counts)):
+            bar.update(counts.bytes - bar.n)
+            if isinstance(found, Anomaly):
+                kinds[found.kind] += 1
+                above(bar, report)(_line(found))
+    report(_summary(directory, counts, kinds, time.monotonic() - started))
+    return not (kinds["record"] or kinds["file"])
 
 
-def _check_hot(store: OfflineStore) -> Iterator[Finding]:
+def _check_hot(store: OfflineStore) -> Iterator[Anomaly]:
     """Verify HOT.txt, whose format belongs to the hot tier."""
     with suppress(OSError):  # It is missing for a server, too.
         if is_damaged(store.directory.read_hot()):
-            yield Finding("file", HOT, 0, "its checksum is wrong")
+            yield Anomaly("file", HOT, 0, "its checksum is wrong")
 
 
-def _line(finding: Finding) -> Line:
-    label = _LABELS[finding.kind]
-    text = f"{label:<7} {finding.file} offset {finding.offset}: {finding.what}"
-    return Line(text, **finding._asdict())
+def _line(found: Anomaly) -> Line:
+    label = _LABELS[found.kind]
+    text = f"{label:<7} {found.file} offset {found.offset}: {found.what}"
+    return Line(text, **found._asdict())
 
 
 def _summary(
-    directory: str, checked: Counts, counts: dict[str, int], seconds: float
+    directory: str, counts: Counts, kinds: dict[str, int], seconds: float
 ) -> Line:
-    speed = checked.bytes / max(seconds, 1e-6)
     text = (
-        f"{directory}: {counted(checked.volumes, 'volume')},"
-        f" {counted(checked.records, 'record')}, {counted(checked.keys, 'live key')},"
-        f" {size(checked.bytes)}; damaged:"
-        f" {counts['record']} in volumes, {counts['file']} elsewhere;"
-        f" torn tails: {counts['torn']}; notes: {counts['note']};"
-        f" {seconds:.1f} s, {size(speed)}/s"
+        f"{directory}: {counted(counts.volumes, 'volume')},"
+        f" {counted(counts.records, 'record')}, {counted(counts.keys, 'live key')},"
+        f" {size(counts.bytes)}; damaged:"
+        f" {kinds['record']} in volumes, {kinds['file']} elsewhere;"
+        f" torn tails: {kinds['torn']}; notes: {kinds['note']};"
+        f" {seconds:.1f} s, {size(counts.bytes / max(seconds, 1e-6))}/s"
     )
-    is_damaged = bool(counts["record"] or counts["file"])
     summary = {
         "directory": directory,
-        "damaged": is_damaged,
-        **asdict(checked),
-        "findings": counts,
+        "damaged": bool(kinds["record"] or kinds["file"]),
+        **asdict(counts),
+        "findings": kinds,
         "seconds": round(seconds, 3),
     }
     return Line(text, summary=summary)
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_directory(parser)
-    add_json(parser)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    silence_log()
-    with output(as_json=arguments.json) as report:
-        return EXIT_OK if check(arguments.directory, report) else EXIT_FAILED
 
 
 _EPILOG: Final = f"""\
@@ -133,10 +108,9 @@ examples:
   volcache check --json /srv/volcache/1234 | tail -1
 """
 
-COMMAND: Final = Command(
-    name="check",
-    text="Verify a mount point and report damage; nothing is changed.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_run,
+COMMAND: Final = offline_command(
+    "check",
+    "Verify a mount point and report damage; nothing is changed.",
+    _EPILOG,
+    lambda arguments, report: check(arguments.directory, report),
 )

@@ -133,6 +133,39 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def offline_command(
+    name: str,
+    text: str,
+    epilog: str,
+    work: Callable[[argparse.Namespace, Callable[[str], None]], bool],
+    add_more: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+) -> Command:
+    """
+    Return a command that reads or repairs a mount point, with DIR and `--json`.
+
+    Args:
+        name: Of the command.
+        text: Its help.
+        epilog: Likewise.
+        work: Is given the arguments, and what prints a line; returns whether all is well.
+        add_more: Adds the other arguments.
+    """
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        add_directory(parser)
+        add_more(parser)
+        add_json(parser)
+
+    def run(arguments: argparse.Namespace) -> int:
+        silence_log()
+        with output(as_json=arguments.json) as report:
+            return EXIT_OK if work(arguments, report) else EXIT_FAILED
+
+    return Command(
+        name=name, text=text, epilog=epilog, add_arguments=add_arguments, run=run
+    )
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add what the settings are read from: `config`, `set` and `instance`."""
     parser.add_argument(

@@ -13,22 +13,20 @@ from volcache.cli.command import (
     print_line,
     silence_log,
 )
-from volcache.cli.records import LiveRecords, Place
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
+from volcache.store.scan import Found
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from volcache.store.scan import Found
-    from volcache.store.volume import Volume
 
 STATES: Final = ("live", "superseded", "expired", "purged", "damaged", "tombstone")
 
 
-class Row(NamedTuple):
+class RecordLine(NamedTuple):
     """A record; the fields are the columns."""
 
     volume: int
@@ -51,9 +49,9 @@ class Row(NamedTuple):
         return json.dumps(self._asdict())
 
 
-def dump(directory: str, now_ms: int) -> Iterator[Row]:
+def dump(directory: str, now_ms: int) -> Iterator[RecordLine]:
     """
-    Yield a row for each record: of ring probation, then of ring main, each oldest first.
+    Yield a line for each record: of ring probation, then of ring main, each oldest first.
 
     Args:
         directory: The mount point.
@@ -62,42 +60,32 @@ def dump(directory: str, now_ms: int) -> Iterator[Row]:
     Raises:
         StoreError: The directory cannot be read, is in use, or is not a store.
     """
-    store = OfflineStore.inspect(ReadOnlyFileSystem(), directory)
-    try:
-        live = LiveRecords(store)
-        for volume, found in store.records():
-            yield _row(volume, found, live, now_ms)
-    finally:
-        store.close()
-
-
-def _row(volume: Volume, found: Found, live: LiveRecords, now_ms: int) -> Row:
-    header = found.header
-    return Row(
-        volume.id,
-        volume.seq,
-        volume.use.ring.name.lower(),
-        header.offset,
-        header.size,
-        header.stored_us // 1000,
-        header.expires_ms,
-        encode_key(header.content_type),
-        _state(volume, found, live, now_ms),
-        encode_key(header.key),
-    )
-
-
-def _state(volume: Volume, found: Found, live: LiveRecords, now_ms: int) -> str:
-    header = found.header
-    if not found.intact:
-        return "damaged"
-    if header.tombstone:
-        return "tombstone"
-    if Place(volume, header.offset, header.size, header.key) not in live:
-        return "superseded"
-    if live.purges.covers(header.key, header.stored_us):
-        return "purged"
-    return "expired" if 0 < header.expires_ms <= now_ms else "live"
+    with OfflineStore.inspect(ReadOnlyFileSystem(), directory) as store:
+        purges = store.inventory.purges.purges
+        for volume, found, is_current in store.records(store.replay()):
+            if isinstance(found, Found):
+                header = found.header
+                state = "expired" if 0 < header.expires_ms <= now_ms else "live"
+                if not found.intact:
+                    state = "damaged"
+                elif header.tombstone:
+                    state = "tombstone"
+                elif not is_current:
+                    state = "superseded"
+                elif purges.covers(header.key, header.stored_us):
+                    state = "purged"
+                yield RecordLine(
+                    volume.id,
+                    volume.seq,
+                    volume.use.ring.name.lower(),
+                    header.offset,
+                    header.size,
+                    header.stored_us // 1000,
+                    header.expires_ms,
+                    encode_key(header.content_type),
+                    state,
+                    encode_key(header.key),
+                )
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,27 +8,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import (
-    COMPLETES,
-    EXIT_FAILED,
-    EXIT_OK,
-    FOLDERS,
-    Command,
-    Line,
-    add_directory,
-    add_json,
-    completing,
-    output,
-    silence_log,
-)
+from volcache.cli.command import COMPLETES, FOLDERS, Line, completing, offline_command
 from volcache.cli.progress import above, progress
-from volcache.cli.records import LiveRecords, Place
 from volcache.cli.sidecar import FOLDER, NAME, SidecarWriter
 from volcache.errors import DamagedRecordError, MountPointError
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.format import decode_record
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
+from volcache.store.walk import Missing
 from volcache.text import counted, size
 
 if TYPE_CHECKING:
@@ -36,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from volcache.store.files import FileSystem
-    from volcache.store.format import Record
+    from volcache.store.format import Record, RecordHeader
+    from volcache.store.volume import Volume
 
 # Parts of a path that are not a file name: they would lead outside of the folder.
 _RESERVED: Final = {b"", b".", b".."}
@@ -65,20 +54,22 @@ def export(
     Raises:
         StoreError: The directory cannot be read, or `target` cannot be used.
     """
-    store = OfflineStore.inspect(ReadOnlyFileSystem(), directory)
     files = total = left_out = 0
-    try:
+    with OfflineStore.inspect(ReadOnlyFileSystem(), directory) as store:
         _make_target(target)
-        live = LiveRecords(store)
+        index, purges = store.replay(), store.inventory.purges.purges
         with (
             _list(target, store.inventory.manifest.store_id, now_ms) as sidecar,
-            progress(live.count, "export", "files") as bar,
+            progress(index.count, "export", "files") as bar,
         ):
-            for place in live.take():
+            for volume, found, is_current in store.records(index):
+                if not is_current:
+                    continue
+                place = found if isinstance(found, Missing) else found.header
                 bar.update()
                 try:
-                    record = _read(store.directory.fs, place)
-                    if 0 < record.expires_ms <= now_ms or live.purges.covers(
+                    record = _read(store.directory.fs, volume, place)
+                    if 0 < record.expires_ms <= now_ms or purges.covers(
                         place.key, record.stored_us
                     ):
                         continue
@@ -90,8 +81,6 @@ def export(
                     sidecar.add(place.key, record)
                     files += 1
                     total += len(record.value)
-    finally:
-        store.close()
     text = f"{target}: {counted(files, 'file')}, {size(total)}; left out: {left_out}"
     summary = {
         "directory": directory,
@@ -132,11 +121,11 @@ def _make_target(target: str) -> None:
         raise MountPointError(f"{target!r} is not empty; give a new or an empty folder")
 
 
-def _read(fs: FileSystem, place: Place) -> Record:
-    volume, offset, size, key = place
+def _read(fs: FileSystem, volume: Volume, place: Missing | RecordHeader) -> Record:
+    offset = place.offset
     try:
-        data = fs.pread(volume.fd, size, offset)
-        record = decode_record(data, volume.identity_at(offset), offset, key)
+        data = fs.pread(volume.fd, place.size, offset)
+        record = decode_record(data, volume.identity_at(offset), offset, place.key)
     except DamagedRecordError as error:
         raise _LeftOutError(str(error)) from error
     except OSError as error:
@@ -161,21 +150,16 @@ def _write(target: str, key: bytes, value: bytes) -> None:
         raise _LeftOutError(f"cannot be written: {error.strerror}") from error
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_directory(parser)
+def _add_target(parser: argparse.ArgumentParser) -> None:
     target = parser.add_argument(
         "target", metavar="TARGET", help="an empty folder; created if it does not exist"
     )
     completing(target, FOLDERS)
-    add_json(parser)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    silence_log()
+def _run(arguments: argparse.Namespace, report: Callable[[str], None]) -> bool:
     now_ms = time.time_ns() // 1_000_000
-    with output(as_json=arguments.json) as report:
-        is_complete = export(arguments.directory, arguments.target, now_ms, report)
-        return EXIT_OK if is_complete else EXIT_FAILED
+    return export(arguments.directory, arguments.target, now_ms, report)
 
 
 _EPILOG: Final = f"""\
@@ -194,10 +178,10 @@ exit code: 0 every value has its file; 1 some were left out, or DIR or TARGET ca
 example: volcache export /srv/volcache/1234 /tmp/values
 """
 
-COMMAND: Final = Command(
-    name="export",
-    text="Write the live values of a mount point to files.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_run,
+COMMAND: Final = offline_command(
+    "export",
+    "Write the live values of a mount point to files.",
+    _EPILOG,
+    _run,
+    _add_target,
 )

@@ -12,26 +12,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from volcache.cli.command import (
-    COMPLETES,
-    EXIT_FAILED,
-    EXIT_OK,
-    Command,
-    Line,
-    add_directory,
-    add_json,
-    output,
-    silence_log,
-)
+from volcache.cli.command import COMPLETES, Line, offline_command
 from volcache.cli.progress import above, progress
 from volcache.hot.versions import is_damaged
-from volcache.store.cross_check import (
-    EntryWalk,
-    Matching,
-    Missing,
-    Mistake,
-    cross_check,
-)
 from volcache.store.directory import (
     DATA,
     HOT,
@@ -48,25 +31,23 @@ from volcache.store.index_format import (
     encode_segment,
 )
 from volcache.store.inventory import following_volume
-from volcache.store.manifest import ListedVolume
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.purges import PURGE
 from volcache.store.recovery import drop_volumes
-from volcache.store.replay import Replay, open_contents
-from volcache.store.scan import Gap
+from volcache.store.scan import Found
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
+from volcache.store.walk import Anomaly, Counts, Missing
 from volcache.text import counted
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator
 
     from tqdm import tqdm
 
     from volcache.store.files import FileSystem
-    from volcache.store.index_file import IndexContents
     from volcache.store.index_format import Entry
+    from volcache.store.manifest import ListedVolume
     from volcache.store.volume import Volume
 
 _TEMPORARY: Final = ".new"  # The suffix of a file that replaces another one.
@@ -95,27 +76,21 @@ def repair(directory: str, fs: FileSystem, report: Callable[[str], None]) -> boo
     StoreDirectory.inspect(fs, directory).close()
     opened = StoreDirectory.open(fs, directory)
     try:
-        store = OfflineStore(opened, lenient=True)
-        try:
-            with progress(store.length, "repair") as bar:
-                work = _Repair(store, bar, above(bar, report))
-                work.run()
-        finally:
-            store.close()
+        with (
+            OfflineStore(opened, lenient=True) as store,
+            progress(store.length, "repair") as bar,
+        ):
+            work = _Repair(store, bar, above(bar, report))
+            work.run()
     except OSError as error:
         raise unusable(directory, error) from error
+    numbers = {"volumes": work.volumes, "written": work.written, "failed": work.failed}
     failed = f", {work.failed} failed" if work.failed else ""
     text = (
-        f"{directory}: {counted(len(store.volumes), 'volume')},"
+        f"{directory}: {counted(work.volumes, 'volume')},"
         f" {counted(work.written, 'file')} written{failed}"
     )
-    summary = {
-        "directory": directory,
-        "volumes": len(store.volumes),
-        "written": work.written,
-        "failed": work.failed,
-    }
-    report(Line(text, summary=summary))
+    report(Line(text, summary={"directory": directory, **numbers}))
     return not work.failed
 
 
@@ -129,29 +104,36 @@ class _Repair:
         self._bar = bar
         self._directory = store.directory
         self._report = report
-        self._replay = Replay(store.inventory, store.make_index(), RecoveryStats())
+        self._counts = Counts()
         self._checksums: dict[int, int | None] = {}  # of the index files, by seq
+        self.volumes = 0  # that stay
         self.written = 0
         self.failed = 0
 
     def run(self) -> None:
         """Repair the files, one after the other."""
         directory, store = self._directory, self._store
-        contents = [self._replay.replay(volume) for volume in store.volumes]
-        self._replay.refuse(lenient=True)
+        store.replay()
         for name in directory.fs.names(directory.index):
             if name.endswith(_TEMPORARY):
                 with self._excused(f"{INDEX}/{name}"):
                     directory.fs.unlink(f"{directory.index}/{name}")
-        folders = {f.file for f in store.problems if f.what == IS_DIRECTORY}
+        folders = {found.file for found in store.unusable if found.what == IS_DIRECTORY}
         for name in sorted(folders):
             self._fail(name, "is a directory; move it away and run repair again")
-        for volume, content in zip(store.volumes, contents, strict=True):
+        for volume in store.volumes:
             if f"{INDEX}/{volume.id}" not in folders:
-                self._repair_volume(volume, content)
-        self._repair_root()
+                self._repair_volume(volume)
+        drop_volumes(directory, store.outdated, VOLUME_ID_MAX, RecoveryStats())
+        kept = [volume for volume in store.volumes if volume not in store.outdated]
+        self.volumes = len(kept)
+        self._repair_manifest(kept)
+        self._repair_purges()
+        if is_damaged(directory.read_hot()):
+            directory.remove_hot()
+            self._done(HOT, "removed; all copies in memcached are discarded")
 
-    def _repair_volume(self, volume: Volume, contents: IndexContents) -> None:
+    def _repair_volume(self, volume: Volume) -> None:
         """Correct an index file; make room for a volume that has not been started."""
         name, directory = f"{INDEX}/{volume.id}", self._directory
         header = self._store.inventory.headers.get(volume.id)
@@ -165,46 +147,104 @@ class _Repair:
             with self._excused(name):
                 directory.fs.unlink(directory.index_path(volume.id))
                 directory.fs.truncate(volume.fd, 0)
-        elif header is not None or contents.is_ours or volume.pending:
+        elif (
+            header is not None
+            or self._store.contents[volume.seq].is_ours
+            or volume.pending
+        ):
             with self._excused(name):
-                self._repair_index(volume, contents)
+                self._repair_index(volume)
 
-    def _repair_root(self) -> None:
-        """Correct META.txt, PURGE.txt and HOT.txt."""
-        directory, store = self._directory, self._store
-        unknown = self._replay.drop_unknown(store.volumes)
-        drop_volumes(directory, unknown, VOLUME_ID_MAX, RecoveryStats())
-        store.volumes = [volume for volume in store.volumes if volume not in unknown]
-        listed = [
-            ListedVolume(volume.use, segments=tuple(volume.segments))
-            if store.is_active(volume)
-            else ListedVolume(
-                volume.use,
-                "sealed",
+    def _repair_index(self, volume: Volume) -> None:
+        """Rewrite an index file that is incomplete or has wrong lines."""
+        contents = self._store.contents[volume.seq]
+        path = self._directory.index_path(volume.id)
+        before = self._directory.read_index_file(volume.id)
+        wrong = self._count_wrong_lines(volume)
+        entries, kept = list(volume.pending), contents.file_end
+        if wrong:
+            entries, kept = self._entries(volume) + entries, 0
+        data, checksum = before[:kept], contents.checksum
+        if not data or checksum is None:
+            data, checksum = encode_index_header(volume.index_name)
+            kept = 0
+        is_sealed = volume.is_sealed or not self._store.is_active(volume)
+        if entries or wrong or is_sealed > volume.is_sealed:
+            named = contents.segments if kept else []
+            segments = [
+                segment
+                for segment in volume.segments
+                if segment.start < volume.end and segment not in named
+            ]
+            block, checksum = encode_block(
+                entries,
                 volume.end,
-                self._checksums.get(volume.seq),
-                tuple(volume.segments),
+                sealed=is_sealed,
+                previous=checksum,
+                before="".join(map(encode_segment, segments)),
             )
-            for volume in sorted(store.volumes, key=lambda volume: volume.seq)
-        ]
+            data += block
+        self._checksums[volume.seq] = checksum
+        if data != before:
+            self._replace_index(path, data)
+            lines = f", {counted(wrong, 'line')} wrong or missing" if wrong else ""
+            self._done(
+                f"{INDEX}/{volume.id}",
+                f"rewritten, {counted(kept, 'byte')} kept,"
+                f" {counted(len(entries), 'record')} added from the volume{lines}",
+            )
+
+    def _replace_index(self, path: str, data: bytes) -> None:
+        try:
+            replace_file(self._directory.fs, path, data)
+        except OSError:
+            self._directory.fs.unlink(path + _TEMPORARY)
+            raise
+
+    def _count_wrong_lines(self, volume: Volume) -> int:
+        """Return how many lines of an index file are wrong or missing."""
+        wrong = 0
+        for found in self._store.walk(volume, counts=self._counts).indexed():
+            self._bar.update(self._counts.bytes - self._bar.n)
+            if isinstance(found, Anomaly):
+                wrong += found.file.startswith(INDEX)
+        return wrong
+
+    def _entries(self, volume: Volume) -> list[Entry]:
+        """Return the right entries of the indexed part of a volume."""
+        entries: list[Entry] = []
+        for found in self._store.walk(volume, each=True).indexed():
+            if isinstance(found, Found | Missing):
+                # A damaged record keeps its line, so that its key stays a miss.
+                record = found if isinstance(found, Missing) else found.header
+                place = (0, 0) if record.tombstone else (record.offset, record.size)
+                entries.append((record.key, *place))
+        return entries
+
+    def _repair_manifest(self, volumes: list[Volume]) -> None:
+        """Write META.txt again if it is not that of the volumes that stay."""
+        directory, inventory = self._directory, self._store.inventory
+        listed = [self._listed(volume) for volume in volumes]
+        listed.sort(key=lambda one: one.use.seq)
         if not any(one.use.ring is Ring.MAIN for one in listed):  # It was dropped.
-            active = store.inventory.manifest.active
             # Not in the place of a volume of ring probation that stays.
-            place = max(unknown, key=lambda volume: volume.seq).id
-            newest = active._replace(volume=place, seq=self._replay.newest_seq)
+            place = max(self._store.outdated, key=lambda volume: volume.seq).id
+            newest = inventory.manifest.active._replace(
+                volume=place, seq=self._store.newest_seq
+            )
             listed.append(following_volume(newest))
-        kept = {volume.use for volume in listed}
-        manifest, _ = directory.read_manifest()
-        before = set() if manifest is None else {v.use for v in manifest.volumes}
-        has_purges = manifest is not None and manifest.purges is not None
+        found, _ = directory.read_manifest()
+        before = set() if found is None else {one.use for one in found.volumes}
+        had_purges = found is not None and found.purges is not None
+        kept = {one.use for one in listed}
         if (
-            store.inventory.is_manifest_lost
+            inventory.is_manifest_lost
             or self.written
             or kept != before
-            or has_purges != (store.inventory.manifest.purges is not None)
+            or had_purges != (inventory.manifest.purges is not None)
         ):
-            manifest = store.inventory.manifest._replace(
-                mount_count=store.inventory.manifest.mount_count + 1,
+            manifest = inventory.manifest._replace(
+                mount_count=inventory.manifest.mount_count + 1,
                 boot=directory.boot(),
                 volumes=tuple(listed),
             )
@@ -214,10 +254,14 @@ class _Repair:
             left_out = len(before - kept)
             what = f", {counted(left_out, 'volume')} left out" if left_out else ""
             self._done(META, f"written for {counted(len(kept), 'volume')}{what}")
-        self._repair_purges()
-        if is_damaged(directory.read_hot()):
-            directory.remove_hot()
-            self._done(HOT, "removed; all copies in memcached are discarded")
+
+    def _listed(self, volume: Volume) -> ListedVolume:
+        """Return the line of a volume for META.txt."""
+        line = volume.listed(is_open=self._store.is_active(volume))
+        if line.is_open:
+            return line
+        checksum = self._checksums.get(volume.seq)
+        return line._replace(state="sealed", index_checksum=checksum)
 
     def _repair_purges(self) -> None:
         """Remove a PURGE.txt that cannot be used; META.txt no longer names it."""
@@ -246,93 +290,6 @@ class _Repair:
         except OSError as error:
             self._fail(name, f"cannot be written: {error.strerror or error}")
 
-    def _repair_index(self, volume: Volume, contents: IndexContents) -> None:
-        """Rewrite an index file that is incomplete or has wrong lines."""
-        path = self._directory.index_path(volume.id)
-        is_active = self._store.is_active(volume)
-        before = self._directory.read_index_file(volume.id)
-        entries, kept = list(volume.pending), contents.file_end
-        lines, mistakes = self._compare(volume)
-        if mistakes:
-            entries, kept = lines + entries, 0
-        data, checksum = before[:kept], contents.checksum
-        if not data or checksum is None:
-            data, checksum = encode_index_header(volume.index_name)
-            kept = 0
-        sealed = volume.is_sealed or not is_active
-        if entries or mistakes or sealed > volume.is_sealed:
-            named = contents.segments if kept else []
-            segments = [
-                segment
-                for segment in volume.segments
-                if segment.start < volume.end and segment not in named
-            ]
-            block, checksum = encode_block(
-                entries,
-                volume.end,
-                sealed=sealed,
-                previous=checksum,
-                before="".join(map(encode_segment, segments)),
-            )
-            data += block
-        self._checksums[volume.seq] = checksum
-        if data == before:
-            return
-        try:
-            replace_file(self._directory.fs, path, data)
-        except OSError:
-            self._directory.fs.unlink(path + _TEMPORARY)
-            raise
-        wrong = f", {counted(mistakes, 'line')} wrong or missing" if mistakes else ""
-        self._done(
-            f"{INDEX}/{volume.id}",
-            f"rewritten, {counted(kept, 'byte')} kept,"
-            f" {counted(len(entries), 'record')} added from the volume{wrong}",
-        )
-
-    def _compare(self, volume: Volume) -> tuple[list[Entry], int]:
-        """Return the correct lines if any are wrong or missing, and how many are."""
-        contents = open_contents(self._directory, volume)
-        walk = EntryWalk(self._directory.fs, volume, contents)
-        passed: list[Matching | Entry] = []
-        mistakes = seen = 0
-        for found in cross_check(walk):
-            if isinstance(found, Mistake):
-                mistakes += 1
-            elif isinstance(found, Matching):
-                passed.append(found)
-                self._bar.update(found.end - seen)
-                seen = found.end
-            elif not isinstance(found, Gap):
-                # A damaged record keeps its line, so that its key stays a miss.
-                record = found if isinstance(found, Missing) else found.header
-                place = (0, 0) if record.tombstone else (record.offset, record.size)
-                passed.append((record.key, *place))
-        self._bar.update(max(0, walk.reader.file_length - seen))
-        return _lines(passed) if mistakes else [], mistakes
-
-
-def _lines(passed: list[Matching | Entry]) -> list[Entry]:
-    lines: list[Entry] = []
-    for found in passed:
-        if isinstance(found, Matching):
-            lines += found.entries()
-        else:
-            lines.append(found)
-    return lines
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_directory(parser)
-    add_json(parser)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    silence_log()
-    with output(as_json=arguments.json) as report:
-        is_complete = repair(arguments.directory, OsFileSystem(), report)
-        return EXIT_OK if is_complete else EXIT_FAILED
-
 
 _EPILOG: Final = f"""\
 Each line is one file that was rewritten, or could not be. The last line is a summary.
@@ -349,10 +306,9 @@ exit code: 0 done; 1 a file cannot be written, or DIR cannot be used
 example: volcache repair /srv/volcache/1234
 """
 
-COMMAND: Final = Command(
-    name="repair",
-    text="Rewrite index files and META.txt from the volumes.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_run,
+COMMAND: Final = offline_command(
+    "repair",
+    "Rewrite index files and META.txt from the volumes.",
+    _EPILOG,
+    lambda arguments, report: repair(arguments.directory, OsFileSystem(), report),
 )

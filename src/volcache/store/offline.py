@@ -1,15 +1,15 @@
 """
 A mount point that no process serves, as the offline tools see it: its files and volumes.
 
-Reads what is there and changes nothing; files that cannot be used are listed in
-`problems`. Contains nothing about what the tools do with the records.
+Reads what is there and changes nothing. Contains nothing about what the tools do with
+what is found.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from volcache.store.directory import (
     DATA,
@@ -26,39 +26,35 @@ from volcache.store.inventory import take_inventory
 from volcache.store.native import make_index
 from volcache.store.purges import PURGE
 from volcache.store.replay import Replay, expected_keys
-from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
+from volcache.store.scan import Found
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
+from volcache.store.walk import Anomaly, Counts, Missing, VolumeWalk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from volcache.store.files import FileSystem
+    from volcache.store.index_file import IndexContents
     from volcache.store.native import Index
     from volcache.store.volume import Volume
+    from volcache.store.walk import Event
 
 IS_DIRECTORY: Final = "is a directory in the place of a file"
 _ID: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 
 
-class Problem(NamedTuple):
-    """What is wrong with a file as a whole, or with its bytes at an offset."""
-
-    file: str
-    offset: int
-    what: str
-
-
 class OfflineStore:
     """
-    A mount point opened for reading.
+    A mount point opened for reading; a context manager that closes it.
 
     Attributes:
         directory: The locked directory.
         inventory: What it holds, see `inventory.py`.
         volumes: The valid volumes, in the order of a replay.
-        index_ids: The ids of all index files.
-        problems: Files that cannot be used.
+        unusable: Files that cannot be used.
+        contents: The valid part of each index file, by sequence number; after `replay`.
+        outdated: Volumes that a start would drop; likewise.
     """
 
     def __init__(self, directory: StoreDirectory, *, lenient: bool = False) -> None:
@@ -75,12 +71,14 @@ class OfflineStore:
             OSError: META.txt cannot be read.
         """
         self.directory = directory
-        self.problems: list[Problem] = []
+        self.unusable: list[Anomaly] = []
+        self.contents: dict[int, IndexContents] = {}
+        self.outdated: list[Volume] = []
+        self._lenient = lenient
         self._descriptors: dict[int, int] = {}
         try:
             self._check_root()
-            self.index_ids = self._ids(INDEX)
-            for volume in sorted(self._ids(DATA) | self.index_ids):
+            for volume in sorted(self._ids(INDEX) | self._ids(DATA)):
                 self._descriptors[volume] = self._open(volume)
             # Without any volume, the inventory has volume 0 as the active one.
             self._descriptors.setdefault(0, NO_FILE)
@@ -92,8 +90,10 @@ class OfflineStore:
             raise
         what = f"header check failed, up to {VOLUME_HEADER_BYTES}"
         for volume in self.inventory.damaged:
-            self.problems.append(Problem(f"{DATA}/{volume}", 0, what))
+            self._add(f"{DATA}/{volume}", what)
         self.volumes: list[Volume] = self.inventory.open_volumes(self._descriptors)
+        manifest = self.inventory.manifest
+        self._listed = {listed.use: listed for listed in manifest.volumes}
 
     @classmethod
     def inspect(cls, fs: FileSystem, path: str) -> Self:
@@ -114,25 +114,22 @@ class OfflineStore:
         """Return whether a volume is one that would be written next."""
         return volume.use in self.inventory.manifest.actives
 
-    def descriptor(self, volume: int) -> int:
-        """Return the descriptor of a data file; `NO_FILE`: it cannot be opened."""
-        return self._descriptors[volume]
-
     @property
     def length(self) -> int:
         """The length of all data files together, in bytes."""
+        return sum(self._lengths())
+
+    def _lengths(self) -> Iterator[int]:
         found = self._descriptors.values()
-        return sum(self.directory.fs.size(fd) for fd in found if fd != NO_FILE)
+        return (self.directory.fs.size(fd) for fd in found if fd != NO_FILE)
 
     def make_index(self) -> Index:
         """Return an empty index for these volumes."""
-        fs, manifest = self.directory.fs, self.inventory.manifest
-        fds = [fd for fd in self._descriptors.values() if fd != NO_FILE]
         return make_index(
-            fs,
-            manifest.store_id,
+            self.directory.fs,
+            self.inventory.manifest.store_id,
             volumes=len(self.volumes),
-            volume_bytes=max([0, *map(fs.size, fds)]),
+            volume_bytes=max(self._lengths(), default=0),
             expected=expected_keys(self.directory, self.volumes),
         )
 
@@ -140,28 +137,96 @@ class OfflineStore:
         """
         Return the index that a start would build; nothing is written.
 
-        Volumes that a start would drop are left out from now on.
-
         Raises:
             MismatchedFilesError: Files were replaced.
             UnreadableVolumeError: The disk cannot be read where records may be.
         """
         index = self.make_index()
         replay = Replay(self.inventory, index, RecoveryStats())
-        for volume in self.volumes:
-            replay.replay(volume)
-        replay.refuse()
-        dropped = replay.drop_unknown(self.volumes)
-        self.volumes = [volume for volume in self.volumes if volume not in dropped]
+        self.contents = {volume.seq: replay.replay(volume) for volume in self.volumes}
+        replay.refuse(lenient=self._lenient)
+        self.outdated = replay.drop_unknown(self.volumes)
+        self.newest_seq = replay.newest_seq
         return index
 
-    def records(self) -> Iterator[tuple[Volume, Found]]:
-        """Yield every record in the order of a replay."""
+    def walk(
+        self,
+        volume: Volume,
+        *,
+        index: Index | None = None,
+        counts: Counts | None = None,
+        each: bool = False,
+    ) -> VolumeWalk:
+        """Return a walk over a volume."""
+        return VolumeWalk(
+            self.directory,
+            volume,
+            self._listed[volume.use],
+            is_active=self.is_active(volume),
+            index=index,
+            counts=counts,
+            each=each,
+        )
+
+    def check(self, counts: Counts) -> Iterator[Event]:
+        """
+        Compare everything with docs/FORMAT.md; yield what is there and what is wrong.
+
+        Args:
+            counts: Is filled; complete when the iterator has ended.
+        """
+        yield from self.unusable
+        yield from self._compare_files()
+        # What follows from one of these is not reported.
+        unusable = {
+            found.file for found in self.unusable if found.file.startswith(INDEX)
+        }
+        keys = self.make_index()  # Of records that can be read.
         for volume in self.volumes:
-            reader = VolumeReader(self.directory.fs, volume, volume.end)
-            for event in scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME):
-                if isinstance(event, Found):
-                    yield volume, event
+            keys.add_volume(volume.seq)
+            counts.volumes += volume.fd != NO_FILE
+            if volume.id in self.inventory.rejected_ids:
+                continue  # None of its records belongs here.
+            for event in self.walk(volume, index=keys, counts=counts).run():
+                if not (isinstance(event, Anomaly) and event.file in unusable):
+                    yield event
+        counts.keys = keys.count
+
+    def records(self, index: Index) -> Iterator[tuple[Volume, Found | Missing, bool]]:
+        """
+        Yield every record in the order of a replay, and whether its key has it.
+
+        Args:
+            index: From `replay`.
+        """
+        for volume in self.volumes:
+            if volume in self.outdated:
+                continue
+            for event in self.walk(volume, each=True).run():
+                if isinstance(event, Found | Missing):
+                    record = event.header if isinstance(event, Found) else event
+                    place = index.find(record.key)
+                    at = (volume.seq, record.offset)
+                    yield volume, event, place is not None and place[:2] == at
+
+    def _compare_files(self) -> Iterator[Anomaly]:
+        inventory = self.inventory
+        if inventory.is_manifest_lost:
+            yield Anomaly("file", META, 0, "is missing or its checksum is wrong")
+        for volume_id in inventory.stale:
+            what = (
+                "the header is that of an earlier use; the present one was not written"
+            )
+            yield Anomaly("note", f"{DATA}/{volume_id}", 0, what)
+        for file, expected, found in inventory.rejected:
+            yield Anomaly("file", file, 0, f"is {found}, expected was {expected}")
+        for volume_id in inventory.foreign:
+            other = inventory.headers[volume_id].store_id
+            what = f"belongs to another store, {other:016x}"
+            yield Anomaly("file", f"{DATA}/{volume_id}", 12, what)
+        if inventory.refusal:
+            what = f"a server refuses to start: {inventory.refusal}"
+            yield Anomaly("file", META, 0, what)
 
     def _check_root(self) -> None:
         for name in self.directory.fs.names(self.directory.root):
@@ -178,29 +243,34 @@ class OfflineStore:
         except OSError as error:
             self._add(folder, f"cannot be read: {error.strerror or error}")
             return set()
-        ids = {int(name) for name in names if _ID.fullmatch(name)}
+        ids = set()
         for name in names:
             if folder == INDEX and name.endswith(".new"):
                 continue  # Left by an interrupted repair.
             if not _ID.fullmatch(name) or int(name) > VOLUME_ID_MAX:
                 self._add(f"{folder}/{name}", "is not named after a volume id")
-            elif folder == INDEX and os.path.isdir(
-                self.directory.index_path(int(name))
-            ):
+                continue
+            ids.add(int(name))
+            if folder == INDEX and os.path.isdir(self.directory.index_path(int(name))):
                 self._add(f"{folder}/{name}", IS_DIRECTORY)
-        return {volume for volume in ids if volume <= VOLUME_ID_MAX}
+        return ids
 
     def _open(self, volume: int) -> int:
+        path = self.directory.data_path(volume)
         try:
-            return self.directory.fs.open(
-                self.directory.data_path(volume), create=False
-            )
+            return self.directory.fs.open(path, create=False)
         except OSError as error:
             self._add(f"{DATA}/{volume}", f"cannot be opened: {error.strerror}")
             return NO_FILE
 
     def _add(self, name: str, what: str) -> None:
-        self.problems.append(Problem(ascii(name)[1:-1], 0, what))
+        self.unusable.append(Anomaly("file", ascii(name)[1:-1], 0, what))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Release the lock and close all files."""

@@ -23,9 +23,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from volcache.store.files import ReadOnlyFileSystem, UncachedReader
-from volcache.store.replay import open_contents
 from volcache.store.volume import NO_FILE
-from volcache.store.volume_check import Counts, VolumeCheck
+from volcache.store.walk import Anomaly, VolumeWalk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from volcache.store.native import WriteLock
     from volcache.store.stats import ScrubStats
     from volcache.store.volume import Volume
-    from volcache.store.volume_check import Finding
 
 _logger = logging.getLogger("volcache.store")
 
@@ -158,17 +156,16 @@ class Scrub:
         uses = {listed.use: listed for listed in self._log.manifest.volumes}
         if volume.use not in uses:
             return
-        check = VolumeCheck(
-            _PacedReads(self._directory.fs, lambda size: self._wait(volume, size)),
+        walk = VolumeWalk(
+            self._directory,
             volume,
-            open_contents(self._directory, volume),
-            listed=uses[volume.use],
+            uses[volume.use],
             is_active=False,
-            counts=Counts(),
+            fs=_PacedReads(self._directory.fs, lambda size: self._wait(volume, size)),
         )
-        for finding in check.run():
-            if finding.kind in {"record", "file"}:
-                self._count(volume, finding)
+        for found in walk.run():
+            if isinstance(found, Anomaly) and found.kind in {"record", "file"}:
+                self._count(volume, found)
 
     def _wait(self, volume: Volume, size: int) -> None:
         """
@@ -185,13 +182,13 @@ class Scrub:
     def _is_valid(self, volume: Volume) -> bool:
         return self._log.volumes.get(volume.seq) is volume
 
-    def _count(self, volume: Volume, finding: Finding) -> None:
-        """Count a finding and log it, unless the volume was reclaimed meanwhile."""
+    def _count(self, volume: Volume, found: Anomaly) -> None:
+        """Count damage and log it, unless the volume was reclaimed meanwhile."""
         with self._lock:
             if not self._is_valid(volume):
                 raise _EndedError
-        self._stats.count(finding.kind, self._clock.now_ms())
-        self._log_line(finding.file, finding.offset, finding.what)
+        self._stats.count(found.kind, self._clock.now_ms())
+        self._log_line(found.file, found.offset, found.what)
 
     def _count_failure(self, volume: Volume, error: OSError) -> None:
         self._stats.count("file", self._clock.now_ms())

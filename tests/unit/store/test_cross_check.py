@@ -23,8 +23,7 @@ from volcache.errors import StoreError
 from volcache.store.files import FileSystem, ReadOnlyFileSystem
 from volcache.store.index_format import close_block, decode_blocks
 from volcache.store.offline import OfflineStore
-from volcache.store.verify import verify
-from volcache.store.volume_check import Counts, Finding
+from volcache.store.walk import Anomaly, Counts
 
 pytestmark = pytest.mark.sampled(6)
 
@@ -40,21 +39,19 @@ KEYS: Final = [
 class Result(NamedTuple):
     """What a check says."""
 
-    findings: list[Finding]
+    findings: list[Anomaly]
     counts: dict[str, int]
-    advanced: int
 
 
 def check(directory: Path, *, is_native: bool, fs: FileSystem | None = None) -> Result:
     """Check a directory with or without the core."""
     with nullcontext() if is_native else without_the_core():
-        store = OfflineStore.inspect(fs or ReadOnlyFileSystem(), str(directory))
-        counts, steps = Counts(), [0]
-        try:
-            findings = list(verify(store, counts, steps.append))
-        finally:
-            store.close()
-    return Result(findings, asdict(counts), sum(steps))
+        counts = Counts()
+        with OfflineStore.inspect(fs or ReadOnlyFileSystem(), str(directory)) as store:
+            found = [
+                event for event in store.check(counts) if isinstance(event, Anomaly)
+            ]
+    return Result(found, asdict(counts))
 
 
 def repaired(
@@ -222,7 +219,7 @@ def test_a_record_longer_than_what_is_read_at_a_time(tmp_path: Path) -> None:
     healthy = check(tmp_path, is_native=True)
     assert healthy == check(tmp_path, is_native=False)
     assert (healthy.findings, healthy.counts["keys"]) == ([], 6)
-    assert healthy.advanced == healthy.counts["bytes"] > 11 * 2**20
+    assert healthy.counts["bytes"] > 11 * 2**20
 
     flip(tmp_path / "data" / "0", 3 * 2**20, random.Random(1))  # noqa: S311
 
