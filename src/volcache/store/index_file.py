@@ -133,21 +133,18 @@ class IndexContents:
             self.last_offset = max([self.last_offset, *(e[1] for e in entries)])
             yield entries
 
-    def read_lines(self) -> bytes | None:
+    def read_lines(self) -> tuple[bytes, bool]:
         """
         Read the valid part without decoding it; `file_end` and the others follow.
 
         Returns:
-            Its lines, None if they must be decoded: the entries are not in the order of the
-            volume.
+            Its lines, and whether the entries are in the order of the volume.
         """
-        if not self.is_ours or self._segments is None:
-            return None
-        loaded, is_in_order = read_lines(self._data, self._segments)
-        if not is_in_order:
-            return None
+        if not self.is_ours:
+            return b"", True
+        loaded, is_in_order = read_lines(self._data, self._segments or ())
         self._apply(loaded)
-        return self._data[: self.file_end]
+        return self._data[: self.file_end], is_in_order
 
     def _are_ours(self, named: list[Segment], end: int) -> bool:
         """Return whether the segments up to `end` are those of the volume."""

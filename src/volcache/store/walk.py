@@ -124,19 +124,17 @@ class VolumeWalk:
         self._counts = counts or Counts()
         self._passed = VOLUME_HEADER_BYTES  # This much of the volume is counted.
         self._contents = contents = open_contents(directory, volume)
-        lines = contents.read_lines()
+        self._lines, is_in_order = contents.read_lines()
         self._misplaced: list[Entry] = []
-        if lines is None:
-            entries = [entry for block in contents.read() for entry in block]
-            self._entries, self._misplaced = _in_order(entries)
-        self._lines = lines or b""
+        if not is_in_order:
+            self._entries, self._misplaced = _in_order(decode_entries(self._lines))
         self._count = contents.entries - len(self._misplaced)
         self._next = 0  # of the entries
         self._reader = VolumeReader(self._fs, volume, contents.volume_end)
         self._comparison: Comparison | None = None
-        if lines is not None and not each:
+        if is_in_order and not each:
             self._comparison = Comparison(
-                self._fs, volume.fd, volume.id, self._reader.length, lines
+                self._fs, volume.fd, volume.id, self._reader.length, self._lines
             )
 
     @cached_property

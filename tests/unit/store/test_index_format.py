@@ -133,7 +133,7 @@ def test_a_block_of_a_copy_ends_the_file_for_both_readers() -> None:
         one = IndexContents(data, NAME, segments)
         other = IndexContents(data, NAME, segments)
         assert len(list(one.read())) == 2 + (not is_of_copy)
-        assert other.read_lines() == data[: one.file_end]
+        assert other.read_lines() == (data[: one.file_end], True)
         for contents in (one, other):
             assert contents.is_of_copy == is_of_copy
             assert contents.volume_end == (200 if is_of_copy else 600)
