@@ -84,26 +84,22 @@ class KeyScan:
         if volume.fd == NO_FILE:
             return True
         reader = VolumeReader(self._fs, volume, end, piece=_PIECE_BYTES)
-        offset = start
-        while offset < end:
-            batch, limit = list[bytes](), offset + _PIECE_BYTES
-            while offset < min(limit, end):
+        offset, is_valid = start, True
+        while offset < end and is_valid:
+            batch, limit = list[bytes](), min(offset + _PIECE_BYTES, end)
+            while offset < limit:
                 header = reader.header_at(offset)
-                if header is None:
-                    # Damaged, unreadable, or the bytes of another use by now.
-                    found = None
-                    if self._is_valid(volume):
-                        found = reader.find_header(offset + 1, WHOLE_VOLUME)
-                    offset = end if found is None else found
-                    continue
-                if self._has(volume, header):
-                    batch.append(header.key)
-                offset += header.size
+                if header is not None:
+                    if self._has(volume, header):
+                        batch.append(header.key)
+                    offset += header.size
+                elif self._is_valid(volume):  # Damaged or unreadable.
+                    offset = reader.find_header(offset + 1, WHOLE_VOLUME) or end
+                else:
+                    offset = end  # The bytes are those of another use by now.
             is_valid = self._is_valid(volume)
             yield batch
-            if not is_valid:
-                return False
-        return True
+        return is_valid
 
     def _is_valid(self, volume: Volume) -> bool:
         return self._log.volumes.get(volume.seq) is volume

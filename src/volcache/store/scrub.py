@@ -9,8 +9,8 @@ before. Volumes that are being written are verified when they are sealed.
 It reads past the page cache where the system can: what the disk has is verified, and what
 requests read stays in the cache. The thread sleeps most of the time; between two pieces it
 holds no lock. A volume can be reclaimed while it is read. Then its bytes are those of
-another use, and what was found is dropped: `_count` takes the lock of the store, which the
-reclaim holds until the volume is no longer in `volumes`.
+another use, and what was found is dropped: a reclaim holds the lock of the store until
+the volume is no longer in `volumes`.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Scrub:
                 if self._stopped.is_set():
                     return
             except OSError as error:
-                # Of the index file; that of the data is a finding.
-                self._count_failure(volume, error)
+                what = f"its index file cannot be read: {error.strerror or error}"
+                self._report(Anomaly("file", f"data/{volume.id}", 0, what))
             left -= volume.end
             self._stats.left_bytes = left
         self._stats.end_pass(self._clock.now_ms())
@@ -165,7 +165,10 @@ class Scrub:
         )
         for found in walk.run():
             if isinstance(found, Anomaly) and found.kind in {"record", "file"}:
-                self._count(volume, found)
+                with self._lock:
+                    if not self._is_valid(volume):
+                        raise _EndedError
+                self._report(found)
 
     def _wait(self, volume: Volume, size: int) -> None:
         """
@@ -182,22 +185,12 @@ class Scrub:
     def _is_valid(self, volume: Volume) -> bool:
         return self._log.volumes.get(volume.seq) is volume
 
-    def _count(self, volume: Volume, found: Anomaly) -> None:
-        """Count damage and log it, unless the volume was reclaimed meanwhile."""
-        with self._lock:
-            if not self._is_valid(volume):
-                raise _EndedError
+    def _report(self, found: Anomaly) -> None:
+        """Count damage and log it."""
         self._stats.count(found.kind, self._clock.now_ms())
-        self._log_line(found.file, found.offset, found.what)
-
-    def _count_failure(self, volume: Volume, error: OSError) -> None:
-        self._stats.count("file", self._clock.now_ms())
-        what = f"its index file cannot be read: {error.strerror or error}"
-        self._log_line(f"data/{volume.id}", 0, what)
-
-    def _log_line(self, file: str, offset: int, what: str) -> None:
         self._lines += 1
         if self._lines <= _LINES_MAX:
+            _, file, offset, what = found
             _logger.error("scrub.damaged file=%s offset=%d what=%r", file, offset, what)
 
 
