@@ -20,12 +20,7 @@ from volcache.text import counted, size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_LABELS: Final = {
-    "record": "damaged",
-    "file": "damaged",
-    "torn": "torn",
-    "note": "note",
-}
+_DAMAGE: Final = ("record", "file")  # the kinds of anomalies that are damage
 
 
 def check(directory: str, report: Callable[[str], None]) -> bool:
@@ -42,7 +37,7 @@ def check(directory: str, report: Callable[[str], None]) -> bool:
     Raises:
         StoreError: The directory cannot be read, is in use, or is not a store.
     """
-    kinds = dict.fromkeys(_LABELS, 0)
+    kinds = dict.fromkeys((*_DAMAGE, "torn", "note"), 0)
     counts = Counts()
     started = time.monotonic()
     with (
@@ -66,7 +61,7 @@ def _check_hot(store: OfflineStore) -> Iterator[Anomaly]:
 
 
 def _line(found: Anomaly) -> Line:
-    label = _LABELS[found.kind]
+    label = "damaged" if found.kind in _DAMAGE else found.kind
     text = f"{label:<7} {found.file} offset {found.offset}: {found.what}"
     return Line(text, **found._asdict())
 

@@ -186,20 +186,13 @@ class _Repair:
             data += block
         self._checksums[volume.seq] = checksum
         if data != before:
-            self._replace_index(path, data)
+            replace_file(self._directory.fs, path, data)
             lines = f", {counted(wrong, 'line')} wrong or missing" if wrong else ""
             self._done(
                 f"{INDEX}/{volume.id}",
                 f"rewritten, {counted(kept, 'byte')} kept,"
                 f" {counted(len(entries), 'record')} added from the volume{lines}",
             )
-
-    def _replace_index(self, path: str, data: bytes) -> None:
-        try:
-            replace_file(self._directory.fs, path, data)
-        except OSError:
-            self._directory.fs.unlink(path + _TEMPORARY)
-            raise
 
     def _count_wrong_lines(self, volume: Volume) -> int:
         """Return how many lines of an index file are wrong or missing."""
@@ -288,6 +281,7 @@ class _Repair:
         try:
             yield
         except OSError as error:
+            self._directory.fs.unlink(f"{self._directory.root}/{name}{_TEMPORARY}")
             self._fail(name, f"cannot be written: {error.strerror or error}")
 
 
