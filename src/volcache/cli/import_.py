@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from volcache.cli.sidecar import Exported
-    from volcache.cli.tree import Entry
+    from volcache.cli.tree import SourceFile
     from volcache.store.eviction import Eviction
     from volcache.store.files import FileSystem
 
@@ -221,14 +221,14 @@ class _Import:
         total = self._measure(report, is_interrupted)
         with progress(total, "import", "files") as bar:
             report_above = above(bar, report)
-            for entry in self._entries():
+            for file in self._files():
                 if is_interrupted():
                     self.outcome.interrupted = True
                     break
                 try:
-                    self._store_file(entry)
+                    self._store_file(file)
                 except (_LeftOutError, ClientError) as error:
-                    self._leave_out(entry.path, error, report_above)
+                    self._leave_out(file.path, error, report_above)
                 bar.update()
             else:
                 for one in self._sidecar.rest():
@@ -240,10 +240,10 @@ class _Import:
         if self.outcome.interrupted:
             report("interrupted: the files before are imported, the rest is not")
 
-    def _entries(self) -> Iterator[Entry]:
+    def _files(self) -> Iterator[SourceFile]:
         """Yield all files but the list of an export that was read."""
         name = NAME.encode() if self._sidecar.exists else None
-        return (entry for entry in walk(self._folder) if entry.path != name)
+        return (file for file in walk(self._folder) if file.path != name)
 
     def _measure(
         self, report: Callable[[str], None], is_interrupted: Callable[[], bool]
@@ -254,12 +254,12 @@ class _Import:
         volumes = usage.disk.volumes - (usage.eviction.policy == "frequency")
         total, end, rotations, needed = 0, usage.active_end, 0, 0
         with progress(None, "count", "files") as bar:
-            for entry in self._entries():
+            for file in self._files():
                 if is_interrupted():
                     break
                 bar.update()
                 total += 1
-                record_size = self._record_size(entry)
+                record_size = self._record_size(file)
                 needed += record_size
                 if end + record_size > usage.volume_size:
                     end = VOLUME_HEADER_BYTES
@@ -273,18 +273,18 @@ class _Import:
             )
         return total
 
-    def _record_size(self, entry: Entry) -> int:
+    def _record_size(self, file: SourceFile) -> int:
         """Return the size of a file's record in a volume; 0: it is left out."""
         try:
-            key = self._key(entry)
+            key = self._key(file)
         except (_LeftOutError, ClientError):
             return 0
-        length = RECORD_OVERHEAD_BYTES + len(key) + entry.size
+        length = RECORD_OVERHEAD_BYTES + len(key) + file.size
         if (one := self._sidecar.find(key)) is not None:
             length += len(one.content_type + one.content_encoding + one.cache_control)
         return length
 
-    def _key(self, entry: Entry) -> bytes:
+    def _key(self, file: SourceFile) -> bytes:
         """
         Return the key of a file.
 
@@ -292,18 +292,18 @@ class _Import:
             ClientError: Its path is not a key, or it is too large.
             _LeftOutError: It is not a regular file.
         """
-        if entry.why:
-            raise _LeftOutError(entry.why)
-        size, limit = entry.size, self._limits.max_value_size
+        if file.why:
+            raise _LeftOutError(file.why)
+        size, limit = file.size, self._limits.max_value_size
         if size > limit:
             raise ValueTooLargeError(size=size, limit=limit)
-        return parse_key(f"/{entry.path.decode('latin-1')}", self._limits.max_key_size)
+        return parse_key(f"/{file.path.decode('latin-1')}", self._limits.max_key_size)
 
-    def _store_file(self, entry: Entry) -> None:
-        one = self._sidecar.take(entry.path)  # First: it is not missing.
-        key = self._key(entry)
+    def _store_file(self, file: SourceFile) -> None:
+        one = self._sidecar.take(file.path)  # First: it is not missing.
+        key = self._key(file)
         try:
-            value = read_regular_file(entry.file, self._limits.max_value_size)
+            value = read_regular_file(file.file, self._limits.max_value_size)
         except OSError as error:
             raise _LeftOutError(cannot_be_read(error)) from error
         if one is None:
@@ -388,7 +388,7 @@ def existing_volumes(directory: str) -> dict[str, int]:
     except (ForeignDirectoryError, MountPointError):
         return {}
     found = {}
-    try:
+    with store, suppress(OSError):  # There may be no folder `data`.
         active = store.volumes[-1]  # of ring main
         size = 0 if active.fd == NO_FILE else store.directory.fs.size(active.fd)
         if size > VOLUME_HEADER_BYTES:
@@ -396,10 +396,6 @@ def existing_volumes(directory: str) -> dict[str, int]:
         number = max(store.directory.volume_ids(), default=0) + 1
         if number >= _VOLUMES_MIN:
             found["volume_num"] = number
-    except OSError:
-        pass  # There is no folder `data`.
-    finally:
-        store.close()
     return found
 
 

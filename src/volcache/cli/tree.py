@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _STEP_BYTES: Final = 64 * 1024  # Per read, of a file that grows while it is read.
 _NOT_REGULAR: Final = "is not a regular file"
+_WHY: Final = {stat.S_IFREG: "", stat.S_IFLNK: "is a symbolic link"}
 
 
-class Entry(NamedTuple):
+class SourceFile(NamedTuple):
     """A regular file, or something else with the reason why it is not one."""
 
     path: bytes  # Relative to the folder, without a leading slash.
@@ -32,9 +33,9 @@ class Entry(NamedTuple):
     why: str  # Empty: a regular file.
 
 
-def walk(folder: bytes) -> Iterator[Entry]:
+def walk(folder: bytes) -> Iterator[SourceFile]:
     """
-    Yield every entry below a folder that is not a folder, and unreadable folders.
+    Yield everything below a folder that is not a folder, and unreadable folders.
 
     In the order of their names; the files of a folder come before its folders.
     """
@@ -42,40 +43,27 @@ def walk(folder: bytes) -> Iterator[Entry]:
     waiting = [root]
     while waiting:
         path = waiting.pop()
+        folders = []
         try:
             with os.scandir(path) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError as error:
-            yield Entry(path[len(root) :], path, 0, cannot_be_read(error))
+            yield SourceFile(path[len(root) :], path, 0, cannot_be_read(error))
             continue
-        folders = []
         for entry in entries:
-            if _is_folder(entry):
-                folders.append(entry.path)
+            file, size = entry.path, 0
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError as error:
+                why = cannot_be_read(error)
             else:
-                size, why = _size(entry)
-                yield Entry(entry.path[len(root) :], entry.path, size, why)
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(file)
+                    continue
+                size = status.st_size
+                why = _WHY.get(stat.S_IFMT(status.st_mode), _NOT_REGULAR)
+            yield SourceFile(file[len(root) :], file, size, why)
         waiting += reversed(folders)
-
-
-def _is_folder(entry: os.DirEntry[bytes]) -> bool:
-    try:
-        return entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return False  # `_size` gets the same error and reports it.
-
-
-def _size(entry: os.DirEntry[bytes]) -> tuple[int, str]:
-    """Return the size of a regular file, or why it is not one."""
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except OSError as error:
-        return 0, cannot_be_read(error)
-    if stat.S_ISLNK(status.st_mode):
-        return 0, "is a symbolic link"
-    if not stat.S_ISREG(status.st_mode):
-        return 0, _NOT_REGULAR
-    return status.st_size, ""
 
 
 def read_regular_file(path: bytes, size_max: int) -> bytes:
