@@ -250,6 +250,8 @@ class _Repair:
 
     def _listed(self, volume: Volume) -> ListedVolume:
         """Return the line of a volume for META.txt."""
+        if volume.id in self._store.inventory.rejected_ids:
+            return self._store.listed[volume.use]  # A start compares the index file.
         line = volume.listed(is_open=self._store.is_active(volume))
         if line.is_open:
             return line

@@ -52,6 +52,7 @@ class OfflineStore:
         directory: The locked directory.
         inventory: What it holds, see `inventory.py`.
         volumes: The valid volumes, in the order of a replay.
+        listed: Their lines in META.txt, by use.
         unusable: Files that cannot be used.
         contents: The valid part of each index file, by sequence number; after `replay`.
         outdated: Volumes that a start would drop; likewise.
@@ -93,7 +94,7 @@ class OfflineStore:
             self._add(f"{DATA}/{volume}", what)
         self.volumes: list[Volume] = self.inventory.open_volumes(self._descriptors)
         manifest = self.inventory.manifest
-        self._listed = {listed.use: listed for listed in manifest.volumes}
+        self.listed = {listed.use: listed for listed in manifest.volumes}
 
     @classmethod
     def inspect(cls, fs: FileSystem, path: str) -> Self:
@@ -161,7 +162,7 @@ class OfflineStore:
         return VolumeWalk(
             self.directory,
             volume,
-            self._listed[volume.use],
+            self.listed[volume.use],
             is_active=self.is_active(volume),
             index=index,
             counts=counts,

@@ -47,6 +47,16 @@ def test_replaced_data_file_hides_no_key(directory: Path, run: Run) -> None:
     assert values(directory) == whole.of([3, 0, 2])
 
 
+def test_repair_keeps_the_end_of_a_replaced_active_volume(
+    directory: Path, run: Run
+) -> None:
+    """A start knows by it that the index file has all keys, and is not refused."""
+    whole = mix(directory, [f"data/{ACTIVE}"])
+    (directory / "index" / "0").unlink()
+    assert "META.txt: written for 4 volumes\n" in run("repair", directory).out
+    assert values(directory) == whole.of([3, 0, 1])
+
+
 def test_volume_of_another_store_is_reported(directory: Path, run: Run) -> None:
     """In the place of a valid volume it is not the expected one."""
     mix(directory, [])
