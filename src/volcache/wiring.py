@@ -14,11 +14,12 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from volcache.advice import warnings
 from volcache.cache import Cache
-from volcache.config import RECORD_OVERHEAD_MAX
 from volcache.errors import ConfigError
 from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
@@ -29,7 +30,7 @@ from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
 from volcache.http.native_app import with_fast_path
 from volcache.http.slow_log import SlowLog
-from volcache.kinds import AUTO, MIB, VOLUME_SIZE_MIN
+from volcache.kinds import AUTO
 from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
@@ -71,7 +72,6 @@ from volcache.server.notify import (
 )
 from volcache.settings import visible_settings
 from volcache.store import PeriodicSync, Store
-from volcache.store.eviction import VOLUMES_ADVISED, cost_of_few
 from volcache.tokens import Refusals
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ _logger: Final = logging.getLogger("volcache")
 # With a second thread that runs Python all the time, the longest time that one waits for
 # the other.
 _SWITCH_SECONDS: Final = 0.001
-_VOLUMES_BEST: Final = 64  # with more, the eviction policy is hardly better
 
 
 def run(  # noqa: C901, PLR0915 - One part after the other.
@@ -519,7 +518,9 @@ def _open_store(config: Config) -> tuple[Store, float]:
     )
     usage = store.usage()
     _warn_of_small_disk(config, store, usage)
-    _warn_of_few_volumes(config, usage)
+    # What the disk holds, and `auto` has become.
+    for text in warnings(replace(config, volume_num=usage.disk.volumes)):
+        _logger.warning("config.warning text=%r", text)
     seconds = time.monotonic() - started
     report = store.recovery
     _logger.info(
@@ -555,27 +556,6 @@ def _warn_of_small_disk(config: Config, store: Store, usage: StoreUsage) -> None
             usage.volume_num,
             usage.disk.volumes,
         )
-
-
-def _warn_of_few_volumes(config: Config, usage: StoreUsage) -> None:
-    """Log what it costs if there are too few volumes for the eviction policy."""
-    volumes = usage.disk.volumes
-    if config.eviction != "frequency" or volumes >= VOLUMES_ADVISED:
-        return
-    # A volume has to hold the largest record.
-    least = config.max_value_size + config.max_key_size + RECORD_OVERHEAD_MAX
-    least = max(VOLUME_SIZE_MIN, least + -least % MIB)
-    size = max(least, config.volume_size * volumes // _VOLUMES_BEST // MIB * MIB)
-    number = config.volume_size * volumes // size
-    if number <= volumes:  # Only more capacity would help.
-        number, size = VOLUMES_ADVISED, config.volume_size
-    _logger.warning(
-        "eviction.few_volumes volume_num=%d advised=%d volume_size=%d cost=%r",
-        volumes,
-        number,
-        size,
-        cost_of_few(volumes),
-    )
 
 
 def _close_store(store: Store, notifier: Notifier) -> None:

@@ -39,7 +39,7 @@ def test_json_applies_to_both_logs(tmp_path: Path) -> None:
     )
     assert [event["event"] for event in events] == [
         "recovery.started",
-        "eviction.few_volumes",
+        "config.warning",
         "recovery.completed",
         "serving.started",
         "stop.started",

@@ -81,13 +81,6 @@ EVENTS: Final[dict[str, Event]] = {
     "recovery.sectors_unreadable": Event(
         "This number of sectors of a volume cannot be read.", _KERNEL_LOG
     ),
-    "eviction.few_volumes": Event(
-        "There are few volumes for the eviction policy: a volume is evicted at a time."
-        " `cost` says what that costs; `advised` volumes of `volume_size`, which holds the"
-        " largest record, have the same capacity, as far as that is possible.",
-        "Set `volume_num` and `volume_size` to these values. Until they are used again,"
-        " volumes keep their size: up to twice the space is needed meanwhile.",
-    ),
     "disk.too_small": Event(
         "The disk cannot hold the configured capacity, `volume_num` times `volume_size`."
         " `holds`: bytes that are free or taken by this store; `volumes`: those it allows.",
@@ -253,6 +246,13 @@ EVENTS: Final[dict[str, Event]] = {
         " `SERVER_ERROR` if possible. Or the loop has failed, which is logged at most once"
         " in ten seconds. A traceback follows.",
         _BUG,
+    ),
+    "config.warning": Event(
+        "At a start: a setting is allowed, and may not be what you want. `text` says why,"
+        " as `volcache config check` does.",
+        "Change the setting, if it is not intended. With another `volume_num` and"
+        " `volume_size`, volumes keep their size until they are used again: up to twice the"
+        " space is needed meanwhile.",
     ),
     "config.reloaded": Event(
         "After SIGHUP or `POST /-/reload`: the settings were read again. `changed`: those"

@@ -115,6 +115,32 @@ def test_warnings_do_not_change_the_exit_code(path: Path, check: Run) -> None:
         assert warning in errors
 
 
+def test_few_volumes_are_advised_to_be_smaller_as_far_as_files_fit(
+    path: Path, check: Run
+) -> None:
+    """The size that is advised is one that the settings allow."""
+    for volumes, size, more, number, better in (
+        (64, "160MiB", "", 0, ""),
+        (32, "160MiB", "", 0, ""),
+        (4, "160MiB", 'eviction = "fifo"', 0, ""),
+        (10, "1GiB", "", 64, "160MiB"),
+        # A volume of 640 KiB would not hold a file of 1 MiB.
+        (10, "4MiB", "", 20, "2MiB"),
+        (10, "4MiB", "max_value_size = 4000", 40, "1MiB"),
+        # No other division of the capacity is better: it takes more of it.
+        (10, "2MiB", "", 32, "2MiB"),
+    ):
+        path.write_text(f'volume_num = {volumes}\nvolume_size = "{size}"\n{more}\n')
+        expected = f"better is volume_num = {number} with volume_size = {better}\n"
+        errors = check(path.name).err
+        assert errors.endswith(expected if number else "")
+        assert bool(errors) == bool(number)
+        if number:
+            text = f'volume_num = {number}\nvolume_size = "{better}"\n{more}\n'
+            path.write_text(text)
+            assert check(path.name).code == 0
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_mount_point_that_cannot_be_written_is_a_warning(
     path: Path, check: Run
