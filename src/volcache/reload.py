@@ -35,29 +35,28 @@ class Settings(NamedTuple):
 class Reloader:
     """The settings in effect, and how they change."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        read: Callable[[], Settings],
-        apply: Callable[[Settings], None],
-    ) -> None:
+    def __init__(self, settings: Settings, read: Callable[[], Settings]) -> None:
         """
-        Begin.
+        Begin; `start` comes before all else.
 
         Args:
-            settings: What is in effect now.
+            settings: What takes effect first.
             read: Reads the settings again; raises `ConfigError`.
-            apply: Lets settings take effect; called in the thread that answers requests.
         """
         self._settings = settings
         self._read = read
-        self._apply = apply
+        self._change: Callable[[Settings], None] = lambda _: None
         self._numbers = itertools.count(1)
-        self._taken = 0
+        self._applied = 0
+
+    def start(self, change: Callable[[Settings], None]) -> None:
+        """Let settings take effect by this function: now those of the start."""
+        self._change = change
+        change(self._settings)
 
     def read(self) -> tuple[int, Settings]:
         """
-        Read the settings again, for `take`; from any thread.
+        Read the settings again, for `apply`; from any thread.
 
         Raises:
             ConfigError: One is wrong, or the file cannot be read; it is logged.
@@ -69,7 +68,7 @@ class Reloader:
             _logger.error("config.rejected error=%r", str(error))
             raise
 
-    def take(self, number: int, found: Settings) -> str:
+    def apply(self, number: int, found: Settings) -> str:
         """
         Let settings take effect; in the thread that answers requests.
 
@@ -78,9 +77,9 @@ class Reloader:
         Returns:
             One line that names those that changed, and those that need a restart.
         """
-        if number < self._taken:
+        if number < self._applied:
             return "reloaded by a later request"
-        self._taken = number
+        self._applied = number
         before = self._settings.config
         names = [
             setting
@@ -94,7 +93,7 @@ class Reloader:
         after = dataclasses.replace(before, **changed)
         if changed:
             self._settings = Settings(after, found.ring)
-            self._apply(self._settings)
+            self._change(self._settings)
         set_level(more_verbose(before.log_level, after.log_level))
         _logger.info(
             "config.reloaded changed=%r restart=%r", ", ".join(changed), restart
@@ -110,4 +109,4 @@ class Reloader:
         Raises:
             ConfigError: As from `read`; nothing has changed.
         """
-        return self.take(*self.read())
+        return self.apply(*self.read())

@@ -1,8 +1,10 @@
 """
 Wiring: creates every part of an instance from the settings, and runs it.
 
-Only this module imports all parts. What it opens it closes, in reverse order, however the
-instance ends.
+Only this module imports all parts. `run` creates them in order: each function is called
+once, in the order in which they follow. What they open they close, in reverse order,
+however the instance ends. What a reload changes is set by `_Parts.change`, also at the
+start.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from volcache.http.app import App, Limits
 from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
 from volcache.http.native_app import with_fast_path
-from volcache.http.slow_log import SlowLog
 from volcache.kinds import AUTO
 from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
@@ -64,22 +65,17 @@ from volcache.server.gate import (
     open_gate,
     raise_descriptor_limit,
 )
-from volcache.server.notify import (
-    Heartbeat,
-    Notifier,
-    alarm_calls,
-    completed_requests,
-)
+from volcache.server.notify import Heartbeat, Notifier, alarm_calls, completed_requests
 from volcache.settings import visible_settings
 from volcache.store import PeriodicSync, Store
 from volcache.tokens import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from socket import socket
     from wsgiref.types import WSGIApplication
 
-    from volcache.front import Gate
+    from volcache.front import Gate, NativeApp
     from volcache.http.responses import WsgiApp
     from volcache.settings import Config
     from volcache.store import SyncMode
@@ -92,9 +88,7 @@ _logger: Final = logging.getLogger("volcache")
 _SWITCH_SECONDS: Final = 0.001
 
 
-def run(  # noqa: C901, PLR0915 - One part after the other.
-    config: Config, read_again: Callable[[], Config] | None = None
-) -> None:
+def run(config: Config, read_again: Callable[[], Config]) -> None:
     """
     Serve until SIGTERM or SIGINT, then write and sync what is buffered.
 
@@ -102,8 +96,7 @@ def run(  # noqa: C901, PLR0915 - One part after the other.
 
     Args:
         config: The settings.
-        read_again: Reads them again at a reload; raises `ConfigError`. By default they
-            stay as they are.
+        read_again: Reads them again at a reload; raises `ConfigError`.
 
     Raises:
         ConfigError: The access log cannot be opened, or a list of `ring` is wrong.
@@ -113,395 +106,100 @@ def run(  # noqa: C901, PLR0915 - One part after the other.
     block_hangups()
     keep_freed_memory()
     raise_descriptor_limit()
-    with ExitStack() as parts:
+    with ExitStack() as closing:
         # A signal that arrives while a part is opened or closed stays pending.
-        parts.enter_context(stop_signals_blocked())
-        notifier = Notifier(os.environ)
-        parts.callback(notifier.close)
-        # The listeners first: they fail most often, and the mount point is untouched then.
-        inherited = activated_listener(os.environ)
-        listener = inherited or _listen(config)
-        if listener is not None:
-            parts.callback(listener.close)
-        memcache_socket = _listen_memcache(config, parts)
-        access_file = _open_access_file(config, parts)
-        settings = _with_ring(config)
-        with notifier.extending(f"opening the store {config.mount_point}"):
-            store, boot_seconds = _open_store(config)
-        parts.callback(_close_store, store, notifier)
-        syncer = _start_threads(config, store, parts)
-        cache = _make_cache(config, store, parts)
-        draining = threading.Event()
-        status = Monitor(
-            cache,
-            RequestStats(),
-            mount_point=config.mount_point,
-            sync_mode=config.sync_mode,
-            boot_seconds=boot_seconds,
-            settings=visible_settings(config),
-            is_draining=draining.is_set,
-        )
-        server = _Server(settings, cache, status, read_again or (lambda: config))
-        application = None
-        connections = connections_max()
-        memcache: Listener | None = None
-        if memcache_socket is not None:
-            share = connections // 2 if listener else connections
-            connections -= share
-            memcache = server.open_memcache(memcache_socket, share, access_file, parts)
-        if listener is not None:
-            application = server.open(access_file, connections, parts)
-        server.start_heartbeat(notifier, syncer, parts, has_http=listener is not None)
+        closing.enter_context(stop_signals_blocked())
+        outside = _open_outside(config, closing)
+        reloader = Reloader(_with_ring(config), lambda: _with_ring(read_again()))
+        core = _open_core(config, outside, closing)
+        memcache = _open_memcache(config, core, closing)
+        parts = _open_http(config, core, memcache, reloader.reload, closing)
+        reloader.start(parts.change)
+        _start_heartbeat(config, parts, closing)
         # All objects that exist now live as long as the process: the garbage collector
         # need not visit millions of keys.
         gc.collect()
         gc.freeze()
-        on_hangup = partial(server.on_hangup, access_file, notifier)
-
-        def on_draining() -> None:
-            draining.set()
-            notifier.stopping()
-            server.drain()
-            if memcache is not None:
-                memcache.drain()
-
-        if memcache_socket is not None and memcache is not None:
-            memcache.start()
-            _logger.info("memcache.started address=%s", memcache_socket.name)
-        if listener is None or application is None:
-            wait_for_stop(on_hangup)
-            _logger.info("stop.started drain_seconds=%g", DRAIN_SECONDS)
-            on_draining()
-        else:
-            host, port = listener.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            _logger.info("serving.started url=http://%s:%d", shown, port)
-            serve(
-                listener,
-                application,
-                # An inherited socket stays open: connections wait for the next process.
-                owns_listener=inherited is None,
-                on_draining=on_draining,
-                on_hangup=on_hangup,
-            )
-        if memcache is not None:
-            memcache.close()
+        _serve(parts, partial(_reload, parts, reloader))
         _logger.info("serving.ended")
 
 
-def _start_threads(
-    config: Config, store: Store, parts: ExitStack
-) -> PeriodicSync | None:
-    """Start what works on the store in the background; it ends before the store."""
-    syncer: PeriodicSync | None = None
-    if config.sync_mode == "periodic":
-        syncer = PeriodicSync(store, config.sync_interval)
-        parts.callback(syncer.stop)
-    if config.scrub_rate:
-        parts.callback(store.scrub(config.scrub_rate).stop)
-    return syncer
+class _Outside(NamedTuple):
+    """What is opened first: it fails most often, and the mount point is untouched then."""
+
+    notifier: Notifier
+    http: socket | None
+    is_inherited: bool
+    memcache: ListeningSocket | None
+    access_log: LogWriter | None
 
 
-class _Server:
-    """What answers requests, and how a reload changes it."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        cache: Cache,
-        status: Monitor,
-        read_again: Callable[[], Config],
-    ) -> None:
-        self._config = config = settings.config
-        self._status = status
-        self._reloader = Reloader(
-            settings, lambda: _with_ring(read_again()), self._apply
-        )
-        self._refusals = Refusals(status.requests.refused)
-        self._admin = Admin(
-            cache,
-            token=config.admin_token,
-            hosts=config.admin_hosts,
-            status=status,
-            refusals=self._refusals,
-            key_size=config.max_key_size,
-            metrics_volumes=config.metrics_volumes,
-            reload=self._reloader.reload,
-            stalled=self._stalled_seconds,
-        )
-        self._app = App(
-            cache,
-            Limits(
-                key_size=config.max_key_size,
-                value_size=config.max_value_size,
-                default_ttl=config.default_ttl,
-                max_ttl=config.max_ttl,
-            ),
-            stats=status.requests,
-            admin=self._admin,
-            slow_log=SlowLog(config.log_slow),
-            ring=settings.ring,
-        )
-        self._fast = with_fast_path(self._app, is_merged=not config.log_access)
-        self._gate: Gate | None = None
-        self._memcache: _Memcache | None = None
-
-    def open(
-        self, file: LogWriter | None, connections: int, parts: ExitStack
-    ) -> WSGIApplication:
-        """Return the application with all that is around it, behind the gate."""
-        config = self._config
-        log = None
-        if file is not None:
-            log = AccessLog(self._fast, file.add, as_json=config.log_format == "json")
-        cors = CorsHeaders(config.cors_origins)
-        self._gate = open_gate(
-            self._app,
-            gate_link(),
-            timeouts=Timeouts(
-                config.head_timeout, config.idle_timeout, config.transfer_timeout
-            ),
-            threads=config.read_threads,
-            connections=connections,
-            body_memory=config.body_memory or default_body_memory(),
-            answers=not config.read_token,
-            cors=cors,
-            log_answer=log.add_native if log else None,
-        )
-        if self._gate is not None:
-            parts.callback(self._gate.close)
-            self._fast.gate = self._gate
-            self._status.count_connections = self._gate.stats
-        self._fast.front = self._front(config, cors)
-        return log or self._fast
-
-    def open_memcache(
-        self,
-        listening: ListeningSocket,
-        connections: int,
-        file: LogWriter | None,
-        parts: ExitStack,
-    ) -> Listener:
-        """Return what serves the memcached protocol; the caller starts it."""
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        status = self._status
-        status.commands = CommandStats()
-        memcache = self._memcache = _open_memcache(
-            self._config, status, listening, connections, self._refusals, file
-        )
-        parts.callback(memcache.listener.close)
-        return memcache.listener
-
-    def _stalled_seconds(self) -> float:
-        return self._memcache.listener.stalled_seconds() if self._memcache else 0.0
-
-    def _front(self, config: Config, cors: CorsHeaders) -> WsgiApp | None:
-        """Return what is in front of the application; None: nothing."""
-        front: WsgiApp | None = None
-        if config.read_token or config.write_token:
-            front = TokenCheck(
-                self._fast.answer,
-                self._app.send,
-                self._refusals,
-                read=config.read_token,
-                write=config.write_token,
-            )
-        return Cors(front or self._fast.answer, cors) if cors else front
-
-    def _apply(self, settings: Settings) -> None:
-        """Let settings take effect that a reload may change."""
-        config, self._app.ring = settings
-        cors = CorsHeaders(config.cors_origins)
-        front = self._front(config, cors)
-        self._app.set_slow(config.log_slow)
-        self._fast.refresh()
-        if self._gate is not None:
-            change_gate(self._gate, self._app, answers=not config.read_token, cors=cors)
-        self._fast.front = front
-        self._admin.set_access(config.admin_token, config.admin_hosts)
-        if self._memcache is not None:
-            self._memcache.change(config)
-        self._status.settings = visible_settings(config)
-
-    def on_hangup(self, access_file: LogWriter | None, notifier: Notifier) -> None:
-        """Open logs again and reload; called by the thread that takes signals."""
+def _open_outside(config: Config, closing: ExitStack) -> _Outside:
+    """Open the sockets and the access log that are configured."""
+    notifier = Notifier(os.environ)
+    closing.callback(notifier.close)
+    inherited = http = activated_listener(os.environ)
+    # With port 0, the memcached protocol is served alone.
+    if http is None and (config.port or not config.memcache_listen):
+        http = listen(config.ip, config.port)
+    if http is not None:
+        closing.callback(http.close)
+    memcache: ListeningSocket | None = None
+    if config.memcache_listen:
+        memcache = ListeningSocket(config.memcache_listen)
+        closing.callback(memcache.close)
+    access_log: LogWriter | None = None
+    if config.log_access:
         try:
-            _reopen_logs(access_file)
-            notifier.reloading()
-            try:
-                number, found = self._reloader.read()
-            except ConfigError:  # It is logged.
-                notifier.ready()
-                return
-
-            def take() -> None:
-                try:
-                    self._reloader.take(number, found)
-                finally:
-                    notifier.ready()
-
-            if self._gate is None:
-                take()
-            else:
-                # The gate uses the settings without Python's lock, in its own thread.
-                self._gate.call_soon(take)
-        except Exception:
-            _logger.exception("config.failed")
-
-    def drain(self) -> None:
-        """Let clients use their connections for one more request; from any thread."""
-        if self._gate is not None:
-            self._gate.drain()
-
-    def start_heartbeat(
-        self,
-        notifier: Notifier,
-        syncer: PeriodicSync | None,
-        parts: ExitStack,
-        *,
-        has_http: bool,
-    ) -> None:
-        """Let the loop tell the service manager, if there is one, how it is."""
-        if not notifier.is_on:
-            return
-        line, gate = StatusLine(self._status), self._gate
-        memcache = self._memcache.listener if self._memcache else None
-
-        def status() -> str:
-            self._fast.flush()
-            if gate is not None:
-                gate.flush()
-            return line.text()
-
-        def stalled() -> float:
-            syncing = syncer.stalled_seconds() if syncer else 0.0
-            loops = (gate, memcache)
-            return max(
-                syncing, *(loop.stalled_seconds() if loop else 0 for loop in loops)
-            )
-
-        answered = completed_requests(self._config.mount_point)
-
-        def completed() -> int | None:
-            # A disk that answers does not excuse a loop that fails.
-            return None if memcache and memcache.is_failing else answered()
-
-        heartbeat = Heartbeat(
-            notifier,
-            stalled=stalled,
-            completed=completed,
-            status=None if gate is None and has_http else status,
-        )
-        if gate is not None:
-            gate.set_pulse(heartbeat.interval, heartbeat.beat)
-        elif has_http or memcache is None:
-            parts.enter_context(alarm_calls(heartbeat.interval, heartbeat.beat))
-        else:
-            memcache.set_pulse(heartbeat.interval, heartbeat.beat)
-
-
-class _Memcache(NamedTuple):
-    """What serves the memcached protocol."""
-
-    service: Service
-    listener: Listener
-    log: CommandLog
-
-    def change(self, config: Config) -> None:
-        """Let settings take effect that a reload may change."""
-        access = Access(read=config.read_token, write=config.write_token)
-        self.service.change(access, may_flush=config.memcache_flush)
-        self.log.set_slow(config.log_slow)
+            access_log = LogWriter(config.log_access)
+        except OSError as error:
+            raise unusable_file("log_access", config.log_access, error) from error
+        closing.callback(access_log.close)
+    return _Outside(notifier, http, inherited is not None, memcache, access_log)
 
 
 def _with_ring(config: Config) -> Settings:
     return Settings(config, load_ring(config.ring, config.ring_self))
 
 
-def _listen(config: Config) -> socket | None:
-    """Open the socket of HTTP unless the memcached protocol is to be served alone."""
-    if config.port == 0 and config.memcache_listen:
-        return None
-    return listen(config.ip, config.port)
+class _Core(NamedTuple):
+    """What all protocols share."""
+
+    outside: _Outside
+    cache: Cache
+    syncer: PeriodicSync | None
+    status: Monitor
+    refusals: Refusals
+    draining: threading.Event
+    connections: int  # that each protocol may have
 
 
-def _listen_memcache(config: Config, parts: ExitStack) -> ListeningSocket | None:
-    """Open the socket of the memcached protocol if it is configured."""
-    if not config.memcache_listen:
-        return None
-    listening = ListeningSocket(config.memcache_listen)
-    parts.callback(listening.close)
-    return listening
-
-
-def _open_memcache(
-    config: Config,
-    status: Monitor,
-    listening: ListeningSocket,
-    connections: int,
-    refusals: Refusals,
-    file: LogWriter | None,
-) -> _Memcache:
-    cache, stats = status.cache, status.commands or CommandStats()
-    log = CommandLog(
-        config.log_slow,
-        cache.waited_since,
-        add=file.add if file else None,
-        as_json=config.log_format == "json",
-    )
-    limits = ExecutorLimits(
-        key_size=min(KEY_BYTES_MAX, config.max_key_size),
-        value_size=config.max_value_size,
-        default_ttl=config.default_ttl,
-        max_ttl=config.max_ttl,
-    )
-    service = Service(
+def _open_core(config: Config, outside: _Outside, closing: ExitStack) -> _Core:
+    """Open the store and the hot tier; start what reads and syncs in the background."""
+    with outside.notifier.extending(f"opening the store {config.mount_point}"):
+        store, seconds = _open_store(config)
+    closing.callback(_close_store, store, outside.notifier)
+    syncer: PeriodicSync | None = None
+    if config.sync_mode == "periodic":
+        syncer = PeriodicSync(store, config.sync_interval)
+        closing.callback(syncer.stop)
+    if config.scrub_rate:
+        closing.callback(store.scrub(config.scrub_rate).stop)
+    cache = _make_cache(config, store, closing)
+    draining = threading.Event()
+    status = Monitor(
         cache,
-        Executor(cache, limits),
-        stats,
-        refusals,
-        Facts(
-            listen=listening.name,
-            connections_max=connections,
-            value_size=limits.value_size,
-        ),
-        access=Access(read=config.read_token, write=config.write_token),
-        may_flush=config.memcache_flush,
+        RequestStats(),
+        mount_point=config.mount_point,
+        sync_mode=config.sync_mode,
+        boot_seconds=seconds,
+        is_draining=draining.is_set,
     )
-    listener = Listener(
-        listening,
-        service,
-        partial(Connection, WireLimits(limits.key_size, limits.value_size)),
-        limits=ListenerLimits(
-            connections=connections,
-            transfer_seconds=config.transfer_timeout,
-            held_bytes=max(HELD_BYTES, 4 * limits.value_size),
-        ),
-        stats=stats,
-        log=log,
-        sample=status.requests.sample,
-    )
-    return _Memcache(service, listener, log)
-
-
-def _open_access_file(config: Config, parts: ExitStack) -> LogWriter | None:
-    """Open the access log if it is configured."""
-    if not config.log_access:
-        return None
-    try:
-        file = LogWriter(config.log_access)
-    except OSError as error:
-        raise unusable_file("log_access", config.log_access, error) from error
-    parts.callback(file.close)
-    return file
-
-
-def _reopen_logs(access_file: LogWriter | None) -> None:
-    """Continue in new files if the present ones were renamed."""
-    reopen_logs()
-    if access_file is not None:
-        access_file.flush()
-    _logger.info("log.reopened")
+    refusals = Refusals(status.requests.refused)
+    # After the store, which has descriptors as well.
+    has_both = outside.http is not None and outside.memcache is not None
+    connections = connections_max() // (2 if has_both else 1)
+    return _Core(outside, cache, syncer, status, refusals, draining, connections)
 
 
 def _open_store(config: Config) -> tuple[Store, float]:
@@ -516,33 +214,21 @@ def _open_store(config: Config) -> tuple[Store, float]:
         eviction=cast("Eviction", config.eviction),
         reinsert_reads=config.reinsert_reads,
     )
-    usage = store.usage()
-    _warn_of_small_disk(config, store, usage)
-    # What the disk holds, and `auto` has become.
-    for text in warnings(replace(config, volume_num=usage.disk.volumes)):
-        _logger.warning("config.warning text=%r", text)
+    usage, report = store.usage(), store.recovery
+    _warn(config, store, usage)
     seconds = time.monotonic() - started
-    report = store.recovery
     _logger.info(
         "recovery.completed mount_point=%r keys=%d entries=%d scanned=%d torn=%d damaged=%d"
         " rebuilt=%d volumes=%d volume_num=%d disk_free=%d seconds=%.3f",
-        config.mount_point,
-        store.count,
-        report.entries,
-        report.scanned,
-        report.torn,
-        report.damaged,
-        report.rebuilt,
-        usage.disk.volumes,
-        usage.volume_num,
-        usage.disk.free,
-        seconds,
+        *(config.mount_point, store.count, report.entries, report.scanned, report.torn),
+        *(report.damaged, report.rebuilt, usage.disk.volumes, usage.volume_num),
+        *(usage.disk.free, seconds),
     )
     return store, seconds
 
 
-def _warn_of_small_disk(config: Config, store: Store, usage: StoreUsage) -> None:
-    """Log it if the disk does not hold what the settings promise, or is not written."""
+def _warn(config: Config, store: Store, usage: StoreUsage) -> None:
+    """Log what the operator may not want, of the disk and of the settings."""
     if store.refusal:
         _logger.error("disk.not_writable error=%r", store.refusal)
     holding = store.holding
@@ -550,12 +236,12 @@ def _warn_of_small_disk(config: Config, store: Store, usage: StoreUsage) -> None
     if capacity > holding.total:
         _logger.warning(
             "disk.too_small configured=%d holds=%d free=%d volume_num=%d volumes=%d",
-            capacity,
-            holding.total,
-            holding.free,
-            usage.volume_num,
-            usage.disk.volumes,
+            *(capacity, holding.total, holding.free),
+            *(usage.volume_num, usage.disk.volumes),
         )
+    # What the disk holds, and `auto` has become.
+    for text in warnings(replace(config, volume_num=usage.disk.volumes)):
+        _logger.warning("config.warning text=%r", text)
 
 
 def _close_store(store: Store, notifier: Notifier) -> None:
@@ -567,25 +253,25 @@ def _close_store(store: Store, notifier: Notifier) -> None:
     )
 
 
-def _make_cache(config: Config, store: Store, parts: ExitStack) -> Cache:
+def _make_cache(config: Config, store: Store, closing: ExitStack) -> Cache:
     """Create the cache, with a hot tier if it is configured."""
     if not config.memc_on:
         return Cache(store)
     # Here, so that an instance without memcached starts faster: 30 of 200 ms.
     from volcache.hot.memcached import MemcachedTier  # noqa: PLC0415
 
-    servers = config.memc_servers or (
-        _server_address(config.memc_ip, config.memc_port),
-    )
+    server, port = config.memc_ip, config.memc_port
+    if not server.startswith("/"):
+        server = f"[{server}]:{port}" if ":" in server else f"{server}:{port}"
     versions = KeyVersions(*store.take_hot_snapshot())
     hot = MemcachedTier(
-        servers,
+        config.memc_servers or (server,),
         versions,
         timeout=config.memc_timeout,
         item_size_max=config.memc_max_value_size,
     )
-    parts.callback(store.write_hot_snapshot, versions.encode)
-    parts.callback(hot.close)
+    closing.callback(store.write_hot_snapshot, versions.encode)
+    closing.callback(hot.close)
     promotion = MissCounters(
         count=config.cache_after_miss_count,
         duration_ms=round(config.cache_after_miss_count_duration * 1000),
@@ -594,7 +280,243 @@ def _make_cache(config: Config, store: Store, parts: ExitStack) -> Cache:
     return Cache(store, hot, promotion)
 
 
-def _server_address(host: str, port: int) -> str:
-    if host.startswith("/"):
-        return host
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+class _Memcache(NamedTuple):
+    """What serves the memcached protocol."""
+
+    service: Service
+    listener: Listener
+    log: CommandLog
+
+
+def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> _Memcache | None:
+    """Open what serves the memcached protocol, if it is configured."""
+    socket_, access_log = core.outside.memcache, core.outside.access_log
+    if socket_ is None:
+        return None
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    stats = core.status.commands = CommandStats()
+    value_size = config.max_value_size
+    key_size = min(KEY_BYTES_MAX, config.max_key_size)
+    limits = ExecutorLimits(key_size, value_size, config.default_ttl, config.max_ttl)
+    log = CommandLog(
+        config.log_slow,
+        core.cache.waited_since,
+        add=access_log.add if access_log else None,
+        as_json=config.log_format == "json",
+    )
+    service = Service(
+        core.cache,
+        Executor(core.cache, limits),
+        stats,
+        core.refusals,
+        Facts(socket_.name, core.connections, value_size),
+    )
+    held = max(HELD_BYTES, 4 * value_size)
+    listener = Listener(
+        socket_,
+        service,
+        partial(Connection, WireLimits(key_size, value_size)),
+        limits=ListenerLimits(core.connections, config.transfer_timeout, held),
+        stats=stats,
+        log=log,
+        sample=core.status.requests.sample,
+    )
+    closing.callback(listener.close)
+    return _Memcache(service, listener, log)
+
+
+class _Parts(NamedTuple):
+    """What answers requests."""
+
+    core: _Core
+    memcache: _Memcache | None
+    app: App
+    admin: Admin
+    fast: NativeApp
+    gate: Gate | None
+    wsgi: WSGIApplication  # What bjoern calls.
+
+    def change(self, settings: Settings) -> None:
+        """Let settings take effect that a reload may change."""
+        config, self.app.ring = settings
+        read, write = config.read_token, config.write_token
+        cors = CorsHeaders(config.cors_origins)
+        answer: WsgiApp = self.fast.answer
+        front: WsgiApp | None = None
+        if read or write:
+            refusals = self.core.refusals
+            front = TokenCheck(answer, self.app.send, refusals, read=read, write=write)
+        if cors:
+            front = Cors(front or answer, cors)
+        self.app.set_slow(config.log_slow)
+        self.fast.refresh()
+        if self.gate is not None:
+            change_gate(self.gate, self.app, answers=not read, cors=cors)
+        self.fast.front = front
+        self.admin.set_access(config.admin_token, config.admin_hosts)
+        if self.memcache is not None:
+            access = Access(read=read, write=write)
+            self.memcache.service.change(access, may_flush=config.memcache_flush)
+            self.memcache.log.set_slow(config.log_slow)
+        self.core.status.settings = visible_settings(config)
+
+    def loops(self) -> Iterator[Gate | Listener]:
+        """Yield what answers requests in a loop."""
+        if self.gate is not None:
+            yield self.gate
+        if self.memcache is not None:
+            yield self.memcache.listener
+
+
+def _open_http(
+    config: Config,
+    core: _Core,
+    memcache: _Memcache | None,
+    reload: Callable[[], str],
+    closing: ExitStack,
+) -> _Parts:
+    """Create the application with all that is around it, behind the gate."""
+    admin = Admin(
+        core.cache,
+        status=core.status,
+        refusals=core.refusals,
+        key_size=config.max_key_size,
+        metrics_volumes=config.metrics_volumes,
+        reload=reload,
+        stalled=memcache.listener.stalled_seconds if memcache else lambda: 0.0,
+    )
+    limits = Limits(
+        key_size=config.max_key_size,
+        value_size=config.max_value_size,
+        default_ttl=config.default_ttl,
+        max_ttl=config.max_ttl,
+    )
+    app = App(core.cache, limits, stats=core.status.requests, admin=admin)
+    fast = with_fast_path(app, is_merged=not config.log_access)
+    access_log, log = core.outside.access_log, None
+    if access_log is not None:
+        log = AccessLog(fast, access_log.add, as_json=config.log_format == "json")
+    gate: Gate | None = None
+    if core.outside.http is not None:
+        gate = _open_gate(config, core, app, log)
+    if gate is not None:
+        closing.callback(gate.close)
+        fast.gate = gate
+        core.status.count_connections = gate.stats
+    return _Parts(core, memcache, app, admin, fast, gate, log or fast)
+
+
+def _open_gate(
+    config: Config, core: _Core, app: App, log: AccessLog | None
+) -> Gate | None:
+    head, idle = config.head_timeout, config.idle_timeout
+    return open_gate(
+        app,
+        gate_link(),
+        timeouts=Timeouts(head, idle, config.transfer_timeout),
+        threads=config.read_threads,
+        connections=core.connections,
+        body_memory=config.body_memory or default_body_memory(),
+        log_answer=log.add_native if log else None,
+    )
+
+
+def _start_heartbeat(config: Config, parts: _Parts, closing: ExitStack) -> None:
+    """Let the loop tell the service manager, if there is one, how it is."""
+    outside, syncer = parts.core.outside, parts.core.syncer
+    if not outside.notifier.is_on:
+        return
+    line, gate = StatusLine(parts.core.status), parts.gate
+    listener = parts.memcache.listener if parts.memcache else None
+    answered = completed_requests(config.mount_point)
+
+    def status() -> str:
+        parts.fast.flush()
+        if gate is not None:
+            gate.flush()
+        return line.text()
+
+    def stalled() -> float:
+        syncing = syncer.stalled_seconds() if syncer else 0.0
+        return max([syncing, *(loop.stalled_seconds() for loop in parts.loops())])
+
+    def completed() -> int | None:
+        # A disk that answers does not excuse a loop that fails.
+        return None if listener and listener.is_failing else answered()
+
+    loop = gate if outside.http is not None else listener
+    heartbeat = Heartbeat(
+        outside.notifier,
+        stalled=stalled,
+        completed=completed,
+        status=status if loop else None,
+    )
+    if loop is not None:
+        loop.set_pulse(heartbeat.interval, heartbeat.beat)
+    else:
+        closing.enter_context(alarm_calls(heartbeat.interval, heartbeat.beat))
+
+
+def _reload(parts: _Parts, reloader: Reloader) -> None:
+    """Open logs again and reload; called by the thread that receives signals."""
+    outside = parts.core.outside
+    try:
+        # New files, if the present ones were renamed.
+        reopen_logs()
+        if outside.access_log is not None:
+            outside.access_log.flush()
+        _logger.info("log.reopened")
+        outside.notifier.reloading()
+        try:
+            number, found = reloader.read()
+        except ConfigError:  # It is logged.
+            outside.notifier.ready()
+            return
+
+        def apply() -> None:
+            try:
+                reloader.apply(number, found)
+            finally:
+                outside.notifier.ready()
+
+        if parts.gate is None:
+            apply()
+        else:
+            # The gate uses the settings without Python's lock, in its own thread.
+            parts.gate.call_soon(apply)
+    except Exception:
+        _logger.exception("config.failed")
+
+
+def _serve(parts: _Parts, on_hangup: Callable[[], None]) -> None:
+    """Answer requests until a signal ends it."""
+    outside, memcache = parts.core.outside, parts.memcache
+
+    def on_draining() -> None:
+        parts.core.draining.set()
+        outside.notifier.stopping()
+        # Clients may use their connections for one more request.
+        for loop in parts.loops():
+            loop.drain()
+
+    if memcache is not None and outside.memcache is not None:
+        memcache.listener.start()
+        _logger.info("memcache.started address=%s", outside.memcache.name)
+    if outside.http is None:
+        wait_for_stop(on_hangup)
+        _logger.info("stop.started drain_seconds=%g", DRAIN_SECONDS)
+        on_draining()
+    else:
+        host, port = outside.http.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        _logger.info("serving.started url=http://%s:%d", shown, port)
+        serve(
+            outside.http,
+            parts.wsgi,
+            # An inherited socket stays open: connections wait for the next process.
+            owns_listener=not outside.is_inherited,
+            on_draining=on_draining,
+            on_hangup=on_hangup,
+        )
+    if memcache is not None:
+        memcache.listener.close()

@@ -23,11 +23,9 @@ class Place:
         self.config = DEFAULTS
         self.ring: OwnKeys | None = None
         self.applied: list[Config] = []
-        self.reloader = Reloader(
-            Settings(self.config),
-            self.read,
-            lambda settings: self.applied.append(settings.config),
-        )
+        self.reloader = Reloader(Settings(self.config), self.read)
+        self.reloader.start(lambda settings: self.applied.append(settings.config))
+        assert self.applied.pop() == DEFAULTS
 
     def read(self) -> Settings:
         """Return the settings."""
@@ -84,7 +82,7 @@ def test_settings_that_were_read_earlier_do_not_return(place: Place) -> None:
     earlier = place.reloader.read()
     place.config = replace(DEFAULTS, read_token="y" * 3)
     assert place.reloader.reload() == "changed: read_token"
-    assert place.reloader.take(*earlier) == "reloaded by a later request"
+    assert place.reloader.apply(*earlier) == "reloaded by a later request"
     assert [config.read_token for config in place.applied] == ["yyy"]
 
 
