@@ -15,7 +15,7 @@ import tomllib
 from dataclasses import dataclass, field
 from itertools import islice
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from volcache.errors import ConfigError
 from volcache.geometry import volumes_max
@@ -23,7 +23,7 @@ from volcache.memory import default_body_memory
 from volcache.settings import DEFAULTS, SETTINGS, Config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from volcache.settings import Setting
@@ -38,8 +38,6 @@ _OPTION: Final = "option --set"
 _INSTANCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SPECIFIER: Final = re.compile("%(.?)", re.DOTALL)
 _AT_LINE: Final = re.compile(r"\(at line ([0-9]+)")
-# The name at the beginning of a line: of a setting, or of a table.
-_BEGINNING: Final = re.compile(r"[\s\[]*[\"']?([^\s\"'=.\[\]]+)[\"']?\s*[]=.]")
 _LINES_TRIED_MAX: Final = 20
 _LISTS_MAX: Final = 2
 _PROBLEMS_MAX: Final = 100  # of a file that are looked at
@@ -128,106 +126,97 @@ class _SpecifierError(Exception):
     """A percent sign in a text that cannot be replaced."""
 
 
-def load_config(
-    path: Path | None,
-    environ: Mapping[str, str],
-    existing: Mapping[str, int] | None = None,
-    *,
-    options: Sequence[str] = (),
-    instance: str = "",
-) -> Config:
+class Sources(NamedTuple):
     """
-    Read the settings; the arguments are those of `read_settings`.
-
-    Raises:
-        ConfigError: One line that names the source, the setting, its value and what is
-            allowed; or why the file cannot be read. Of several, the first.
-    """
-    reading = read_settings(path, environ, existing, options=options, instance=instance)
-    if reading.problems:
-        raise ConfigError(_first_of(reading.problems))
-    return reading.config
-
-
-def load_config_again(
-    path: Path | None,
-    environ: Mapping[str, str],
-    *,
-    options: Sequence[str] = (),
-    instance: str = "",
-) -> Config:
-    """
-    Read the settings as `load_config` has read them when the process started.
-
-    Raises:
-        ConfigError: Also if the file is not a regular file, or is empty: a pipe has ended,
-            or a file is being written. Every setting would have its default, and there
-            would be no tokens.
-    """
-    if path is not None:
-        try:
-            found = path.stat()
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-        if not S_ISREG(found.st_mode):
-            raise ConfigError(f"{path}: not a regular file; it can be read only once")
-        if not found.st_size:
-            raise ConfigError(
-                f"{path}: empty; write at least a comment, and replace the file by renaming"
-                " another"
-            )
-    return load_config(path, environ, options=options, instance=instance)
-
-
-def _first_of(problems: Sequence[Problem]) -> str:
-    more = len(problems) - 1
-    hint = f" (and {more} more: volcache config check lists them)" if more else ""
-    return f"{problems[0]}{hint}"
-
-
-def read_settings(
-    path: Path | None,
-    environ: Mapping[str, str],
-    existing: Mapping[str, int] | None = None,
-    *,
-    options: Sequence[str] = (),
-    instance: str = "",
-) -> Reading:
-    """
-    Read the settings: defaults, then the file, then the environment, then options.
+    Where settings are read from: defaults, then a file, the environment, and options.
 
     In a text that is not a secret, `%i` stands for the name of the instance, and `%%` for
     a percent sign.
 
-    Args:
+    Attributes:
         path: A TOML file, or None for none.
         environ: Variables; those that begin with `VOLCACHE_` are settings.
-        existing: Values of an existing mount point, by name; they replace the defaults.
         options: Each `NAME=VALUE`, with the value as in a variable.
         instance: The name; empty = that of the variable VOLCACHE_INSTANCE, if any.
     """
-    sources = dict.fromkeys(_BY_NAME, "default")
-    sources |= dict.fromkeys(existing or {}, "of the existing volumes")
-    name = instance or environ.get(INSTANCE_VARIABLE, "")
-    found = _Collector(dict(existing or {}), sources, name)
-    if name and not _INSTANCE.fullmatch(name):
-        found.instance = "1"  # So that it is the only problem.
-        source = f"environment variable {INSTANCE_VARIABLE}"
-        text = (
-            f"{_shown(name)} is not allowed; allowed are 1 to 64 letters, digits, dots,"
-            " underscores and hyphens, the first one a letter or a digit"
-        )
-        found.problems.append(
-            Problem("option --instance" if instance else source, text)
-        )
-    if path is not None:
-        _add_file(found, path)
-    _add_environment(found, environ)
-    _add_options(found, options)
-    config = dataclasses.replace(DEFAULTS, **found.values)
-    if not found.problems:
-        found.problems += _conflicts(config, sources)
-    return Reading(config, sources, tuple(found.problems))
+
+    path: Path | None
+    environ: Mapping[str, str]
+    options: Sequence[str] = ()
+    instance: str = ""
+
+    def load(self, existing: Mapping[str, int] | None = None) -> Config:
+        """
+        Return the settings.
+
+        Args:
+            existing: See `read`.
+
+        Raises:
+            ConfigError: One line that names the source, the setting, its value and what
+                is allowed; or why the file cannot be read. Of several, the first.
+        """
+        reading = self.read(existing)
+        if reading.problems:
+            more = len(reading.problems) - 1
+            hint = f" (and {more} more: volcache config check lists them)"
+            raise ConfigError(f"{reading.problems[0]}{hint if more else ''}")
+        return reading.config
+
+    def load_again(self) -> Config:
+        """
+        Return the settings, after `load` when the process started.
+
+        Raises:
+            ConfigError: Also if the file is not a regular file, or is empty: a pipe has
+                ended, or a file is being written. Every setting would have its default,
+                and there would be no tokens.
+        """
+        if self.path is not None:
+            try:
+                found = self.path.stat()
+            except OSError as error:
+                reason = f"cannot be read: {error.strerror}"
+                raise ConfigError(f"{self.path}: {reason}") from error
+            if not S_ISREG(found.st_mode):
+                reason = "not a regular file; it can be read only once"
+                raise ConfigError(f"{self.path}: {reason}")
+            if not found.st_size:
+                raise ConfigError(
+                    f"{self.path}: empty; write at least a comment, and replace the file by"
+                    " renaming another"
+                )
+        return self.load()
+
+    def read(self, existing: Mapping[str, int] | None = None) -> Reading:
+        """
+        Read the settings, and find all that is wrong.
+
+        Args:
+            existing: Values of an existing mount point, by name; they replace the defaults.
+        """
+        sources = dict.fromkeys(_BY_NAME, "default")
+        sources |= dict.fromkeys(existing or {}, "of the existing volumes")
+        name = self.instance or self.environ.get(INSTANCE_VARIABLE, "")
+        found = _Collector(dict(existing or {}), sources, name)
+        if name and not _INSTANCE.fullmatch(name):
+            found.instance = "1"  # So that it is the only problem.
+            source = "option --instance"
+            if not self.instance:
+                source = f"environment variable {INSTANCE_VARIABLE}"
+            text = (
+                f"{_shown(name)} is not allowed; allowed are 1 to 64 letters, digits, dots,"
+                " underscores and hyphens, the first one a letter or a digit"
+            )
+            found.problems.append(Problem(source, text))
+        if self.path is not None:
+            _add_file(found, self.path)
+        _add_environment(found, self.environ)
+        _add_options(found, self.options)
+        config = dataclasses.replace(DEFAULTS, **found.values)
+        if not found.problems:
+            found.problems += _conflicts(config, sources)
+        return Reading(config, sources, tuple(found.problems))
 
 
 def _add_file(found: _Collector, path: Path) -> None:
@@ -249,7 +238,7 @@ def _add_file(found: _Collector, path: Path) -> None:
         for name, raw in table.items()
         if (why := found.add(_BY_NAME, name, raw, source))
     )
-    found.problems += _located(source, list(islice(wrong, _PROBLEMS_MAX)), text)
+    found.problems += _located(source, islice(wrong, _PROBLEMS_MAX), text)
 
 
 def _read_file(path: Path) -> str:
@@ -276,24 +265,17 @@ def _read_file(path: Path) -> str:
 
 
 def _located(
-    source: str, wrong: Sequence[tuple[str, str]], text: str
+    source: str, wrong: Iterable[tuple[str, str]], text: str
 ) -> Iterator[Problem]:
     """Yield what is wrong with settings of a file, with the number of the line."""
-    lines = text.splitlines(keepends=True)
-    beginnings: dict[str, list[int]] = {}
-    for number, line in enumerate(lines if wrong else ()):
-        match = _BEGINNING.match(line)
-        if match:
-            beginnings.setdefault(match[1], []).append(number)
-    tried = 0
+    tries = iter(range(_LINES_TRIED_MAX))
     for name, why in wrong:
-        found = beginnings.get(name, [])
+        beginning = rf"^[ \t\[]*[\"']?{re.escape(name)}[\"']?[ \t]*[]=.]"
+        found = [match.start() for match in re.finditer(beginning, text, re.MULTILINE)]
         if len(found) > 1:
             # Others may be inside of a text of several lines, or in a table.
-            tried += len(found)
-            is_known = tried <= _LINES_TRIED_MAX
-            found = [n for n in found if is_known and _is_toml("".join(lines[:n]))]
-        yield Problem(source, why, found[0] + 1 if found else 0)
+            found = [n for n in found if next(tries, -1) >= 0 and _is_toml(text[:n])]
+        yield Problem(source, why, text.count("\n", 0, found[0]) + 1 if found else 0)
 
 
 def _is_toml(text: str) -> bool:

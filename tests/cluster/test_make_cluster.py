@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from support.nginx import SOURCE
-from volcache.config import load_config
+from volcache.config import Sources
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "conf" / "cluster"
@@ -38,9 +38,8 @@ def test_every_process_receives_signals_itself() -> None:
 
 def test_settings_are_valid_and_need_little_space() -> None:
     """Less than a GiB for all three."""
-    config = load_config(
-        CLUSTER / "volcache.toml", {"VOLCACHE_RING_SELF": "127.0.0.1:1234"}
-    )
+    environ = {"VOLCACHE_RING_SELF": "127.0.0.1:1234"}
+    config = Sources(CLUSTER / "volcache.toml", environ).load()
     assert 3 * config.volume_size * config.volume_num < 1 << 30
 
 

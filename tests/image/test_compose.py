@@ -19,7 +19,7 @@ from support.cluster import instances_of
 from support.nginx import SOURCE, Nginx
 from support.tables import each_row
 from volcache import __version__
-from volcache.config import load_config
+from volcache.config import Sources
 from volcache_client.ring import Ring
 
 ROOT: Final = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def test_images_are_pinned() -> None:
 def test_settings_of_the_instances_are_valid() -> None:
     """With the tokens that .env may have; without, everyone may write."""
     for name in INSTANCES:
-        config = load_config(None, SERVICES[name]["environment"])
+        config = Sources(None, SERVICES[name]["environment"]).load()
         assert config.memc_on
         assert config.memc_ip in SERVICES
         assert SERVICES[name]["init"] is True

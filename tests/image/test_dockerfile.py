@@ -12,7 +12,7 @@ import image_health
 from dockerfile import DockerfileError, Ignored, Stage, expand, parse
 from image_check import project_files
 from support.tables import each_row
-from volcache.config import load_config
+from volcache.config import Sources
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Dockerfile").read_text()
@@ -96,7 +96,7 @@ def test_packages_of_the_build_are_those_of_the_installation() -> None:
 
 def test_settings_of_the_image_are_valid() -> None:
     """It listens on all addresses, and keeps its data in the volume."""
-    config = load_config(None, variables())
+    config = Sources(None, variables()).load()
     assert (config.ip, config.mount_point) == ("0.0.0.0", "/data")  # noqa: S104
     for keyword in ("VOLUME", "WORKDIR"):
         step = last_stage().last(keyword)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 import sample_config
-from volcache.config import load_config, load_config_again, read_settings
+from volcache.config import Sources
 from volcache.errors import ConfigError
 from volcache.kinds import AUTO, MIB
 from volcache.settings import DEFAULTS, SETTINGS
@@ -38,10 +38,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "volcache.toml"
 
 
-def refused(path: Path, environ: dict[str, str], **more: Any) -> str:
+def refused(path: Path, *given: Any, existing: Any = None, **more: Any) -> str:
     """Return the one-line error of loading, without the folder's name."""
     with pytest.raises(ConfigError) as caught:
-        load_config(path, environ, **more)
+        Sources(path, *given, **more).load(existing)
     (line,) = str(caught.value).splitlines()
     return line.replace(f"{path.parent}/", "")
 
@@ -55,15 +55,17 @@ def test_options_override_the_environment_and_that_the_file(path: Path) -> None:
     """
     path.write_text('port = 8000\nlog_file = "log"\n')
     file = dataclasses.replace(DEFAULTS, port=8000, log_file="log")
-    assert load_config(None, {}) == load_config(sample_config.FILE, {}) == DEFAULTS
-    assert load_config(path, {}) == file
+    assert (
+        Sources(None, {}).load() == Sources(sample_config.FILE, {}).load() == DEFAULTS
+    )
+    assert Sources(path, {}).load() == file
     environ = {"VOLCACHE_PORT": "9000", "VOLCACHE_LOG_FILE": ""}
     environ |= {"PORT": "1", "VOLCACHE": "x", "HOME": "/"}
     expected = dataclasses.replace(DEFAULTS, port=9000)
-    assert load_config(path, environ, {"port": 7, "max_ttl": 0}) == expected
-    assert load_config(None, {}, {"volume_num": 3}).volume_num == 3
+    assert Sources(path, environ).load({"port": 7, "max_ttl": 0}) == expected
+    assert Sources(None, {}).load({"volume_num": 3}).volume_num == 3
     options = ["port=3", "port=4", "memc_servers=a:1, b:2", "log_file=a=b"]
-    found = load_config(path, environ, options=options)
+    found = Sources(path, environ, options).load()
     assert found == dataclasses.replace(
         DEFAULTS, port=4, memc_servers=("a:1", "b:2"), log_file="a=b"
     )
@@ -91,10 +93,10 @@ def test_limits_of_what_is_allowed_together(path: Path) -> None:
     for size, most in ((2**31, 65_535), (2**31 + 1, 32_767), (2**40, 127)):
         for number, expected in ((most, most), ("'auto'", AUTO)):
             path.write_text(f"volume_size = {size}\nvolume_num = {number}\n")
-            assert load_config(path, {}).volume_num == expected
+            assert Sources(path, {}).load().volume_num == expected
     least = MIB + 2048 + 4096
     path.write_text(f"volume_size = {least}\nmax_key_size = 2048\nbody_memory = {MIB}")
-    assert load_config(path, {}).body_memory == MIB
+    assert Sources(path, {}).load().body_memory == MIB
 
 
 def test_file_that_cannot_be_read_is_one_line(path: Path) -> None:
@@ -106,7 +108,7 @@ def test_file_that_cannot_be_read_is_one_line(path: Path) -> None:
         path.write_bytes(content)
         assert refused(path, {}).startswith(error)
     path.write_text("".join(f"unknown{number} = 1\n" for number in range(10_000)))
-    assert len(read_settings(path, {}).problems) == 100
+    assert len(Sources(path, {}).read().problems) == 100
     path.unlink()
     path.mkdir()
     assert refused(path, {}) == "volcache.toml: cannot be read: Is a directory"
@@ -135,26 +137,26 @@ def test_name_of_the_instance_is_put_in(path: Path) -> None:
         'ring = ["a", "b"]\nring_self = "10.0.0.5:%i"\n'
     )
     environ = {"VOLCACHE_INSTANCE": "9", "VOLCACHE_LOG_FILE": "/var/log/%i.log"}
-    config = load_config(path, environ, options=["log_access=%i"])
+    config = Sources(path, environ, ["log_access=%i"]).load()
     assert (config.mount_point, config.port) == ("/srv/9/100%", 19)
     assert (config.write_token, config.volume_size) == ("a%i%%", 9 * MIB)
     assert (config.memc_servers, config.ring) == (("/run/m-9", "h:1"), ("a", "b"))
     assert (config.log_file, config.log_access) == ("/var/log/9.log", "9")
-    assert load_config(path, environ, instance="42").ring_self == "10.0.0.5:42"
+    assert Sources(path, environ, instance="42").load().ring_self == "10.0.0.5:42"
 
 
 def test_file_is_read_again_unless_it_may_not_be_complete(path: Path) -> None:
     """With options and the name. Of a file that is empty, the tokens would be gone."""
     path.write_text('port = "%i"\nip = "127.0.0.2"')
-    found = load_config_again(path, {}, options=["ip=127.0.0.3"], instance="7")
+    found = Sources(path, {}, ["ip=127.0.0.3"], "7").load_again()
     assert (found.port, found.ip) == (7, "127.0.0.3")
-    assert load_config_again(None, {}) == DEFAULTS
+    assert Sources(None, {}).load_again() == DEFAULTS
     path.unlink()
     for text in ("cannot be read", "empty; write at least a comment"):
         with pytest.raises(ConfigError, match=text):
-            load_config_again(path, {})
+            Sources(path, {}).load_again()
         path.touch()
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(ConfigError, match="not a regular file; it can be read only"):
-        load_config_again(path, {})
+        Sources(path, {}).load_again()

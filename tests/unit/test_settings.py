@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from volcache.config import load_config
+from volcache.config import Sources
 from volcache.errors import ConfigError
 from volcache.kinds import AUTO, GIB, MIB, format_size, size
 from volcache.settings import SETTINGS, Config
@@ -106,14 +106,14 @@ def variable(name: str) -> str:
 
 def from_variable(name: str, text: str) -> Any:
     """Return the value that a variable gives to a setting."""
-    return getattr(load_config(None, {variable(name): text}), name)
+    return getattr(Sources(None, {variable(name): text}).load(), name)
 
 
 def from_toml(folder: Path, line: str) -> Config:
     """Return what a file with one line gives."""
     path = folder / "volcache.toml"
     path.write_text(f"{line}\n")
-    return load_config(path, {})
+    return Sources(path, {}).load()
 
 
 def test_every_setting_is_complete() -> None:
@@ -180,7 +180,7 @@ def refused(file: Path | None, line: str, environ: dict[str, str] | None = None)
     if file is not None:
         file.write_text(f"{line}\n")
     with pytest.raises(ConfigError) as caught:
-        load_config(file, environ or {})
+        Sources(file, environ or {}).load()
     assert caught.value.__cause__ is None
     return str(caught.value)
 
@@ -194,7 +194,7 @@ def test_tokens_are_not_shown(tmp_path: Path) -> None:
         error = refused(tmp_path / "volcache.toml", line)
         assert "(not shown)" in error
         assert not re.search("pass|1234567", error)
-    config = load_config(None, {variable(name): "pass" for name in TOKENS})
+    config = Sources(None, dict.fromkeys(map(variable, TOKENS), "pass")).load()
     assert "pass" not in f"{config!r}{config}"
 
 

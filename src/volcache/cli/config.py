@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.advice import warnings
 from volcache.cli.command import EXIT_OK, EXIT_USAGE, Command, add_settings, print_line
-from volcache.config import read_settings
+from volcache.config import Sources
 from volcache.errors import ConfigError
 from volcache.ring import load_ring
 from volcache.settings import SETTINGS, value_of
@@ -47,12 +47,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    reading = read_settings(
-        arguments.config,
-        os.environ,
-        options=arguments.set,
-        instance=arguments.instance,
-    )
+    sources = Sources(arguments.config, os.environ, arguments.set, arguments.instance)
+    reading = sources.read()
     problems = [problem.located for problem in reading.problems]
     if not problems:
         try:

@@ -35,7 +35,7 @@ from volcache.cli.command import (
 from volcache.cli.progress import above, progress
 from volcache.cli.sidecar import NAME, Sidecar
 from volcache.cli.tree import cannot_be_read, read_regular_file, walk
-from volcache.config import ENVIRONMENT_PREFIX, load_config
+from volcache.config import ENVIRONMENT_PREFIX, Sources
 from volcache.errors import (
     ClientError,
     ForeignDirectoryError,
@@ -421,7 +421,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     silence_log()
     existing = existing_volumes(arguments.directory)
-    config = load_config(arguments.config, os.environ, existing)
+    config = Sources(arguments.config, os.environ).load(existing)
     now_ms = time.time_ns() // 1_000_000
     with output(as_json=arguments.json) as report:
         outcome = import_folder(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from volcache.cli.command import Command, add_settings
-from volcache.config import ENVIRONMENT_PREFIX, load_config, load_config_again
+from volcache.config import ENVIRONMENT_PREFIX, Sources
 from volcache.errors import ConfigError, VolcacheError
 from volcache.logs import setup_logging
 from volcache.server.drain import block_hangups
@@ -31,25 +30,17 @@ def _run(arguments: argparse.Namespace) -> None:
         VolcacheError: The start failed; nothing is left listening or locked.
     """
     block_hangups()
-    environ = dict(os.environ)
-    options, instance = arguments.set, arguments.instance
-    config = load_config(arguments.config, environ, options=options, instance=instance)
+    sources = Sources(
+        arguments.config, dict(os.environ), arguments.set, arguments.instance
+    )
+    config = sources.load()
     setup_logging(config.log_level, config.log_file, config.log_format)
     _require_packages(config)
     # Imported late: --help and a wrong setting need none of the server's packages.
     from volcache import wiring  # noqa: PLC0415
 
     try:
-        wiring.run(
-            config,
-            partial(
-                load_config_again,
-                arguments.config,
-                environ,
-                options=options,
-                instance=instance,
-            ),
-        )
+        wiring.run(config, sources.load_again)
     except VolcacheError as error:
         # `main` prints it on standard error, which a reader of the file does not see.
         if config.log_file:
