@@ -36,12 +36,12 @@ from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
 from volcache.memcache.command_log import CommandLog
-from volcache.memcache.commands import KEY_BYTES_MAX
+from volcache.memcache.commands import KEY_BYTES_MAX, WireLimits
 from volcache.memcache.executor import Executor
 from volcache.memcache.executor import Limits as ExecutorLimits
 from volcache.memcache.listener import HELD_BYTES, Listener
 from volcache.memcache.listener import Limits as ListenerLimits
-from volcache.memcache.protocol import Connection, WireLimits
+from volcache.memcache.protocol import decoder_for
 from volcache.memcache.service import Access, Facts, Service
 from volcache.memcache.sockets import ListeningSocket
 from volcache.memory import default_body_memory
@@ -315,7 +315,7 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> _Memcache
     listener = Listener(
         socket_,
         service,
-        partial(Connection, WireLimits(key_size, value_size)),
+        partial(decoder_for, WireLimits(key_size, value_size)),
         limits=ListenerLimits(core.connections, config.transfer_timeout, held),
         stats=stats,
         log=log,

@@ -1,5 +1,5 @@
 """
-Any bytes for the text protocol and the meta commands.
+Any bytes for the text protocol with the meta commands, and for the binary protocol.
 
 `CRASH_EXTENT` says how much is tried; `make crash` tries everything.
 """
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support import binary_protocol as wire
 from support.extent import examples
 from volcache.memcache.commands import (
     Arithmetic,
@@ -24,11 +25,13 @@ from volcache.memcache.commands import (
     Put,
     Result,
     Simple,
-    Stats,
+    Statistics,
     Status,
     Touch,
+    WireLimits,
+    silent,
 )
-from volcache.memcache.protocol import Connection, WireLimits
+from volcache.memcache.protocol import decoder_for
 from volcache.memcache.text import GET_LINE_BYTES_MAX
 from volcache.store import Record
 
@@ -44,10 +47,12 @@ RESULTS: dict[type, list[Result]] = {
     Delete: [Result(Status.DELETED), Result(Status.NOT_FOUND)],
     Touch: [Result(Status.TOUCHED, RECORD), Result(Status.NOT_FOUND)],
     FlushAll: [Result(Status.OK), Result(Status.FORBIDDEN, text="not allowed")],
-    Stats: [Result(Status.OK, pairs=(("a", "b"),)), Result(Status.NOT_FOUND)],
+    Statistics: [Result(Status.OK, pairs=(("a", "b"),)), Result(Status.NOT_FOUND)],
     Authenticate: [Result(Status.DENIED)],
     Simple: [Result(Status.OK)],
 }
+# A longer input is not sent byte by byte.
+BYTEWISE_MAX = 500
 FAILED = Result(Status.FAILED, text="the disk refused")
 
 # Lines that are nearly commands: mutations reach what random bytes do not.
@@ -85,45 +90,77 @@ PIECES = st.one_of(
     ),
 )
 CREDENTIALS = st.sampled_from([{}, {"wants_credentials": True}])
-INPUTS = st.lists(PIECES, max_size=15).map(b"".join)
+TEXTS = st.lists(PIECES, max_size=15).map(b"".join)
 
 
-def drive(pieces: list[bytes], choose: Any, **options: Any) -> list[Command]:
-    """Receive pieces and answer; return the commands. Checks what always holds."""
-    connection = Connection(LIMITS, **options)
-    commands: list[Command] = []
+def numbers(usual: list[int], size: int) -> st.SearchStrategy[int]:
+    """Return a number of some bytes that is often one of the usual ones."""
+    return st.sampled_from(usual) | st.integers(0, 256**size - 1)
+
+
+REQUESTS = st.builds(
+    wire.request,
+    st.sampled_from(range(0x26)),
+    st.binary(max_size=5),
+    st.binary(max_size=40),
+    extras=st.sampled_from([b"", bytes(4), bytes(8), bytes(20)]),
+    cas=st.integers(0, 3),
+)
+HEADERS = st.builds(
+    wire.HEADER.pack,
+    st.sampled_from([0x80, 0x80, 0x80, 0x80, 0x81, 0]),
+    st.integers(0, 0x26),
+    numbers([*range(9)], 2),
+    numbers([0, 4, 8, 20], 1),
+    *(st.integers(0, 255), st.integers(0, 2**16 - 1), numbers([*range(61)], 4)),
+    *(st.binary(min_size=4, max_size=4), st.integers(0, 2**64 - 1)),
+)
+BINARY = st.lists(
+    REQUESTS | REQUESTS | HEADERS | st.binary(max_size=60), min_size=1, max_size=12
+).map(b"".join)
+
+
+def drive(
+    pieces: list[bytes], choose: Any, **options: Any
+) -> list[tuple[Command, bytes]]:
+    """Receive pieces and answer; return commands and replies. Checks what always holds."""
+    data = b"".join(pieces)
+    decoder = decoder_for(LIMITS, data, **options)
+    found: list[tuple[Command, bytes]] = []
     is_closed = False
     for piece in pieces:
-        connection.receive(piece)
-        while (command := connection.next_command()) is not None:
+        decoder.receive(piece)
+        while (command := decoder.next_command()) is not None:
             assert not is_closed
-            commands.append(command)
             result = choose(RESULTS[type(command)])
-            reply = connection.reply(command, result)
-            assert reply == b"" or reply.endswith(b"\r\n")
+            reply = command.reply(command, result)
+            assert reply[:1] == b"\x81" or reply == b"" or reply.endswith(b"\r\n")
+            found.append((command._replace(reply=silent), reply))
             is_closed = isinstance(command, Simple) and command.closes
             if isinstance(command, Put):
                 assert len(command.value) <= LIMITS.value_size
-            key = getattr(command, "key", b"k")
-            assert 1 <= len(key) <= 250
-        assert connection.buffered <= GET_LINE_BYTES_MAX
-        assert not is_closed or connection.buffered == 0
-    return commands
+            assert 1 <= len(getattr(command, "key", b"k")) <= 250
+        is_binary = data[:1] == b"\x80"
+        assert decoder.buffered <= (4000 if is_binary else GET_LINE_BYTES_MAX)
+        assert not is_closed or decoder.buffered == 0
+    return found
 
 
 @settings(max_examples=examples(900))
-@given(INPUTS, st.lists(st.integers(0, 5000), max_size=6), CREDENTIALS)
+@given(TEXTS | BINARY, st.lists(st.integers(0, 5000), max_size=6), CREDENTIALS)
 def test_any_input_becomes_commands(
     data: bytes, cuts: list[int], credentials: dict[str, bool]
 ) -> None:
     """It raises nothing, holds little, and does not depend on the pieces."""
-    if data[:1] == b"\x80":
-        data = b"x" + data
     ends = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     pieces = [data[start:end] for start, end in pairwise(ends)]
     one = drive([data], lambda results: results[0], **credentials)
-    assert drive(pieces, lambda results: results[-1], **credentials) == one
+    assert drive(pieces, lambda results: results[0], **credentials) == one
+    drive(pieces, lambda results: results[-1], **credentials)
     drive(pieces, lambda _: FAILED, **credentials)
+    if len(data) < BYTEWISE_MAX:
+        bytewise = [bytes([byte]) for byte in data]
+        assert drive(bytewise, lambda results: results[0], **credentials) == one
 
 
 @pytest.mark.parametrize(

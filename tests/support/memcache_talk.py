@@ -11,9 +11,10 @@ from support.refusing_disk import RefusingDisk
 from support.stores import VOLUME_SIZE, FakeClock, open_store
 from volcache.cache import Cache
 from volcache.memcache.command_log import result_of
-from volcache.memcache.commands import Simple
+from volcache.memcache.commands import Simple, WireLimits
+from volcache.memcache.decoder import Decoder
 from volcache.memcache.executor import Executor, Limits
-from volcache.memcache.protocol import Connection, WireLimits
+from volcache.memcache.protocol import decoder_for
 from volcache.memcache.service import Access, Facts, Service
 from volcache.monitoring.commands import CommandStats
 from volcache.tokens import Refusals
@@ -91,23 +92,36 @@ class Talk:
         self.clock.advance(1)
         self._first_cas = self.clock.now_ms * 1000
         self.session = self.service.session(remote)
-        self.connection = Connection(self._wire_limits, self.session.wants_credentials)
+        self.decoder: Decoder | None = None
         self.is_closed = False
         return self
+
+    def decoder_for(self, data: bytes) -> Decoder:
+        """Return what reads a connection that begins with some bytes."""
+        return decoder_for(self._wire_limits, data)
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes of memory the input takes."""
+        return 0 if self.decoder is None else self.decoder.buffered
 
     def ask(self, *pieces: bytes) -> bytes:
         """Send pieces; return the replies."""
         replies = b""
-        for piece in pieces:
-            self.connection.receive(piece)
-            while (command := self.connection.next_command()) is not None:
+        for piece in filter(None, pieces):
+            if self.decoder is None:
+                self.decoder = self.decoder_for(piece)
+            decoder = self.decoder
+            decoder.wants_credentials = self.session.wants_credentials
+            decoder.receive(piece)
+            while (command := decoder.next_command()) is not None:
                 assert not self.is_closed
                 result = self.service.execute(self.session, command)
                 name = result_of(command, result)
                 self.stats.answers[command.name, name].observe(0, 1)
-                replies += self.connection.reply(command, result)
+                replies += command.reply(command, result)
                 self.is_closed = isinstance(command, Simple) and command.closes
-                self.connection.wants_credentials = self.session.wants_credentials
+                decoder.wants_credentials = self.session.wants_credentials
         return replies
 
     def say(self, lines: str, *, in_bytes: bool = False) -> str:
@@ -142,4 +156,4 @@ class Talk:
                 )
                 self.connect()
                 assert self.say(asked, in_bytes=in_bytes) == replies, asked
-                assert self.connection.buffered == 0, asked
+                assert self.buffered == 0, asked

@@ -6,13 +6,13 @@ result, from which the protocol makes the reply. Neither knows the other. A comm
 several keys becomes a command for each, so that only one value at a time is in memory.
 
 `name` is the command as memcached's text protocol calls it, for metrics and logs; `reply`
-is what the protocol needs to make the reply, of any type. The executor uses neither.
+makes the bytes of the reply from the command and its result. The executor uses neither.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from volcache.store import Record
@@ -29,6 +29,26 @@ RELATIVE_SECONDS_MAX: Final = 60 * 60 * 24 * 30
 # Whether `Result.ttl` is wanted: as it was before or is after the command.
 TtlWanted = Literal["", "before", "after"]
 Mode = Literal["set", "add", "replace", "append", "prepend"]
+EDITS: Final = ("append", "prepend")
+
+
+class Encoder(Protocol):
+    """Makes the bytes of a reply."""
+
+    def __call__(self, command: Any, result: Result, /) -> bytes:  # noqa: ANN401
+        """Return the reply to a command; empty for none."""
+
+
+class WireLimits(NamedTuple):
+    """What is read from a connection; as in the settings."""
+
+    key_size: int  # bytes
+    value_size: int  # bytes; longer values are skipped
+
+
+def silent(_command: Command, _result: Result) -> bytes:
+    """Answer nothing, as memcached does after "noreply"."""
+    return b""
 
 
 class Get(NamedTuple):
@@ -38,7 +58,7 @@ class Get(NamedTuple):
     key: bytes
     exptime: int | None = None  # Set the time to live, as "gat" does.
     wants_value: bool = True  # Without, the value of the record may be empty.
-    reply: Any = None
+    reply: Encoder = silent
     is_peek: bool = False  # It is not counted as a read of the record.
     # Of the meta commands only; without `is_meta` none of them is used.
     is_meta: bool = False  # `Result.token` is wanted.
@@ -63,7 +83,7 @@ class Put(NamedTuple):
     flags: int = 0
     exptime: int = 0
     cas: int = 0
-    reply: Any = None
+    reply: Encoder = silent
     # With "append" and "prepend": store the value if there is none ("N" of "ms").
     vivify: int | None = None
     # The value was longer than the limit and is not here: TOO_LARGE, and "set" deletes
@@ -87,7 +107,7 @@ class Arithmetic(NamedTuple):
     initial_exptime: int = 0
     exptime: int | None = None  # Set the time to live, as "T" of "ma" does.
     cas: int = 0
-    reply: Any = None
+    reply: Encoder = silent
     ttl: TtlWanted = ""
 
 
@@ -97,7 +117,7 @@ class Delete(NamedTuple):
     name: str
     key: bytes
     cas: int = 0
-    reply: Any = None
+    reply: Encoder = silent
 
 
 class Touch(NamedTuple):
@@ -106,7 +126,7 @@ class Touch(NamedTuple):
     name: str
     key: bytes
     exptime: int
-    reply: Any = None
+    reply: Encoder = silent
 
 
 class FlushAll(NamedTuple):
@@ -118,15 +138,15 @@ class FlushAll(NamedTuple):
 
     name: str
     exptime: int = 0
-    reply: Any = None
+    reply: Encoder = silent
 
 
-class Stats(NamedTuple):
+class Statistics(NamedTuple):
     """Return statistics: OK with `pairs`, or NOT_FOUND for an unknown argument."""
 
     name: str
     argument: bytes = b""
-    reply: Any = None
+    reply: Encoder = silent
 
 
 class Authenticate(NamedTuple):
@@ -135,7 +155,7 @@ class Authenticate(NamedTuple):
     name: str
     user: bytes
     password: bytes
-    reply: Any = None
+    reply: Encoder = silent
 
 
 class Simple(NamedTuple):
@@ -149,13 +169,21 @@ class Simple(NamedTuple):
     """
 
     name: str
-    reply: Any = None
+    reply: Encoder = silent
     is_error: bool = False
     closes: bool = False
 
 
 Command = (
-    Get | Put | Arithmetic | Delete | Touch | FlushAll | Stats | Authenticate | Simple
+    Get
+    | Put
+    | Arithmetic
+    | Delete
+    | Touch
+    | FlushAll
+    | Statistics
+    | Authenticate
+    | Simple
 )
 
 
@@ -188,7 +216,7 @@ class Result(NamedTuple):
     record: Record | None = None  # Its `stored_us` is the cas unique.
     number: int = 0  # of `Arithmetic`
     text: str = ""  # of BAD_KEY, FORBIDDEN and FAILED: one line without a line end
-    pairs: tuple[tuple[str, str], ...] = ()  # of `Stats`
+    pairs: tuple[tuple[str, str], ...] = ()  # of `Statistics`
     ttl: int = 0  # seconds until the record expires, at least 0; -1 = it does not
     # Of `Get` with `is_meta`: b"W" if the client has won the right to store a new value,
     # b"Z" if another has, or empty.

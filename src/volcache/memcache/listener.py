@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from volcache.memcache.command_log import CommandLog
     from volcache.memcache.commands import Command, Result
-    from volcache.memcache.protocol import Connection
+    from volcache.memcache.decoder import Decoder
     from volcache.memcache.service import Service, Session
     from volcache.memcache.sockets import ListeningSocket
     from volcache.monitoring.commands import CommandStats
@@ -86,12 +86,12 @@ class _Peer:
     """One connection."""
 
     __slots__ = (
+        "decoder",
         "fd",
         "held",
         "is_closing",
         "is_ready",
         "progress",
-        "protocol",
         "received",
         "recv",
         "send",
@@ -101,14 +101,12 @@ class _Peer:
         "unsent",
     )
 
-    def __init__(
-        self, connection: socket.socket, protocol: Connection, session: Session
-    ) -> None:
+    def __init__(self, connection: socket.socket, session: Session) -> None:
         self.socket = connection
         self.fd = connection.fileno()
         self.recv = connection.recv
         self.send = connection.send
-        self.protocol = protocol
+        self.decoder: Decoder | None = None  # The first byte decides.
         self.session = session
         self.unsent: memoryview | None = None
         self.is_ready = False  # It has commands to execute, and waits for its turn.
@@ -128,7 +126,7 @@ class Listener:
         self,
         listening: ListeningSocket,
         service: Service,
-        connect: Callable[[bool], Connection],
+        decoder_for: Callable[[bytes], Decoder],
         *,
         limits: Limits,
         stats: CommandStats,
@@ -141,8 +139,7 @@ class Listener:
         Args:
             listening: Closed by the listener when it drains.
             service: Executes the commands.
-            connect: Returns the protocol of a new connection; its argument is
-                `wants_credentials`.
+            decoder_for: Returns what reads a connection, by its first bytes.
             limits: What is allowed.
             stats: What is counted.
             log: Gets the commands.
@@ -150,7 +147,7 @@ class Listener:
         """
         self._listening = listening
         self._service = service
-        self._connect = connect
+        self._decoder_for = decoder_for
         self._limits = limits
         self._stats = stats
         self._log = log
@@ -360,8 +357,7 @@ class Listener:
                 continue
             connection.setblocking(False)  # noqa: FBT003 - The library's.
             session = self._service.session(address[0] if address else "unix")
-            protocol = self._connect(session.wants_credentials)
-            peer = _Peer(connection, protocol, session)
+            peer = _Peer(connection, session)
             self._peers[peer.fd] = peer
             self._epoll.register(peer.fd, _IN)
             stats.connections += 1
@@ -414,6 +410,8 @@ class Listener:
         try:
             data = peer.recv(_RECEIVE_BYTES)
         except BlockingIOError:
+            if self._deadline is not None and not peer.held:
+                self._close_gently(peer)
             return
         if not data:
             self._close(peer)
@@ -421,13 +419,18 @@ class Listener:
         size = len(data)
         self._stats.bytes_in += size
         peer.received += size
-        peer.protocol.receive(data)
+        if peer.decoder is None:
+            peer.decoder = self._decoder_for(data)
+            peer.decoder.wants_credentials = peer.session.wants_credentials
+        peer.decoder.receive(data)
         self._serve(peer)
 
     def _serve(self, peer: _Peer) -> None:  # noqa: C901, PLR0912, PLR0915 - The hot path.
         """Execute commands and send the replies."""
-        protocol, session = peer.protocol, peer.session
-        next_command, reply = protocol.next_command, protocol.reply
+        decoder, session = peer.decoder, peer.session
+        if decoder is None:
+            return
+        next_command = decoder.next_command
         execute, answers, log = self._service.execute, self._stats.answers, self._log
         timer = time.perf_counter_ns
         replies: list[bytes] = []
@@ -435,7 +438,7 @@ class Listener:
         is_over = False
         if session.access is not self._service.access:
             session.renew(self._service.access)
-            protocol.wants_credentials = session.wants_credentials
+            decoder.wants_credentials = session.wants_credentials
         for _ in range(_COMMANDS_PER_TURN):
             command = next_command()
             if command is None:
@@ -443,19 +446,16 @@ class Listener:
                 break
             started = timer()
             result = execute(session, command)
-            data = reply(command, result)
+            data = command.reply(command, result)
             took = timer() - started
             answers[command.name, result_of(command, result)].observe(started, took)
             if took > log.threshold_ns:
                 log.done(session.remote, command, result, started, took, len(data))
             if not took & SAMPLE_MASK:
                 self._sample_key(command, result)
-            if isinstance(command, Simple):
-                if command.closes:
-                    peer.is_closing = True
-            elif isinstance(command, Authenticate):
-                protocol.wants_credentials = session.wants_credentials
-            if session.is_broken:
+            if isinstance(command, Authenticate):
+                decoder.wants_credentials = session.wants_credentials
+            if session.is_broken or (isinstance(command, Simple) and command.closes):
                 peer.is_closing = True
             if data:
                 replies.append(data)
@@ -518,7 +518,7 @@ class Listener:
 
     def _hold(self, peer: _Peer) -> None:
         """Note how many bytes are held for a connection that has just made progress."""
-        count = peer.protocol.buffered
+        count = peer.decoder.buffered if peer.decoder else 0
         if peer.unsent is not None:
             # All of it is kept as long as a part is left.
             count += len(cast("bytes", peer.unsent.obj))
@@ -572,21 +572,7 @@ class Listener:
         """Close the connections that have nothing left to do."""
         for peer in list(self._peers.values()):
             if not peer.is_ready and peer.unsent is None:
-                self._guarded(self._drain_one, peer)
-
-    def _drain_one(self, peer: _Peer) -> None:
-        try:
-            data = peer.recv(_RECEIVE_BYTES)
-        except BlockingIOError:
-            if not peer.held:
-                self._close_gently(peer)
-            return
-        if not data:
-            self._close(peer)
-            return
-        self._stats.bytes_in += len(data)
-        peer.protocol.receive(data)
-        self._serve(peer)
+                self._guarded(self._receive, peer)
 
     def _end(self) -> None:
         self._turn_started = 0.0

@@ -28,7 +28,7 @@ from volcache.memcache.commands import (
     Put,
     Result,
     Simple,
-    Stats,
+    Statistics,
     Status,
     Touch,
 )
@@ -178,7 +178,7 @@ class Service:
             Delete: executor.delete,
             Touch: executor.touch,
             FlushAll: self._flush,
-            Stats: self._report,
+            Statistics: self._report,
             Simple: self._nothing,
         }
 
@@ -210,7 +210,7 @@ class Service:
                 return self._refuse(session, command, "write")
             if isinstance(command, Authenticate):
                 return self._authenticate(session, command)
-            if isinstance(command, Stats):
+            if isinstance(command, Statistics):
                 if not session.may_read:
                     return self._refuse(session, command, "read")
             elif not session.may_write and not isinstance(command, Simple):
@@ -287,7 +287,7 @@ class Service:
 
     # --- Statistics ------------------------------------------------------------------
 
-    def _report(self, command: Stats) -> Result:
+    def _report(self, command: Statistics) -> Result:
         argument = command.argument
         if argument == b"reset":
             self._baseline = self._stats.commands()

@@ -28,9 +28,9 @@ from volcache.http.access_log import AccessLog
 from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
 from volcache.keys import parse_key
-from volcache.memcache.commands import Result, Status
+from volcache.memcache.commands import Result, Status, WireLimits
 from volcache.memcache.executor import parse_number
-from volcache.memcache.protocol import Connection, WireLimits
+from volcache.memcache.text import TextDecoder
 from volcache.tokens import Refusals
 from volcache_client import headers, http1
 from volcache_client.adapters._keys import safe_key
@@ -103,10 +103,10 @@ def http_parsers() -> dict[str, Parser]:
 
 def give_line(form: str, text: str) -> None:
     """Give the memcached protocol a line, and answer what it asks."""
-    connection = Connection(LIMITS)
-    connection.receive((form % text).encode("latin-1") + b"\r\nv\r\n")
-    while (command := connection.next_command()) is not None:
-        connection.reply(command, Result(Status.NOT_FOUND))
+    decoder = TextDecoder(LIMITS)
+    decoder.receive((form % text).encode("latin-1") + b"\r\nv\r\n")
+    while (command := decoder.next_command()) is not None:
+        command.reply(command, Result(Status.NOT_FOUND))
 
 
 def receive(method: str, form: bytes, text: str) -> None:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from support import binary_protocol as wire
 from support.binary_protocol import Reply, request
-from support.memcache_talk import VALUE_SIZE_MAX, Talk
-from volcache.memcache.binary import BinaryCodec
-from volcache.memcache.commands import Command, Result, Status
-from volcache.memcache.protocol import WireLimits
+from support.memcache_talk import Talk
 from volcache.memcache.service import Access
 
 OPAQUE: Final = b"\1\2\3\4"
@@ -171,7 +162,7 @@ def test_a_value_above_the_limit_is_skipped(talk: Talk) -> None:
     while left >= len(piece):
         assert not talk.ask(piece)
         left -= len(piece)
-        assert talk.connection.buffered == 0
+        assert talk.buffered == 0
     assert answers(talk, bytes(left) + NOOP) == [DONE]
 
 
@@ -230,59 +221,3 @@ def test_without_a_token_the_reply_is_auth_failure(tmp_path: Path) -> None:
             *(request(wire.DELETEQ, b"a"), request(wire.FLUSH), request(wire.STAT)),
         ):
             assert answers(talk, asked, NOOP) == [UNAUTHORIZED, DONE]
-
-
-# --- Any input -------------------------------------------------------------------------
-
-
-def drained(pieces: Iterable[bytes]) -> list[tuple[Command, bytes]]:
-    """Return the commands in some pieces, and the replies to a result of "ok"."""
-    codec = BinaryCodec(WireLimits(250, VALUE_SIZE_MAX))
-    found = []
-    for piece in pieces:
-        codec.receive(piece)
-        while (command := codec.next_command()) is not None:
-            reply = codec.reply(command, Result(Status.OK))
-            found.append((command._replace(reply=None), reply))
-        assert codec.buffered <= 24 + 255 + 250 + VALUE_SIZE_MAX
-    return found
-
-
-def numbers(usual: list[int], size: int) -> st.SearchStrategy[int]:
-    """Return a number of some bytes that is often one of the usual ones."""
-    return st.sampled_from(usual) | st.integers(0, 256**size - 1)
-
-
-requests = st.builds(
-    request,
-    st.sampled_from(range(0x26)),
-    st.binary(max_size=5),
-    st.binary(max_size=40),
-    extras=st.sampled_from([b"", bytes(4), bytes(8), bytes(20)]),
-    cas=st.integers(0, 3),
-    opaque=st.just(OPAQUE),
-    body_size=st.none(),
-)
-headers = st.builds(
-    wire.HEADER.pack,
-    st.sampled_from([0x80, 0x80, 0x80, 0x80, 0x81, 0]),
-    st.integers(0, 0x26),
-    numbers([*range(9)], 2),
-    numbers([0, 4, 8, 20], 1),
-    *(st.integers(0, 255), st.integers(0, 2**16 - 1), numbers([*range(61)], 4)),
-    *(st.binary(min_size=4, max_size=4), st.integers(0, 2**64 - 1)),
-)
-noise = st.lists(requests | requests | headers | st.binary(max_size=60), max_size=12)
-
-
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None)
-@given(data=noise.map(b"".join), cuts=st.lists(st.integers(0, 400), max_size=8))
-def test_any_split_of_the_input_gives_the_same_commands(
-    data: bytes, cuts: list[int]
-) -> None:
-    """And replies. No input is an error, and what is held is bounded."""
-    bounds = [0, *sorted(cuts), len(data)]
-    whole = drained([data])
-    assert drained(data[start:stop] for start, stop in pairwise(bounds)) == whole
-    assert drained(bytes([byte]) for byte in data) == whole

@@ -23,7 +23,7 @@ from volcache.memcache.commands import (
     Put,
     Result,
     Simple,
-    Stats,
+    Statistics,
     Status,
 )
 from volcache.store import Record
@@ -174,10 +174,10 @@ def test_excess_slow_lines_are_left_out_and_counted(
     now = [1000.0]
     log = make(0.001, timer=lambda: now[0])
     for _ in range(SLOW_LINES_PER_SECOND_MAX + 5):
-        log.done("", Stats("stats"), Result(Status.OK), 0, 2_000_000, 0)
+        log.done("", Statistics("stats"), Result(Status.OK), 0, 2_000_000, 0)
     assert len(caplog.messages) == SLOW_LINES_PER_SECOND_MAX
     now[0] += 1
-    log.done("", Stats("stats"), Result(Status.OK), 0, 2_000_000, 0)
+    log.done("", Statistics("stats"), Result(Status.OK), 0, 2_000_000, 0)
     assert caplog.messages[-1].endswith(" left_out=5")
     assert " remote=- command=stats key= result=ok " in caplog.messages[-1]
 

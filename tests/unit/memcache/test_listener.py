@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ from support.tables import each_row
 from support.waiting import wait_until
 from volcache.errors import ListenError
 from volcache.memcache.command_log import CommandLog
-from volcache.memcache.commands import Command, Get, Result, Status
+from volcache.memcache.commands import Command, Get, Result, Status, WireLimits
 from volcache.memcache.listener import Limits, Listener
-from volcache.memcache.protocol import Connection, WireLimits
+from volcache.memcache.protocol import decoder_for
 from volcache.memcache.service import Access, Session
 from volcache.memcache.sockets import ListeningSocket
 from volcache.monitoring.commands import CommandStats
@@ -88,7 +89,7 @@ def running(**limits: Any) -> Iterator[Case]:
     listener = Listener(
         listening,
         service,  # type: ignore[arg-type]
-        lambda wants: Connection(WireLimits(250, 1000), wants),
+        partial(decoder_for, WireLimits(250, 1000)),
         limits=Limits(**{"connections": 100, **limits}),
         stats=stats,
         log=CommandLog(0, lambda _: (0, 0)),

@@ -9,8 +9,9 @@ from typing import Final
 
 import pytest
 
-from volcache.memcache.commands import Result, Status
-from volcache.memcache.protocol import Connection, WireLimits
+from volcache.memcache.commands import Result, Status, WireLimits
+from volcache.memcache.decoder import Decoder
+from volcache.memcache.protocol import decoder_for
 
 MIB: Final = 1 << 20
 PIECE: Final = 65_536  # What is received at once.
@@ -51,20 +52,20 @@ def traced() -> Iterator[None]:
 def test_all_that_is_held_is_counted(data: bytes, count: int, size: int) -> None:
     """Of a line or a value that is not whole, and of commands that are not executed."""
     before, _ = tracemalloc.get_traced_memory()
-    connection = Connection(LIMITS)
+    decoder = decoder_for(LIMITS, data)
     for start in range(0, len(data), size):
-        connection.receive(bytes(memoryview(data)[start : start + size]))
+        decoder.receive(bytes(memoryview(data)[start : start + size]))
         is_last = start + size >= len(data)
-        execute(connection, count if is_last else len(data))
+        execute(decoder, count if is_last else len(data))
     held, peak = tracemalloc.get_traced_memory()
-    assert held - before <= connection.buffered * GROWTH + OBJECTS
+    assert held - before <= decoder.buffered * GROWTH + OBJECTS
     assert peak - before <= 2.5 * len(data) + OBJECTS
 
 
-def execute(connection: Connection, count: int) -> None:
+def execute(decoder: Decoder, count: int) -> None:
     """Let up to a number of commands be misses."""
     for _ in range(count):
-        command = connection.next_command()
+        command = decoder.next_command()
         if command is None:
             return
-        connection.reply(command, Result(Status.MISS))
+        command.reply(command, Result(Status.MISS))

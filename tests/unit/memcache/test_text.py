@@ -46,7 +46,7 @@ def test_errors_are_those_of_memcached(talk: Talk) -> None:
     usage = f"{BAD_FORMAT}.  Usage: delete <key> [noreply]"
     rows = {
         "ERROR": "|   |bogus|GET a|get|gat|set a 0 0|set a 0 0 1 x y|incr a|touch a|delete|"
-        "flush_all 1 2 3|verbosity|m",
+        "flush_all 1 2 3|verbosity|m|\x81",
         BAD_FORMAT: "set a 0 0 -1|set a 0 0 x|set a x 0 1|set a 4294967296 0 1|"
         f"set a -1 0 1|set a 0 1.5 1|cas a 0 0 1 x|get {LONG_KEY}|delete {LONG_KEY}|"
         f"touch {LONG_KEY} 1|incr {LONG_KEY} 1|verbosity x",
@@ -100,7 +100,7 @@ def test_a_value_above_the_limit_is_skipped(talk: Talk) -> None:
         assert talk.connect().say(f"set a 0 0 {size}") == TOO_LARGE
         for _ in range(20):
             assert not talk.say("version;" * 1000)
-            assert talk.connection.buffered == 0
+            assert talk.buffered == 0
 
 
 def test_an_endless_line_closes_the_connection(talk: Talk) -> None:
