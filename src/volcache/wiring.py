@@ -37,13 +37,12 @@ from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
 from volcache.memcache.command_log import CommandLog
 from volcache.memcache.commands import KEY_BYTES_MAX, WireLimits
-from volcache.memcache.executor import Executor
-from volcache.memcache.executor import Limits as ExecutorLimits
-from volcache.memcache.listener import HELD_BYTES, Listener
-from volcache.memcache.listener import Limits as ListenerLimits
+from volcache.memcache.executor import Executor, ValueLimits
+from volcache.memcache.listener import HELD_BYTES, ConnectionLimits, Listener
 from volcache.memcache.protocol import decoder_for
-from volcache.memcache.service import Access, Facts, Service
+from volcache.memcache.service import Access, Service
 from volcache.memcache.sockets import ListeningSocket
+from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.memory import default_body_memory
 from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.requests import RequestStats
@@ -297,26 +296,25 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> _Memcache
     stats = core.status.commands = CommandStats()
     value_size = config.max_value_size
     key_size = min(KEY_BYTES_MAX, config.max_key_size)
-    limits = ExecutorLimits(key_size, value_size, config.default_ttl, config.max_ttl)
+    limits = ValueLimits(key_size, value_size, config.default_ttl, config.max_ttl)
     log = CommandLog(
         config.log_slow,
         core.cache.waited_since,
         add=access_log.add if access_log else None,
         as_json=config.log_format == "json",
     )
+    facts = ServerFacts(socket_.name, core.connections, value_size)
     service = Service(
-        core.cache,
         Executor(core.cache, limits),
-        stats,
+        ServerStatistics(core.cache, stats, facts),
         core.refusals,
-        Facts(socket_.name, core.connections, value_size),
     )
     held = max(HELD_BYTES, 4 * value_size)
     listener = Listener(
         socket_,
         service,
         partial(decoder_for, WireLimits(key_size, value_size)),
-        limits=ListenerLimits(core.connections, config.transfer_timeout, held),
+        limits=ConnectionLimits(core.connections, config.transfer_timeout, held),
         stats=stats,
         log=log,
         sample=core.status.requests.sample,

@@ -232,7 +232,7 @@ class MemcacheWorker(Worker):
         """Use the cache."""
         super().__init__(cache, known, seed=2)
         self.executor = memcache.Executor(
-            cache, memcache.Limits(key_size=100, value_size=VALUE_MAX)
+            cache, memcache.ValueLimits(key_size=100, value_size=VALUE_MAX)
         )
 
     def step(self, number: int) -> None:

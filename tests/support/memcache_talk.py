@@ -13,9 +13,10 @@ from volcache.cache import Cache
 from volcache.memcache.command_log import result_of
 from volcache.memcache.commands import Simple, WireLimits
 from volcache.memcache.decoder import Decoder
-from volcache.memcache.executor import Executor, Limits
+from volcache.memcache.executor import Executor, ValueLimits
 from volcache.memcache.protocol import decoder_for
-from volcache.memcache.service import Access, Facts, Service
+from volcache.memcache.service import Access, Service
+from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.monitoring.commands import CommandStats
 from volcache.tokens import Refusals
 
@@ -58,16 +59,15 @@ class Talk:
         self.refused = {"read": 0, "write": 0, "admin": 0}
         cache = Cache(self.store)
         sizes = {"key_size": 250, "value_size": value_size_max}
+        facts = ServerFacts("127.0.0.1:11211", 100, value_size_max)
         self.service = Service(
-            cache,
             Executor(
                 cache,
-                Limits(**sizes | limits),
+                ValueLimits(**sizes | limits),
                 clock=lambda: self.clock.now_ms * 1_000_000,
             ),
-            self.stats,
+            ServerStatistics(cache, self.stats, facts, clock=self._seconds),
             Refusals(self.refused, clock=self._seconds),
-            Facts("127.0.0.1:11211", connections_max=100, value_size=value_size_max),
             access=access,
             may_flush=True,
             clock=self._seconds,

@@ -18,11 +18,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.errors import (
-    ClientError,
-    StoreError,
-    ValueTooLargeError,
-)
+from volcache.errors import BadKeyError, ClientError, StoreError, ValueTooLargeError
 from volcache.histogram import NS_PER_SECOND
 from volcache.keys import parse_key
 from volcache.memcache.commands import (
@@ -63,6 +59,7 @@ _NUMBER: Final = re.compile(
 )
 # These are keys as they are, unless a segment begins with a dot.
 _ORDINARY_KEY: Final = re.compile(rb"[0-9A-Za-z_:][0-9A-Za-z_:.=/-]*").fullmatch
+_BAD_KEY: Final = 'bad key: it holds a segment "." or ".."; a key is the path of a URL'
 _WON: Final = b"W"
 _OTHER_WON: Final = b"Z"
 # Beyond, the oldest is forgotten, and another client wins.
@@ -75,7 +72,7 @@ _TTL_SECONDS_MAX: Final = 2**34
 _EXPIRED: Final = Record(b"", b"", b"", b"", 0, 1, 0, 0, 0, 0, 0, 0)
 
 
-class Limits(NamedTuple):
+class ValueLimits(NamedTuple):
     """What the executor accepts; as in the settings."""
 
     key_size: int  # bytes
@@ -112,12 +109,16 @@ class _Marks:
 
 
 class Executor:
-    """Executes the commands that depend on the cache; for one thread; never raises."""
+    """
+    Executes the commands that depend on the cache; for one thread.
+
+    What the cache raises, ClientError or StoreError, reaches the caller; see `refused`.
+    """
 
     def __init__(
         self,
         cache: Cache,
-        limits: Limits,
+        limits: ValueLimits,
         *,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -142,12 +143,9 @@ class Executor:
 
     def get(self, command: Get) -> Result:
         """Execute `Get`."""
-        try:
-            if command.is_meta or command.exptime is not None:
-                return self._get_more(command)
-            record = self._read(command)
-        except (ClientError, StoreError) as error:
-            return _refused(error)
+        if command.is_meta or command.exptime is not None:
+            return self._get_more(command)
+        record = self._read(command)
         if record is None:
             return MISSED
         if command.is_peek:
@@ -204,8 +202,7 @@ class Executor:
     def _vivify(self, command: Get) -> Result:
         """Store an empty value, which the client has won the right to replace."""
         key = command.key
-        if not is_key(key, self._limits.key_size):
-            return _bad_key()
+        self._check_key(key)
         record = self._store(key, b"", 0, self._expiry(command.vivify or 0)).record
         if record is None:
             record = _EXPIRED
@@ -225,25 +222,18 @@ class Executor:
     def put(self, command: Put) -> Result:
         """Execute `Put`."""
         key = command.key
-        try:
-            if not is_key(key, self._limits.key_size):
-                return _bad_key()
-            if command.is_too_large or len(command.value) > self._limits.value_size:
-                return self._refuse_too_large(command)
-            if command.mode == "set" and not command.cas:
-                return self._store(
-                    key, command.value, command.flags, self._expiry(command.exptime)
-                )
-            with self._cache.exclusive():
-                return self._put_if_allowed(command)
-        except (ClientError, StoreError) as error:
-            return _refused(error)
-
-    def _refuse_too_large(self, command: Put) -> Result:
-        # As in memcached, so that no client gets the value that it wanted to replace.
-        if command.mode == "set":
-            self._cache.delete(command.key)
-        return TOO_LARGE
+        self._check_key(key)
+        if command.is_too_large or len(command.value) > self._limits.value_size:
+            # As in memcached, so that no client gets the value that it wanted to replace.
+            if command.mode == "set":
+                self._cache.delete(key)
+            return TOO_LARGE
+        if command.mode == "set" and not command.cas:
+            return self._store(
+                key, command.value, command.flags, self._expiry(command.exptime)
+            )
+        with self._cache.exclusive():
+            return self._put_if_allowed(command)
 
     def _put_if_allowed(self, command: Put) -> Result:
         key, mode = command.key, command.mode
@@ -280,19 +270,17 @@ class Executor:
 
     def arithmetic(self, command: Arithmetic) -> Result:
         """Execute `Arithmetic`."""
-        key = command.key
         try:
-            if not is_key(key, self._limits.key_size):
-                return NOT_FOUND if command.initial is None else _bad_key()
-            with self._cache.exclusive():
-                found = self._cache.get(key)
-                if found is None:
-                    return self._store_initial(command)
-                return self._count(command, found)
-        except (ClientError, StoreError) as error:
-            if isinstance(error, ClientError) and command.initial is None:
+            self._check_key(command.key)
+        except ClientError:
+            if command.initial is None:
                 return NOT_FOUND
-            return _refused(error)
+            raise
+        with self._cache.exclusive():
+            found = self._cache.get(command.key)
+            if found is None:
+                return self._store_initial(command)
+            return self._count(command, found)
 
     def _count(self, command: Arithmetic, found: Record) -> Result:
         """Replace a number."""
@@ -336,15 +324,12 @@ class Executor:
     def touch(self, command: Touch) -> Result:
         """Execute `Touch`."""
         key = command.key
-        try:
-            with self._cache.exclusive():
-                found = self._cache.get(key)
-                if found is None:
-                    return NOT_FOUND
-                record = self._touch(key, found, command.exptime)
-                self._reads.put(key, record, self._clock() // NS_PER_SECOND)
-        except (ClientError, StoreError) as error:
-            return _refused(error)
+        with self._cache.exclusive():
+            found = self._cache.get(key)
+            if found is None:
+                return NOT_FOUND
+            record = self._touch(key, found, command.exptime)
+            self._reads.put(key, record, self._clock() // NS_PER_SECOND)
         return Result(Status.TOUCHED, record)
 
     def _touch(self, key: bytes, found: Record, exptime: int) -> Record:
@@ -360,18 +345,15 @@ class Executor:
     def delete(self, command: Delete) -> Result:
         """Execute `Delete`."""
         key = command.key
-        try:
-            if not command.cas:
-                return DELETED if self._cache.delete(key) else NOT_FOUND
-            with self._cache.exclusive():
-                found = self._cache.stat(key)
-                if found is None:
-                    return NOT_FOUND
-                if found.stored_us != command.cas:
-                    return EXISTS
-                self._cache.delete(key)
-        except (ClientError, StoreError) as error:
-            return _refused(error)
+        if not command.cas:
+            return DELETED if self._cache.delete(key) else NOT_FOUND
+        with self._cache.exclusive():
+            found = self._cache.stat(key)
+            if found is None:
+                return NOT_FOUND
+            if found.stored_us != command.cas:
+                return EXISTS
+            self._cache.delete(key)
         return DELETED
 
     def flush(self, _command: FlushAll) -> Result:
@@ -379,10 +361,20 @@ class Executor:
         try:
             self._cache.flush()
         except StoreError as error:
-            return _refused(error)
+            return refused(error)
         return Result(Status.OK)
 
     # --- Parts ---------------------------------------------------------------------
+
+    def _check_key(self, key: bytes) -> None:
+        """
+        Check the key of what is to be stored.
+
+        Raises:
+            ClientError: No path of HTTP leads to it.
+        """
+        if not is_key(key, self._limits.key_size):
+            raise BadKeyError(_BAD_KEY)
 
     def seconds_until(self, exptime: int) -> float:
         """Return how many seconds from now on a time is, as `exptime` gives it."""
@@ -470,22 +462,12 @@ def parse_number(value: bytes) -> int | None:
     return number if number <= NUMBER_MAX else None
 
 
-def _bad_key() -> Result:
-    return Result(
-        Status.BAD_KEY,
-        text='bad key: it holds a segment "." or ".."; a key is the path of a URL',
-    )
-
-
-def _refused(error: ClientError | StoreError) -> Result:
+def refused(error: ClientError | StoreError) -> Result:
+    """Return what becomes of a command for which the cache has raised an error."""
     if isinstance(error, ValueTooLargeError):
         return TOO_LARGE
     if isinstance(error, ClientError):
         return Result(Status.BAD_KEY, text=str(error))
-    return _failed(error)
-
-
-def _failed(error: StoreError) -> Result:
     _logger.warning("memcache.refused error=%r", str(error))
     text = str(error)
     if isinstance(error, OSError):  # Its text names files of the instance.

@@ -6,7 +6,7 @@ commands executed; the replies of a turn are sent together. A connection that ha
 waits for its next turn, while all others have theirs. Nothing is received from a connection
 before what it sent is executed and the replies are in the socket, so a client that does not
 read gets no more commands executed, and at most `_REPLY_BYTES` and one value are held.
-All that is held between two turns counts for `Limits.held_bytes`.
+All that is held between two turns counts for `ConnectionLimits.held_bytes`.
 
 Nothing here waits except for epoll, and for the disk when a record is read or written. The
 time that a connection is idle is not limited: clients keep connections in pools, as
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from volcache.memcache.command_log import CommandLog
     from volcache.memcache.commands import Command, Result
     from volcache.memcache.decoder import Decoder
-    from volcache.memcache.service import Service, Session
+    from volcache.memcache.service import ClientSession, Service
     from volcache.memcache.sockets import ListeningSocket
     from volcache.monitoring.commands import CommandStats
 
@@ -74,7 +74,7 @@ _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 _REFUSAL: Final = b"ERROR Too many open connections\r\n"
 
 
-class Limits(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """What the listener allows."""
 
     connections: int
@@ -101,7 +101,7 @@ class _Peer:
         "unsent",
     )
 
-    def __init__(self, connection: socket.socket, session: Session) -> None:
+    def __init__(self, connection: socket.socket, session: ClientSession) -> None:
         self.socket = connection
         self.fd = connection.fileno()
         self.recv = connection.recv
@@ -128,7 +128,7 @@ class Listener:
         service: Service,
         decoder_for: Callable[[bytes], Decoder],
         *,
-        limits: Limits,
+        limits: ConnectionLimits,
         stats: CommandStats,
         log: CommandLog,
         sample: Callable[[bytes], None] = lambda _: None,

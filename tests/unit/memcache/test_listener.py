@@ -22,9 +22,9 @@ from support.waiting import wait_until
 from volcache.errors import ListenError
 from volcache.memcache.command_log import CommandLog
 from volcache.memcache.commands import Command, Get, Result, Status, WireLimits
-from volcache.memcache.listener import Limits, Listener
+from volcache.memcache.listener import ConnectionLimits, Listener
 from volcache.memcache.protocol import decoder_for
-from volcache.memcache.service import Access, Session
+from volcache.memcache.service import Access, ClientSession
 from volcache.memcache.sockets import ListeningSocket
 from volcache.monitoring.commands import CommandStats
 from volcache.store import Record
@@ -39,16 +39,16 @@ class Service:
         """Serve everyone."""
         self.access = Access()
         self.commands: list[Command] = []
-        self.hook: Callable[[Session, Command], object] = lambda _session, _command: (
-            None
+        self.hook: Callable[[ClientSession, Command], object] = (
+            lambda _session, _command: None
         )
         self.flush_at: float | None = None  # By the monotonic clock.
 
-    def session(self, remote: str) -> Session:
+    def session(self, remote: str) -> ClientSession:
         """Return a session that may do everything."""
-        return Session(remote, self.access)
+        return ClientSession(remote, self.access)
 
-    def execute(self, session: Session, command: Command) -> Result:
+    def execute(self, session: ClientSession, command: Command) -> Result:
         """Answer."""
         self.commands.append(command)
         self.hook(session, command)
@@ -90,7 +90,7 @@ def running(**limits: Any) -> Iterator[Case]:
         listening,
         service,  # type: ignore[arg-type]
         partial(decoder_for, WireLimits(250, 1000)),
-        limits=Limits(**{"connections": 100, **limits}),
+        limits=ConnectionLimits(**{"connections": 100, **limits}),
         stats=stats,
         log=CommandLog(0, lambda _: (0, 0)),
         sample=sampled.append,
@@ -134,7 +134,7 @@ def test_bug_closes_its_connection_only(caplog: pytest.LogCaptureFixture) -> Non
     """Whether the service notes it, or raises."""
     with running() as case, case.client() as other:
 
-        def fail(session: Session, command: Command) -> None:
+        def fail(session: ClientSession, command: Command) -> None:
             key = getattr(command, "key", b"")
             session.is_broken = key == b"broken"
             if key == b"raise":

@@ -1,0 +1,182 @@
+"""What `stats` returns: numbers since the last reset, and settings."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from volcache.histogram import NS_PER_SECOND
+from volcache.memcache.commands import VERSION, Result, Status
+from volcache.monitoring.commands import KINDS
+from volcache.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from volcache.cache import Cache
+    from volcache.monitoring.commands import CommandStats
+
+OK: Final = Result(Status.OK)
+_ABSENT: Final = Result(Status.NOT_FOUND)
+_POINTER_BITS: Final = 64
+_GATS: Final = ("gat", "gats")
+_READS: Final = (*KINDS["get"], *_GATS)
+_SETS: Final = KINDS["set"]
+_TOUCHES: Final = KINDS["touch"]
+_DELETES: Final = KINDS["delete"]
+# Names, the commands that count, and which of their results; empty: any.
+_COUNTED: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
+    ("cmd_get", _READS, ("hit", "miss")),
+    ("cmd_set", _SETS, ()),
+    ("cmd_flush", ("flush_all",), ()),
+    ("cmd_touch", _TOUCHES, ()),
+    ("cmd_meta", ("mg", "ms", "md", "ma", "mn", "me"), ()),
+    ("get_hits", _READS, ("hit",)),
+    ("get_misses", _READS, ("miss",)),
+    ("delete_misses", _DELETES, ("not_found",)),
+    ("delete_hits", _DELETES, ("deleted",)),
+    ("incr_misses", ("incr",), ("not_found",)),
+    ("incr_hits", ("incr",), ("stored",)),
+    ("decr_misses", ("decr",), ("not_found",)),
+    ("decr_hits", ("decr",), ("stored",)),
+    ("cas_misses", ("cas",), ("not_found",)),
+    ("cas_hits", ("cas",), ("stored",)),
+    ("cas_badval", ("cas",), ("exists",)),
+    ("touch_hits", _TOUCHES, ("touched", "hit")),
+    ("touch_misses", _TOUCHES, ("not_found", "miss")),
+    ("store_too_large", _SETS, ("too_large",)),
+    ("auth_cmds", ("auth",), ()),
+    ("auth_errors", ("auth",), ("denied",)),
+)
+
+
+class ServerFacts(NamedTuple):
+    """What `stats` shows of the settings."""
+
+    listen: str
+    connections_max: int
+    value_size: int
+
+
+class ServerStatistics:
+    """Answers `stats`; for one thread."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        stats: CommandStats,
+        facts: ServerFacts,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """
+        Begin.
+
+        Args:
+            cache: Asked for its usage.
+            stats: What the listener counts.
+            facts: Of the settings.
+            clock: Seconds, monotonic.
+            wall_clock: Nanoseconds since the epoch.
+        """
+        self._store = cache.store
+        self._stats = stats
+        self._facts = facts
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._started = clock()
+        self._baseline: dict[tuple[str, str], int] = {}  # at the last "stats reset"
+        self._connections_before = 0
+        self._evictions_before = 0
+
+    def report(self, argument: bytes, *, needs_token: bool, may_flush: bool) -> Result:
+        """Return what a client asks for; the last two are settings that may change."""
+        if argument == b"reset":
+            self._baseline = self._stats.commands()
+            self._connections_before = self._stats.connections_total
+            self._evictions_before = self._store.stats.evicted_records
+            return OK
+        if argument in {b"items", b"slabs", b"sizes"}:
+            return OK  # There are no slabs.
+        if argument == b"settings":
+            pairs = self._settings(needs_token=needs_token, may_flush=may_flush)
+        elif not argument:
+            pairs = self._general()
+        else:
+            return _ABSENT
+        return Result(
+            Status.OK, pairs=tuple((name, str(value)) for name, value in pairs)
+        )
+
+    def _settings(
+        self, *, needs_token: bool, may_flush: bool
+    ) -> Iterable[tuple[str, object]]:
+        facts = self._facts
+        is_unix = facts.listen.startswith("/")
+        host, _, port = facts.listen.rpartition(":")
+        return (
+            ("maxbytes", self._capacity()),
+            ("maxconns", facts.connections_max),
+            ("tcpport", 0 if is_unix else port),
+            ("udpport", 0),
+            ("inter", "NULL" if is_unix else host),
+            ("evictions", "on"),
+            ("domain_socket", facts.listen if is_unix else "NULL"),
+            ("umask", "700"),
+            ("num_threads", 1),
+            ("cas_enabled", "yes"),
+            ("binding_protocol", "auto-negotiate"),
+            ("auth_enabled_sasl", _yes(needs_token)),
+            ("auth_enabled_ascii", _yes(needs_token)),
+            ("item_size_max", facts.value_size),
+            ("flush_enabled", _yes(may_flush)),
+            ("dump_enabled", "no"),
+            ("idle_timeout", 0),
+        )
+
+    def _capacity(self) -> int:
+        usage = self._store.usage(volumes=False)
+        return usage.volume_num * usage.volume_size
+
+    def _general(self) -> Iterable[tuple[str, object]]:
+        stats, store = self._stats, self._store
+        times = resource.getrusage(resource.RUSAGE_SELF)
+        return (
+            ("pid", os.getpid()),
+            ("uptime", int(self._clock() - self._started)),
+            ("time", self._wall_clock() // NS_PER_SECOND),
+            ("version", VERSION),
+            ("volcache_version", __version__),
+            ("pointer_size", _POINTER_BITS),
+            ("rusage_user", f"{times.ru_utime:.6f}"),
+            ("rusage_system", f"{times.ru_stime:.6f}"),
+            ("max_connections", self._facts.connections_max),
+            ("curr_connections", stats.connections),
+            ("total_connections", stats.connections_total - self._connections_before),
+            ("rejected_connections", stats.connections_refused),
+            *((name, self._counted(*counted)) for name, *counted in _COUNTED),
+            ("bytes_read", stats.bytes_in),
+            ("bytes_written", stats.bytes_out),
+            ("limit_maxbytes", self._capacity()),
+            ("accepting_conns", 1),
+            ("threads", 1),
+            ("bytes", store.usage(volumes=False).live),
+            ("curr_items", store.count),
+            ("total_items", self._counted(_SETS, ("stored",))),
+            ("evictions", store.stats.evicted_records - self._evictions_before),
+        )
+
+    def _counted(self, names: tuple[str, ...], results: tuple[str, ...]) -> int:
+        """Return how many commands with these results there were since the last reset."""
+        return sum(
+            number - self._baseline.get(answer, 0)
+            for answer, number in self._stats.commands().items()
+            if answer[0] in names and (not results or answer[1] in results)
+        )
+
+
+def _yes(value: object) -> str:
+    return "yes" if value else "no"
