@@ -24,14 +24,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 from volcache.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from io import TextIOWrapper
 
 ROOT: Final = "volcache"
 # They contain keys and addresses of clients.
 LOG_FILE_MODE: Final = 0o640
-# Of each slow log: a disk that hangs makes every request slow.
-SLOW_LINES_PER_SECOND_MAX: Final = 10
 _LOG_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}  # Five columns.
@@ -69,32 +66,6 @@ def setup_logging(level: str, file: str, form: str = "text") -> None:
 def set_level(level: str) -> None:
     """Log events of this level and above: debug, info, warning or error."""
     logging.getLogger(ROOT).setLevel(level.upper())
-
-
-class LineLimit:
-    """A limit of lines per second; counts those left out. For one thread."""
-
-    def __init__(
-        self, per_second: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Allow that many; the clock has seconds and is monotonic."""
-        self._per_second = per_second
-        self._clock = clock
-        self._second = 0
-        self._lines = 0
-        self._left_out = 0
-
-    def left_out(self) -> int | None:
-        """Return how many lines were left out before this one; None: leave it out, too."""
-        second = int(self._clock())
-        if second != self._second:
-            self._second, self._lines = second, 0
-        if self._lines >= self._per_second:
-            self._left_out += 1
-            return None
-        self._lines += 1
-        left_out, self._left_out = self._left_out, 0
-        return left_out
 
 
 def more_verbose(one: str, other: str) -> str:

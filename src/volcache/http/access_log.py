@@ -1,23 +1,19 @@
 """
 The access log: WSGI middleware that writes one line per request.
 
-Lines have nginx's format `main` with three fields more, or are JSON. Everything that comes
-from a client is escaped, so no client can end a field or a line. Malformed requests, which
-bjoern answers itself, are not logged.
+`request_log.py` has the format. Malformed requests, which bjoern answers itself, are not
+logged.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
-from volcache.histogram import NS_PER_SECOND
 from volcache.http.responses import MISS
-from volcache.log_writer import LineTime
-from volcache.text import escape_header, escape_path
+from volcache.request_log import AccessLine, AccessLines, quoted, word
+from volcache.text import escape_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +23,7 @@ if TYPE_CHECKING:
 
     from volcache.http.responses import Headers
 
-_logger: Final = logging.getLogger(__name__)
 _PATH_LENGTH_MAX: Final = 4096  # Characters of a line.
-_FIELD_LENGTH_MAX: Final = 200
 _SHOWN: Final = ("HTTP_REFERER", "HTTP_USER_AGENT", "HTTP_X_FORWARDED_FOR")
 
 
@@ -56,12 +50,8 @@ class AccessLog:
             timer: Nanoseconds, monotonic.
         """
         self._app = app
-        self._add = add
-        self._format = self._as_json if as_json else self._as_text
-        self._clock = clock
+        self._lines = AccessLines(add, as_json=as_json, clock=clock)
         self._timer = timer
-        self._time = LineTime()
-        self._now_ns = 0  # of the line, if it is not now
 
     def __call__(
         self, environ: WSGIEnvironment, start_response: StartResponse
@@ -79,13 +69,9 @@ class AccessLog:
             return start_response(status_, headers_, error)
 
         body = self._app(environ, start)
-        try:
-            ns = self._timer() - started_ns
-            self._add(
-                self._format(environ, status, headers, sum(map(len, body)), ns) + "\n"
-            )
-        except Exception:
-            _logger.exception("access.line_failed")
+        ns = self._timer() - started_ns
+        size = sum(map(len, body))
+        self._lines.write(lambda: _line(environ, status, headers, size, ns))
         return body
 
     def add_native(  # noqa: PLR0913, PLR0917 - Called from C.
@@ -115,64 +101,30 @@ class AccessLog:
             headers.append(("X-Position", "{},{},{}".format(*position)))
         environ = _environ_of(head)
         environ["REMOTE_ADDR"] = remote
-        self._now_ns = ended_us * 1000
-        try:
-            self._add(self._format(environ, status, headers, size, ns) + "\n")
-        except Exception:
-            _logger.exception("access.line_failed")
-        self._now_ns = 0
-
-    def _as_text(
-        self,
-        environ: WSGIEnvironment,
-        status: str,
-        headers: Headers,
-        size: int,
-        ns: int,
-    ) -> str:
-        """Return a line in nginx's format `main`, with three fields more."""
-        cache, position = _cache_and_position(headers)
-        return (
-            f"{_word(environ, 'REMOTE_ADDR')} - - [{self._time.text(self._now())}]"
-            f' "{_word(environ, "REQUEST_METHOD")} {_uri(environ)}'
-            f' {_word(environ, "SERVER_PROTOCOL")}"'
-            f' {status[:3]} {size} "{_field(environ, "HTTP_REFERER")}"'
-            f' "{_field(environ, "HTTP_USER_AGENT")}"'
-            f' "{_field(environ, "HTTP_X_FORWARDED_FOR")}"'
-            f" cache={cache or '-'} position={position or '-'}"
-            f" seconds={ns / NS_PER_SECOND:.6f}"
+        self._lines.write(
+            lambda: _line(environ, status, headers, size, ns), ended_us * 1000
         )
 
-    def _as_json(
-        self,
-        environ: WSGIEnvironment,
-        status: str,
-        headers: Headers,
-        size: int,
-        ns: int,
-    ) -> str:
-        """Return a JSON object; absent fields are null."""
-        cache, position = _cache_and_position(headers)
-        return json.dumps(
-            {
-                "time": self._time.json(self._now()),
-                "remote": _word(environ, "REMOTE_ADDR"),
-                "method": _word(environ, "REQUEST_METHOD"),
-                "uri": _uri(environ),
-                "protocol": _word(environ, "SERVER_PROTOCOL"),
-                "status": int(status[:3]),
-                "bytes": size,
-                "referer": _optional(environ, "HTTP_REFERER"),
-                "agent": _optional(environ, "HTTP_USER_AGENT"),
-                "forwarded": _optional(environ, "HTTP_X_FORWARDED_FOR"),
-                "cache": cache,
-                "position": position,
-                "seconds": round(ns / NS_PER_SECOND, 6),
-            }
-        )
 
-    def _now(self) -> int:
-        return self._now_ns or self._clock()
+def _line(
+    environ: WSGIEnvironment, status: str, headers: Headers, size: int, ns: int
+) -> AccessLine:
+    """Return the line of a response."""
+    shown = {name: value for name, value in headers if name.startswith("X-")}
+    return AccessLine(
+        ns,
+        word(environ.get("REMOTE_ADDR", "")),
+        word(environ.get("REQUEST_METHOD", "")),
+        _uri(environ),
+        word(environ.get("SERVER_PROTOCOL", "")),
+        int(status[:3]),
+        size,
+        quoted(environ.get("HTTP_REFERER", "")),
+        quoted(environ.get("HTTP_USER_AGENT", "")),
+        quoted(environ.get("HTTP_X_FORWARDED_FOR", "")),
+        shown.get("X-Cache"),
+        shown.get("X-Position"),
+    )
 
 
 def _environ_of(head: bytes) -> WSGIEnvironment:
@@ -197,39 +149,9 @@ def _environ_of(head: bytes) -> WSGIEnvironment:
     return environ
 
 
-def _cache_and_position(headers: Headers) -> tuple[str | None, str | None]:
-    """Return X-Cache and X-Position of a response."""
-    cache = position = None
-    for name, value in headers:
-        if name == "X-Cache":
-            cache = value
-        elif name == "X-Position":
-            position = value
-    return cache, position
-
-
-def _word(environ: WSGIEnvironment, name: str) -> str:
-    """Return a field without quotes; `-` if it is absent."""
-    return escape_path(environ.get(name, ""), _FIELD_LENGTH_MAX) or "-"
-
-
-def _optional(environ: WSGIEnvironment, name: str) -> str | None:
-    """Return a header for a field in quotes; None if it is absent."""
-    text: str = environ.get(name, "")
-    return escape_header(text, _FIELD_LENGTH_MAX) if text else None
-
-
-def _field(environ: WSGIEnvironment, name: str) -> str:
-    """Return a header for a field in quotes; `-` if it is absent."""
-    return _optional(environ, name) or "-"
-
-
 def _uri(environ: WSGIEnvironment) -> str:
     """Return path and query, encoded as in a request line."""
     path = escape_path(environ.get("PATH_INFO", ""), _PATH_LENGTH_MAX)
-    query: str = environ.get("QUERY_STRING", "")
-    if not query:
-        return path
+    query = quoted(environ.get("QUERY_STRING", ""))
     # The query is not decoded, so it has no spaces unless the request is forged.
-    query = escape_header(query, _FIELD_LENGTH_MAX).replace(" ", "%20")
-    return f"{path}?{query}"
+    return f"{path}?{query.replace(' ', '%20')}" if query else path

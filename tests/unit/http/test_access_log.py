@@ -90,27 +90,6 @@ def test_absent_field_is_a_dash() -> None:
     assert (found["agent"], found["cache"], found["position"]) == ("-", "-", "-")
 
 
-def test_json_has_the_same_fields() -> None:
-    """One object per line; absent fields are null."""
-    line = ask(ENVIRON | {"HTTP_USER_AGENT": "curl"}, as_json=True)
-    assert line.endswith("}\n")
-    assert json.loads(line) == {
-        "time": "2026-11-21T09:00:00.123Z",
-        "remote": "127.0.0.1",
-        "method": "GET",
-        "uri": "/a%20key",
-        "protocol": "HTTP/1.1",
-        "status": 200,
-        "bytes": 5,
-        "referer": None,
-        "agent": "curl",
-        "forwarded": None,
-        "cache": "DISK",
-        "position": "0,4096,1500",
-        "seconds": 0.0125,
-    }
-
-
 REQUEST = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "REMOTE_ADDR")
 FIELDS = ("SERVER_PROTOCOL", *(f"HTTP_{name}" for name in ("REFERER", "USER_AGENT")))
 
@@ -141,30 +120,6 @@ def test_length_of_a_line_is_bounded() -> None:
     environ = ENVIRON | dict.fromkeys(names, "\xe9" * 80_000)
     environ["PATH_INFO"] = "/\xe9" * 40_000
     assert len(ask(environ)) < 8_000
-
-
-def test_time_is_that_of_the_request() -> None:
-    """The text of a second is reused within that second only."""
-    lines: list[str] = []
-    times = iter([NOW_NS, NOW_NS + 800_000_000, NOW_NS + 900_000_000])
-    log = AccessLog(lambda *_: [], lines.append, clock=lambda: next(times))
-    for _ in range(3):
-        log({"REQUEST_METHOD": "GET"}, lambda *_: print)
-    seconds = re.findall(r":00:(\d\d) ", "".join(lines))
-    assert seconds == ["00", "00", "01"]
-
-
-def test_failed_line_does_not_affect_the_response(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The line is lost; the failure is logged."""
-
-    def fail(_line: str) -> None:
-        raise ValueError("a bug")
-
-    log = AccessLog(lambda *_: [b"value"], fail)
-    assert log({"REQUEST_METHOD": "GET"}, lambda *_: print) == [b"value"]
-    assert caplog.messages == ["access.line_failed"]
 
 
 HEAD = (
