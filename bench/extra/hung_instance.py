@@ -43,7 +43,7 @@ from volcache.fleet.inventory import load_inventory
 from volcache.fleet.render import INSTANCES
 from volcache.front import Parts
 from volcache.ring import OwnKeys, load_ring
-from volcache_client.ring import Ring
+from volcache_client.ring import HashRing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -168,7 +168,7 @@ class Fleet:
     def paths_without(self, lost: Iterable[str]) -> list[str]:
         """Return the paths whose keys are not those of some instances."""
         nodes = [(found.address, found.weight) for found in self.inventory.instances]
-        ring = Ring(nodes)
+        ring = HashRing(nodes)
         return [path for path in PATHS if ring.node(path[1:]) not in set(lost)]
 
     def pid_of(self, port: int) -> int:
@@ -297,7 +297,7 @@ def measure_cpu(work: Path, stack: ExitStack, seconds: int, rounds: int) -> None
     """Compare the CPU of GETs by an instance with a ring of 40, and without."""
     servers = {}
     nodes = [f"10.0.0.{n}:1234" for n in range(40)]
-    ring = Ring([(node, 10) for node in nodes])
+    ring = HashRing([(node, 10) for node in nodes])
     own = [
         path
         for path in (f"/c{n}" for n in range(100_000))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.extra.script import make_parser, measuring
 from bench.report import table
 from volcache.cache import Cache
-from volcache.http.app import App, Limits
+from volcache.http.app import App, RequestLimits
 from volcache.http.native_app import with_fast_path
 from volcache.store import Store
 
@@ -60,7 +60,7 @@ def main() -> None:
     with measuring(options.directory) as (stack, work):
         store = Store.open(str(work / "store"), volume_size=2**28, volume_num=2)
         stack.callback(store.close)
-        limits = Limits(key_size=1024, value_size=2**20)
+        limits = RequestLimits(key_size=1024, value_size=2**20)
         app = with_fast_path(App(Cache(store), limits), is_merged=True)
         paths = [f"/thumbs/{number:08}/picture" for number in range(KEYS)]
         puts = [request("PUT", path, VALUE) for path in paths]

@@ -27,7 +27,7 @@ from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
 from volcache.http.access_log import AccessLog
 from volcache.http.admin import Admin
-from volcache.http.app import App, Limits
+from volcache.http.app import App, RequestLimits
 from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
 from volcache.http.native_app import with_fast_path
@@ -383,7 +383,7 @@ def _open_http(
         reload=reload,
         stalled=memcache.listener.stalled_seconds if memcache else lambda: 0.0,
     )
-    limits = Limits(
+    limits = RequestLimits(
         key_size=config.max_key_size,
         value_size=config.max_value_size,
         default_ttl=config.default_ttl,

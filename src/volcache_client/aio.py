@@ -30,7 +30,7 @@ from typing import (
 
 from volcache_client.aio_flights import Flight, NotMadeError
 from volcache_client.aio_pools import Pools
-from volcache_client.aio_streams import AsyncStream, Body
+from volcache_client.aio_streams import AsyncBody, AsyncStream
 from volcache_client.core import Core
 from volcache_client.errors import (
     ClientUsageError,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from volcache_client.core import Source
     from volcache_client.messages import Call, Head, Item, Operation, Step
     from volcache_client.metrics import Metrics
-    from volcache_client.serializers import Serializer
+    from volcache_client.serializers import ValueSerializer
 
 K = TypeVar("K", bound="str | bytes")
 P = ParamSpec("P")
@@ -105,14 +105,14 @@ class AsyncClient(Generic[V]):
         self,
         nodes: Source,
         *,
-        serializer: Serializer[V],
+        serializer: ValueSerializer[V],
         **options: Unpack[OptionArguments],
     ) -> None: ...
     def __init__(
         self,
         nodes: Source,
         *,
-        serializer: Serializer[V] | Literal["json"] | None = None,
+        serializer: ValueSerializer[V] | Literal["json"] | None = None,
         **options: Unpack[OptionArguments],
     ) -> None:
         """
@@ -507,7 +507,7 @@ class AsyncClient(Generic[V]):
         node = step.node
         pool = self._pools.of(node)
         response = await pool.open(step.request, step.timeout)
-        body = Body(pool, response)
+        body = AsyncBody(pool, response)
         if response.status == _OK:
             if "Content-Length" not in response.headers:
                 body.close()

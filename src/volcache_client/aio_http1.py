@@ -53,7 +53,7 @@ class ConnectTimeoutError(TimeoutError):
     """No connection was opened in time."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """
     A connection to a node, for one exchange at a time.
 
@@ -63,7 +63,9 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_change: Callable[[Connection], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_change: Callable[[HttpConnection], None],
     ) -> None:
         """
         Wait for `connection_made`.
@@ -298,9 +300,11 @@ class Connections:
         self._connect_timeout: Final = connect_timeout
         self._context: Final = context
         self._on_open: Final = on_open
-        self._idle: Final[list[Connection]] = []
+        self._idle: Final[list[HttpConnection]] = []
         self._opening: Final[set[asyncio.Timeout]] = set()
-        self._all: Final[set[Connection]] = set()  # Until their transports have ended.
+        self._all: Final[set[HttpConnection]] = (
+            set()
+        )  # Until their transports have ended.
         self.count = 0
 
     async def exchange(self, request: Request, deadline: float) -> Answer:
@@ -317,7 +321,7 @@ class Connections:
         Raises:
             ConnectError: There is no connection.
             ConnectTimeoutError: There is none in time.
-            OSError: See `Connection.exchange`.
+            OSError: See `HttpConnection.exchange`.
         """
         connection = self._newest()
         is_repeatable = connection is not None and request.is_repeatable
@@ -342,7 +346,7 @@ class Connections:
         return done.answer
 
     async def _exchange_once(
-        self, connection: Connection, request: Request, deadline: float
+        self, connection: HttpConnection, request: Request, deadline: float
     ) -> Exchanged:
         try:
             return await connection.exchange(request, self._host, deadline)
@@ -350,7 +354,7 @@ class Connections:
             connection.close()
             raise
 
-    def _newest(self) -> Connection | None:
+    def _newest(self) -> HttpConnection | None:
         """Return the idle connection used last, if the server has not closed it."""
         while self._idle:
             connection = self._idle.pop()
@@ -369,7 +373,7 @@ class Connections:
         if self._idle:
             self._idle.pop(0).close()
 
-    def _changed(self, connection: Connection) -> None:
+    def _changed(self, connection: HttpConnection) -> None:
         if connection.is_open:
             self.count += 1
             self._all.add(connection)
@@ -382,7 +386,7 @@ class Connections:
 
     # --- Opening ------------------------------------------------------------------
 
-    async def _open(self, deadline: float) -> Connection:
+    async def _open(self, deadline: float) -> HttpConnection:
         self._on_open()
         until = min(deadline, self._loop.time() + self._connect_timeout)
         try:
@@ -398,7 +402,7 @@ class Connections:
             reason = getattr(error, "strerror", None) or error
             raise ConnectError(f"cannot connect: {reason}") from error
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> HttpConnection:
         address = self._address
         if address.socket_path:
             raw = await _connect_unix(address.socket_path)
@@ -425,8 +429,8 @@ class Connections:
             raise
         return made
 
-    def _made(self) -> Connection:
-        return Connection(self._loop, self._changed)
+    def _made(self) -> HttpConnection:
+        return HttpConnection(self._loop, self._changed)
 
     # --- The end ------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PART_BYTES: Final = 1 << 16
 
 
-class Body:
+class AsyncBody:
     """The body of an answer, and the pool to which its connection is given back."""
 
     def __init__(self, pool: NodePool, response: aiohttp.ClientResponse) -> None:
@@ -66,7 +66,7 @@ class AsyncStream:
     ) -> None:
         """Take what `Core.stream` returned; `on_error` counts an error that is raised."""
         self.head: Final[Head] = streamed.head
-        self._body: Final[Body] = streamed.body
+        self._body: Final[AsyncBody] = streamed.body
         self._on_error: Final = on_error
 
     async def read(self, size: int = -1) -> bytes:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from volcache_client.core import Source, Streamed
     from volcache_client.messages import Head, Operation, Step
     from volcache_client.metrics import Metrics
-    from volcache_client.serializers import Serializer
+    from volcache_client.serializers import ValueSerializer
 
 K = TypeVar("K", bound=str | bytes)
 P = ParamSpec("P")
@@ -73,14 +73,14 @@ class Client(Generic[V]):
         self,
         nodes: Source,
         *,
-        serializer: Serializer[V],
+        serializer: ValueSerializer[V],
         **options: Unpack[OptionArguments],
     ) -> None: ...
     def __init__(
         self,
         nodes: Source,
         *,
-        serializer: Serializer[V] | Literal["json"] | None = None,
+        serializer: ValueSerializer[V] | Literal["json"] | None = None,
         **options: Unpack[OptionArguments],
     ) -> None:
         """

@@ -151,7 +151,7 @@ class TimedSocket:
         """Return a file of what is received."""
         assert mode == "rb", mode  # noqa: S101 - What http.client asks for.
         self._files += 1
-        return _Received(self)
+        return _SocketFile(self)
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -199,7 +199,7 @@ class _Bytes(io.RawIOBase):
         return count
 
 
-class _Received(io.BufferedReader):
+class _SocketFile(io.BufferedReader):
     """What a socket receives, with a buffer."""
 
     def __init__(self, connection: TimedSocket) -> None:

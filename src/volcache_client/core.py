@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from volcache_client.messages import Operation
     from volcache_client.metrics import Metrics, Outcome
     from volcache_client.options import Options
-    from volcache_client.serializers import Serializer
+    from volcache_client.serializers import ValueSerializer
 
     Source = (
         str | os.PathLike[str] | Sequence[str | tuple[str, int]] | Callable[[], Any]
@@ -130,7 +130,7 @@ class Core(Generic[V]):
     def __init__(
         self,
         source: Source,
-        serializer: Serializer[V],
+        serializer: ValueSerializer[V],
         options: Options,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from volcache_client.errors import CacheError, DiscoveryError, InvalidArgumentError
 from volcache_client.messages import Call
 from volcache_client.nodes import Address, Events, HealthOptions, Node, parse_address
-from volcache_client.ring import Ring, name_and_weight
+from volcache_client.ring import HashRing, name_and_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ class _View(NamedTuple):
     """Nodes and their ring; replaced as a whole."""
 
     nodes: dict[str, Node]
-    ring: Ring | None  # None: the list was not read yet.
+    ring: HashRing | None  # None: the list was not read yet.
 
 
 class Nodes:
@@ -205,7 +205,7 @@ class Nodes:
             self._events.put("removed", name)
 
     def _view_of(self, wanted: list[tuple[Address, int]]) -> _View:
-        ring = Ring((address.name, weight) for address, weight in wanted)
+        ring = HashRing((address.name, weight) for address, weight in wanted)
         nodes: dict[str, Node] = {}
         for address, weight in wanted:
             node = self._view.nodes.get(address.name)

@@ -74,7 +74,7 @@ class Metrics(NamedTuple):
     nodes: Mapping[str, NodeNumbers]
 
 
-class _Operation:
+class _OperationCounts:
     """Durations of one operation, and how often it ended with each outcome."""
 
     __slots__ = ("counts", "outcomes", "seconds")
@@ -103,7 +103,9 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._operations: defaultdict[str, _Operation] = defaultdict(_Operation)
+        self._operations: defaultdict[str, _OperationCounts] = defaultdict(
+            _OperationCounts
+        )
         self._errors: defaultdict[str, int] = defaultdict(int)
         self._requests: defaultdict[str, _Requests] = defaultdict(_Requests)
         self._made = 0

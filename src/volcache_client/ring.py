@@ -33,7 +33,7 @@ WEIGHT_MAX: Final = 1_000
 _UNIX: Final = b"unix:"
 
 
-class Ring:
+class HashRing:
     """
     Nodes and their points; it does not change.
 

@@ -10,7 +10,7 @@ from volcache_client.errors import SerializationError
 V = TypeVar("V")
 
 
-class Serializer(Protocol[V]):
+class ValueSerializer(Protocol[V]):
     """
     Turns values into bytes and back.
 
@@ -29,7 +29,7 @@ class Serializer(Protocol[V]):
         """Return the value of bytes."""
 
 
-def make_serializer(chosen: Any) -> Serializer[Any]:  # noqa: ANN401
+def make_serializer(chosen: Any) -> ValueSerializer[Any]:  # noqa: ANN401
     """Return what the argument `serializer` of a client stands for."""
     return Json() if chosen == "json" else chosen or Bytes()
 

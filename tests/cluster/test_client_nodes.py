@@ -19,7 +19,7 @@ from volcache_client import (
     NodeDownError,
     NodeTimeoutError,
 )
-from volcache_client.ring import Ring
+from volcache_client.ring import HashRing
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +59,7 @@ class Instances:
 
     def store(self, user: ThreadUser, prefix: str) -> tuple[list[str], list[str]]:
         """Store values; return the keys of the failing instance, and the others."""
-        ring = Ring(self.nodes)
+        ring = HashRing(self.nodes)
         self.values = {f"{prefix}/{n}": b"%d" % n for n in range(90)}
         for key, value in self.values.items():
             assert user.call("put", key, value)

@@ -14,7 +14,7 @@ from support.cluster import Cluster, instances_of
 from support.extent import EXTENT
 from support.ring_nginx import Node, RingNginx
 from volcache_client.keys import checked_key, path_of
-from volcache_client.ring import Ring
+from volcache_client.ring import HashRing
 
 pytestmark = pytest.mark.integration
 
@@ -93,7 +93,7 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RingNginx]:
 @pytest.mark.parametrize("name", LONG_RINGS)
 def test_ring_names_the_node_that_nginx_chooses(name: str, nginx: RingNginx) -> None:
     """With all kinds of names and weights."""
-    ring = Ring(RINGS[name])
+    ring = HashRing(RINGS[name])
     keys = any_keys(KEYS, seed=len(name))
     chosen = nginx.chosen(name, keys)
     if name == "names":
@@ -110,8 +110,8 @@ def test_of_equal_points_the_first_node_in_the_list_has_the_keys(
     """As nginx decides it, so that it depends on the order of the list."""
     for number, (first, second, point) in enumerate(COLLISIONS):
         for name in (first, second):
-            assert point in Ring([name])._points
-        ring = Ring([first, second])
+            assert point in HashRing([name])._points
+        ring = HashRing([first, second])
         before = max(p for p in ring._points if p < point)
         keys = (b"%d" % n for n in count())
         some = list(islice((k for k in keys if before < crc32(b"/" + k) <= point), 20))
@@ -120,12 +120,12 @@ def test_of_equal_points_the_first_node_in_the_list_has_the_keys(
             ([second, first], f"reversed{number}"),
         ):
             assert nginx.chosen(name, some) == [nodes[0]] * len(some)
-            assert {Ring(nodes).node(key) for key in some} == {nodes[0]}
+            assert {HashRing(nodes).node(key) for key in some} == {nodes[0]}
 
 
 def test_key_on_a_point_belongs_to_the_node_of_that_point(nginx: RingNginx) -> None:
     """Not to the next one."""
-    ring = Ring(RINGS["many"])
+    ring = HashRing(RINGS["many"])
     points = set(ring._points)
     numbers = (b"%d" % n for n in range(2_000_000))
     keys = [key for key in numbers if crc32(b"/" + key) in points]
@@ -141,6 +141,6 @@ def test_nodes_are_those_that_nginx_names(cluster: Cluster) -> None:
         "%2D/x", "\\", "a;b", "favicon.ico", "~lease/1", "a:b@c", " ", "é" * 500,
     ]  # fmt: skip
     keys = [key.encode() for key in odd] + any_keys(2_000, seed=3)
-    ring = Ring([(name, 10) for name in cluster.instances])
+    ring = HashRing([(name, 10) for name in cluster.instances])
     found = instances_of(cluster.nginx.port, [path_of(key) for key in keys])
     assert [ring.node(key) for key in keys] == found

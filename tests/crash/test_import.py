@@ -15,12 +15,14 @@ from support.stores import (
     open_store,
     value_of,
 )
-from volcache.cli.import_ import Limits, import_folder
+from volcache.cli.import_ import ImportLimits, import_folder
 from volcache.store.files import FileSystem
 
 pytestmark = pytest.mark.crash
 
-LIMITS = Limits(volume_size=4096, volume_num=4, max_value_size=2000, max_key_size=99)
+LIMITS = ImportLimits(
+    volume_size=4096, volume_num=4, max_value_size=2000, max_key_size=99
+)
 
 
 def fill(root: Path, files: int, length: int) -> dict[bytes, bytes]:

@@ -20,7 +20,7 @@ from support.nginx import SOURCE, Nginx
 from support.tables import each_row
 from volcache import __version__
 from volcache.config import Sources
-from volcache_client.ring import Ring
+from volcache_client.ring import HashRing
 
 ROOT: Final = Path(__file__).parents[2]
 COMPOSE: Final = ROOT / "conf" / "compose"
@@ -269,7 +269,7 @@ def may_mount() -> bool:
 def test_keys_belong_to_names_and_not_to_addresses(tmp_path: Path) -> None:
     """When containers get other addresses, each key stays on its volume."""
     paths = [f"/spread/{n}" for n in range(300)]
-    ring = Ring([(name, 10) for name in NAMES])
+    ring = HashRing([(name, 10) for name in NAMES])
     wanted = [ring.node(path[1:]) for path in paths]
     assert min(Counter(wanted).values()) > 60
     for number, front in enumerate(("127.0.7.", "127.0.8.")):

@@ -28,7 +28,7 @@ from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
-from volcache.http.app import App, Limits
+from volcache.http.app import App, RequestLimits
 from volcache.http.native_app import with_fast_path
 from volcache.memcache import executor as memcache
 from volcache.memcache.commands import (
@@ -123,7 +123,7 @@ class HttpWorker(Worker):
     def __init__(self, cache: Cache, known: Known) -> None:
         """Serve the cache."""
         super().__init__(cache, known, seed=1)
-        self.app = App(cache, Limits(key_size=100, value_size=VALUE_MAX))
+        self.app = App(cache, RequestLimits(key_size=100, value_size=VALUE_MAX))
         self.wsgi = with_fast_path(self.app)
         self.stats = 0
 

@@ -17,7 +17,7 @@ from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
-from volcache.http.app import App, Limits
+from volcache.http.app import App, RequestLimits
 from volcache.http.native_app import with_fast_path
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Instance:
     def __init__(
         self,
         side: Side,
-        limits: Limits,
+        limits: RequestLimits,
         clock_ns: Callable[[], int],
         *,
         is_fast: bool,
@@ -287,7 +287,7 @@ class Apps:
         self.disks: list[FaultyDisk] = []
         options.setdefault("volume_size", VOLUME_SIZE)
         options.setdefault("volume_num", 3)
-        limits = Limits(
+        limits = RequestLimits(
             key_size=KEY_SIZE_MAX,
             value_size=VALUE_SIZE_MAX,
             default_ttl=default_ttl,

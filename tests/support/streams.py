@@ -45,7 +45,7 @@ import h11
 
 from support.extent import SEED
 from volcache.cache import Cache
-from volcache.http.app import App, Limits
+from volcache.http.app import App, RequestLimits
 from volcache.store import Store
 
 VALUE_BYTES_MAX: Final = 200_000
@@ -690,7 +690,7 @@ class Judge:
                 that all records have the same positions.
         """
         self._has_order = has_order
-        limits = Limits(key_size=KEY_BYTES_MAX, value_size=VALUE_BYTES_MAX)
+        limits = RequestLimits(key_size=KEY_BYTES_MAX, value_size=VALUE_BYTES_MAX)
         self._app = App(Cache(store), limits)
         self.tally: Counter[str] = Counter()  # What was judged, and the statuses.
         self.changed: set[bytes] = set()  # targets of changes

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from volcache.http.admin import Admin
-from volcache.http.app import App, Limits
+from volcache.http.app import App, RequestLimits
 from volcache.http.responses import format_date
 from volcache.monitoring.snapshot import Monitor
 
@@ -50,7 +50,7 @@ class Client:
         self._clock = clock or (lambda: cache.machine_ms)
         self.app = App(
             cache,
-            Limits(
+            RequestLimits(
                 key_size=KEY_SIZE_MAX,
                 value_size=VALUE_SIZE_MAX,
                 default_ttl=default_ttl,

@@ -18,7 +18,7 @@ from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
 from volcache.hot.versions import KeyVersions
-from volcache.http.app import App, Limits
+from volcache.http.app import App, RequestLimits
 from volcache.http.native_app import with_fast_path
 from volcache.store import Record, Store
 from volcache.store.clock import Clock
@@ -64,7 +64,9 @@ class Both:
 
     def app(self) -> Any:
         """Return the application with its fast path."""
-        return with_fast_path(App(self.cache, Limits(key_size=100, value_size=100_000)))
+        return with_fast_path(
+            App(self.cache, RequestLimits(key_size=100, value_size=100_000))
+        )
 
 
 @pytest.fixture

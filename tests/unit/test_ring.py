@@ -13,7 +13,7 @@ import pytest
 from volcache.errors import ConfigError
 from volcache.front import Parts
 from volcache.ring import OwnKeys, load_ring
-from volcache_client.ring import Ring
+from volcache_client.ring import HashRing
 
 # Of weight 1 both have this point.
 COMMON: Final = ("127.0.0.1:171", "127.0.0.1:190")
@@ -63,7 +63,7 @@ def test_each_key_is_that_of_its_node(
     nodes: list[Node], load: Callable[..., OwnKeys]
 ) -> None:
     """As the client's ring says, which is compared with a real nginx."""
-    whole = Ring(nodes)
+    whole = HashRing(nodes)
     rings = {name: load(name, nodes) for name, _ in nodes}
     for key in keys_of(*rings.values()):
         owners = [name for name, ring in rings.items() if ring.may_write(key)]
@@ -76,7 +76,7 @@ def test_of_equal_points_the_first_counts(load: Callable[..., OwnKeys]) -> None:
     for nodes in ([(n, 1) for n in COMMON], [(n, 1) for n in reversed(COMMON)]):
         rings = [load(name, nodes) for name, _ in nodes]
         for at in (COMMON_POINT - 1, COMMON_POINT, COMMON_POINT + 1):
-            whole = Ring(nodes)
+            whole = HashRing(nodes)
             place = bisect_left(whole._points, at)
             owners = [
                 name
@@ -105,7 +105,7 @@ def test_keys_of_the_list_before_are_read_and_not_written(
 ) -> None:
     """A new instance need not be in it."""
     after = [*FEW, ("10.0.0.3:1234", 3)]
-    now, before = Ring(after), Ring(FEW)
+    now, before = HashRing(after), HashRing(FEW)
     for name, _ in after:
         ring = load(name, after, FEW)
         for key in keys_of(ring):

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote_to_bytes
 from volcache.cli.command import seconds
 from volcache.cli.token import add_token_file, token_of
 from volcache.errors import BadKeyError, ConfigError, InstanceError
-from volcache.fleet.remote import Answer, url_of
+from volcache.fleet.remote import InstanceAnswer, url_of
 from volcache.keys import parse_key
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def refusal(exchange: Exchange, url: str, text: str) -> InstanceError | None:
         return None
     if status == HTTPStatus.NOT_FOUND:
         return InstanceError(shown(text), "not found")
-    line = Answer(status, next(exchange.pieces(), b"")).line
+    line = InstanceAnswer(status, next(exchange.pieces(), b"")).line
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         line += "; give the token by --token-file or in the environment"
     return InstanceError(url, f"{shown(text)}: {status} {line}")

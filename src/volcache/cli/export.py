@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.cli.command import COMPLETES, FOLDERS, Line, completing, offline_command
 from volcache.cli.progress import above, progress
-from volcache.cli.sidecar import FOLDER, NAME, SidecarWriter
+from volcache.cli.sidecar import FOLDER, NAME, LeftOutError, SidecarWriter
 from volcache.errors import DamagedRecordError, MountPointError
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.format import decode_record
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 # Parts of a path that are not a file name: they would lead outside of the folder.
 _RESERVED: Final = {b"", b".", b".."}
-
-
-class _LeftOutError(Exception):
-    """A value cannot be exported; the message is the reason."""
 
 
 def export(
@@ -74,7 +70,7 @@ def export(
                     ):
                         continue
                     _write(target, place.key, record.value)
-                except _LeftOutError as error:
+                except LeftOutError as error:
                     left_out += 1
                     above(bar, report)(_left_out(place.key, error))
                 else:
@@ -127,27 +123,27 @@ def _read(fs: FileSystem, volume: Volume, place: Missing | RecordHeader) -> Reco
         data = fs.pread(volume.fd, place.size, offset)
         record = decode_record(data, volume.identity_at(offset), offset, place.key)
     except DamagedRecordError as error:
-        raise _LeftOutError(str(error)) from error
+        raise LeftOutError(str(error)) from error
     except OSError as error:
-        raise _LeftOutError(f"cannot be read: {error.strerror}") from error
+        raise LeftOutError(f"cannot be read: {error.strerror}") from error
     if record is None:
-        raise _LeftOutError("the index entry names the record of another key")
+        raise LeftOutError("the index entry names the record of another key")
     return record
 
 
 def _write(target: str, key: bytes, value: bytes) -> None:
     parts = key.split(b"/")
     if b"\0" in key or _RESERVED & set(parts):
-        raise _LeftOutError("is not the path of a file")
+        raise LeftOutError("is not the path of a file")
     if parts[0] == FOLDER.encode():
-        raise _LeftOutError(f"the name {FOLDER!r} is that of the folder of the list")
+        raise LeftOutError(f"the name {FOLDER!r} is that of the folder of the list")
     path = Path(target, os.fsdecode(key))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             file.write(value)
     except OSError as error:
-        raise _LeftOutError(f"cannot be written: {error.strerror}") from error
+        raise LeftOutError(f"cannot be written: {error.strerror}") from error
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:

@@ -33,7 +33,7 @@ from volcache.cli.command import (
     silence_log,
 )
 from volcache.cli.progress import above, progress
-from volcache.cli.sidecar import NAME, Sidecar
+from volcache.cli.sidecar import NAME, LeftOutError, Sidecar
 from volcache.cli.tree import cannot_be_read, read_regular_file, walk
 from volcache.config import ENVIRONMENT_PREFIX, Sources
 from volcache.errors import (
@@ -70,7 +70,7 @@ _VOLUMES_MIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ImportLimits:
     """The settings of the same names; sizes in bytes, times in seconds."""
 
     volume_size: int
@@ -97,7 +97,7 @@ def import_folder(  # noqa: PLR0913 - One argument for each condition.
     directory: str,
     source: str,
     *,
-    limits: Limits,
+    limits: ImportLimits,
     expires_ms: int,
     report: Callable[[str], None],
     now_ms: int = 0,
@@ -184,10 +184,6 @@ def _check_folder(directory: str, source: str) -> bytes:
     return os.fsencode(source)
 
 
-class _LeftOutError(Exception):
-    """A file cannot be imported; the message is the reason."""
-
-
 class _Times(NamedTuple):
     """When values expire; milliseconds since 1970."""
 
@@ -204,7 +200,7 @@ class _Import:
         store: Store,
         folder: bytes,
         sidecar: Sidecar,
-        limits: Limits,
+        limits: ImportLimits,
         times: _Times,
     ) -> None:
         self._store = store
@@ -227,12 +223,12 @@ class _Import:
                     break
                 try:
                     self._store_file(file)
-                except (_LeftOutError, ClientError) as error:
+                except (LeftOutError, ClientError) as error:
                     self._leave_out(file.path, error, report_above)
                 bar.update()
             else:
                 for one in self._sidecar.rest():
-                    missing = _LeftOutError("its file is missing")
+                    missing = LeftOutError("its file is missing")
                     self._leave_out(one.key, missing, report_above)
         hidden = self.outcome.left_out - LISTED_MAX
         if hidden > 0:
@@ -277,7 +273,7 @@ class _Import:
         """Return the size of a file's record in a volume; 0: it is left out."""
         try:
             key = self._key(file)
-        except (_LeftOutError, ClientError):
+        except (LeftOutError, ClientError):
             return 0
         length = RECORD_OVERHEAD_BYTES + len(key) + file.size
         if (one := self._sidecar.find(key)) is not None:
@@ -290,10 +286,10 @@ class _Import:
 
         Raises:
             ClientError: Its path is not a key, or it is too large.
-            _LeftOutError: It is not a regular file.
+            LeftOutError: It is not a regular file.
         """
         if file.why:
-            raise _LeftOutError(file.why)
+            raise LeftOutError(file.why)
         size, limit = file.size, self._limits.max_value_size
         if size > limit:
             raise ValueTooLargeError(size=size, limit=limit)
@@ -305,7 +301,7 @@ class _Import:
         try:
             value = read_regular_file(file.file, self._limits.max_value_size)
         except OSError as error:
-            raise _LeftOutError(cannot_be_read(error)) from error
+            raise LeftOutError(cannot_be_read(error)) from error
         if one is None:
             self._store.put(key, value, expires_ms=self._times.default_ms)
         elif 0 < one.expires_ms <= self._times.now_ms:
@@ -318,7 +314,7 @@ class _Import:
 
     def _put_exported(self, key: bytes, value: bytes, one: Exported) -> None:
         if (len(value), crc32c(value)) != (one.size, one.checksum):
-            raise _LeftOutError(f"is not what was exported: see {NAME}")
+            raise LeftOutError(f"is not what was exported: see {NAME}")
         content_type, content_encoding, cache_control = read_stored_headers(
             {
                 "CONTENT_TYPE": one.content_type.decode("latin-1"),
@@ -427,7 +423,7 @@ def _run(arguments: argparse.Namespace) -> int:
         outcome = import_folder(
             arguments.directory,
             arguments.source,
-            limits=Limits(
+            limits=ImportLimits(
                 volume_size=config.volume_size,
                 volume_num=config.volume_num,
                 eviction=cast("Eviction", config.eviction),

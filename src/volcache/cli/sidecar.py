@@ -39,6 +39,10 @@ _NO_LINE: Final = (ValueError, LookupError, TypeError, AttributeError)
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+class LeftOutError(Exception):
+    """A value cannot be exported or imported; the message is the reason."""
+
+
 class Exported(NamedTuple):
     """A line: what is known of one value."""
 

@@ -54,7 +54,7 @@ _PREVIOUS_POLLS: Final = (
 )
 
 
-class Request(NamedTuple):
+class LoggedRequest(NamedTuple):
     """What a line says of a request, as far as it is filtered by."""
 
     method: str
@@ -63,7 +63,7 @@ class Request(NamedTuple):
     seconds: float
 
 
-def parse_line(line: bytes) -> Request | None:
+def parse_line(line: bytes) -> LoggedRequest | None:
     """
     Return what a line of an access log says; None if it is no such line.
 
@@ -85,7 +85,7 @@ def parse_line(line: bytes) -> Request | None:
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
     key = unquote_to_bytes(uri.partition(b"?")[0]).removeprefix(b"/")
-    return Request(method, key, status, seconds)
+    return LoggedRequest(method, key, status, seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Filter:
         )
 
 
-class _Reader:
+class _LogReader:
     """
     An open file, from its beginning on.
 
@@ -230,9 +230,9 @@ class _Followed:
     def __init__(self, name: str) -> None:
         """Open nothing yet."""
         self.name = name
-        self._reader: _Reader | None = None
+        self._reader: _LogReader | None = None
         # The file before: the instance writes to it until it has noticed the rotation.
-        self._previous: _Reader | None = None
+        self._previous: _LogReader | None = None
         self._polls_left = 0
         self._is_missing = False
 
@@ -244,7 +244,7 @@ class _Followed:
             FileError: It cannot be read, or is not a regular file.
         """
         try:
-            reader = _Reader(self.name)
+            reader = _LogReader(self.name)
         except FileNotFoundError as error:
             if not self._is_missing:
                 complain(str(FileError(self.name, "read", error)))
@@ -258,7 +258,7 @@ class _Followed:
         return True
 
     def last(self, count: int, allows: Callable[[bytes], bool]) -> list[bytes]:
-        """Return the last lines; see `_Reader`."""
+        """Return the last lines; see `_LogReader`."""
         return [] if self._reader is None else self._reader.last(count, allows)
 
     def lines(self) -> Iterator[bytes]:

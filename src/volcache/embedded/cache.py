@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
 
-    from volcache.embedded.serializers import Codec
-    from volcache.embedded.session import Session
+    from volcache.embedded.serializers import ValueCodec
+    from volcache.embedded.session import StoreSession
     from volcache.store import Record, Store
 
 P = ParamSpec("P")
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
     version: int  # another one after each `set`; `touch` keeps it
 
 
-class Stats(NamedTuple):
+class EmbeddedStats(NamedTuple):
     """Numbers of one cache; those that count begin with 0 when it is opened."""
 
     keys: int  # expired and purged ones included
@@ -96,8 +96,8 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
 
     def __init__(
         self,
-        session: Session,
-        codec: Codec[V],
+        session: StoreSession,
+        codec: ValueCodec[V],
         *,
         capacity: int,
         volume_size: int,
@@ -561,12 +561,12 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
         """Whether the methods refuse every call."""
         return bool(self._session.end)
 
-    def stats(self) -> Stats:
+    def stats(self) -> EmbeddedStats:
         """Return numbers for monitoring."""
 
-        def read(store: Store) -> Stats:
+        def read(store: Store) -> EmbeddedStats:
             usage, counts = store.usage(volumes=False), store.stats
-            return Stats(
+            return EmbeddedStats(
                 keys=usage.keys,
                 live_bytes=usage.live,
                 disk_bytes=store.held_bytes(),

@@ -27,7 +27,7 @@ from volcache.store.directory import DATA
 from volcache.store.eviction import FREQUENCY_VOLUMES_MIN
 
 if TYPE_CHECKING:
-    from volcache.embedded.serializers import Codec, Serializer
+    from volcache.embedded.serializers import Serializer, ValueCodec
     from volcache.kinds import Kind
     from volcache.store import SyncMode
     from volcache.store.eviction import Eviction
@@ -158,7 +158,7 @@ def open_cache(  # noqa: PLR0913 - By keyword.
 
     return EmbeddedCache(
         open_session(open_store, path, place, interval if mode == "periodic" else None),
-        cast("Codec[Any]", codec),
+        cast("ValueCodec[Any]", codec),
         capacity=total,
         volume_size=size,
         default_ttl=ttl,

@@ -32,7 +32,7 @@ class Serializer(Protocol[T]):
         """Return the value; bytes that `dumps` has not made raise an error."""
 
 
-class Codec(Generic[V]):
+class ValueCodec(Generic[V]):
     """
     Encodes and decodes the values of one cache.
 
@@ -90,7 +90,7 @@ class _Json:
     loads = staticmethod(json.loads)
 
 
-def make_codec(serializer: object) -> Codec[object]:
+def make_codec(serializer: object) -> ValueCodec[object]:
     """
     Return what encodes and decodes the values of a cache.
 
@@ -101,9 +101,9 @@ def make_codec(serializer: object) -> Codec[object]:
         ConfigError: It is something else.
     """
     if serializer is None:
-        return Codec(None)
+        return ValueCodec(None)
     if serializer == "json":
-        return Codec(_Json(), content_type=_JSON_TYPE)
+        return ValueCodec(_Json(), content_type=_JSON_TYPE)
     dumps = getattr(serializer, "dumps", None)
     loads = getattr(serializer, "loads", None)
     if isinstance(serializer, str) or not (callable(dumps) and callable(loads)):
@@ -111,7 +111,7 @@ def make_codec(serializer: object) -> Codec[object]:
             f"serializer = {serializer!r} is not allowed; allowed is None (values are"
             ' bytes), "json", or an object with the methods dumps and loads'
         )
-    return Codec(_Methods(dumps, loads))
+    return ValueCodec(_Methods(dumps, loads))
 
 
 class _Methods:

@@ -56,12 +56,12 @@ _FORKED: Final = (
     " a server (docs/EMBEDDED.md)"
 )
 
-_sessions: Final = weakref.WeakSet["Session"]()
+_sessions: Final = weakref.WeakSet["StoreSession"]()
 # Those that close their store; the interpreter waits for them.
 _ending: Final = set["_Syncer"]()
 
 
-class Session:
+class StoreSession:
     """
     A store that is open.
 
@@ -312,9 +312,9 @@ def open_session(
     path: str,
     place: str,
     sync_interval: float | None,
-) -> Session:
+) -> StoreSession:
     """Return a session; see there. If this is interrupted, the store is closed again."""
-    return _uninterrupted(lambda: Session(open_store, path, place, sync_interval))
+    return _uninterrupted(lambda: StoreSession(open_store, path, place, sync_interval))
 
 
 def _uninterrupted(call: Callable[[], T]) -> T:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class _Flight(Generic[R]):
+class _PendingResult(Generic[R]):
     """A result that one thread is making; `gate` is locked until it has ended."""
 
     __slots__ = ("error", "gate", "owner", "result")
@@ -33,7 +33,7 @@ class SingleFlight(Generic[R]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # held to remove a flight
-        self._flights: dict[bytes, _Flight[R]] = {}
+        self._flights: dict[bytes, _PendingResult[R]] = {}
 
     def run(self, key: bytes, make: Callable[[], R]) -> R:
         """
@@ -46,7 +46,7 @@ class SingleFlight(Generic[R]):
             RuntimeError: `make` calls this for its own key.
         """
         while True:
-            mine = _Flight[R]()
+            mine = _PendingResult[R]()
             try:
                 # One step: Ctrl-C comes before it or after it.
                 flight = self._flights.setdefault(key, mine)
@@ -71,13 +71,13 @@ class SingleFlight(Generic[R]):
             if flight.result is not None:
                 return flight.result
 
-    def _remove(self, key: bytes, flight: _Flight[R]) -> None:
+    def _remove(self, key: bytes, flight: _PendingResult[R]) -> None:
         with self._lock:
             if self._flights.get(key) is flight:
                 del self._flights[key]
 
 
-def _lead(flight: _Flight[R], make: Callable[[], R]) -> R:
+def _lead(flight: _PendingResult[R], make: Callable[[], R]) -> R:
     try:
         flight.result = made = make()
     except Exception as error:

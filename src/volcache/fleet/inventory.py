@@ -152,10 +152,10 @@ def load_inventory(path: Path) -> Inventory:
         # ValueError itself: a number with more digits than Python converts.
         reason = one_line(str(error), 2 * _SHOWN_MAX)
         raise ConfigError(f"{path}: not valid TOML: {reason}") from error
-    return _Reader(str(path)).read(found)
+    return _InventoryReader(str(path)).read(found)
 
 
-class _Reader:
+class _InventoryReader:
     """Checks an inventory; its errors name the file."""
 
     def __init__(self, file: str) -> None:

@@ -51,7 +51,7 @@ Stats = dict[str, Any]
 T = TypeVar("T")
 
 
-class Answer(NamedTuple):
+class InstanceAnswer(NamedTuple):
     """What an instance answers to a request."""
 
     status: int
@@ -100,7 +100,7 @@ def ask(  # noqa: PLR0913 - By keyword.
     headers: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT_SECONDS,
     size_max: int = ANSWER_BYTES_MAX,
-) -> Answer:
+) -> InstanceAnswer:
     """
     Return the answer of an instance to one request, whatever its status.
 
@@ -127,7 +127,7 @@ def ask(  # noqa: PLR0913 - By keyword.
         timeout=timeout,
         is_whole=True,
     ) as exchange:
-        return Answer(exchange.status, exchange.read(size_max))
+        return InstanceAnswer(exchange.status, exchange.read(size_max))
 
 
 class _Sum:

@@ -113,9 +113,9 @@ class Admin:
         }
         if status:
             # Imported here: the dashboard uses this module, and has no metrics.
-            from volcache.monitoring.prometheus import Metrics  # noqa: PLC0415
+            from volcache.monitoring.prometheus import MetricsRenderer  # noqa: PLC0415
 
-            metrics = Metrics(partial(status.snapshot, volumes=metrics_volumes))
+            metrics = MetricsRenderer(partial(status.snapshot, volumes=metrics_volumes))
             self._readers["/-/stats"] = partial(_stats, status)
             self._readers["/-/metrics"] = lambda environ: _data_response(
                 environ,

@@ -73,7 +73,7 @@ _RETRY_SOON: Final = ("Retry-After", "1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RequestLimits:
     """What the application accepts; as in the settings."""
 
     key_size: int  # bytes
@@ -88,7 +88,7 @@ class App:
     def __init__(  # noqa: PLR0913 - The parts, by keyword.
         self,
         cache: Cache,
-        limits: Limits,
+        limits: RequestLimits,
         *,
         stats: RequestStats | None = None,
         admin: Admin | None = None,

@@ -64,7 +64,7 @@ _FAMILIES: Final = tuple(
 )
 
 
-class Metrics:
+class MetricsRenderer:
     """All metrics of one instance."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:

@@ -36,7 +36,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from volcache_client.serializers import Serializer
+    from volcache_client.serializers import ValueSerializer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -335,7 +335,7 @@ def _shared_client(
         return shared
 
 
-def _serializer(chosen: Any) -> Serializer[Any]:  # noqa: ANN401 - It is checked.
+def _serializer(chosen: Any) -> ValueSerializer[Any]:  # noqa: ANN401 - It is checked.
     """
     Return the serializer of OPTIONS: "json", an object, a class, or the path of one.
 
@@ -345,7 +345,7 @@ def _serializer(chosen: Any) -> Serializer[Any]:  # noqa: ANN401 - It is checked
     if chosen == "json":
         return Json()
     found = import_string(chosen) if isinstance(chosen, str) else chosen
-    serializer: Serializer[Any] = found() if isinstance(found, type) else found
+    serializer: ValueSerializer[Any] = found() if isinstance(found, type) else found
     for name in ("dumps", "loads"):
         if not callable(getattr(serializer, name, None)):
             raise InvalidArgumentError(

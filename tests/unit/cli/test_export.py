@@ -23,7 +23,7 @@ from support.damage import fill as fill_volumes
 from support.stores import UnsyncedFileSystem, open_store
 from volcache.cli.dump import dump
 from volcache.cli.export import export
-from volcache.cli.import_ import Limits, Outcome, import_folder
+from volcache.cli.import_ import ImportLimits, Outcome, import_folder
 from volcache.cli.sidecar import NAME, UNFINISHED, Exported, SidecarWriter
 from volcache.errors import MountPointError
 from volcache.http.upload import read_stored_headers
@@ -31,7 +31,7 @@ from volcache.store import Record
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "v2"
-LIMITS = Limits(
+LIMITS = ImportLimits(
     volume_size=16 * 1024, volume_num=4, max_value_size=8000, max_key_size=1024
 )
 NOW_MS = 1_900_000_000_000
@@ -102,7 +102,7 @@ def exported(root: Path, stored: dict[bytes, Kept]) -> Path:
 
 
 def bring_back(
-    root: Path, *, limits: Limits = LIMITS, now_ms: int = NOW_MS
+    root: Path, *, limits: ImportLimits = LIMITS, now_ms: int = NOW_MS
 ) -> tuple[Outcome, list[str]]:
     """Import the folder `files` into the store `after`; also return what is printed."""
     lines: list[str] = []

@@ -15,12 +15,12 @@ import pytest
 from support.command_line import Run
 from support.contents import values
 from support.stores import UnsyncedFileSystem, disk_bytes, open_store
-from volcache.cli.import_ import LISTED_MAX, Limits, import_folder
+from volcache.cli.import_ import LISTED_MAX, ImportLimits, import_folder
 from volcache.errors import StoreIOError
 from volcache.hot.versions import KeyVersions
 from volcache.store import Store
 
-LIMITS = Limits(
+LIMITS = ImportLimits(
     volume_size=16 * 1024, volume_num=4, max_value_size=8000, max_key_size=1024
 )
 DEFAULT = {"volume_size": 1 << 30, "volume_num": 10}

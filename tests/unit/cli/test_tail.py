@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.command_line import VOLCACHE, Run
 from support.process import SOURCE
 from support.tables import each_row
-from volcache.cli.tail import Filter, Request, parse_line, tail
+from volcache.cli.tail import Filter, LoggedRequest, parse_line, tail
 from volcache.http.access_log import AccessLog
 from volcache.memcache.command_log import CommandLog
 from volcache.memcache.commands import FlushAll, Get, Result, Status
@@ -61,7 +61,7 @@ def line(
 def test_line_of_either_format_is_read(path: str, as_json: bool) -> None:  # noqa: FBT001
     """The key has the bytes of the path, whatever they are."""
     text = line(f"/{path}", "PUT", 404, 12.5, as_json=as_json).removesuffix("\n")
-    assert parse_line(text.encode()) == Request(
+    assert parse_line(text.encode()) == LoggedRequest(
         "PUT", path.encode("latin-1"), "404", 0.0125
     )
 

@@ -15,9 +15,9 @@ from support.answers import OK
 from support.raw_server import Heard, Memory, RawServer, client_of, ok, reply, until
 from volcache_client import aio_http1
 from volcache_client.aio_http1 import (
-    Connection,
     Connections,
     ConnectTimeoutError,
+    HttpConnection,
 )
 from volcache_client.http1 import Exchanged, NotAnsweredError
 from volcache_client.messages import Request
@@ -48,7 +48,7 @@ class Wire(asyncio.Transport):
         self.is_aborted = False
         self.buffered = 0
         self.pauses_at = 1 << 30
-        self.connection: Connection | None = None
+        self.connection: HttpConnection | None = None
         self._near = near
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -74,17 +74,17 @@ class Wire(asyncio.Transport):
         return self.is_aborted
 
 
-def ignored(_: Connection) -> None:
+def ignored(_: HttpConnection) -> None:
     """Do nothing when a connection changes."""
 
 
 @contextmanager
-def wired() -> Iterator[tuple[Connection, Wire]]:
+def wired() -> Iterator[tuple[HttpConnection, Wire]]:
     """Return a connection, and the transport that it was given."""
     near, far = socket.socketpair()
     with near, far:
         wire = Wire(near)
-        connection = Connection(asyncio.get_running_loop(), ignored)
+        connection = HttpConnection(asyncio.get_running_loop(), ignored)
         wire.connection = connection
         connection.connection_made(wire)
         yield connection, wire
@@ -92,7 +92,7 @@ def wired() -> Iterator[tuple[Connection, Wire]]:
 
 
 def ask(
-    connection: Connection, request: Request = GET, seconds: float = LONG
+    connection: HttpConnection, request: Request = GET, seconds: float = LONG
 ) -> asyncio.Future[Exchanged]:
     """Send a request."""
     deadline = asyncio.get_running_loop().time() + seconds
@@ -177,7 +177,7 @@ async def test_what_is_left_in_the_socket_that_broke_is_read(
     """A whole answer is one; a part of it is not."""
     near, far = socket.socketpair()
     with near, far:
-        connection = Connection(asyncio.get_running_loop(), ignored)
+        connection = HttpConnection(asyncio.get_running_loop(), ignored)
         connection.connection_made(Wire(near))
         answer = ask(connection, Request("PUT", "/key", {}, bytes(PART)))
         far.send(rest)
@@ -210,7 +210,7 @@ async def test_bytes_after_an_answer_are_never_those_of_the_next_one() -> None:
             ask(connection)
     near, far = socket.socketpair()
     with near, far:
-        connection = Connection(asyncio.get_running_loop(), ignored)
+        connection = HttpConnection(asyncio.get_running_loop(), ignored)
         connection.connection_made(Wire(near))
         assert connection.is_in_step()
         far.send(b"H")

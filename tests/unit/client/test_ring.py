@@ -10,18 +10,18 @@ import pytest
 
 from support.tables import each_row
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
-from volcache_client.ring import Ring
+from volcache_client.ring import HashRing
 
 
 def chosen(nodes: Sequence[str | tuple[str, int]], count: int = 20) -> list[str]:
     """Return the nodes of the keys 0, 1, ..."""
-    ring = Ring(nodes)
+    ring = HashRing(nodes)
     return [ring.node(str(number)) for number in range(count)]
 
 
 def test_text_and_bytes_are_the_same_key() -> None:
     """Text is UTF-8."""
-    ring = Ring([f"10.0.0.1:{port}" for port in range(1, 20)])
+    ring = HashRing([f"10.0.0.1:{port}" for port in range(1, 20)])
     for key in ("", "a", "é", "日本語", "a//b", "%2F", "x" * 5000):
         assert ring.node(key) == ring.node(key.encode())
 
@@ -56,7 +56,7 @@ def test_one_node_has_all_keys() -> None:
 def test_nodes_are_named_in_the_order_given() -> None:
     """Without weights; a pair may also be a list, as in JSON."""
     listed: list[Any] = [("b:1", 2), "a:1", ["c:1", 3]]
-    assert Ring(listed).nodes == ("b:1", "a:1", "c:1")
+    assert HashRing(listed).nodes == ("b:1", "a:1", "c:1")
 
 
 @each_row(
@@ -83,11 +83,11 @@ def test_nodes_are_named_in_the_order_given() -> None:
 def test_wrong_lists_are_refused(nodes: list[Any], reason: str) -> None:
     """The error has the node and what is allowed."""
     with pytest.raises(InvalidArgumentError, match=reason):
-        Ring(nodes)
+        HashRing(nodes)
 
 
 @each_row("key", [None, 1, bytearray(b"a"), "\ud800"])
 def test_what_is_no_key_is_refused(key: Any) -> None:
     """Only text and bytes are keys."""
     with pytest.raises(InvalidKeyError):
-        Ring(["a:1"]).node(key)
+        HashRing(["a:1"]).node(key)

@@ -15,7 +15,7 @@ import pytest
 
 from support.stores import open_store
 from volcache.cache import Cache
-from volcache.http.app import App, Limits
+from volcache.http.app import App, RequestLimits
 from volcache.http.native_app import with_fast_path
 from volcache.ring import OwnKeys
 
@@ -67,7 +67,7 @@ class Served:
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
     """Yield an instance with a value for each path."""
     with closing(open_store(tmp_path / "store")) as store:
-        app = App(Cache(store), Limits(key_size=100, value_size=100))
+        app = App(Cache(store), RequestLimits(key_size=100, value_size=100))
         served = Served(app, is_fast=request.param)
         for path in PATHS:
             assert served.ask("PUT", path, b"old") == 200

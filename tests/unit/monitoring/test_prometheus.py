@@ -30,7 +30,7 @@ from support.stores import (
 from volcache import __version__
 from volcache.histogram import Histogram
 from volcache.monitoring.metrics import SECTIONS, Metric
-from volcache.monitoring.prometheus import BOUND_BITS, Metrics
+from volcache.monitoring.prometheus import BOUND_BITS, MetricsRenderer
 from volcache.monitoring.snapshot import Monitor, Snapshot
 from volcache.store import Store
 from volcache.store.stats import STATES
@@ -162,7 +162,7 @@ def test_output_is_what_the_library_would_write(
     registry = CollectorRegistry(auto_describe=False)
     registry.register(LibraryMetrics(snapshot))
     encode, content_type = choose_encoder(accept)
-    found = Metrics(lambda: snapshot).render(accept)
+    found = MetricsRenderer(lambda: snapshot).render(accept)
     assert found == (content_type, encode(registry))
     assert found[1].count(b"\n") > 300
 

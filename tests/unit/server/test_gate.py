@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from volcache.cache import Cache
-from volcache.http.app import App, Limits
+from volcache.http.app import App, RequestLimits
 from volcache.server import gate
 from volcache.server.gate import (
     Timeouts,
@@ -78,7 +78,7 @@ def test_missing_gate_is_logged_in_one_line(
 ) -> None:
     """With the reason; the instance starts without it."""
     caplog.set_level(logging.WARNING)
-    app = App(Cache(store), Limits(key_size=99, value_size=100))
+    app = App(Cache(store), RequestLimits(key_size=99, value_size=100))
     other = ImportError("bjoern was built for gate version 7")
     for link, make, reason in (
         (0, Mock(), "bjoern was built without it"),
