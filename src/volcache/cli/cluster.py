@@ -102,7 +102,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     one = sub(
         "purge",
         purge,
-        "Let everything stored under a prefix be a miss, on all instances.",
+        "Invalidate all keys with a prefix, on all instances.",
         _ACTION,
     )
     one.add_argument("prefix", metavar="PREFIX", help="what the keys begin with")

@@ -93,7 +93,7 @@ def watch(
 
 
 def _columns() -> int | None:
-    """Return the width of the terminal; None: standard output is none."""
+    """Return the width of the terminal; None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

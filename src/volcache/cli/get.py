@@ -134,7 +134,7 @@ The bytes are those that were stored, compressed ones as well. FILE gets its nam
 of it has arrived; after a miss or an error it is as it was before.
 
 exit code: 0 done; 1 there is no value, no answer, or FILE cannot be written; 2 a wrong
-  argument, or KEY is none
+  argument, or an invalid KEY
 examples:
   volcache get greeting
   volcache get tiles/12/2200/1343.png -o tile.png http://cache.example:8080

@@ -70,7 +70,7 @@ again: a purge that is repeated replaces the one before.
 {COMPLETES}
 
 exit code: 0 all instances have done it; 1 at least one has not; 2 a wrong argument, no
-token, or a URL that is none: no instance was asked
+token, or an invalid URL: no instance was asked
 examples:
   volcache purge tiles/12/ --dry-run
   volcache purge tiles/12/ --token-file token http://10.0.0.7:1234 http://10.0.0.8:1234
@@ -78,7 +78,7 @@ examples:
 
 COMMAND: Final = Command(
     name="purge",
-    text="Let everything stored under a prefix be a miss, on one or more instances.",
+    text="Invalidate all keys with a prefix, on one or more instances.",
     epilog=_EPILOG,
     add_arguments=_add_arguments,
     run=_run,

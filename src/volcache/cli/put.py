@@ -172,7 +172,7 @@ Without --content-type, the type is guessed from the end of the key at each GET.
 printed. If there is no answer, the value may be stored or not.
 
 exit code: 0 stored; 1 refused, no answer, or FILE cannot be read; 2 a wrong argument, or
-  KEY is none
+  an invalid KEY
 examples:
   echo hello | volcache put greeting
   volcache put tiles/12/2200/1343.png tile.png --content-type image/png --max-age 3600

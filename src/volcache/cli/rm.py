@@ -76,7 +76,7 @@ A key that cannot be deleted does not keep the others from it. Nothing is printe
 with a prefix: "volcache purge".
 
 exit code: 0 all deleted; 1 a key was not there, was refused, or there was no answer; 2 a
-  wrong argument, or a KEY is none: nothing was deleted
+  wrong argument, or an invalid KEY: nothing was deleted
 examples:
   volcache rm greeting
   volcache rm --force --target http://cache.example:8080 a/1 a/2

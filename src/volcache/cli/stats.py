@@ -220,7 +220,7 @@ def _fitted(lines: list[str]) -> list[str]:
 
 
 _STATS_EPILOG: Final = """\
-With a terminal, the report is written over until "q" or Ctrl-C. Otherwise, and with --once,
+With a terminal, the report refreshes until "q" or Ctrl-C. Otherwise, and with --once,
 it is printed once. Rates are those since the previous report; in the first one, those since
 the start. Percentiles (p50, p99) are right within a factor of two.
 

@@ -168,7 +168,7 @@ EVENTS: Final[dict[str, Event]] = {
     "store.flushed": Event("`POST /-/flush` removed everything."),
     "store.purged": Event(
         "`POST /-/purge`: everything stored before under `prefix`, percent-encoded, is a"
-        " miss. `entries`: in the list of purges now."
+        " miss. `entries`: length of the purge list."
     ),
     "purge.dropped": Event(
         "Purges were removed from the list, because all volumes that existed at their time"
@@ -270,8 +270,9 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "watchdog.withheld": Event(
         "Reads or syncs of the disk have been waiting for `seconds`, and it completes none;"
-        " or the memcached protocol has failed for so long, see `memcache.failed`: systemd"
-        " is not told that the instance works, and restarts it after `WatchdogSec`.",
+        " or the memcached protocol has failed for so long, see `memcache.failed`. The"
+        " watchdog notification is withheld, and systemd restarts the instance after"
+        " `WatchdogSec`.",
         _KERNEL_LOG,
     ),
     "log.reopened": Event("After SIGHUP, log files that were moved are created again."),

@@ -4,8 +4,8 @@ The eviction policy: where a value is put, which volume is reclaimed, what of it
 With `eviction = "fifo"` there is one ring, and the oldest volume is reclaimed as a whole.
 With "frequency" there are two. Ring P, *probation*, gets the values that were asked for
 once: their put followed a miss. Ring M, *main*, gets all others, and copies of the records
-that were read again. So a file that is requested once takes room for an eighth of the cache
-only. Every copy costs a write, so copies are paid with *tokens*, which puts and reads earn.
+that were read again. One-hit files occupy at most ring P (1/8 of the cache). Every copy
+costs a write, so copies are paid with *tokens*, which puts and reads earn.
 
 This module is the policy alone: numbers and decisions, no I/O. The index counts hits,
 tokens and misses (the native core); `log.py` reclaims. Symbols: C is the
