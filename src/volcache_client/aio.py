@@ -462,7 +462,7 @@ class AsyncClient(Generic[V]):
         self._loop = loop
 
     async def _run(self, operation: Operation[T]) -> T:
-        """Take the steps of an operation; return its result."""
+        """Perform the steps of an operation; return its result."""
         self._enter()
         step = _resumed(operation, None)
         while not isinstance(step, _Result):
@@ -553,10 +553,10 @@ class AsyncClient(Generic[V]):
         workers = min(len(keys), self._core.options.connections_max)
         async with asyncio.TaskGroup() as group:
             for _ in range(workers):
-                group.create_task(_work(waiting, act, done))
+                group.create_task(_try_keys(waiting, act, done))
         for key in keys:
             if key in done.errors:
-                raise _noted(done.errors[key], len(done.errors) - 1, len(keys))
+                raise _with_note(done.errors[key], len(done.errors) - 1, len(keys))
         return {key: done.results[key] for key in keys if key in done.results}
 
     def _check_cancelled(self) -> None:
@@ -584,7 +584,7 @@ class _Done(NamedTuple, Generic[K, T]):
     errors: dict[K, Exception]
 
 
-async def _work(
+async def _try_keys(
     keys: Iterator[K], act: Callable[[K], Awaitable[T | None]], done: _Done[K, T]
 ) -> None:
     """Try keys until there are no more; several tasks take them from one iterator."""
@@ -598,7 +598,7 @@ async def _work(
                 done.results[key] = result
 
 
-def _noted(error: Exception, others: int, tried: int) -> Exception:
+def _with_note(error: Exception, others: int, tried: int) -> Exception:
     if others:
         error.add_note(f"and {others} more of {tried} keys")
     return error

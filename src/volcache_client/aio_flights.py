@@ -64,8 +64,8 @@ class Flight(Generic[T]):
         self._on_end(self)
 
     async def make(self, steps: Coroutine[object, object, T]) -> T:
-        """Take the steps in a task of the flight, and wait for it as its leader."""
-        self._task = asyncio.create_task(self._take(steps))
+        """Run the steps in a task of the flight, and wait for it as its leader."""
+        self._task = asyncio.create_task(self._run_steps(steps))
         self._task.add_done_callback(self._ended)
         return await self._wait(self._task)
 
@@ -100,7 +100,7 @@ class Flight(Generic[T]):
                 self._task.cancel()
                 await asyncio.wait([self._task])
 
-    async def _take(self, steps: Coroutine[object, object, T]) -> T:
+    async def _run_steps(self, steps: Coroutine[object, object, T]) -> T:
         _inside.set(_inside.get() | {self})
         return await steps
 

@@ -473,7 +473,7 @@ class _Connector(BaseConnector):
             if protocol not in self._opened:
                 break
             if not protocol.should_close:
-                self._note_use(connection, protocol)
+                self._record_use(connection, protocol)
                 return connection
             connection.close()
         self._opened.difference_update(
@@ -481,11 +481,11 @@ class _Connector(BaseConnector):
         )
         if protocol is not None:
             self._opened.add(protocol)
-            self._note_use(connection, protocol)
+            self._record_use(connection, protocol)
         self._first_uses.add(req)
         return connection
 
-    def _note_use(self, connection: Connection, protocol: ResponseHandler) -> None:
+    def _record_use(self, connection: Connection, protocol: ResponseHandler) -> None:
         self._in_use.add(protocol)
         connection.add_callback(partial(self._in_use.discard, protocol))
 

@@ -344,12 +344,12 @@ class Client(Generic[V]):
             raise ClientUsageError("the client is closed")
 
     def _run(self, operation: Operation[T]) -> T:
-        """Take the steps of an operation; return its result."""
+        """Perform the steps of an operation; return its result."""
         try:
             step = next(operation)
             while True:
                 try:
-                    result = self._take(step)
+                    result = self._perform(step)
                 except BaseException as error:  # noqa: BLE001 - The operation decides.
                     step = operation.throw(error)
                 else:
@@ -357,7 +357,7 @@ class Client(Generic[V]):
         except StopIteration as stop:
             return cast("T", stop.value)
 
-    def _take(self, step: Step) -> object:
+    def _perform(self, step: Step) -> object:
         if isinstance(step, Send | Open):
             self._check_open()
             if self._has_read_list:

@@ -350,7 +350,7 @@ class Pool:
         """How many are in use or kept."""
         return self._used + len(self._idle)
 
-    def take(self, deadline: float) -> TimedConnection | None:
+    def acquire(self, deadline: float) -> TimedConnection | None:
         """Return a connection, open or not; None: all are in use until the deadline."""
         if not self._free.acquire(blocking=False):
             left = deadline - time.monotonic()

@@ -212,7 +212,7 @@ class Core(Generic[V]):
         node = self.nodes.of(stored)
         yield from self.admit(node)
         request = Request("GET", path_of(stored), self._headers)
-        answer = yield from self._take(Open(node, request, self.options.timeout))
+        answer = yield from self._attempt(Open(node, request, self.options.timeout))
         if isinstance(answer, Opened):
             return Streamed(
                 node, head_of(answer, size_of(node.name, answer)), answer.body
@@ -483,7 +483,7 @@ class Core(Generic[V]):
         last_look = self._clock() + _LEASES_WAITED * self.options.lease_seconds
         has_waited = False
         while True:
-            lease = yield from self._take_lease(key)
+            lease = yield from self._acquire_lease(key)
             if isinstance(lease, Outage):
                 return None
             found = yield from self._look_again(key, lease)
@@ -519,7 +519,7 @@ class Core(Generic[V]):
             yield from self._release(key, lease)
         return found
 
-    def _take_lease(self, key: str | bytes) -> Operation[str | Outage | None]:
+    def _acquire_lease(self, key: str | bytes) -> Operation[str | Outage | None]:
         """Return the ETag of the lease; None if another has it."""
         condition = {"If-None-Match": "*"}
         headers = self.put_headers(self.options.lease_seconds, None, condition)
@@ -533,11 +533,11 @@ class Core(Generic[V]):
         except GeneratorExit:
             raise
         except BaseException:  # Cancelled: it may have been stored.
-            yield from self._take_back(key, body)
+            yield from self._remove_lease(key, body)
             raise
         return etag
 
-    def _take_back(self, key: str | bytes, body: bytes) -> Operation[None]:
+    def _remove_lease(self, key: str | bytes, body: bytes) -> Operation[None]:
         """Give back the lease with this body, if it is there; its ETag is not known."""
         stored = self._lease_key(key)
         try:
@@ -575,7 +575,7 @@ class Core(Generic[V]):
             NodeError: It does not answer; that is counted.
         """
         yield from self.admit(node)
-        answer: Answer = yield from self._take(
+        answer: Answer = yield from self._attempt(
             Send(node, request, self.options.timeout)
         )
         return answer
@@ -593,7 +593,7 @@ class Core(Generic[V]):
         if permission == "probe":
             request = Request("GET", "/-/ready", self._headers)
             try:
-                answer = yield from self._take(
+                answer = yield from self._attempt(
                     Send(node, request, self.options.probe_timeout)
                 )
             except NodeError:
@@ -605,7 +605,7 @@ class Core(Generic[V]):
                 node.probe_ended()
         raise NodeDownError(node.name, f"down: {node.reason}")
 
-    def _take(self, step: Send | Open) -> Operation[Any]:
+    def _attempt(self, step: Send | Open) -> Operation[Any]:
         """Send a request and count what becomes of it, for the health of the node."""
         node = step.node
         is_probe = step.request.path == "/-/ready"

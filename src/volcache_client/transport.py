@@ -148,7 +148,7 @@ class _Exchange:
         Raises:
             PoolTimeoutError: None is free in time.
         """
-        connection = pool.take(until)
+        connection = pool.acquire(until)
         if connection is None:
             raise PoolTimeoutError(
                 node.name, f"all {pool.connections} connections are in use"

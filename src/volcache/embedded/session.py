@@ -264,7 +264,7 @@ class StoreSession:
         else:
             self._syncer.stop_and(self._ending())
 
-    def note_fork(self) -> None:
+    def mark_forked(self) -> None:
         """Refuse every call, in the child."""
         if not self.end:
             self.end = _FORKED
@@ -358,11 +358,11 @@ def _close_all() -> None:
         syncer.stop()
 
 
-def _note_fork() -> None:
+def _mark_sessions_forked() -> None:
     _ending.clear()
     for session in list(_sessions):
-        session.note_fork()
+        session.mark_forked()
 
 
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(after_in_child=_mark_sessions_forked)

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from volcache.errors import ConfigError, InstanceError
-from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING, Health, judge
+from volcache.fleet.health import (
+    DEGRADED,
+    DOWN,
+    HEALTHY,
+    WARNING,
+    Health,
+    assess_health,
+)
 from volcache.fleet.health import at as value_at
 from volcache.fleet.health import number as number_at
 from volcache.fleet.remote import fetch_stats
@@ -50,7 +57,7 @@ OUT: Final = "out"  # That of one that nginx's list excludes.
 _TEXT_MAX: Final = 200
 _NUMBER_MAX: Final = 1 << 63
 _NOT_VOLCACHE: Final = "the response is not from volcache"
-# What `judge` compares with an earlier time.
+# What `assess_health` compares with an earlier time.
 _COMPARED: Final = (
     *("write_errors", "read_errors", "sync_errors", "index_errors", "damaged_records"),
 )
@@ -134,7 +141,7 @@ class Watched:
     def add(self, found: Stats | InstanceError, now: float) -> None:
         """Take over what a poll has found."""
         before = self._compared[0][1] if self._compared else None
-        self._judge(found, before, now)
+        self._update_health(found, before, now)
         self.rates = _NOTHING
         point = _NOTHING
         if not isinstance(found, InstanceError):
@@ -157,13 +164,13 @@ class Watched:
 
     def fail(self, error: InstanceError, since: float) -> None:
         """Let it be down without a poll that has ended."""
-        self._judge(error, None, self.since if self.failure else since)
+        self._update_health(error, None, self.since if self.failure else since)
         self.rates = _NOTHING
 
-    def _judge(
+    def _update_health(
         self, found: Stats | InstanceError, before: Stats | None, now: float
     ) -> None:
-        health = judge(found, before)
+        health = assess_health(found, before)
         self.failure = health.problem if isinstance(found, InstanceError) else ""
         if self.target.is_down:
             health = Health(HEALTHY, OUT, "the list excludes it (down)")
@@ -266,7 +273,7 @@ class Poller:
         self._list_problem = ""
         self._watched: dict[str, Watched] = {}
         self._totals: deque[Point] = deque()
-        self._take(read_targets(self._sources))
+        self._watch_targets(read_targets(self._sources))
 
     def now(self) -> float:
         """Return seconds since the epoch."""
@@ -313,7 +320,7 @@ class Poller:
 
     # --- The list --------------------------------------------------------------------
 
-    def _take(self, targets: Iterable[Target]) -> None:
+    def _watch_targets(self, targets: Iterable[Target]) -> None:
         """Watch these instances; those that were watched before keep what is known."""
         now = self.now()
         known = {watched.target.url: watched for watched in self._watched.values()}
@@ -357,7 +364,7 @@ class Poller:
             problems = [str(error)]
         self._list_problem = one_line(problems[0], _TEXT_MAX) if problems else ""
         if not problems:
-            self._take(targets)
+            self._watch_targets(targets)
 
     # --- Polling ---------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ def url_of(target: str) -> str:
     try:
         where = urlsplit(target if "://" in target else f"http://{target}")
         host, port = where.hostname, where.port
-    except ValueError:  # An unfinished IPv6 address, or a port that is none.
+    except ValueError:  # An unfinished IPv6 address, or an invalid port.
         where, host, port = urlsplit(""), None, None
     is_complete = "://" in target or port is not None
     if where.scheme not in _KINDS or not host or where.username or not is_complete:
@@ -396,7 +396,9 @@ def each(
         todo.put(item)
     # Daemons: Ctrl-C ends the program at once, although a call may take a minute.
     for _ in range(min(at_once, len(urls))):
-        Thread(target=_work, args=(todo, call), name="fleet", daemon=True).start()
+        Thread(
+            target=_call_until_empty, args=(todo, call), name="fleet", daemon=True
+        ).start()
     try:
         for url, future in found:
             yield url, future.result()
@@ -406,7 +408,7 @@ def each(
                 todo.get_nowait()
 
 
-def _work(
+def _call_until_empty(
     todo: SimpleQueue[tuple[str, Future[T | InstanceError]]], call: Callable[[str], T]
 ) -> None:
     """Do what is in a queue until it is empty."""

@@ -192,14 +192,14 @@ class Server:
         client, sockets = connection
         if client.sock is None:
             # pymemcache would reconnect here, in the thread that answers requests.
-            self._take_down("closed")
+            self._mark_down("closed")
             raise ServerDownError("closed")
         sockets.set_deadline()
         started_ns = time.perf_counter_ns()
         try:
             return command(client)
         except MemcacheUnexpectedCloseError as error:
-            self._take_down("closed")
+            self._mark_down("closed")
             raise ServerDownError("closed") from error
         except MemcacheServerError as error:
             # The server is healthy, but pymemcache has closed the connection.
@@ -209,7 +209,7 @@ class Server:
             # A server that answers anything else than memcached makes pymemcache raise
             # anything: KeyError for a key that was not requested, for example.
             kind = _kind_of(error)
-            self._take_down(kind)
+            self._mark_down(kind)
             raise ServerDownError(kind) from error
         finally:
             self._stats.calls.observe(started_ns, time.perf_counter_ns() - started_ns)
@@ -220,7 +220,7 @@ class Server:
         self._probe_at = 0.0
         self._wake()
 
-    def _take_down(self, kind: str) -> None:
+    def _mark_down(self, kind: str) -> None:
         self._stats.failures[kind] += 1
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -256,7 +256,7 @@ class Server:
         except Exception as error:  # noqa: BLE001 - As above.
             client.close()
             with self._lock:
-                self._take_down(_kind_of(error))
+                self._mark_down(_kind_of(error))
                 self._delay = self._next_delay()
             return
         with self._lock:

@@ -337,7 +337,7 @@ def test_an_outage_after_the_lease_gives_it_back(node: FakeNode) -> None:
 
 def hold_lease(node: FakeNode, core: Core[Any]) -> None:
     """Take the lease of the key `k`, as a process that dies then."""
-    node.run(core._take_lease("k"))
+    node.run(core._acquire_lease("k"))
     node.requests.clear()
 
 
@@ -365,7 +365,7 @@ def test_a_value_is_made_after_two_leases_of_others(node: FakeNode) -> None:
 
     def others_again() -> None:
         before = len(node.requests)
-        node.run(core._take_lease("k"))
+        node.run(core._acquire_lease("k"))
         del node.requests[before:]
 
     node.on_sleep = others_again

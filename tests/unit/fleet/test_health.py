@@ -6,7 +6,7 @@ from typing import Any
 
 from support.stats_server import empty_stats, hot_tier, memcache
 from volcache.errors import InstanceError
-from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING, judge
+from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING, assess_health
 
 NOW = 1_800_000_000.0
 
@@ -35,12 +35,12 @@ def test_an_instance_without_problems_is_ok() -> None:
     odd = stats_of(read_errors=float("inf"), write_errors=big, sync_errors=True)
     older: list[dict[str, Any]] = [{}, {"store": None, "requests": []}, {"store": []}]
     for stats in (stats_of(), odd, *older):
-        assert judge(stats) == (HEALTHY, "ok", "")
+        assert assess_health(stats) == (HEALTHY, "ok", "")
 
 
 def test_an_instance_that_does_not_answer_is_down() -> None:
     """The reason is the problem."""
-    found = judge(InstanceError("http://h:1", "no\x1b answer"))
+    found = assess_health(InstanceError("http://h:1", "no\x1b answer"))
     assert found == (DOWN, "down", "no? answer")
 
 
@@ -48,7 +48,7 @@ def test_an_instance_that_is_not_ready_is_worse_than_one_with_errors() -> None:
     """It is said first."""
     stats = stats_of(read_errors=3, last_errors={"read": NOW})
     stats["ready"] = False
-    found = judge(stats)
+    found = assess_health(stats)
     assert found[:2] == (DEGRADED, "not ready")
     assert found.problem == "it is stopping, or its disk cannot be read"
 
@@ -57,24 +57,26 @@ def test_an_error_matters_less_with_time() -> None:
     """As on the page of an instance; its text is shown if the instance tells it."""
     ages = {5: DEGRADED, 299: DEGRADED, 301: WARNING, 86_000: WARNING, 90_000: 0}
     for age, severity in ages.items():
-        found = judge(stats_of(write_errors=2, last_errors={"write": NOW - age}))
+        found = assess_health(
+            stats_of(write_errors=2, last_errors={"write": NOW - age})
+        )
         assert found.severity == severity
         assert not severity or found.problem.startswith("2 write errors, the last ")
     texts = {"write": "no\tspace\x1b"}
     last = {"last_errors": {"write": NOW - 4}, "last_error_texts": texts}
-    found = judge(stats_of(write_errors=1, **last))
+    found = assess_health(stats_of(write_errors=1, **last))
     assert found.problem == "1 write error, the last 4 s ago: no space?"
 
 
 def test_without_the_time_of_an_error_its_count_is_compared() -> None:
     """One that has grown since the poll before is recent."""
     before, now = stats_of(read_errors=1), stats_of(read_errors=3)
-    assert judge(now, before)[:2] == (DEGRADED, "degraded")
-    assert judge(now, before).problem == "2 read errors just now"
-    assert judge(now)[:2] == (WARNING, "warning")
-    assert judge(now).problem == "3 read errors since its start 1 h 0 min ago"
+    assert assess_health(now, before)[:2] == (DEGRADED, "degraded")
+    assert assess_health(now, before).problem == "2 read errors just now"
+    assert assess_health(now)[:2] == (WARNING, "warning")
+    assert assess_health(now).problem == "3 read errors since its start 1 h 0 min ago"
     before["started"] -= 1
-    assert judge(now, before).severity == WARNING
+    assert assess_health(now, before).severity == WARNING
 
 
 def test_damage_is_a_warning() -> None:
@@ -84,7 +86,7 @@ def test_damage_is_a_warning() -> None:
         ({"recovery": {"meta_lost": True}}, "META.txt was lost"),
         ({"recovery": {"damaged": 2}}, "2 damaged places at its start"),
     ):
-        found = judge(stats_of(**store))
+        found = assess_health(stats_of(**store))
         assert found[:2] == (WARNING, "warning")
         assert found.problem.startswith(problem)
 
@@ -95,33 +97,36 @@ def test_a_disk_that_refuses_to_write_is_degraded() -> None:
         stats = stats_of(write_errors=1, last_errors={"write": NOW})
         stats["store"]["disk"] = {"state": state, "limited": True, "volumes": 0}
         problem = f"the disk refuses to write: it is {state}"
-        assert judge(stats) == (DEGRADED, "degraded", problem)
+        assert assess_health(stats) == (DEGRADED, "degraded", problem)
     disk = {"state": None, "limited": True, "volumes": 3}
-    found = judge(stats_of(volume_num=64, disk=disk))
+    found = assess_health(stats_of(volume_num=64, disk=disk))
     assert found == (WARNING, "warning", "the disk has space for 3 of 64 volumes")
-    assert judge(stats_of(disk={**disk, "limited": False})).severity == HEALTHY
+    assert assess_health(stats_of(disk={**disk, "limited": False})).severity == HEALTHY
 
 
 def test_a_memcached_that_is_down_is_a_warning() -> None:
     """It is named."""
     stats = stats_of()
     stats["hot"] = hot_tier(is_up=False)
-    assert judge(stats).problem == "memcached is down: 127.0.0.1:11211"
+    assert assess_health(stats).problem == "memcached is down: 127.0.0.1:11211"
     stats["hot"]["servers"].append({"address": "b:1", "up": True})
-    assert judge(stats).problem == "1 of 2 memcached servers is down: 127.0.0.1:11211"
+    assert (
+        assess_health(stats).problem
+        == "1 of 2 memcached servers is down: 127.0.0.1:11211"
+    )
     stats["hot"] = hot_tier(is_up=True)
-    assert judge(stats).severity == HEALTHY
+    assert assess_health(stats).severity == HEALTHY
 
 
 def test_many_answers_5xx_are_a_warning() -> None:
     """More than one in a hundred; since the poll before, if there was one."""
-    assert judge(answered(s200=990, s503=10)).severity == HEALTHY
-    found = judge(answered(s200=900, s404=50, s503=40, s507=10))
+    assert assess_health(answered(s200=990, s503=10)).severity == HEALTHY
+    found = assess_health(answered(s200=900, s404=50, s503=40, s507=10))
     assert found[:2] == (WARNING, "warning")
     assert found.problem == "5.0% of requests since its start are answered 503, 507"
     then, now = answered(s200=900, s503=100), answered(s200=990, s503=110)
-    assert judge(now, then).problem == "10.0% of requests are answered 503"
-    assert judge(now, now).severity == HEALTHY
+    assert assess_health(now, then).problem == "10.0% of requests are answered 503"
+    assert assess_health(now, now).severity == HEALTHY
 
 
 def test_many_failed_commands_are_a_warning() -> None:
@@ -134,31 +139,31 @@ def test_many_failed_commands_are_a_warning() -> None:
         stats["memcache"]["by"].append(row)
         return stats
 
-    assert judge(executed(990, 10)).severity == HEALTHY
-    found = judge(executed(900, 100))
+    assert assess_health(executed(990, 10)).severity == HEALTHY
+    found = assess_health(executed(900, 100))
     assert found[:2] == (WARNING, "warning")
     assert found.problem == "10.0% of memcached commands since its start failed"
     then, now = executed(900, 100), executed(995, 105)
-    assert judge(now, then).problem == "5.0% of memcached commands failed"
-    assert judge(now, now).severity == HEALTHY
+    assert assess_health(now, then).problem == "5.0% of memcached commands failed"
+    assert assess_health(now, now).severity == HEALTHY
 
 
 def test_few_descriptors_left_are_a_warning() -> None:
     """More than 80 % of the limit are in use."""
     stats = stats_of()
     stats["process"] |= {"open_fds": 900, "max_fds": 1024}
-    assert judge(stats).problem == "900 of 1,024 file descriptors are in use"
+    assert assess_health(stats).problem == "900 of 1,024 file descriptors are in use"
 
 
 def test_recent_requests_for_keys_of_others_are_a_warning() -> None:
     """Whatever else is odd in the numbers."""
     stats = stats_of()
     stats["requests"] |= {"misdirected": {"read": 1200, "write": 3}}
-    assert judge(stats) == (HEALTHY, "ok", "")
+    assert assess_health(stats) == (HEALTHY, "ok", "")
     stats["requests"]["last_misdirected"] = NOW - 5
     text = "1,203 requests misdirected: for keys of other instances, the last 5 s ago"
-    assert judge(stats) == (WARNING, "warning", text)
+    assert assess_health(stats) == (WARNING, "warning", text)
     stats["requests"]["misdirected"] = 5
-    assert judge(stats).problem.startswith("0 requests misdirected")
+    assert assess_health(stats).problem.startswith("0 requests misdirected")
     stats["requests"]["last_misdirected"] = NOW - 301
-    assert judge(stats) == (HEALTHY, "ok", "")
+    assert assess_health(stats) == (HEALTHY, "ok", "")
