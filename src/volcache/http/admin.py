@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
 from volcache.errors import ConfigError
-from volcache.http.auth import bearer_token, refuse
+from volcache.http.auth import given_token, refuse
 from volcache.http.compression import BYTES_MIN, accepts_gzip, compress
 from volcache.http.purge import PURGE_PATH, purge
 from volcache.http.responses import OK, empty_response, text_response
@@ -187,7 +187,7 @@ class Admin:
             return text_response(
                 HTTPStatus.FORBIDDEN, f"{name} is off; set admin_token to allow it"
             )
-        given = bearer_token(environ)
+        given = given_token(environ, "bearer")
         address: str = environ.get("REMOTE_ADDR", "")
         seconds = 0 if given is None else self._limit.seconds_left(address)
         if seconds:

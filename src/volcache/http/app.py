@@ -340,7 +340,7 @@ class App:
     def _mkcol(self, _environ: WSGIEnvironment, path: str) -> Response:
         if path != "/":
             parse_key(path, self.limits.key_size)
-        return webdav.created_response()
+        return empty_response(status="201 Created")
 
     def _refuse_method(self, environ: WSGIEnvironment, _path: str) -> Response:
         return text_response(

@@ -33,17 +33,8 @@ CHALLENGES: Final = (
 _READS: Final = frozenset({"GET", "HEAD", "PROPFIND"})
 
 
-def bearer_token(environ: WSGIEnvironment) -> bytes | None:
-    """Return the token of a `Bearer`; None without one, empty if it is unusable."""
-    return _token_of(environ, {"bearer"})
-
-
-def given_token(environ: WSGIEnvironment) -> bytes | None:
+def given_token(environ: WSGIEnvironment, *schemes: str) -> bytes | None:
     """Return the token of a request; None without one, empty if it is unusable."""
-    return _token_of(environ, {"bearer", "basic"})
-
-
-def _token_of(environ: WSGIEnvironment, schemes: set[str]) -> bytes | None:
     text: str = environ.get("HTTP_AUTHORIZATION", "")
     scheme, _, rest = text.partition(" ")
     scheme, rest = scheme.lower(), rest.strip(" \t")
@@ -124,7 +115,7 @@ class TokenCheck:
             or environ.get("PATH_INFO", "")[:3] == RESERVED_PREFIX
         ):
             return self._wrapped(environ, start_response)
-        given = given_token(environ)
+        given = given_token(environ, "bearer", "basic")
         if given and any(token.is_equal(given) for token in tokens):
             return self._wrapped(environ, start_response)
         reason = "missing" if given is None else "wrong"

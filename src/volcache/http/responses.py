@@ -68,8 +68,6 @@ _VALUE_HEADERS: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("Content-Security-Policy", "sandbox"),
 )
-# A client that is told nothing may guess a lifetime from Last-Modified: RFC 9111, 4.2.2.
-_NO_LIFETIME: Final = ("Cache-Control", "no-cache")
 
 # Misses are as frequent as hits, so their text is encoded once.
 _MISS_TEXT: Final = b"no value is stored under this key\n"
@@ -108,9 +106,9 @@ def text_response(status: HTTPStatus, text: str, *extra: tuple[str, str]) -> Res
     )
 
 
-def empty_response(*headers: tuple[str, str]) -> Response:
-    """Return a 200 without a body."""
-    return OK, [*headers, ("Content-Length", "0")], [b""], ""
+def empty_response(*headers: tuple[str, str], status: str = OK) -> Response:
+    """Return a response without a body, by default a 200."""
+    return status, [*headers, ("Content-Length", "0")], [b""], ""
 
 
 def miss_response() -> Response:
@@ -242,21 +240,17 @@ class ValueHeaders:
         if record.content_encoding:
             encoding = record.content_encoding.decode("latin-1")
             headers.append(("Content-Encoding", encoding))
-        if record.expires_ms or record.cache_control:
-            headers.append(self._cache_control(record.expires_ms, record.cache_control))
-        else:
-            headers.append(_NO_LIFETIME)
+        # A client that is told nothing may guess a lifetime from Last-Modified: RFC 9111,
+        # 4.2.2.
+        directives = [record.cache_control.decode("latin-1")]
+        if record.expires_ms:
+            left = self._remaining_ms(record.expires_ms) // 1000
+            directives.insert(0, f"max-age={left}")
+        text = ", ".join(filter(None, directives)) or "no-cache"
+        headers.append(("Cache-Control", text))
         if record.flags:
             headers.append(("X-Flags", str(record.flags)))
         return headers
-
-    def _cache_control(self, expires_ms: int, directives: bytes) -> tuple[str, str]:
-        """Return the directives of the upload, with the rest of the lifetime."""
-        text = directives.decode("latin-1")
-        if expires_ms:
-            left = self._remaining_ms(expires_ms) // 1000
-            text = f"max-age={left}, {text}" if text else f"max-age={left}"
-        return "Cache-Control", text
 
 
 def format_date(seconds: int) -> str:

@@ -142,27 +142,22 @@ def read_expiry(
     Raises:
         BadHeaderError: `max-age` is not a number.
     """
-    end = _requested_end(environ, now_ms)
+    end = None
+    max_age = _MAX_AGE.search(environ.get("HTTP_CACHE_CONTROL", ""))
+    if max_age is not None:
+        seconds = _parse_seconds(max_age[1])
+        end = now_ms + seconds * 1000 if seconds else None
+    else:
+        # An invalid date, such as 0, is in the past: RFC 9111 section 5.3.
+        date = parse_date(environ.get("HTTP_EXPIRES", ""))
+        if date is not None and date * 1000 > now_ms:
+            end = min(date, _EXPIRES_SECONDS_MAX) * 1000
     if end is None and default_ttl:
         end = now_ms + default_ttl * 1000
     if max_ttl:
         latest = now_ms + max_ttl * 1000
         end = latest if end is None else min(end, latest)
     return end or 0
-
-
-def _requested_end(environ: WSGIEnvironment, now_ms: int) -> int | None:
-    """Return when an upload asks to expire, in milliseconds; None if it does not."""
-    found = _MAX_AGE.search(environ.get("HTTP_CACHE_CONTROL", ""))
-    if found is not None:
-        seconds = _parse_seconds(found[1])
-        return now_ms + seconds * 1000 if seconds else None
-    # An invalid date, such as 0, is in the past: RFC 9111 section 5.3.
-    expires = environ.get("HTTP_EXPIRES")
-    date = parse_date(expires) if expires else None
-    if date is None or date * 1000 <= now_ms:
-        return None
-    return min(date, _EXPIRES_SECONDS_MAX) * 1000
 
 
 def _parse_seconds(text: str) -> int:

@@ -64,11 +64,6 @@ def file_response(path: str, key: bytes, record: Record) -> Response:
     )
 
 
-def created_response() -> Response:
-    """Return the 201 for a MKCOL."""
-    return "201 Created", [("Content-Length", "0")], [b""], ""
-
-
 def _multi_status(path: str, properties: str) -> Response:
     """Return a 207 with the properties of one path."""
     href = quote(path.encode("latin-1"))  # Leaves no character that XML would escape.

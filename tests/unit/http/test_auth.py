@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from volcache.http.auth import bearer_token, given_token, refuse
+from volcache.http.auth import given_token, refuse
 from volcache.monitoring.requests import RequestStats
 from volcache.tokens import (
     ADDRESSES_MAX,
@@ -61,10 +61,11 @@ def test_token_of_a_request() -> None:
         "Basic \u20ac",
     )
     tokens |= dict.fromkeys([*wrong, basic(b"user:"), basic(b"abc")], (b"", b""))
-    assert bearer_token({}) is given_token({}) is None
+    assert given_token({}, "bearer", "basic") is None
     for header, found in tokens.items():
         environ = {"HTTP_AUTHORIZATION": header}
-        assert (bearer_token(environ), given_token(environ)) == found
+        only_bearer = given_token(environ, "bearer")
+        assert (only_bearer, given_token(environ, "bearer", "basic")) == found
 
 
 def test_token_is_compared_as_bytes() -> None:
