@@ -47,7 +47,7 @@ class Health(NamedTuple):
     problem: str  # One sentence without a full stop; empty if it is healthy.
 
 
-def assess_health(stats: Stats | InstanceError, before: Stats | None = None) -> Health:
+def health_of(stats: Stats | InstanceError, before: Stats | None = None) -> Health:
     """
     Return what matters most about an instance.
 

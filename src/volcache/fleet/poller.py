@@ -17,14 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from volcache.errors import ConfigError, InstanceError
-from volcache.fleet.health import (
-    DEGRADED,
-    DOWN,
-    HEALTHY,
-    WARNING,
-    Health,
-    assess_health,
-)
+from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING, Health, health_of
 from volcache.fleet.health import at as value_at
 from volcache.fleet.health import number as number_at
 from volcache.fleet.remote import fetch_stats
@@ -57,7 +50,7 @@ OUT: Final = "out"  # That of one that nginx's list excludes.
 _TEXT_MAX: Final = 200
 _NUMBER_MAX: Final = 1 << 63
 _NOT_VOLCACHE: Final = "the response is not from volcache"
-# What `assess_health` compares with an earlier time.
+# What `health_of` compares with an earlier time.
 _COMPARED: Final = (
     *("write_errors", "read_errors", "sync_errors", "index_errors", "damaged_records"),
 )
@@ -170,7 +163,7 @@ class Watched:
     def _update_health(
         self, found: Stats | InstanceError, before: Stats | None, now: float
     ) -> None:
-        health = assess_health(found, before)
+        health = health_of(found, before)
         self.failure = health.problem if isinstance(found, InstanceError) else ""
         if self.target.is_down:
             health = Health(HEALTHY, OUT, "the list excludes it (down)")

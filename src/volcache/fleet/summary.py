@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from volcache.errors import InstanceError
-from volcache.fleet.health import DOWN, HEALTHY, Health, assess_health, at, number
+from volcache.fleet.health import DOWN, HEALTHY, Health, at, health_of, number
 from volcache.fleet.remote import TIMEOUT_SECONDS, each, fetch_stats
 from volcache.histogram import BUCKETS, Histogram
 from volcache.text import one_line
@@ -121,7 +121,7 @@ def row_of(
     target: Target, stats: Stats | InstanceError, before: Stats | None = None
 ) -> Row:
     """Return the row of an instance that has answered, or has not."""
-    health = assess_health(stats, before)
+    health = health_of(stats, before)
     if target.is_down:
         health = Health(HEALTHY, "out", "the list excludes it (down)")
     if isinstance(stats, InstanceError):

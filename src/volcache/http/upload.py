@@ -147,9 +147,9 @@ def read_expiry(
     if max_age is not None:
         seconds = _parse_seconds(max_age[1])
         end = now_ms + seconds * 1000 if seconds else None
-    else:
+    elif "HTTP_EXPIRES" in environ:
         # An invalid date, such as 0, is in the past: RFC 9111 section 5.3.
-        date = parse_date(environ.get("HTTP_EXPIRES", ""))
+        date = parse_date(environ["HTTP_EXPIRES"])
         if date is not None and date * 1000 > now_ms:
             end = min(date, _EXPIRES_SECONDS_MAX) * 1000
     if end is None and default_ttl:

@@ -269,10 +269,9 @@ EVENTS: Final[dict[str, Event]] = {
         "Look at the unit: `Type=notify` needs `NotifyAccess=main`, which is the default.",
     ),
     "watchdog.withheld": Event(
-        "Reads or syncs of the disk have been waiting for `seconds`, and it completes none;"
-        " or the memcached protocol has failed for so long, see `memcache.failed`. The"
-        " watchdog notification is withheld, and systemd restarts the instance after"
-        " `WatchdogSec`.",
+        "The watchdog notification is withheld, and systemd restarts the instance: reads or"
+        " syncs of the disk have been waiting for `seconds`, and it completes none; or the"
+        " memcached protocol has failed for so long, see `memcache.failed`.",
         _KERNEL_LOG,
     ),
     "log.reopened": Event("After SIGHUP, log files that were moved are created again."),

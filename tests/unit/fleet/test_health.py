@@ -6,7 +6,7 @@ from typing import Any
 
 from support.stats_server import empty_stats, hot_tier, memcache
 from volcache.errors import InstanceError
-from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING, assess_health
+from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING, health_of
 
 NOW = 1_800_000_000.0
 
@@ -35,12 +35,12 @@ def test_an_instance_without_problems_is_ok() -> None:
     odd = stats_of(read_errors=float("inf"), write_errors=big, sync_errors=True)
     older: list[dict[str, Any]] = [{}, {"store": None, "requests": []}, {"store": []}]
     for stats in (stats_of(), odd, *older):
-        assert assess_health(stats) == (HEALTHY, "ok", "")
+        assert health_of(stats) == (HEALTHY, "ok", "")
 
 
 def test_an_instance_that_does_not_answer_is_down() -> None:
     """The reason is the problem."""
-    found = assess_health(InstanceError("http://h:1", "no\x1b answer"))
+    found = health_of(InstanceError("http://h:1", "no\x1b answer"))
     assert found == (DOWN, "down", "no? answer")
 
 
@@ -48,7 +48,7 @@ def test_an_instance_that_is_not_ready_is_worse_than_one_with_errors() -> None:
     """It is said first."""
     stats = stats_of(read_errors=3, last_errors={"read": NOW})
     stats["ready"] = False
-    found = assess_health(stats)
+    found = health_of(stats)
     assert found[:2] == (DEGRADED, "not ready")
     assert found.problem == "it is stopping, or its disk cannot be read"
 
@@ -57,26 +57,24 @@ def test_an_error_matters_less_with_time() -> None:
     """As on the page of an instance; its text is shown if the instance tells it."""
     ages = {5: DEGRADED, 299: DEGRADED, 301: WARNING, 86_000: WARNING, 90_000: 0}
     for age, severity in ages.items():
-        found = assess_health(
-            stats_of(write_errors=2, last_errors={"write": NOW - age})
-        )
+        found = health_of(stats_of(write_errors=2, last_errors={"write": NOW - age}))
         assert found.severity == severity
         assert not severity or found.problem.startswith("2 write errors, the last ")
     texts = {"write": "no\tspace\x1b"}
     last = {"last_errors": {"write": NOW - 4}, "last_error_texts": texts}
-    found = assess_health(stats_of(write_errors=1, **last))
+    found = health_of(stats_of(write_errors=1, **last))
     assert found.problem == "1 write error, the last 4 s ago: no space?"
 
 
 def test_without_the_time_of_an_error_its_count_is_compared() -> None:
     """One that has grown since the poll before is recent."""
     before, now = stats_of(read_errors=1), stats_of(read_errors=3)
-    assert assess_health(now, before)[:2] == (DEGRADED, "degraded")
-    assert assess_health(now, before).problem == "2 read errors just now"
-    assert assess_health(now)[:2] == (WARNING, "warning")
-    assert assess_health(now).problem == "3 read errors since its start 1 h 0 min ago"
+    assert health_of(now, before)[:2] == (DEGRADED, "degraded")
+    assert health_of(now, before).problem == "2 read errors just now"
+    assert health_of(now)[:2] == (WARNING, "warning")
+    assert health_of(now).problem == "3 read errors since its start 1 h 0 min ago"
     before["started"] -= 1
-    assert assess_health(now, before).severity == WARNING
+    assert health_of(now, before).severity == WARNING
 
 
 def test_damage_is_a_warning() -> None:
@@ -86,7 +84,7 @@ def test_damage_is_a_warning() -> None:
         ({"recovery": {"meta_lost": True}}, "META.txt was lost"),
         ({"recovery": {"damaged": 2}}, "2 damaged places at its start"),
     ):
-        found = assess_health(stats_of(**store))
+        found = health_of(stats_of(**store))
         assert found[:2] == (WARNING, "warning")
         assert found.problem.startswith(problem)
 
@@ -97,36 +95,35 @@ def test_a_disk_that_refuses_to_write_is_degraded() -> None:
         stats = stats_of(write_errors=1, last_errors={"write": NOW})
         stats["store"]["disk"] = {"state": state, "limited": True, "volumes": 0}
         problem = f"the disk refuses to write: it is {state}"
-        assert assess_health(stats) == (DEGRADED, "degraded", problem)
+        assert health_of(stats) == (DEGRADED, "degraded", problem)
     disk = {"state": None, "limited": True, "volumes": 3}
-    found = assess_health(stats_of(volume_num=64, disk=disk))
+    found = health_of(stats_of(volume_num=64, disk=disk))
     assert found == (WARNING, "warning", "the disk has space for 3 of 64 volumes")
-    assert assess_health(stats_of(disk={**disk, "limited": False})).severity == HEALTHY
+    assert health_of(stats_of(disk={**disk, "limited": False})).severity == HEALTHY
 
 
 def test_a_memcached_that_is_down_is_a_warning() -> None:
     """It is named."""
     stats = stats_of()
     stats["hot"] = hot_tier(is_up=False)
-    assert assess_health(stats).problem == "memcached is down: 127.0.0.1:11211"
+    assert health_of(stats).problem == "memcached is down: 127.0.0.1:11211"
     stats["hot"]["servers"].append({"address": "b:1", "up": True})
     assert (
-        assess_health(stats).problem
-        == "1 of 2 memcached servers is down: 127.0.0.1:11211"
+        health_of(stats).problem == "1 of 2 memcached servers is down: 127.0.0.1:11211"
     )
     stats["hot"] = hot_tier(is_up=True)
-    assert assess_health(stats).severity == HEALTHY
+    assert health_of(stats).severity == HEALTHY
 
 
 def test_many_answers_5xx_are_a_warning() -> None:
     """More than one in a hundred; since the poll before, if there was one."""
-    assert assess_health(answered(s200=990, s503=10)).severity == HEALTHY
-    found = assess_health(answered(s200=900, s404=50, s503=40, s507=10))
+    assert health_of(answered(s200=990, s503=10)).severity == HEALTHY
+    found = health_of(answered(s200=900, s404=50, s503=40, s507=10))
     assert found[:2] == (WARNING, "warning")
     assert found.problem == "5.0% of requests since its start are answered 503, 507"
     then, now = answered(s200=900, s503=100), answered(s200=990, s503=110)
-    assert assess_health(now, then).problem == "10.0% of requests are answered 503"
-    assert assess_health(now, now).severity == HEALTHY
+    assert health_of(now, then).problem == "10.0% of requests are answered 503"
+    assert health_of(now, now).severity == HEALTHY
 
 
 def test_many_failed_commands_are_a_warning() -> None:
@@ -139,31 +136,31 @@ def test_many_failed_commands_are_a_warning() -> None:
         stats["memcache"]["by"].append(row)
         return stats
 
-    assert assess_health(executed(990, 10)).severity == HEALTHY
-    found = assess_health(executed(900, 100))
+    assert health_of(executed(990, 10)).severity == HEALTHY
+    found = health_of(executed(900, 100))
     assert found[:2] == (WARNING, "warning")
     assert found.problem == "10.0% of memcached commands since its start failed"
     then, now = executed(900, 100), executed(995, 105)
-    assert assess_health(now, then).problem == "5.0% of memcached commands failed"
-    assert assess_health(now, now).severity == HEALTHY
+    assert health_of(now, then).problem == "5.0% of memcached commands failed"
+    assert health_of(now, now).severity == HEALTHY
 
 
 def test_few_descriptors_left_are_a_warning() -> None:
     """More than 80 % of the limit are in use."""
     stats = stats_of()
     stats["process"] |= {"open_fds": 900, "max_fds": 1024}
-    assert assess_health(stats).problem == "900 of 1,024 file descriptors are in use"
+    assert health_of(stats).problem == "900 of 1,024 file descriptors are in use"
 
 
 def test_recent_requests_for_keys_of_others_are_a_warning() -> None:
     """Whatever else is odd in the numbers."""
     stats = stats_of()
     stats["requests"] |= {"misdirected": {"read": 1200, "write": 3}}
-    assert assess_health(stats) == (HEALTHY, "ok", "")
+    assert health_of(stats) == (HEALTHY, "ok", "")
     stats["requests"]["last_misdirected"] = NOW - 5
     text = "1,203 requests misdirected: for keys of other instances, the last 5 s ago"
-    assert assess_health(stats) == (WARNING, "warning", text)
+    assert health_of(stats) == (WARNING, "warning", text)
     stats["requests"]["misdirected"] = 5
-    assert assess_health(stats).problem.startswith("0 requests misdirected")
+    assert health_of(stats).problem.startswith("0 requests misdirected")
     stats["requests"]["last_misdirected"] = NOW - 301
-    assert assess_health(stats) == (HEALTHY, "ok", "")
+    assert health_of(stats) == (HEALTHY, "ok", "")
