@@ -14,11 +14,7 @@ from support.client_users import TaskUser, ThreadUser
 from support.process import ServerProcess, Servers
 from support.scripted_server import Peer, ScriptedServer
 from support.waiting import wait_until
-from volcache_client import (
-    NodeConnectionError,
-    NodeDownError,
-    NodeTimeoutError,
-)
+from volcache_client import NodeConnectionError, NodeDownError, NodeTimeoutError
 from volcache_client.ring import HashRing
 
 pytestmark = pytest.mark.integration

@@ -179,9 +179,7 @@ def test_kill_under_load_causes_misses_until_the_restart(
     assert {status for _, status in load.count(back)} <= {200, 404}
 
 
-def test_reload_of_nginx_fails_no_request(
-    cluster_with: Callable[..., Cluster],
-) -> None:
+def test_reload_of_nginx_fails_no_request(cluster_with: Callable[..., Cluster]) -> None:
     """
     A changed configuration is loaded under load without an error.
 

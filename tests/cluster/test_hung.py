@@ -227,10 +227,7 @@ def test_requests_during_a_restart_wait_or_are_refused(tmp_path: Path) -> None:
     A request that nginx sends when a kept connection is being closed may be refused.
     """
     own = [ActivatedServer(tmp_path / f"disk{n}", settings=SHARED) for n in range(3)]
-    with (
-        ringed(tmp_path, own) as cluster,
-        Load(cluster.nginx.port) as load,
-    ):
+    with ringed(tmp_path, own) as cluster, Load(cluster.nginx.port) as load:
         load.wait_for(300)
         for server in cluster.instances.values():
             server.restart()

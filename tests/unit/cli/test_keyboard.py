@@ -87,10 +87,7 @@ def shown() -> Iterator[Shown]:
 @pytest.mark.parametrize(
     ("end", "code"),
     [
-        (b"q", 0),
-        (b"\x03", 130),
-        (signal.SIGTERM, 143),
-        (signal.SIGHUP, 129),
+        *((b"q", 0), (b"\x03", 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)),
         (signal.SIGINT, 130),
     ],
 )

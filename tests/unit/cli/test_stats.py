@@ -121,10 +121,7 @@ def test_report_is_written_over_until_it_is_over(
     refresh([server.url], report, written.append, is_over=is_over)
     assert all(w.startswith("\x1b[H") and w.endswith("\x1b[J") for w in written)
     texts = (
-        "reads       none",
-        "100.0% hits",
-        ": Connection refused",
-        "volcache 0.1.0",
+        *("reads       none", "100.0% hits", ": Connection refused", "volcache 0.1.0"),
     )
     for shown, text in zip(written, texts, strict=True):
         assert text in shown

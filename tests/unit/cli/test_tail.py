@@ -78,12 +78,9 @@ def test_other_lines_are_none(text: bytes) -> None:
 
 
 REQUESTS = [
-    line("/tiles/1"),
-    line("/tiles/2", "PUT", 507),
-    line("/tiles/\xff", status=404, as_json=True),
-    line("/x", "DELETE", 404),
-    line("/x", status=500, ms=200, as_json=True),
-    "not of an access log\n",
+    *(line("/tiles/1"), line("/tiles/2", "PUT", 507)),
+    *(line("/tiles/\xff", status=404, as_json=True), line("/x", "DELETE", 404)),
+    *(line("/x", status=500, ms=200, as_json=True), "not of an access log\n"),
 ]
 
 
@@ -97,19 +94,13 @@ def test_lines_that_match_are_printed_as_they_are(path: Path, run: Run) -> None:
     """All filters must match; -n counts the lines that do."""
     path.write_text("".join(REQUESTS))
     for options, numbers in (
-        ([], [0, 1, 2, 3, 4, 5]),
-        (["--prefix", "tiles/"], [0, 1, 2]),
-        (["--prefix", "tiles/\udcff"], [2]),
-        (["--status", "5xx"], [1, 4]),
+        *(([], [0, 1, 2, 3, 4, 5]), (["--prefix", "tiles/"], [0, 1, 2])),
+        *((["--prefix", "tiles/\udcff"], [2]), (["--status", "5xx"], [1, 4])),
         (["--status", "404,5xx"], [1, 2, 3, 4]),
-        (["--method", "put,delete"], [1, 3]),
-        (["--slower", "0.2"], [4]),
-        (["--status", "404", "--method", "GET"], [2]),
-        (["-n", "2"], [4, 5]),
-        (["-n2", "--status", "404,5xx"], [3, 4]),
-        (["-n", "0"], []),
-        (["-n", "all"], [0, 1, 2, 3, 4, 5]),
-        (["--prefix", "none"], []),
+        *((["--method", "put,delete"], [1, 3]), (["--slower", "0.2"], [4])),
+        *((["--status", "404", "--method", "GET"], [2]), (["-n", "2"], [4, 5])),
+        *((["-n2", "--status", "404,5xx"], [3, 4]), (["-n", "0"], [])),
+        *((["-n", "all"], [0, 1, 2, 3, 4, 5]), (["--prefix", "none"], [])),
     ):
         expected = "".join(REQUESTS[number] for number in numbers)
         assert run("tail", "--once", path, *options) == (0, expected, ""), options
@@ -176,12 +167,8 @@ def test_rotated_file_loses_no_line(
     moved = path.with_name("log.1")
     path.write_text("0\n1\n2")
     steps = [
-        append(path, "\n3\n"),
-        lambda: path.rename(moved),
-        append(moved, "4\n"),
-        append(path, "5\n"),
-        append(moved, "6\n"),
-        append(path, "7\n"),
+        *(append(path, "\n3\n"), lambda: path.rename(moved), append(moved, "4\n")),
+        *(append(path, "5\n"), append(moved, "6\n"), append(path, "7\n")),
     ]
     printed = ["1\n", "2\n3\n", "", "4\n", "5\n", "6\n", "7\n"]
     assert follow(path, capsys, steps) == printed

@@ -15,11 +15,7 @@ from typing import Any, Final
 import pytest
 
 from support.raw_server import Heard, Memory, RawServer, client_of, ok, until
-from volcache_client import (
-    AsyncClient,
-    ClientUsageError,
-    InvalidArgumentError,
-)
+from volcache_client import AsyncClient, ClientUsageError, InvalidArgumentError
 from volcache_client.aio_uploads import FilePayload
 from volcache_client.uploads import Upload
 

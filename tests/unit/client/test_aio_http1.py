@@ -14,11 +14,7 @@ import pytest
 from support.answers import OK
 from support.raw_server import Heard, Memory, RawServer, client_of, ok, reply, until
 from volcache_client import aio_http1
-from volcache_client.aio_http1 import (
-    Connections,
-    ConnectTimeoutError,
-    HttpConnection,
-)
+from volcache_client.aio_http1 import Connections, ConnectTimeoutError, HttpConnection
 from volcache_client.http1 import Exchanged, NotAnsweredError
 from volcache_client.messages import Request
 from volcache_client.nodes import parse_address
@@ -171,9 +167,7 @@ async def test_an_answer_before_the_end_of_the_body_is_taken(
 
 
 @pytest.mark.parametrize("rest", [reply(b"no", "413 Too Large"), b"", b"HTTP/1.1 413"])
-async def test_what_is_left_in_the_socket_that_broke_is_read(
-    rest: bytes,
-) -> None:
+async def test_what_is_left_in_the_socket_that_broke_is_read(rest: bytes) -> None:
     """A whole answer is one; a part of it is not."""
     near, far = socket.socketpair()
     with near, far:

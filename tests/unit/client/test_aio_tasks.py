@@ -70,10 +70,7 @@ async def test_what_makes_a_value_may_be_asynchronous_or_not_and_has_the_context
         context.set("of the caller")
         assert await client.get_or_set("a", make) == b"of the caller"
         assert await client.get_or_set("b", lambda: b"2") == b"2"
-        assert await client.get_many(["a", "b"]) == {
-            "a": b"of the caller",
-            "b": b"2",
-        }
+        assert await client.get_many(["a", "b"]) == {"a": b"of the caller", "b": b"2"}
 
 
 async def test_a_call_for_the_key_that_is_being_made_is_an_error() -> None:
@@ -100,9 +97,7 @@ async def test_a_call_for_the_key_that_is_being_made_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 4])
-async def test_a_cancelled_caller_ends_nothing_for_the_others(
-    cancelled: int,
-) -> None:
+async def test_a_cancelled_caller_ends_nothing_for_the_others(cancelled: int) -> None:
     """Whether or not it was the first."""
     async with RawServer(Memory()) as server, client_of(server) as client:
         make = Maker()
@@ -202,15 +197,12 @@ def has_more(server: RawServer, before: int) -> bool:
 def calls_of(client: AsyncClient[bytes]) -> list[Callable[[], Any]]:
     """Return calls of each kind."""
     return [
-        lambda: client.get("slow"),
-        lambda: client.head("slow"),
+        *(lambda: client.get("slow"), lambda: client.head("slow")),
         lambda: client.put("slow", bytes(5_000_000)),
-        lambda: client.add("slow", b"1"),
-        lambda: client.delete("slow"),
+        *(lambda: client.add("slow", b"1"), lambda: client.delete("slow")),
         lambda: client.get_many(["slow", "slow2"]),
         lambda: client.put_many({"slow": b"1", "slow2": b"2"}),
-        lambda: client.purge("slow"),
-        lambda: client.get_or_set("slow", lambda: b""),
+        *(lambda: client.purge("slow"), lambda: client.get_or_set("slow", lambda: b"")),
         lambda: client.stream("slow").__aenter__(),
     ]
 

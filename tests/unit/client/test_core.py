@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NODE: Final = "h:1"
 OUTAGES: Final = [
-    NodeConnectionError(NODE, "broken"),
-    NodeTimeoutError(NODE, "late"),
-    503,
-    507,
+    *(NodeConnectionError(NODE, "broken"), NodeTimeoutError(NODE, "late"), 503, 507),
     302,
 ]
 

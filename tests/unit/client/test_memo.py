@@ -22,10 +22,7 @@ KEYS = CallKeys(area, None, None)
 def test_all_ways_to_write_a_call_have_one_key() -> None:
     """With the name of the function, readable, so that it can be purged."""
     same = {
-        KEYS.of(2),
-        KEYS.of(2, 1),
-        KEYS.of(width=2),
-        KEYS.of(height=1, width=2),
+        *(KEYS.of(2), KEYS.of(2, 1), KEYS.of(width=2), KEYS.of(height=1, width=2)),
         KEYS.of(2, unit="m"),
     }
     assert len(same) == 1
@@ -48,14 +45,9 @@ def test_other_arguments_have_other_keys() -> None:
 @each_row(
     ("value", "what"),
     [
-        (b"a", "a bytes"),
-        ((1,), "a tuple"),
-        ({1: 2}, "the key 1"),
-        ([{"a": {None: 1}}], "the key None"),
-        (float("nan"), "nan"),
-        (float("-inf"), "-inf"),
-        ({1}, "a set"),
-        (object(), "a object"),
+        *((b"a", "a bytes"), ((1,), "a tuple"), ({1: 2}, "the key 1")),
+        *(([{"a": {None: 1}}], "the key None"), (float("nan"), "nan")),
+        *((float("-inf"), "-inf"), ({1}, "a set"), (object(), "a object")),
     ],
 )
 def test_an_argument_that_json_lacks_is_named(value: object, what: str) -> None:

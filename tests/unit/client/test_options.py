@@ -15,10 +15,7 @@ from volcache_client.errors import InvalidArgumentError
 from volcache_client.options import OptionArguments, Options, make_options
 
 TIMES = [
-    "connect_timeout",
-    "timeout",
-    "probe_timeout",
-    "refresh_seconds",
+    *("connect_timeout", "timeout", "probe_timeout", "refresh_seconds"),
     "lease_seconds",
 ]
 TIME = "allowed: seconds above 0 and up to 1e9"

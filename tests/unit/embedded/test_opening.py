@@ -104,12 +104,8 @@ def test_directory_that_another_process_has_open_is_refused(tmp_path: Path) -> N
 @each_row(
     ("capacity", "size"),
     [
-        (4 * MIB, MIB),
-        (32 * MIB, MIB),
-        (64 * MIB, 2 * MIB),
-        (GIB, 16 * MIB),
-        (10 * GIB, 160 * MIB),
-        (64 * TIB, TIB),
+        *((4 * MIB, MIB), (32 * MIB, MIB), (64 * MIB, 2 * MIB), (GIB, 16 * MIB)),
+        *((10 * GIB, 160 * MIB), (64 * TIB, TIB)),
     ],
 )
 def test_new_cache_has_at_least_4_volumes_and_at_most_64(

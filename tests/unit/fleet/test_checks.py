@@ -111,11 +111,8 @@ def test_instances_that_do_not_answer_are_named() -> None:
 def test_clocks_are_compared_with_most_others() -> None:
     """With ours if there are only two; not closer than the answer took."""
     for clocks, names in (
-        ((0, 0, 0, 2.9), []),
-        ((0, 0, 0, 3.2), ["i3"]),
-        ((60, 60, 60, 0), ["i3"]),
-        ((0.5,), []),
-        ((-4.0, 0), ["i0"]),
+        *(((0, 0, 0, 2.9), []), ((0, 0, 0, 3.2), ["i3"]), ((60, 60, 60, 0), ["i3"])),
+        *(((0.5,), []), ((-4.0, 0), ["i0"])),
     ):
         pairs = zip(seen(len(clocks)), clocks, strict=True)
         found = check([one._replace(clock_ahead=ahead) for one, ahead in pairs])

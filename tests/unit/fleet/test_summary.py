@@ -13,14 +13,7 @@ from support.background import in_background
 from support.fake_fleet import fake_fleet, free_address, targets_of
 from support.stats_server import add_reads, empty_stats, memcache
 from volcache.errors import InstanceError
-from volcache.fleet.summary import (
-    Row,
-    as_json,
-    figures_of,
-    poll,
-    row_of,
-    worst_first,
-)
+from volcache.fleet.summary import Row, as_json, figures_of, poll, row_of, worst_first
 from volcache.fleet.table import compact, table, totals
 from volcache.fleet.targets import Target
 

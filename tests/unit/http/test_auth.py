@@ -53,12 +53,7 @@ def test_token_of_a_request() -> None:
         basic(b":\xff\0"): (b"", b"\xff\0"),
     }
     wrong = (
-        "Bearer",
-        "Bearer \u20ac",
-        "abc",
-        "Digest abc",
-        "Basic abc",
-        "Basic \u20ac",
+        *("Bearer", "Bearer \u20ac", "abc", "Digest abc", "Basic abc", "Basic \u20ac"),
     )
     tokens |= dict.fromkeys([*wrong, basic(b"user:"), basic(b"abc")], (b"", b""))
     assert given_token({}, "bearer", "basic") is None
@@ -133,14 +128,11 @@ def test_guesses_are_limited_until_the_period_is_over(clock: Seconds) -> None:
 def test_clients_are_told_apart(clock: Seconds) -> None:
     """By the address, of IPv6 by what a client cannot choose."""
     for first, second, is_same in (
-        ("1.1.1.1", "1.1.1.2", False),
-        ("2001:db8::1", "2001:db8::ffff:1", True),
+        *(("1.1.1.1", "1.1.1.2", False), ("2001:db8::1", "2001:db8::ffff:1", True)),
         ("2001:db8::1", "2001:db8:0:1::1", False),
         ("::ffff:1.1.1.1", "::ffff:1.1.1.2", False),
-        ("::ffff:1.1.1.1", "1.1.1.1", True),
-        ("fe80::1%eth0", "fe80::2%eth1", True),
-        ("", "1.1.1.1", False),
-        ("a:b", "a:c", False),
+        *(("::ffff:1.1.1.1", "1.1.1.1", True), ("fe80::1%eth0", "fe80::2%eth1", True)),
+        *(("", "1.1.1.1", False), ("a:b", "a:c", False)),
     ):
         limit = GuessLimit(clock)
         guess(limit, first)

@@ -58,10 +58,7 @@ HEADERS: Final = (
     *("REFERER", "X_FORWARDED_FOR"),
 )
 REQUESTS: Final = (
-    ("GET", "/key"),
-    ("PUT", "/key"),
-    ("PROPFIND", "/key/"),
-    ("POST", "/-/purge"),
+    *(("GET", "/key"), ("PUT", "/key"), ("PROPFIND", "/key/"), ("POST", "/-/purge")),
     ("GET", "/-/stats"),
 )
 LINES: Final = (

@@ -33,48 +33,20 @@ SECOND_MAX: Final = 253_402_300_799
 
 PATHS: Final = [
     *(
-        "/a",
-        "/a b",
-        "/a/b.json",
-        "/.git",
-        "/x/.git",
-        "/a.",
-        "/a..b",
-        "/a.PNG",
-        "//",
-        "/0",
+        *("/a", "/a b", "/a/b.json", "/.git", "/x/.git", "/a.", "/a..b", "/a.PNG"),
+        *("//", "/0"),
     ),
     *(
-        "/a/",
-        "/a//b",
-        "/-",
-        "/-a",
-        "/--/",
-        "/-.",
-        "/-/healthy",
-        "/-/",
-        "/-/x",
+        *("/a/", "/a//b", "/-", "/-a", "/--/", "/-.", "/-/healthy", "/-/", "/-/x"),
         "/-/stats",
     ),
     *("/../-/x", "/x/../-/healthy", "/a/../b", "/./a", "/..", "/a/.", "/a/..", "/", ""),
     *(
-        "*",
-        "a",
-        "a/b",
-        "/a\xff",
-        "/\x80",
-        "/gr\xc3\xbcn.txt",
-        "/\x00",
-        "/a\n",
+        *("*", "a", "a/b", "/a\xff", "/\x80", "/gr\xc3\xbcn.txt", "/\x00", "/a\n"),
         "/a\r\nb",
     ),
     *(
-        "/a\x7f",
-        "/a\x1f",
-        "/\u0100",
-        "/a\u20ac",
-        "/\U0001f600",
-        None,
+        *("/a\x7f", "/a\x1f", "/\u0100", "/a\u20ac", "/\U0001f600", None),
         "/" + "k" * 70_000,
     ),
     *("/" + "k" * (KEY_SIZE_MAX + more) for more in (-1, 0, 1)),
@@ -259,9 +231,7 @@ def test_many_puts_write_the_index_file_alike(apps: Apps) -> None:
 
 @pytest.mark.slow
 @each_row("options", [{"default_ttl": 10}, {"max_ttl": 60}, {}])
-def test_expiry_is_answered_alike(
-    options: dict[str, int],
-) -> None:
+def test_expiry_is_answered_alike(options: dict[str, int]) -> None:
     """Before and after the time to live, with the limits of the settings."""
     for is_merged in (False, True):
         with running(is_merged=is_merged, **options) as apps:
