@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from support.background import in_background
-from support.client_users import TaskUser, ThreadUser
+from support.client_users import TaskClient
 from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
 from volcache_client import AsyncClient, Client, NodeError, ValueTooLargeError
@@ -262,16 +261,14 @@ def test_a_value_that_is_too_large_is_refused_and_the_node_stays_up(
 
 
 @pytest.mark.parametrize("on_error", ["raise", "miss"])
-@pytest.mark.parametrize("kind", [ThreadUser, TaskUser])
+@pytest.mark.parametrize("kind", [Client, TaskClient])
 def test_no_answer_is_wrong_while_an_instance_is_killed_and_started(
-    tmp_path: Path, kind: type[ThreadUser], on_error: str
+    tmp_path: Path, kind: Any, on_error: str
 ) -> None:
     """Each is the value, a miss or an error of the node; afterwards all is as before."""
     with (
         ServerProcess(tmp_path / "store", settings=SETTINGS) as server,
-        closing(
-            kind(server.url, on_error=on_error, backoff=(0.05, 0.1), **LIMITS)
-        ) as user,
+        kind(server.url, on_error=on_error, backoff=(0.05, 0.1), **LIMITS) as user,
     ):
         traffic = Traffic(user)
         with in_background(*(partial(traffic.run, number) for number in range(8))):
@@ -289,7 +286,7 @@ def test_no_answer_is_wrong_while_an_instance_is_killed_and_started(
 class Traffic:
     """Reads and writes of several threads; each key has one value."""
 
-    def __init__(self, user: ThreadUser) -> None:
+    def __init__(self, user: Any) -> None:
         self.wrong: list[object] = []
         self._user = user
         self._outcomes: set[str] = set()
@@ -310,10 +307,11 @@ class Traffic:
         value = key.encode() * 100
         kind = draw.random()
         if kind < 0.3:
-            return "stored" if self._user.call("put", key, value) else "dropped"
+            return "stored" if self._user.put(key, value) else "dropped"
         is_made = kind < 0.5
         more = [lambda: value] if is_made else []
-        found = self._user.call("get_or_set" if is_made else "get", key, *more)
+        method = self._user.get_or_set if is_made else self._user.get
+        found = method(key, *more)
         if found != value and (is_made or found is not None):
             self.wrong.append((key, found))
         return "missed" if found is None else "made" if is_made else "read"

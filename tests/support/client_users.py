@@ -1,56 +1,81 @@
-"""Both clients with one interface, for tests of what holds for either."""
+"""`AsyncClient` with the interface of `Client`, for tests of what holds for either."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
 
-from volcache_client import AsyncClient, Client, NodeEvent
-
-
-class ThreadUser:
-    """A `Client`."""
-
-    client: Any = Client
-
-    def __init__(self, nodes: Any, **options: Any) -> None:
-        self.events: list[NodeEvent] = []
-        self._client = self.client(nodes, on_event=self.events.append, **options)
-        self.metrics = self._client.metrics
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Return the result of an operation."""
-        return getattr(self._client, method)(*arguments)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.call("close")
+from volcache_client import AsyncClient
+from volcache_client.aio_streams import AsyncStream
 
 
-class TaskUser(ThreadUser):
-    """An `AsyncClient`, and its event loop, which any thread may use."""
-
-    client = AsyncClient
+class TaskClient:
+    """An `AsyncClient` with the methods of `Client`; its loop runs in a thread."""
 
     def __init__(self, nodes: Any, **options: Any) -> None:
-        super().__init__(nodes, **options)
+        """Start the loop; it ends with the block of `with`."""
+        self._client = AsyncClient[bytes](nodes, **options)
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Return the result of an operation."""
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the client that waits for its result."""
+        method = getattr(self._client, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
+        return lambda *values, **named: self.wait(method(*values, **named))
+
+    def wait(self, awaitable: Awaitable[Any]) -> Any:
+        """Return what a task returns."""
 
         async def run() -> Any:
-            return await getattr(self._client, method)(*arguments)
+            return await awaitable
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
-    def close(self) -> None:
-        """Close all connections and the loop."""
-        super().close()
+    @contextmanager
+    def stream(self, key: str | bytes) -> Iterator[TaskStream | None]:
+        """Read a value in parts."""
+        context = self._client.stream(key)
+        stream = self.wait(context.__aenter__())
+        try:
+            yield stream and TaskStream(stream, self.wait)
+        finally:
+            self.wait(context.__aexit__(None, None, None))
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the client, and end the loop."""
+        self.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._runner.close()
+
+
+class TaskStream:
+    """An `AsyncStream` with the methods of `Reader`."""
+
+    def __init__(self, stream: AsyncStream, wait: Callable[..., Any]) -> None:
+        """Take the stream, and what waits for its parts."""
+        self.head = stream.head
+        self._stream = stream
+        self._wait = wait
+
+    def read(self, size: int = -1) -> Any:
+        """Return up to `size` bytes."""
+        return self._wait(self._stream.read(size))
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all parts that are left."""
+        parts = aiter(self._stream)
+        while part := self._wait(anext(parts, b"")):
+            yield part

@@ -11,16 +11,16 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pytest
 
 from support.answers import BROKEN, OK
+from support.client_users import TaskClient
 from support.scripted_server import Peer, ScriptedServer, answering, recording, value
 from support.waiting import wait_until
 from volcache_client import (
@@ -38,7 +38,6 @@ from volcache_client import (
     UnexpectedAnswerError,
     ValueTooLargeError,
 )
-from volcache_client.aio_streams import AsyncStream
 
 # Long enough for a loaded machine; only what must end by a timeout has a short one.
 PATIENT: Final = 30.0
@@ -49,93 +48,14 @@ STORED: Final = value(b"v", b'ETag: "1"\r\n')
 SOME_BYTES: Final = bytes(range(256))
 
 
-class OfTasks:
-    """An `AsyncClient` with the methods of `Client`; its loop runs in a thread."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, nodes: Any, **options: Any
-    ) -> None:
-        """Begin; `close` must follow."""
-        self._client = AsyncClient[bytes](nodes, **options)
-        self._loop = loop
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a method of the client that waits for its result."""
-        method = getattr(self._client, name)
-        if not inspect.iscoroutinefunction(method):
-            return method
-        return lambda *values, **named: self.wait(method(*values, **named))
-
-    def wait(self, awaitable: Awaitable[Any]) -> Any:
-        """Return what a task returns."""
-
-        async def take() -> Any:
-            return await awaitable
-
-        return asyncio.run_coroutine_threadsafe(take(), self._loop).result()
-
-    @contextmanager
-    def stream(self, key: str | bytes) -> Iterator[OfStream | None]:
-        """Read a value in parts."""
-        context = self._client.stream(key)
-        stream = self.wait(context.__aenter__())
-        try:
-            yield stream and OfStream(stream, self.wait)
-        finally:
-            self.wait(context.__aexit__(None, None, None))
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the client."""
-        self.close()
-
-
-class OfStream:
-    """An `AsyncStream` with the methods of `Reader`."""
-
-    def __init__(self, stream: AsyncStream, wait: Callable[..., Any]) -> None:
-        """Take the stream, and what waits for its parts."""
-        self.head = stream.head
-        self._stream = stream
-        self._wait = wait
-
-    def read(self, size: int = -1) -> Any:
-        """Return up to `size` bytes."""
-        return self._wait(self._stream.read(size))
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield all parts that are left."""
-        parts = aiter(self._stream)
-        while part := self._wait(anext(parts, b"")):
-            yield part
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Return a loop for all tests: transports may end later than their clients."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-
-
-@pytest.fixture(params=["threads", "tasks"])
-def client_of(
-    request: pytest.FixtureRequest, loop: asyncio.AbstractEventLoop
-) -> Callable[..., Any]:
+@pytest.fixture(params=[Client, TaskClient], ids=["threads", "tasks"])
+def client_of(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Return a function that makes a client with patience, of each kind."""
-    kind: Any = Client if request.param == "threads" else partial(OfTasks, loop)
 
     def make(server: Any, **options: Any) -> Any:
         nodes = server.name if isinstance(server, ScriptedServer) else server
         wanted = {"timeout": PATIENT, "connect_timeout": PATIENT, **options}
-        return kind(nodes, **wanted)
+        return request.param(nodes, **wanted)
 
     return make
 
@@ -240,12 +160,14 @@ def test_a_broken_answer_is_an_error_or_a_miss(data: bytes, client_of: Any) -> N
 def test_a_slow_answer_ends_at_the_timeout(
     serve: Callable[[Peer], None], client_of: Any
 ) -> None:
-    """Of the whole exchange: a byte now and then does not extend it."""
-    with ScriptedServer(serve) as server, client_of(server, timeout=SHORT) as client:
+    """Of the whole exchange: a byte now and then does not extend it. The node is down."""
+    options = {"timeout": SHORT, "failures": 1}
+    with ScriptedServer(serve) as server, client_of(server, **options) as client:
         with pytest.raises(NodeTimeoutError):
             client.get("key")
+        assert client.get("key") is None  # The node is down, and is not asked.
         numbers = numbers_of(client)
-        assert (numbers.connections, numbers.in_flight) == (0, 0)
+        assert (numbers.connections, numbers.in_flight, numbers.requests) == (0, 0, 1)
 
 
 @pytest.mark.slow
@@ -954,7 +876,7 @@ def test_of_many_that_miss_a_key_one_makes_the_value(
         ThreadPoolExecutor(16) as threads,
     ):
         # The loop must not wait for the threads that it serves.
-        is_of_tasks = isinstance(client, OfTasks)
+        is_of_tasks = isinstance(client, TaskClient)
         made = partial(asyncio.to_thread, make) if is_of_tasks else make
         found = list(threads.map(ask, range(16)))
         numbers = client.metrics()
