@@ -148,7 +148,7 @@ def test_a_quota_that_refuses_a_volume_does_not_stop_writes(
 ) -> None:
     """The disk says that there is space, and refuses it."""
     # An allocation that took long is not soon tried again, which depends on the load.
-    monkeypatch.setattr("volcache.store.disk.perf_counter_ns", lambda: 0)
+    monkeypatch.setattr("volcache.store.space.perf_counter_ns", lambda: 0)
     fs, client = SimulatedFileSystem(), Client()
     store = start(fs)
     client.run(store, 60)

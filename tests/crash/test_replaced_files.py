@@ -111,7 +111,7 @@ class Writer:
         """Write until a volume of ring probation is reclaimed and has copies."""
         while True:
             self.write(1)
-            reclaimer = self.store._log._reclaimer
+            reclaimer = self.store._log.evictor.reclaimer
             if reclaimer is None or not reclaimer.targets:
                 continue
             if reclaimer.volume.use.ring is Ring.PROBATION:

@@ -54,7 +54,7 @@ class Run:
 
     def counts(self) -> dict[Ring, int]:
         """Return the bytes appended to each ring, as this process counts them."""
-        newest = self.store._log._newest
+        newest = self.store._log.rings.newest
         return {ring: v.appended if (v := newest[ring]) else 0 for ring in Ring}
 
     def note_appended(self) -> None:

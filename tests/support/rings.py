@@ -266,7 +266,7 @@ class RingRun:
         The entry of an unsynced copy may be left, but not the copy itself: then the entry
         hides the original, and the key is a miss.
         """
-        reclaimer, found = self.store._log._reclaimer, self.store._locate(key)
+        reclaimer, found = self.store._log.evictor.reclaimer, self.store._locate(key)
         return (
             reclaimer is not None
             and found is not None

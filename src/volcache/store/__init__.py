@@ -5,7 +5,7 @@ No network, no configuration, no global state; importing it has no effect.
 """
 
 from volcache.store.format import Record
-from volcache.store.log import SyncMode
 from volcache.store.store import PeriodicSync, Store
+from volcache.store.syncs import SyncMode
 
 __all__ = ["PeriodicSync", "Record", "Store", "SyncMode"]

@@ -8,7 +8,7 @@ that were read again. One-hit files occupy at most ring P (1/8 of the cache). Ev
 costs a write, so copies are paid with *tokens*, which puts and reads earn.
 
 This module is the policy alone: numbers and decisions, no I/O. The index counts hits,
-tokens and misses (the native core); `log.py` reclaims. Symbols: C is the
+tokens and misses (the native core); `reclaim.py` reclaims. Symbols: C is the
 capacity, p = C/8 the share of ring P. The numbers are from simulations of 22 request traces
 at four cache sizes; docs/ARCHITECTURE.md has the results.
 

@@ -147,11 +147,10 @@ def _text_of(file: PurgeFile) -> bytes:
         f"# volcache purges {VERSION} store {file.store_id:016x} serial {file.serial}"
         f" after {after}\n"
     )
-    lines = [
-        first,
-        *(f"{time} {seq} {encode_key(prefix)}\n" for time, seq, prefix in file.purges),
-    ]
-    return "".join(lines).encode()
+    lines = (
+        f"{time} {seq} {encode_key(prefix)}\n" for time, seq, prefix in file.purges
+    )
+    return (first + "".join(lines)).encode()
 
 
 def decode_purges(data: bytes) -> PurgeFile | None:

@@ -336,14 +336,14 @@ class VolumeUsage(NamedTuple):
     """One volume id and the volume in it; sizes are bytes."""
 
     id: int
-    seq: int  # 0: empty
-    state: State
-    size: int
-    used: int  # header included
-    live_records: int
-    live: int
-    started_ms: int  # since the epoch; 0: empty, or not known
-    ring: str  # "main" or "probation"; empty: no volume
+    seq: int = 0  # 0: empty
+    state: State = "empty"
+    size: int = 0
+    used: int = 0  # header included
+    live_records: int = 0
+    live: int = 0
+    started_ms: int = 0  # since the epoch; 0: empty, or not known
+    ring: str = ""  # "main" or "probation"; empty: no volume
 
     @property
     def dead(self) -> int:

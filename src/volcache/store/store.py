@@ -16,8 +16,8 @@ damaged record leave the index, and, once a second, to note that a record has ex
 `sync` waits for the disk without the lock.
 Counters may miss a count when several threads count at the same time.
 
-Invariant: a position is valid only if its volume is in `_volumes`; `log.py` explains why an
-older record of a key never becomes current again.
+Invariant: a position is valid only if its volume is in `_volumes`; `reclaim.py` explains
+why an older record of a key never becomes current again.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ from volcache.store.format import (
 )
 from volcache.store.index_format import encode_key
 from volcache.store.key_scan import KeyScan
-from volcache.store.log import CircularLog, LogOptions, SyncMode
+from volcache.store.log import CircularLog, LogOptions
 from volcache.store.native import make_clock
 from volcache.store.recovery import NothingStoredError, recover
 from volcache.store.scrub import Scrub
 from volcache.store.stats import READ_ERRORS_IN_ROW_MAX
+from volcache.store.usage import purge_stay_of, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from volcache.store.purges import PurgeList, PurgeStay
     from volcache.store.recovery import Recovered
     from volcache.store.stats import RecoveryStats, StoreStats, StoreUsage
+    from volcache.store.syncs import SyncMode
     from volcache.store.volume import Volume
 
 _logger = logging.getLogger("volcache.store")
@@ -399,7 +401,7 @@ class Store:
             return None
         if self._is_expired(record):
             self.stats.expired_reads += 1
-            self._log.record_expiry(record.expires_ms)
+            self._log.syncs.record_expiry(record.expires_ms)
             return None
         return record
 
@@ -485,7 +487,7 @@ class Store:
         found = self._locate(key)
         if found is None:
             # A purge that was dropped may have covered it: its prefix is not known now.
-            is_doubtful = record.stored_us <= self._log.dropped_purge_us
+            is_doubtful = record.stored_us <= self._log.kept_purges.dropped_us
             was_lost = is_doubtful or self._was_deleted(key, *named)
             return None if was_lost else record
         volume, offset, size = found
@@ -608,11 +610,11 @@ class Store:
         """
         binding = self._binding(self._mount_count)
         # The next process would not know that copies of purged records are not valid.
-        if not binding or self._log.dropped_purge_us >= 0 or self.refusal:
+        if not binding or self._log.kept_purges.dropped_us >= 0 or self.refusal:
             return
         try:
             self._directory.write_hot(make(binding))
-            self._log.bind_hot(self._directory.identify_hot())
+            self._log.rings.bind_hot(self._directory.identify_hot())
         except OSError as error:
             _logger.warning("hot.snapshot_failed error=%r", str(error))
 
@@ -661,7 +663,7 @@ class Store:
             volumes: List the volumes: ten times as expensive, some microseconds for each.
         """
         with self._lock:
-            return self._log.usage(volumes=volumes)
+            return usage_of(self._log, volumes=volumes)
 
     # --- Writing -------------------------------------------------------------------
 
@@ -786,7 +788,7 @@ class Store:
         while True:
             ring = self._index.ring_for(key)
             if ring is None:
-                self._log.record_displaced()
+                self._log.evictor.record_displaced()
                 continue
             volume = self._log.with_room(ring, size, length)
             # A rotation may have copied the record of the key to the other ring.
@@ -834,7 +836,7 @@ class Store:
                     raise
                 written = volume.writer.append(*record)
         except OSError as error:
-            raise self._log.refused(volume, error) from error
+            raise self._log.syncs.refused(volume, error) from error
         self.stats.writes.observe(started_ns, perf_counter_ns() - started_ns)
         if sync:
             volume.note_synced()
@@ -911,7 +913,7 @@ class Store:
                 the second, the purge may take effect at the next start.
         """
         with self._lock:
-            self._log.purge(prefix)
+            self._log.kept_purges.add(prefix)
             self.stats.purges += 1
         _logger.warning(
             "store.purged prefix=%r entries=%d",
@@ -922,7 +924,7 @@ class Store:
     def purge_stay(self) -> PurgeStay:
         """Return how long a purge that is made now would stay in the list."""
         with self._lock:
-            return self._log.purge_stay()
+            return purge_stay_of(self._log)
 
     # --- Syncing and closing -------------------------------------------------------
 
@@ -933,16 +935,16 @@ class Store:
         For any one thread. A refusal is logged and counted, and the volume concerned is
         not written again: what the kernel has dropped of it is found damaged.
         """
-        self._log.sync()
+        self._log.syncs.sync()
 
     def wait_to_sync(self, seconds: float) -> None:
         """Return after a time, or as soon as `sync` should be called."""
-        if self._log.sync_wanted.wait(seconds):
-            self._log.sync_wanted.clear()
+        if self._log.syncs.wanted.wait(seconds):
+            self._log.syncs.wanted.clear()
 
     def want_sync(self) -> None:
         """Let `wait_to_sync` return."""
-        self._log.sync_wanted.set()
+        self._log.syncs.wanted.set()
 
     def scrub(self, rate: int, *, period: float = 3600.0) -> Scrub:
         """

@@ -60,7 +60,8 @@ class Volume:
         segments: Where later mounts have gone on, in order; the last is being written.
         writer: Appends the records.
         started_ms: When it was started, milliseconds since the epoch; 0: not known.
-        is_retired: Nothing is appended again, because it is full or a sync failed.
+        is_retired: Nothing is appended again, because it is full or sealed, or a sync
+            failed.
         is_sealed: Its index file is complete.
         born: The bytes of records that had been appended to its ring when it was started.
     """
@@ -229,7 +230,7 @@ class Volume:
             named: The segments that the index file names.
         """
         self.writer.end = end
-        self.is_sealed = sealed
+        self.is_sealed = self.is_retired = sealed
         self._index_checksum = index_checksum
         self._unnamed = [one for one in self.segments if one not in named]
 

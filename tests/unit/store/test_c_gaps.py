@@ -53,7 +53,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def bind(index: Any, store: Store) -> Any:
     """Let SEQ be the active volume of a store; return this."""
-    active = store.core_parts().log.active
+    active = store.core_parts().log.rings.last_started
     index.bind_volume(SEQ, active.fd, active.id, active.salts)
     return active
 

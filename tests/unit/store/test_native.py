@@ -111,7 +111,7 @@ def test_key_is_found_only_where_its_volume_was_bound(tmp_path: Path) -> None:
     assert index.find(b"k") == (3, record.offset, _native.size_max(record.size))
     assert index.read(b"k") is None
 
-    active = store.core_parts().log.active
+    active = store.core_parts().log.rings.last_started
     index.bind_volume(3, active.fd, active.id, active.salts)
     assert index.read(b"k") == tuple(record)
 

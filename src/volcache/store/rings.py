@@ -1,0 +1,429 @@
+"""
+The valid volumes, and the order in which META.txt, LOCK and PURGE.txt name them.
+
+Volume ids are numbers from 0 to `volume_num - 1`; sequence numbers order all volumes by
+age. Each volume is in a *ring*, main or probation, and each ring has an active volume,
+which is written. `Rings` writes META.txt and LOCK, and binds volumes into the index;
+`KeptPurges` has the list of purges. Which volume is started or dropped is decided in
+`log.py` and `reclaim.py`.
+
+Invariants:
+    - `volumes` has every valid volume; the active one of a ring is the newest of it.
+    - What an append that failed may have left is not found by a start, before anything
+      else is appended, or a deletion answered that finds nothing; see `Rings.settle`.
+    - What was purged is in no volume that is newer than the purge; see `purges.py`.
+
+Locking: the caller holds the lock of the store.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from volcache.errors import (
+    DiskFullError,
+    ReadOnlyError,
+    StoreIOError,
+    TooManyPurgesError,
+)
+from volcache.store.disk import is_short
+from volcache.store.format import Ring
+from volcache.store.index_file import remove_index_file
+from volcache.store.progress import Progress
+from volcache.store.purges import PURGES_MAX, Purge, encode_purges, next_file
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from volcache.store.clock import Clock
+    from volcache.store.directory import StoreDirectory
+    from volcache.store.manifest import ListedPurges
+    from volcache.store.purges import PurgeList
+    from volcache.store.recovery import Recovered
+    from volcache.store.volume import Volume
+
+_logger = logging.getLogger("volcache.store")
+RING_NAMES: Final = tuple(ring.name.lower() for ring in Ring)
+
+
+class Rings:
+    """
+    The volumes of one mount point.
+
+    Attributes (read-only for others):
+        directory, index, stats, clock: Of the store.
+        descriptors: Of all data files, by id.
+        refusal: Why nothing can be written, as a sentence; empty: it can.
+        volumes: The valid volumes by sequence number. The dict object never changes.
+        actives: The volumes that are written, by ring. None: the ring has none yet; ring
+            main always has one. The list object never changes.
+        newest: The newest volume of each ring, also when it was reclaimed.
+        last_seq: The highest sequence number of all volumes there ever were.
+        manifest: The contents of META.txt.
+        probation_first: Volumes of ring probation up to this one are reclaimed before any
+            of ring main. With "fifo" that is all of them: what is put from now on replaces
+            records there.
+        unsettled: Volumes of which a start may find more than it should: an append or a
+            sync has failed, or META.txt names one that was given up.
+        last_progress_us: The time that was last written to LOCK.
+    """
+
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        recovered: Recovered,
+        clock: Clock,
+        refusal: str,
+        *,
+        syncs_each: bool,
+    ) -> None:
+        """Continue with what recovery has found."""
+        self.directory, self.clock = directory, clock
+        self.index, self.stats = recovered.index, recovered.stats
+        self.descriptors = recovered.descriptors
+        self._syncs_each, self.refusal = syncs_each, refusal
+        self.manifest = recovered.manifest
+        self.volumes = {volume.seq: volume for volume in recovered.volumes}
+        self.actives: list[Volume | None] = [None, None]
+        self.newest: list[Volume | None] = [None, None]
+        self.last_seq = recovered.newest_seq
+        self.probation_first = self.manifest.probation_first
+        self.unsettled: set[Volume] = set()
+        self.last_progress_us = 0
+        for volume in recovered.volumes:
+            self._bind(volume)
+            if volume.use.ring is Ring.MAIN or volume.seq > self.probation_first:
+                self.actives[volume.use.ring] = volume
+
+    # --- Which volumes there are ---------------------------------------------------
+
+    @property
+    def written(self) -> list[Volume]:
+        """The active volumes."""
+        return [volume for volume in self.actives if volume is not None]
+
+    @property
+    def last_started(self) -> Volume:
+        """The active volume that was started last."""
+        return max(self.written, key=lambda volume: volume.seq)
+
+    @property
+    def open_volumes(self) -> list[Volume]:
+        """The volumes to which records may be appended."""
+        return [v for v in self.written if v.lacks_header or not v.is_retired]
+
+    def of(self, ring: Ring) -> list[Volume]:
+        """Return the valid volumes of a ring, oldest first."""
+        return [v for _, v in sorted(self.volumes.items()) if v.use.ring is ring]
+
+    @property
+    def appended(self) -> int:
+        """Bytes of records that were ever appended to the volumes known here."""
+        return sum(volume.appended for volume in self.newest if volume is not None)
+
+    def add(self, volume: Volume) -> None:
+        """Add a volume that META.txt names; it becomes the active one of its ring."""
+        self.volumes[volume.seq] = self.actives[volume.use.ring] = volume
+        self.index.add_volume(volume.seq)
+        self._bind(volume)
+
+    def _bind(self, volume: Volume) -> None:
+        """Let the index read a volume, the newest of its ring."""
+        ring = volume.use.ring
+        before = self.newest[ring]
+        volume.born = 0 if before is None else before.appended
+        self.newest[ring] = volume
+        self.last_seq = max(self.last_seq, volume.seq)
+        self.index.bind_volume(volume.seq, volume.fd, volume.id, volume.salts)
+        self.index.set_age(volume.seq, ring, volume.born, volume.end)
+
+    def drop(self, volume: Volume) -> None:
+        """Drop a volume from memory that META.txt no longer names."""
+        del self.volumes[volume.seq]
+        records, lost = self.index.reclaim(volume.seq)
+        self.stats.evicted_records += records
+        self.stats.evicted_bytes += lost
+        _logger.info(
+            "rotation.reclaimed volume=%d seq=%d ring=%s evicted=%d bytes=%d",
+            volume.id,
+            volume.seq,
+            RING_NAMES[volume.use.ring],
+            records,
+            lost,
+        )
+
+    # --- META.txt and LOCK ---------------------------------------------------------
+
+    def write_manifest(
+        self,
+        kept: Iterable[Volume] | None = None,
+        written: Collection[Volume] | None = None,
+        *,
+        purges: ListedPurges | None = None,
+    ) -> None:
+        """
+        Write META.txt.
+
+        Args:
+            kept: The volumes that stay valid; None: all.
+            written: Those that are being written, none after a clean stop; None: those to
+                which records may be appended.
+            purges: What it says of PURGE.txt from now on; None: the same as before, or
+                nothing if no purge is needed with these volumes.
+
+        Raises:
+            OSError: The old one is still in place.
+        """
+        kept = self.volumes.values() if kept is None else kept
+        volumes = sorted(kept, key=lambda volume: volume.seq)
+        written = self.open_volumes if written is None else written
+        before = self.manifest.purges
+        if purges is None and before is not None and before.seq >= volumes[0].seq:
+            purges = before
+        probation = (v.seq for v in volumes if v.use.ring is Ring.PROBATION)
+        first = (seq for seq in probation if seq <= self.probation_first)
+        manifest = self.manifest._replace(
+            time_us=self.clock.now_us(),
+            volumes=tuple(v.listed(is_open=v in written) for v in volumes),
+            probation_first=max(first, default=0),
+            purges=purges,
+        )
+        self.directory.write_manifest(manifest)
+        self.manifest = manifest
+        self.unsettled.intersection_update(written)
+        self._release()
+
+    def bind_hot(self, identity: str) -> None:
+        """Let META.txt say from now on which HOT.txt is valid."""
+        self.manifest = self.manifest._replace(hot=identity)
+
+    def start(self, volume: Volume, kept: list[Volume], others: list[Volume]) -> None:
+        """
+        Make a volume the active one on the disk; its space is allocated already.
+
+        A header that cannot be written has to be before anything is appended: META.txt
+        names the volume, and it must not be taken out again, because it would be older
+        than a header that is on the disk after all. A missing index file is only counted.
+
+        Args:
+            volume: To be started.
+            kept: The volumes that stay valid.
+            others: Those that are written, too, from now on.
+
+        Raises:
+            OSError: META.txt names the old active volume, or the new one whose header is
+                not written yet; a start can continue from both, and a retry is safe.
+        """
+        remove_index_file(self.directory.fs, self.directory.index_path(volume.id))
+        self.write_manifest([*kept, volume], [volume, *others])
+        before = self.newest[volume.use.ring]
+        try:
+            volume.start(
+                volume.started_ms,
+                mount_count=self.manifest.mount_count,
+                oldest_seq=min(v.seq for v in [*kept, volume]),
+                previous_salt=0 if before is None else before.last_salt,
+            )
+        except OSError as error:
+            self.stats.count_write_error(error)
+            volume.hold()
+            self.hold(volume)
+        else:
+            self._open_index_file(volume)
+
+    def record_progress(self, *, ahead_us: int = 0) -> None:
+        """
+        Write to LOCK how far the active volumes were written, and the time.
+
+        Args:
+            ahead_us: Added to the time, so that the next calls need not write it.
+        """
+        if self.refusal or self.unsettled:
+            return  # A start takes a volume that LOCK names without its header for another.
+        time_us = self.clock.now_us() + ahead_us
+        store_id, boot = self.manifest.store_id, self.manifest.boot
+        lines = [
+            Progress(store_id, active.seq, active.last_salt, active.end, time_us, boot)
+            for active in self.written
+        ]
+        # It only helps a start to notice replaced files: the next one may succeed.
+        with suppress(OSError):
+            self.directory.write_progress(lines[0], lines[-1])
+            self.last_progress_us = time_us
+
+    # --- Index files ---------------------------------------------------------------
+
+    def write_index(self, volume: Volume) -> None:
+        """Write pending entries; if that fails, a start finds the records by a scan."""
+        with self._index_errors_counted(volume):
+            volume.write_index()
+        self.record_progress()
+
+    def seal(self, volume: Volume) -> None:
+        """Seal a volume; without a complete index file the next start scans it."""
+        with self._index_errors_counted(volume):
+            volume.seal()
+
+    def _open_index_file(self, volume: Volume) -> None:
+        """Create the index file of a volume; without it, the volume still works."""
+        with self._index_errors_counted(volume):
+            volume.open_index_file(self.directory.index_path(volume.id), 0)
+
+    @contextmanager
+    def _index_errors_counted(self, volume: Volume) -> Iterator[None]:
+        """Count what the disk refuses of an index file, and continue without it."""
+        try:
+            yield
+        except OSError as error:
+            if not self._is_full(error):
+                self.stats.count_index_error(error, volume=volume.id)
+
+    # --- What the disk refuses -----------------------------------------------------
+
+    def _is_full(self, error: OSError | DiskFullError) -> bool:
+        """
+        Return whether work that can wait was refused for want of space.
+
+        That is no error. A reclaim is begun when room is needed; lines of an index file
+        are written with the next ones, or a start scans the volume.
+        """
+        fs, path = self.directory.fs, self.directory.data
+        return isinstance(error, DiskFullError) or is_short(fs, path, error)
+
+    def count_postponed(self, error: OSError | DiskFullError) -> None:
+        """Count a refusal of work that can wait."""
+        if not self._is_full(error):
+            self.stats.count_rotation_error(error)
+
+    @contextmanager
+    def refusals_counted(self, what: str) -> Iterator[None]:
+        """Count what the disk refuses, and raise it as an error of the store."""
+        if self.refusal:
+            raise ReadOnlyError(self.refusal)
+        try:
+            yield
+        except (DiskFullError, OSError) as error:
+            self.stats.count_rotation_error(error)
+            if isinstance(error, DiskFullError):
+                raise
+            raise refusal_of(error, what) from error
+
+    def hold(self, volume: Volume) -> None:
+        """Append nothing to any volume before this one is settled."""
+        self.unsettled.add(volume)
+        for active in self.written:
+            active.hold()
+
+    def _release(self) -> None:
+        """Append again if all volumes are settled."""
+        if not self.unsettled:
+            for active in self.written:
+                active.release()
+
+    def settle(self) -> None:
+        """
+        Let no start find what was refused.
+
+        Erase what is behind the end of a volume, or write to META.txt where it ends. Only
+        the second helps after a failed sync, because a later one proves nothing, and if a
+        volume was given up.
+
+        Raises:
+            OSError: The disk still refuses; what is not settled stays so.
+        """
+        for volume in self.unsettled.copy():
+            if volume.lacks_header:
+                volume.write_header()
+                self._open_index_file(volume)
+            if volume in self.open_volumes:
+                with suppress(OSError):
+                    volume.erase_refused(sync=self._syncs_each)
+                    self.unsettled.discard(volume)
+        closed = self.unsettled.copy()
+        if closed:
+            self.write_manifest(written=set(self.open_volumes) - closed)
+            for volume in closed:
+                self.seal(volume)
+        self._release()
+
+
+def refusal_of(error: OSError, what: str) -> StoreIOError:
+    """Return the error for something that the disk has refused to do."""
+    if error.errno == errno.EROFS:
+        return ReadOnlyError(
+            f"disk refused to {what}: it is read-only; files can be read, and stored again"
+            " when it is writable"
+        )
+    return StoreIOError(f"disk refused to {what}: {error.strerror or error}")
+
+
+class KeptPurges:
+    """
+    The purges that are needed, in memory and in PURGE.txt.
+
+    Attributes (read-only for others):
+        current: Which records are misses although the index has them.
+        dropped_us: The time of the newest purge that was dropped because all records that
+            it covered were reclaimed; -1: there was none.
+    """
+
+    def __init__(self, rings: Rings, purges: PurgeList) -> None:
+        """Begin with what recovery has found."""
+        self._rings = rings
+        self.dropped_us = -1
+        self._opened_us = rings.clock.now_us()
+        self._appended_before = [v.appended if v else 0 for v in rings.newest]
+        self._set(purges)
+
+    def _set(self, purges: PurgeList) -> None:
+        """Let reads use another list; no reader sees a part of it."""
+        self._rings.index.set_purges(purges)
+        self.current = purges
+
+    def needed(self) -> PurgeList:
+        """Return the purges that cover records in valid volumes."""
+        oldest = min(self._rings.volumes, default=self._rings.last_seq + 1)
+        return self.current.since(oldest)
+
+    def add(self, prefix: bytes) -> None:
+        """
+        Let every record stored so far whose key begins with a prefix be a miss.
+
+        Raises:
+            TooManyPurgesError: The list is full.
+            StoreIOError: The disk refused. In both cases nothing has changed; but after
+                the second, the purge may take effect at the next start.
+        """
+        rings = self._rings
+        purge = Purge(rings.clock.next_us(), rings.last_seq, prefix)
+        purges = self.needed().plus(purge)
+        if len(purges) > PURGES_MAX:
+            raise TooManyPurgesError(limit=PURGES_MAX)
+        file = next_file(rings.manifest.store_id, rings.manifest.purges, purges)
+        with rings.refusals_counted("record a purge"):
+            rings.directory.write_purges(encode_purges(file))
+            rings.write_manifest(purges=file.listed)
+        self._set(purges)
+
+    def drop(self) -> None:
+        """Drop the purges that META.txt no longer needs."""
+        needed = self.needed()
+        if needed is self.current:
+            return
+        dropped = set(self.current) - set(needed)
+        self.dropped_us = max(purge.time_us for purge in dropped)
+        self._set(needed)
+        _logger.info("purge.dropped dropped=%d left=%d", len(dropped), len(needed))
+        if not needed:
+            with suppress(OSError):  # The next start removes it.
+                self._rings.directory.remove_purges()
+
+    def append_rates(self) -> list[float]:
+        """Return the bytes per second appended to each ring since the store was opened."""
+        elapsed = max(1, self._rings.clock.now_us() - self._opened_us) / 1e6
+        newest = [v.appended if v else 0 for v in self._rings.newest]
+        pairs = zip(newest, self._appended_before, strict=True)
+        return [(now - before) / elapsed for now, before in pairs]
