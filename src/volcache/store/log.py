@@ -226,9 +226,8 @@ class CircularLog:
             StoreIOError: The disk refused. In both cases nothing was dropped.
         """
         with self.rings.refusals_counted("flush"):
-            volume = self._with_space(
-                lambda: self._rotate(Ring.MAIN, list(self.volumes.values()))
-            )
+            dropped = self.volumes.values()
+            volume = self._with_space(lambda: self._rotate(Ring.MAIN, list(dropped)))
         _logger.warning("store.flushed volume=%d", volume.id)
 
     def _rotate(self, ring: Ring, dropped: list[Volume], size: int = 0) -> Volume:
@@ -254,7 +253,6 @@ class CircularLog:
         # After a flush, the header of the new volume says that all others are old.
         used = [active] if kept else dropped
         self.evictor.drop(dropped, used_ids={volume.id for volume in used})
-        self._trim(active)
         space.record_started(active)
         for volume in sealed:
             self.syncs.end_writing(volume)
@@ -278,13 +276,6 @@ class CircularLog:
             store_id=rings.manifest.store_id,
             started_ms=rings.clock.now_ms(),
         )
-
-    def _trim(self, volume: Volume) -> None:
-        """Cut a file that was longer; no error, because META.txt names the volume."""
-        try:
-            volume.trim()
-        except OSError as error:
-            self.rings.stats.count_write_error(error)
 
     def _count_rotation(self, volume: Volume, started_ns: int) -> None:
         self.rings.stats.rotations += 1
@@ -361,21 +352,15 @@ class CircularLog:
             kept: Volumes that stay. The active one of ring main always does.
         """
         space, main = self.space, self.actives[Ring.MAIN]
-        if perf_counter_ns() < self._give_up_again_ns or not space.is_short(
-            error, main
-        ):
+        is_paused = perf_counter_ns() < self._give_up_again_ns
+        if is_paused or not space.is_short(error, main):
             return False
         before = space.free_bytes()
         if space.free_spare():
             space.look()
             return True
         volume = self.evictor.next_to_drop()
-        if (
-            volume is None
-            or volume in kept
-            or volume is main
-            or not self._empty(volume)
-        ):
+        if volume is None or volume in {main, *kept} or not self._empty(volume):
             return False
         _logger.warning(
             "disk.volume_given_up volume=%d seq=%d free=%d error=%r",

@@ -200,9 +200,13 @@ class DiskSpace:
             _logger.error("rotation.take_back_failed error=%r", str(error))
 
     def record_started(self, volume: Volume) -> None:
-        """Let a volume have its id and the space of its file."""
+        """Let a volume that META.txt names have its id, and cut a file that was longer."""
         self.unused.discard(volume.id)
         self.ids_without_space.discard(volume.id)
+        try:
+            volume.trim()
+        except OSError as error:
+            self._stats.count_write_error(error)
 
     def record_dropped(self, volume: Volume) -> None:
         """Let another volume have the id of a volume, and the space of its file."""
