@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from volcache.store.format import VOLUME_HEADER_BYTES
+
 if TYPE_CHECKING:
     from volcache.errors import DamagedRecordError
     from volcache.store.stats import Fate
@@ -21,14 +23,14 @@ Position = tuple[int, int, int]  # sequence number, offset, size
 class Loaded(NamedTuple):
     """What `Index.load` found in an index file; that of whole valid blocks."""
 
-    file_end: int  # the valid part ends here
-    volume_end: int  # the volume is indexed up to here
-    is_sealed: bool
-    checksum: int | None  # of the last valid checkpoint
-    named: int  # how many of the segments are named
-    is_of_copy: bool  # a block of a copy of the volume follows
-    entries: int
-    last_offset: int  # of the last entry that is not a deletion; 0 = none
+    file_end: int = 0  # the valid part ends here
+    volume_end: int = VOLUME_HEADER_BYTES  # the volume is indexed up to here
+    is_sealed: bool = False
+    checksum: int | None = None  # of the last valid checkpoint
+    named: int = 0  # how many of the segments are named
+    is_of_copy: bool = False  # a block of a copy of the volume follows
+    entries: int = 0
+    last_offset: int = 0  # of the last entry that is not a deletion; 0 = none
 
 
 class Replayed(NamedTuple):

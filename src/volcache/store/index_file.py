@@ -11,7 +11,7 @@ import errno
 from typing import TYPE_CHECKING, Final, Self
 
 from volcache.store.files import read_range, write_all
-from volcache.store.format import VERSION, VOLUME_HEADER_BYTES
+from volcache.store.format import VERSION
 from volcache.store.index import Loaded
 from volcache.store.index_format import (
     IndexName,
@@ -36,16 +36,7 @@ if TYPE_CHECKING:
 
 # The first block, with the name of the file, is shorter.
 _HEAD_BYTES: Final = 4096
-_NOTHING: Final = Loaded(
-    file_end=0,
-    volume_end=VOLUME_HEADER_BYTES,
-    is_sealed=False,
-    checksum=None,
-    named=0,
-    is_of_copy=False,
-    entries=0,
-    last_offset=0,
-)
+_CHECKPOINT: Final = b"\n# checkpoint "
 
 
 class IndexContents:
@@ -82,7 +73,7 @@ class IndexContents:
             self.other_use = named[1].use
         self._data = data
         self._after = b""
-        self._apply(_NOTHING)
+        self._apply(Loaded())
 
     def _apply(self, loaded: Loaded) -> None:
         self.file_end = loaded.file_end
@@ -110,11 +101,12 @@ class IndexContents:
         if self.is_ours:
             self._apply(index.load(self._name.use.seq, fd, self._segments or ()))
             self._data = b""
-            self._after = read_range(fs, fd, self.file_end, fs.size(fd))
+            after = read_range(fs, fd, self.file_end, fs.size(fd))
+            self._after = after if _CHECKPOINT in after else b""
 
     def read(self) -> Iterator[list[Entry]]:
         """Yield the entries of each block; `file_end` and the others follow."""
-        self._apply(_NOTHING)
+        self._apply(Loaded())
         if not self.is_ours:
             return
         for block in decode_blocks(self._data):
@@ -162,7 +154,7 @@ class IndexContents:
     def is_whole(self) -> bool:
         """Whether at most a torn block follows the valid part."""
         after = self._after or self._data[self.file_end :]
-        return self.is_ours and b"\n# checkpoint " not in after
+        return self.is_ours and _CHECKPOINT not in after
 
 
 class IndexFile:

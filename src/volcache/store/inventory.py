@@ -112,11 +112,11 @@ class StoreInventory:
         except OSError:
             self.unreadable.append(volume)
             return
-        self.directory.refuse_version(f"{DATA}/{volume}", volume_version(data))
         header = decode_volume_header(data)
         if header is not None and header.use.volume == volume:
             self.headers[volume] = header
         elif any(data):
+            self.directory.refuse_version(f"{DATA}/{volume}", volume_version(data))
             self.has_other_data = True
 
     def index_file(self, volume: int) -> tuple[int, ListedVolume] | None:

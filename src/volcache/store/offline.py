@@ -144,10 +144,8 @@ class OfflineStore:
         """
         index = self.make_index()
         replay = Replay(self.inventory, index, RecoveryStats())
-        self.contents = {volume.seq: replay.replay(volume) for volume in self.volumes}
-        replay.refuse(lenient=self._lenient)
-        self.outdated = replay.drop_unknown(self.volumes)
-        self.newest_seq = replay.newest_seq
+        self.outdated = replay.run(self.volumes, lenient=self._lenient)
+        self.contents, self.newest_seq = replay.contents, replay.newest_seq
         return index
 
     def walk(

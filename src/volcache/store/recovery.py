@@ -180,9 +180,6 @@ class _Recovery:
         self._replay = Replay(
             inventory, self._state.index, self._state.recovery, self._spill
         )
-        # Of each index file, by sequence number: the end of its valid part, and whether
-        # nothing but a torn block follows.
-        self._index_files: dict[int, tuple[int, bool]] = {}
 
     def run(self) -> Recovered:
         """Replay, then write what the next start needs."""
@@ -207,11 +204,10 @@ class _Recovery:
         """Replay, and write nothing."""
         state = self._state
         self._spill.drops = True
-        if state.manifest.mount_count:
+        is_new = not state.manifest.mount_count
+        if not is_new:
             self._replay_volumes()
-        else:  # A new store.
-            state.volumes = []
-        if not self._has_main():
+        if is_new or not self._has_main():
             message = f"mount point {self._directory.root!r}: nothing is stored there"
             raise NothingStoredError(message)
         state.volumes.sort(key=lambda volume: volume.seq)
@@ -225,13 +221,8 @@ class _Recovery:
         state, replay = self._state, self._replay
         kept = {volume.id for volume in state.volumes}
         _count_findings(self._inventory, kept, state.recovery)
-        for volume in state.volumes:
-            contents = replay.replay(volume)
-            self._index_files[volume.seq] = (contents.file_end, contents.is_whole)
-        state.index.end_load()
-        replay.refuse()
+        unknown = replay.run(state.volumes)
         self._clock.advance_to(replay.latest_us)
-        unknown = replay.drop_unknown(state.volumes)
         self._dropped += unknown
         state.volumes = [one for one in state.volumes if one not in unknown]
 
@@ -369,9 +360,10 @@ class _Recovery:
 
     def _complete_index_file(self, volume: Volume, *, seal: bool) -> None:
         """Add the scanned records to the index file; leave it open unless sealed."""
-        valid_end, is_whole = self._index_files.get(volume.seq, (0, True))
+        contents = self._replay.contents.get(volume.seq)  # None: a new volume.
+        valid_end = 0 if contents is None else contents.file_end
         pending = volume.writer.pending + self._spill.records(volume.seq)
-        if pending and not is_whole:
+        if contents is not None and pending and not contents.is_whole:
             self._state.recovery.count_rebuilt(volume.id, pending)
         try:
             volume.open_index_file(self._directory.index_path(volume.id), valid_end)

@@ -5,12 +5,13 @@ A start does this, and so do the offline tools. What is not in an index file is 
 scan of its volume. Damage is counted, logged and skipped, but a record that might be
 outdated is never served: if it is not known which keys a volume had, it and all older ones
 of its ring are left out. Files that were replaced, and parts of the disk that cannot be
-read, are a reason to refuse a start: `Replay.refuse`.
+read, are a reason to refuse a start.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
@@ -59,7 +60,8 @@ def expected_keys(directory: StoreDirectory, volumes: list[Volume]) -> int:
             finally:
                 fs.close(fd)
         except OSError:
-            estimate += _expected_records(fs, volume)
+            with suppress(OSError):
+                estimate += _expected_records(fs, volume)
             continue
         length += size
         lines += sample.count(b"\n")
@@ -69,10 +71,7 @@ def expected_keys(directory: StoreDirectory, volumes: list[Volume]) -> int:
 
 def _expected_records(fs: FileSystem, volume: Volume) -> int:
     """Return about how many records a volume has, by the size of the first ones."""
-    try:
-        reader = VolumeReader(fs, volume, _SAMPLE_BYTES)
-    except OSError:
-        return 0
+    reader = VolumeReader(fs, volume, _SAMPLE_BYTES)
     records, end = 0, VOLUME_HEADER_BYTES
     while (header := reader.header_at(end)) is not None:
         records, end = records + 1, end + header.size
@@ -113,9 +112,10 @@ def tail_window(contents: IndexContents, *, is_active: bool) -> int:
 
 class Replay:
     """
-    Replays volumes into an index, in the order of `StoreInventory.open_volumes`.
+    Replays volumes into an index.
 
     Attributes:
+        contents: The valid part of each index file, read to the end, by sequence number.
         newest_seq: The highest sequence number that any file names.
         latest_us: The latest time found, microseconds since the epoch.
     """
@@ -143,6 +143,7 @@ class Replay:
         self._spill = spill
         manifest = inventory.manifest
         self._listed = {listed.use.seq: listed for listed in manifest.volumes}
+        self.contents: dict[int, IndexContents] = {}
         self._volumes: dict[int, Volume] = {}  # replayed, by sequence number
         self._actives = frozenset(manifest.actives)
         self._unclean = set(self._actives)  # those that were not stopped
@@ -151,24 +152,38 @@ class Replay:
         self._unknown: list[VolumeUse] = []  # volumes of which not all keys are known
         self.newest_seq = manifest.active.seq
         progress = inventory.directory.progress
-        times = [
-            line.time_us for line in progress if line.store_id == manifest.store_id
-        ]
         self.latest_us = max(
-            manifest.time_us, inventory.purges.purges.newest_us, *times
+            manifest.time_us,
+            inventory.purges.purges.newest_us,
+            *(one.time_us for one in progress if one.store_id == manifest.store_id),
         )
 
-    def refuse(self, *, lenient: bool = False) -> None:
+    @property
+    def is_clean(self) -> bool:
+        """Whether the last process has stopped, and its last files are there."""
+        return not self._unclean
+
+    def run(self, volumes: list[Volume], *, lenient: bool = False) -> list[Volume]:
         """
-        Raise the error if a start must not use the volumes replayed.
+        Set the positions of all records of volumes in the index.
+
+        A volume resumes where its last record ends; records that were found by the scan
+        are its pending entries.
 
         Args:
-            lenient: Where files were replaced, `drop_unknown` drops volumes instead.
+            volumes: In the order of `StoreInventory.open_volumes`.
+            lenient: Where files were replaced, drop volumes instead of a refusal.
+
+        Returns:
+            Those that may have outdated records; they are not in the index.
 
         Raises:
-            MismatchedFilesError: Files were replaced.
+            MismatchedFilesError: Files were replaced, so a start must not use the volumes.
             UnreadableVolumeError: The disk cannot be read where records may be.
         """
+        for volume in volumes:
+            self._replay_volume(volume)
+        self._index.end_load()
         why = self._inventory.refusal
         if not lenient:
             why = why or "; ".join(self._mismatched)
@@ -181,41 +196,24 @@ class Replay:
             raise MismatchedFilesError(message)
         if self._unreadable:
             raise self._unreadable[0]
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether the last process has stopped, and its last files are there."""
-        return not self._unclean
-
-    def _mismatch(self, uses: Iterable[VolumeUse], why: str) -> None:
-        """Refuse the start, or else drop volumes and all that may be older."""
-        self._mismatched.append(why)
-        self._unknown += uses
-
-    def drop_unknown(self, volumes: list[Volume]) -> list[Volume]:
-        """Drop the volumes that may have outdated records; return them."""
         bounds = self._inventory.manifest.outdated_bounds(self._unknown)
         unknown = [v for v in volumes if v.seq < bounds[v.use.ring]]
         for volume in unknown:
             self._index.reclaim(volume.seq)
         return unknown
 
-    def replay(self, volume: Volume) -> IndexContents:
-        """
-        Set the positions of all records of a volume in the index.
+    def _mismatch(self, uses: Iterable[VolumeUse], why: str) -> None:
+        """Refuse the start, or else drop volumes and all that may be older."""
+        self._mismatched.append(why)
+        self._unknown += uses
 
-        The volume resumes where its last record ends; records that were found by the
-        scan are its pending entries.
-
-        Returns:
-            The valid part of its index file, read to the end.
-        """
+    def _replay_volume(self, volume: Volume) -> None:
         self._index.add_volume(volume.seq)
         if volume.use.ring is Ring.PROBATION:
             self._index.set_age(volume.seq, volume.use.ring, 0, 0)
         self._volumes[volume.seq] = volume
         listed = self._listed[volume.seq]
-        contents = self._replay_entries(volume)
+        contents = self.contents[volume.seq] = self._replay_entries(volume)
         self._check_name(volume, contents)
         end, scanned = contents.volume_end, self._recovery.scanned
         if not is_whole(contents, listed):
@@ -235,7 +233,6 @@ class Replay:
         )
         if listed.state == "synced":
             volume.trust_synced()
-        return contents
 
     def _replay_entries(self, volume: Volume) -> IndexContents:
         """Replay the index file; one that cannot be read counts as missing."""

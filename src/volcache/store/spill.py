@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from typing import IO, TYPE_CHECKING, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from volcache.store.volume import Volume
 
 _SPILLED_BYTES: Final = 1 << 18
-
-
-class _Block(NamedTuple):
-    offset: int  # in the file
-    length: int
-    records: int
-    end: int  # of the last record
 
 
 class Spill:
@@ -37,7 +30,9 @@ class Spill:
         self._folder = folder
         self._file: IO[bytes] | None = None
         self._length = 0
-        self._blocks: defaultdict[int, list[_Block]] = defaultdict(list)
+        # By sequence number: offset and length in the file, records, end of the last.
+        self._blocks: defaultdict[int, list[tuple[int, int, int, int]]]
+        self._blocks = defaultdict(list)
 
     def take(self, volume: Volume, end: int) -> None:
         """Take over the pending entries of a volume, up to a record, if they are many."""
@@ -55,14 +50,13 @@ class Spill:
                 return
         except OSError:
             return
-        block = _Block(self._length, len(lines), records, end)
-        self._blocks[volume.seq].append(block)
+        self._blocks[volume.seq].append((self._length, len(lines), records, end))
         self._length += len(lines)
         volume.writer.clear()
 
     def records(self, seq: int) -> int:
         """Return of how many records of a volume entries were taken over."""
-        return sum(block.records for block in self._blocks.get(seq, ()))
+        return sum(records for _, _, records, _ in self._blocks.get(seq, ()))
 
     def blocks(self, seq: int) -> Iterator[tuple[bytes, int]]:
         """
@@ -71,14 +65,14 @@ class Spill:
         Raises:
             OSError: It cannot be read.
         """
-        for block in self._blocks.get(seq, ()):
+        for offset, length, _, end in self._blocks.get(seq, ()):
             assert self._file is not None  # noqa: S101 - It has the block.
-            self._file.seek(block.offset)
-            lines = self._file.read(block.length)
-            if len(lines) != block.length:
+            self._file.seek(offset)
+            lines = self._file.read(length)
+            if len(lines) != length:
                 message = "entries of scanned records are incomplete"
                 raise OSError(message)
-            yield lines, block.end
+            yield lines, end
 
     def close(self) -> None:
         """Drop all entries."""
