@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from support.extent import examples
 from support.histories import make_disk, open_simulated
+from support.index_files import encode_block
 from volcache.errors import StoreError
 from volcache.store.format import (
     Ring,
@@ -19,7 +20,6 @@ from volcache.store.format import (
 )
 from volcache.store.index_format import (
     IndexName,
-    encode_block,
     encode_index_header,
 )
 from volcache.store.manifest import (

@@ -28,6 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.contents import files_of
 from support.damage import flip, overwrite
 from support.extent import examples
+from support.index_files import decode_block, decode_blocks
 from support.native import BareProcess
 from support.readers import without_the_core
 from support.stores import (
@@ -42,7 +43,6 @@ from volcache.errors import StoreError, StoreIOError, ValueTooLargeError
 from volcache.store import Store
 from volcache.store.clock import Clock
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES, Record
-from volcache.store.index_format import decode_block, decode_blocks
 from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
 from volcache.store.volume import Volume
 

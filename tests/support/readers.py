@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+from support.index_files import read
 from volcache.store.files import FileSystem, read_range
 from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.index_file import IndexContents
@@ -23,7 +24,7 @@ def _load(self: IndexContents, index: Index, fs: FileSystem, fd: int) -> None:
     """Do what `IndexContents.replay` does."""
     self._begin(read_range(fs, fd, 0, fs.size(fd)))
     seq = self._name.use.seq
-    for entries in self.read():
+    for entries in read(self):
         for key, offset, size in entries:
             if size:
                 index.set(key, seq, offset, size)
@@ -33,7 +34,7 @@ def _load(self: IndexContents, index: Index, fs: FileSystem, fd: int) -> None:
 
 def _read_lines(self: IndexContents) -> tuple[bytes, bool]:
     """Do what `IndexContents.read_lines` does; the walk decodes what is in no order."""
-    for _ in self.read():
+    for _ in read(self):
         pass
     return self._data[: self.file_end], False
 

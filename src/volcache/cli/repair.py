@@ -26,9 +26,10 @@ from volcache.store.directory import (
 from volcache.store.files import OsFileSystem, replace_file
 from volcache.store.format import VOLUME_ID_MAX, Ring
 from volcache.store.index_format import (
-    encode_block,
+    close_block,
+    encode_entries,
     encode_index_header,
-    encode_segment,
+    encode_segments,
 )
 from volcache.store.inventory import following_volume
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
@@ -176,12 +177,11 @@ class _Repair:
                 for segment in volume.segments
                 if segment.start < volume.end and segment not in named
             ]
-            block, checksum = encode_block(
-                entries,
+            block, checksum = close_block(
+                encode_segments(segments) + encode_entries(entries),
                 volume.end,
                 sealed=is_sealed,
                 previous=checksum,
-                before="".join(map(encode_segment, segments)),
             )
             data += block
         self._checksums[volume.seq] = checksum

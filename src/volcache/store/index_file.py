@@ -16,21 +16,17 @@ from volcache.store.index import Loaded
 from volcache.store.index_format import (
     IndexName,
     close_block,
-    decode_block,
-    decode_blocks,
     decode_index_header,
-    decode_segments,
     encode_index_header,
-    encode_segment,
+    encode_segments,
 )
 from volcache.store.native import read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
 
     from volcache.store.files import FileSystem
     from volcache.store.format import Segment, VolumeUse
-    from volcache.store.index_format import Entry
     from volcache.store.native import Index
 
 
@@ -49,16 +45,16 @@ class IndexContents:
     """
 
     def __init__(
-        self, data: bytes, name: IndexName, segments: Collection[Segment] | None = None
+        self, data: bytes, name: IndexName, segments: Collection[Segment]
     ) -> None:
         """
-        Check the first line; `read` checks the rest.
+        Check the first line; `read_lines` checks the rest.
 
         Args:
             data: The file.
             name: What the first line must be.
             segments: Of the volume: a block that does not fit them was written for a copy
-                of the mount point, and ends the valid part. None: they are not known.
+                of the mount point, and ends the valid part.
         """
         self._name = name
         self._segments = segments
@@ -80,7 +76,7 @@ class IndexContents:
         self.volume_end = loaded.volume_end
         self.sealed = loaded.is_sealed
         self.checksum = loaded.checksum
-        self.segments = list(self._segments or ())[: loaded.named]  # that it names
+        self.segments = list(self._segments)[: loaded.named]  # that it names
         self.is_of_copy = loaded.is_of_copy
         self.entries = loaded.entries
         self.last_offset = loaded.last_offset
@@ -99,51 +95,23 @@ class IndexContents:
         """
         self._begin(read_range(fs, fd, 0, _HEAD_BYTES))
         if self.is_ours:
-            self._apply(index.load(self._name.use.seq, fd, self._segments or ()))
+            self._apply(index.load(self._name.use.seq, fd, self._segments))
             self._data = b""
             after = read_range(fs, fd, self.file_end, fs.size(fd))
             self._after = after if _CHECKPOINT in after else b""
 
-    def read(self) -> Iterator[list[Entry]]:
-        """Yield the entries of each block; `file_end` and the others follow."""
-        self._apply(Loaded())
-        if not self.is_ours:
-            return
-        for block in decode_blocks(self._data):
-            entries, segments = decode_block(block), decode_segments(block.lines)
-            if entries is None:
-                return
-            if not self._are_ours([*self.segments, *segments], block.volume_end):
-                self.is_of_copy = True
-                return
-            self.segments += segments
-            self.volume_end = block.volume_end
-            self.sealed = block.sealed
-            self.file_end = block.file_end
-            self.checksum = block.checksum
-            self.entries += len(entries)
-            self.last_offset = max([self.last_offset, *(e[1] for e in entries)])
-            yield entries
-
     def read_lines(self) -> tuple[bytes, bool]:
         """
-        Read the valid part without decoding it; `file_end` and the others follow.
+        Find the valid part; `file_end` and the others follow.
 
         Returns:
             Its lines, and whether the entries are in the order of the volume.
         """
         if not self.is_ours:
             return b"", True
-        loaded, is_in_order = read_lines(self._data, self._segments or ())
+        loaded, is_in_order = read_lines(self._data, self._segments)
         self._apply(loaded)
         return self._data[: self.file_end], is_in_order
-
-    def _are_ours(self, named: list[Segment], end: int) -> bool:
-        """Return whether the segments up to `end` are those of the volume."""
-        if self._segments is None:
-            return True
-        before = sum(segment.start < end for segment in self._segments)
-        return len(named) >= before and named == list(self._segments)[: len(named)]
 
     @property
     def length(self) -> int:
@@ -233,9 +201,9 @@ class IndexFile:
         Raises:
             OSError: The block is not valid; the next one overwrites it.
         """
-        named = "".join(map(encode_segment, segments)).encode()
+        lines = encode_segments(segments) + lines
         block, checksum = close_block(
-            named + lines, volume_end, sealed=sealed, previous=self.checksum
+            lines, volume_end, sealed=sealed, previous=self.checksum
         )
         write_all(self._fs, self._fd, block, self._end)
         self._end += len(block)

@@ -35,7 +35,7 @@ from volcache.store.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 # Printable ASCII without the space, "%", and "#", which starts a comment.
 _PLAIN: Final = "!\"$&'()*+,/:;<=>?@[\\]^`{|}"
@@ -64,16 +64,6 @@ class IndexName(NamedTuple):
     store_id: int
 
 
-class IndexBlock(NamedTuple):
-    """One block whose checksum is right: its lines without the checkpoint."""
-
-    lines: bytes
-    volume_end: int
-    sealed: bool
-    file_end: int
-    checksum: int  # of the file up to the checkpoint, which contains it
-
-
 def encode_key(key: bytes) -> str:
     """Return the key as written in a line: no space, newline, "#" or non-ASCII byte."""
     if not key.translate(None, _UNCHANGED):
@@ -86,9 +76,10 @@ def decode_key(text: bytes) -> bytes:
     return unquote_to_bytes(text) if b"%" in text else text
 
 
-def encode_segment(segment: Segment) -> str:
-    """Return the comment that says where a segment of the volume begins."""
-    return f"# from {segment.start} salt {segment.salt:016x}\n"
+def encode_segments(segments: Iterable[Segment]) -> bytes:
+    """Return the comments that say where segments of the volume begin."""
+    lines = (f"# from {start} salt {salt:016x}\n" for start, salt in segments)
+    return "".join(lines).encode()
 
 
 def decode_segments(lines: bytes) -> list[Segment]:
@@ -106,7 +97,7 @@ def encode_index_header(name: IndexName) -> tuple[bytes, int]:
         f"# volcache index {VERSION} volume {volume} seq {seq} ring {ring.name.lower()}"
         f" salt {salt:016x} store {name.store_id:016x}\n"
     )
-    return encode_block([], VOLUME_HEADER_BYTES, sealed=False, before=line)
+    return close_block(line.encode(), VOLUME_HEADER_BYTES, sealed=False, previous=None)
 
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
@@ -119,23 +110,6 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
     """
     lines = [f"{encode_key(key)} {offset} {size}\n" for key, offset, size in entries]
     return "".join(lines).encode()
-
-
-def encode_block(
-    entries: Iterable[Entry],
-    volume_end: int,
-    *,
-    sealed: bool,
-    previous: int | None = None,
-    before: str = "",
-) -> tuple[bytes, int]:
-    """Return a block of entries; see `encode_entries` and `close_block`."""
-    return close_block(
-        before.encode() + encode_entries(entries),
-        volume_end,
-        sealed=sealed,
-        previous=previous,
-    )
 
 
 def close_block(
@@ -152,13 +126,9 @@ def close_block(
     """
     state = b"sealed" if sealed else b"open"
     block = b"%b# checkpoint %d %b " % (lines, volume_end, state)
-    checksum = extend_crc32c(_end_of_block(previous), block)
+    before = b"" if previous is None else b"%08x\n" % previous
+    checksum = extend_crc32c(previous or 0, before + block)
     return block + b"%08x\n" % checksum, checksum
-
-
-def _end_of_block(checksum: int | None) -> int:
-    """Return the CRC-32C of a file whose last block ends with this checksum."""
-    return 0 if checksum is None else extend_crc32c(checksum, b"%08x\n" % checksum)
 
 
 def decode_index_header(data: bytes) -> tuple[int, IndexName] | None:
@@ -171,38 +141,14 @@ def decode_index_header(data: bytes) -> tuple[int, IndexName] | None:
         None if it is malformed or not valid.
     """
     found = _INDEX_HEADER.match(data)
-    if not found or next(decode_blocks(data), None) is None:
+    end = _CHECKPOINT.search(data)
+    if not found or not end:
+        return None
+    if int(end[3], 16) != extend_crc32c(0, data[: end.start(3)]):
         return None
     version, volume, seq = (int(found[group]) for group in (1, 2, 3))
     use = VolumeUse(volume, seq, Ring[found[4].decode().upper()], int(found[5], 16))
     return version, IndexName(use, int(found[6], 16))
-
-
-def decode_blocks(data: bytes) -> Iterator[IndexBlock]:
-    """
-    Yield the blocks of an index file up to the first with a wrong checksum.
-
-    Bytes after the last block yielded are torn or damaged and are ignored: the records
-    they describe are found in the volume.
-    """
-    start, volume_end = 0, 0
-    previous: int | None = None
-    for found in _CHECKPOINT.finditer(data):
-        checksum = extend_crc32c(_end_of_block(previous), data[start : found.start(3)])
-        if checksum != int(found[3], 16):
-            return
-        end = int(found[1])
-        if end < volume_end:
-            return
-        volume_end = end
-        yield IndexBlock(
-            data[start : found.start()],
-            end,
-            found[2] == b"sealed",
-            found.end(),
-            checksum,
-        )
-        start, previous = found.end(), checksum
 
 
 def decode_entries(lines: bytes) -> list[Entry]:
@@ -222,18 +168,3 @@ def decode_entries(lines: bytes) -> list[Entry]:
     if any(len(key) > KEY_BYTES_MAX for key, _, _ in entries):
         raise ValueError("A key is too long.")
     return entries
-
-
-def decode_block(block: IndexBlock) -> list[Entry] | None:
-    """Return the entries of a block, None if one is malformed or out of range."""
-    try:
-        entries = decode_entries(block.lines)
-    except ValueError:
-        return None
-    end = block.volume_end
-    if all(
-        not size or VOLUME_HEADER_BYTES <= offset <= end - size
-        for _, offset, size in entries
-    ):
-        return entries
-    return None

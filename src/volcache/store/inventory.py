@@ -27,9 +27,9 @@ from volcache.store.format import (
     decode_volume_header,
     volume_version,
 )
-from volcache.store.index_file import IndexContents
-from volcache.store.index_format import decode_index_header
+from volcache.store.index_format import decode_index_header, decode_segments
 from volcache.store.manifest import ListedVolume, Manifest
+from volcache.store.native import read_lines
 from volcache.store.purges import FoundPurges, compare_purges
 from volcache.store.volume import NO_FILE, Volume
 from volcache.text import counted
@@ -122,19 +122,19 @@ class StoreInventory:
     def index_file(self, volume: int) -> tuple[int, ListedVolume] | None:
         """Return what an index file says: store id and volume; None if it is damaged."""
         data = self.directory.read_index_file(volume)
-        named = decode_index_header(data)
-        if named is None:
+        header = decode_index_header(data)
+        if header is None:
             return None
-        version, name = named
+        version, name = header
         self.directory.refuse_version(f"{INDEX}/{volume}", version)
         if name.use.volume != volume:
             return None
-        contents = IndexContents(data, name)
-        for _ in contents.read():
-            pass
-        segments = tuple(contents.segments)
-        listed = ListedVolume(name.use, "sealed", contents.volume_end, None, segments)
-        return name.store_id, listed
+        segments = decode_segments(data)
+        found, _ = read_lines(data, segments)
+        named = tuple(segments[: found.named])
+        return name.store_id, ListedVolume(
+            name.use, "sealed", found.volume_end, None, named
+        )
 
     def open_volumes(self, descriptors: Mapping[int, int]) -> list[Volume]:
         """

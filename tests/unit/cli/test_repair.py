@@ -14,14 +14,12 @@ import pytest
 from support.command_line import Run
 from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
+from support.index_files import decode_blocks, encode_block
 from support.stores import kill, open_store
 from volcache.store.index_format import (
-    decode_blocks,
     decode_entries,
     decode_index_header,
-    encode_block,
     encode_index_header,
-    encode_segment,
 )
 from volcache.store.manifest import decode_manifest
 
@@ -50,7 +48,7 @@ def forge(path: Path, change: Callable[[Lines], Lines], meta: Path) -> None:
         blocks[-1].volume_end,
         sealed=sealed,
         previous=checksum,
-        before="".join(map(encode_segment, segments)),
+        segments=segments,
     )
     path.write_bytes(header + block)
 

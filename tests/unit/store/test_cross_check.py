@@ -16,12 +16,13 @@ import pytest
 
 from support.damage import flip, overwrite
 from support.extent import EXTENT, SEED, every
+from support.index_files import decode_blocks
 from support.readers import without_the_core
 from support.stores import UnsyncedFileSystem, kill, open_store
 from volcache.cli.repair import repair
 from volcache.errors import StoreError
 from volcache.store.files import FileSystem, ReadOnlyFileSystem
-from volcache.store.index_format import close_block, decode_blocks
+from volcache.store.index_format import close_block
 from volcache.store.offline import OfflineStore
 from volcache.store.walk import Anomaly, Counts
 

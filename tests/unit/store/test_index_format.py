@@ -7,19 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.damage import flipped
+from support.index_files import decode_blocks, encode_block, read
 from volcache.store.format import Ring, Segment, VolumeUse
 from volcache.store.index_file import IndexContents
 from volcache.store.index_format import (
     Entry,
     IndexName,
-    decode_blocks,
     decode_entries,
     decode_index_header,
     decode_key,
-    encode_block,
     encode_index_header,
     encode_key,
-    encode_segment,
 )
 
 NAME = IndexName(
@@ -119,7 +117,7 @@ def test_a_block_of_a_copy_ends_the_file_for_both_readers() -> None:
         200,
         sealed=False,
         previous=checksum,
-        before=encode_segment(segments[0]),
+        segments=segments[:1],
     )
     for salt, is_of_copy in ((2, False), (3, True)):
         second, _ = encode_block(
@@ -127,12 +125,12 @@ def test_a_block_of_a_copy_ends_the_file_for_both_readers() -> None:
             600,
             sealed=False,
             previous=checksum,
-            before=encode_segment(Segment(500, salt)),
+            segments=[Segment(500, salt)],
         )
         data = header + first + second
         one = IndexContents(data, NAME, segments)
         other = IndexContents(data, NAME, segments)
-        assert len(list(one.read())) == 2 + (not is_of_copy)
+        assert len(list(read(one))) == 2 + (not is_of_copy)
         assert other.read_lines() == (data[: one.file_end], True)
         for contents in (one, other):
             assert contents.is_of_copy == is_of_copy

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.damage import overwrite
+from support.index_files import decode_blocks, encode_block
 from support.replaced import mix
 from support.stores import (
     VOLUME_NUM,
@@ -26,13 +27,10 @@ from volcache.store import Store
 from volcache.store.files import FileSystem
 from volcache.store.format import Record
 from volcache.store.index_format import (
-    decode_blocks,
     decode_entries,
     decode_index_header,
     decode_segments,
-    encode_block,
     encode_index_header,
-    encode_segment,
 )
 
 
@@ -158,7 +156,7 @@ def forge_index(
         end,
         sealed=is_sealed,
         previous=checksum,
-        before="".join(encode_segment(one) for one in segments if one.start < end),
+        segments=[one for one in segments if one.start < end],
     )
     path.write_bytes(header + block)
 

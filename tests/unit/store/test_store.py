@@ -13,6 +13,7 @@ import pytest
 
 from support.damage import flip
 from support.histories import MOUNT_POINT
+from support.index_files import decode_blocks, encode_block
 from support.simulated import SimulatedFileSystem
 from support.stores import (
     VOLUME_NUM,
@@ -30,11 +31,8 @@ from volcache.errors import (
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.index_format import (
     Entry,
-    decode_blocks,
     decode_entries,
     decode_segments,
-    encode_block,
-    encode_segment,
 )
 
 ROOM = VOLUME_SIZE - VOLUME_HEADER_BYTES - RECORD_OVERHEAD_BYTES - 1
@@ -242,7 +240,7 @@ def rewrite_index(directory: Path, change: Callable[[bytes, int, int], Entry]) -
             block.volume_end,
             sealed=block.sealed,
             previous=checksum,
-            before="".join(map(encode_segment, decode_segments(block.lines))),
+            segments=decode_segments(block.lines),
         )
         data += more
     path.write_bytes(data)

@@ -1,4 +1,4 @@
-/* Its twin is decode_blocks, decode_block and IndexContents.read in Python: for any bytes
+/* Its twin is tests/support/index_files.py: for any bytes
  * both end the valid part at the same block, and find the same entries. */
 #include "lines.h"
 

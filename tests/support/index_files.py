@@ -1,0 +1,105 @@
+"""
+Index files, block by block, as docs/FORMAT.md has them.
+
+What is read here is what the core must find: it reads index files for the store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from google_crc32c import extend
+
+from volcache.store.format import VOLUME_HEADER_BYTES, Segment
+from volcache.store.index import Loaded
+from volcache.store.index_file import IndexContents
+from volcache.store.index_format import (
+    Entry,
+    close_block,
+    decode_entries,
+    decode_segments,
+    encode_entries,
+    encode_segments,
+)
+
+_CHECKPOINT: Final = re.compile(
+    rb"^# checkpoint ([0-9]{1,13}) (open|sealed) ([0-9a-f]{8})\n", re.MULTILINE
+)
+
+
+class IndexBlock(NamedTuple):
+    """One block whose checksum is right: its lines without the checkpoint."""
+
+    lines: bytes
+    volume_end: int
+    sealed: bool
+    file_end: int
+    checksum: int  # of the file up to the checkpoint, which contains it
+
+
+def encode_block(
+    entries: Iterable[Entry],
+    volume_end: int,
+    *,
+    sealed: bool,
+    previous: int | None = None,
+    segments: Iterable[Segment] = (),
+) -> tuple[bytes, int]:
+    """Return a block of segments and entries, and its checksum."""
+    lines = encode_segments(segments) + encode_entries(entries)
+    return close_block(lines, volume_end, sealed=sealed, previous=previous)
+
+
+def decode_blocks(data: bytes) -> Iterator[IndexBlock]:
+    """Yield the blocks of an index file up to the first with a wrong checksum."""
+    start = volume_end = previous = 0
+    before = b""
+    for found in _CHECKPOINT.finditer(data):
+        checksum = extend(previous, before + data[start : found.start(3)])
+        end = int(found[1])
+        if checksum != int(found[3], 16) or end < volume_end:
+            return
+        lines, volume_end = data[start : found.start()], end
+        yield IndexBlock(lines, end, found[2] == b"sealed", found.end(), checksum)
+        start, previous, before = found.end(), checksum, b"%08x\n" % checksum
+
+
+def decode_block(block: IndexBlock) -> list[Entry] | None:
+    """Return the entries of a block, None if one is malformed or out of range."""
+    try:
+        entries = decode_entries(block.lines)
+    except ValueError:
+        return None
+    for _, offset, size in entries:
+        if size and not VOLUME_HEADER_BYTES <= offset <= block.volume_end - size:
+            return None
+    return entries
+
+
+def read(contents: IndexContents) -> Iterator[list[Entry]]:
+    """Yield the entries of each block; the fields of `contents` are set as by the core."""
+    found = Loaded()
+    contents._apply(found)
+    segments = list(contents._segments)
+    for block in decode_blocks(contents._data) if contents.is_ours else ():
+        entries = decode_block(block)
+        if entries is None:
+            return
+        named = segments[: found.named] + decode_segments(block.lines)
+        begun = sum(segment.start < block.volume_end for segment in segments)
+        if len(named) < begun or named != segments[: len(named)]:
+            contents._apply(found._replace(is_of_copy=True))
+            return
+        found = Loaded(
+            block.file_end,
+            block.volume_end,
+            block.sealed,
+            block.checksum,
+            len(named),
+            entries=found.entries + len(entries),
+            last_offset=max([found.last_offset, *(entry[1] for entry in entries)]),
+        )
+        contents._apply(found)
+        yield entries
