@@ -116,14 +116,6 @@ def completing(action: argparse.Action, kind: dict[str, str]) -> None:
     action.complete = kind  # type: ignore[attr-defined]
 
 
-def add_directory(parser: argparse.ArgumentParser) -> None:
-    """Add the argument DIR, an existing mount point."""
-    action = parser.add_argument(
-        "directory", metavar="DIR", help="a mount point that no server is using"
-    )
-    completing(action, FOLDERS)
-
-
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the option for lines of JSON."""
     parser.add_argument(
@@ -152,7 +144,10 @@ def offline_command(
     """
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_directory(parser)
+        action = parser.add_argument(
+            "directory", metavar="DIR", help="a mount point that no server is using"
+        )
+        completing(action, FOLDERS)
         add_more(parser)
         add_json(parser)
 

@@ -6,13 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.cli.command import (
-    Command,
-    add_directory,
-    add_json,
-    print_line,
-    silence_log,
-)
+from volcache.cli.command import offline_command, print_line
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
@@ -88,16 +82,14 @@ def dump(directory: str, now_ms: int) -> Iterator[RecordLine]:
                 )
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_directory(parser)
+def _add_keys(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keys", action="store_true", help="print only the keys of live records"
     )
-    add_json(parser)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    silence_log()
+def _run(arguments: argparse.Namespace, _: object) -> bool:
+    """Print each line at once: the command ends when the reader of them goes away."""
     states = dict.fromkeys(STATES, 0)
     for row in dump(arguments.directory, time.time_ns() // 1_000_000):
         states[row.state] += 1
@@ -109,6 +101,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         numbers = {"directory": arguments.directory, "records": sum(states.values())}
         print_line(json.dumps({"summary": {**numbers, "states": states}}))
+    return True
 
 
 _EPILOG: Final = """\
@@ -127,10 +120,10 @@ examples:
   volcache dump --keys /srv/volcache/1234
 """
 
-COMMAND: Final = Command(
-    name="dump",
-    text="List the records of a mount point by ring, oldest volume first.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_run,
+COMMAND: Final = offline_command(
+    "dump",
+    "List the records of a mount point by ring, oldest volume first.",
+    _EPILOG,
+    _run,
+    _add_keys,
 )

@@ -16,7 +16,6 @@ next mount writes from the hole on, with another salt. So they are never valid a
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google_crc32c import value as crc32c
@@ -103,9 +102,8 @@ class VolumeReader:
         self._piece = piece
         self._fd = volume.fd
         self.identity_at = volume.identity_at
-        starts = [0, *(segment.start for segment in volume.segments), WHOLE_VOLUME]
-        self._segments = list(pairwise(starts))
-        self._salts = [salt for _, salt in volume.salts]
+        ends = [*(segment.start for segment in volume.segments), WHOLE_VOLUME]
+        self._segments = list(zip(volume.salts, ends, strict=True))
         self.file_length = 0 if volume.fd == NO_FILE else fs.size(volume.fd)
         self.length = min(end, self.file_length)
         self.unreadable: list[tuple[int, int]] = []
@@ -147,7 +145,7 @@ class VolumeReader:
 
     def salts_from(self, offset: int) -> Iterator[tuple[int, int]]:
         """Yield the salt at an offset and where it ends, and those that follow."""
-        for salt, (_, end) in zip(self._salts, self._segments, strict=True):
+        for (_, salt), end in self._segments:
             if offset < end:
                 yield salt, end
 
@@ -198,15 +196,14 @@ class VolumeReader:
     def find_header(self, offset: int, window: int) -> int | None:
         """Return the offset of the next record, at most `window` bytes further on."""
         limit = min(self.length, offset + window)
-        for start, end in self._segments:
-            if offset < end and start < limit:
-                first, last = max(offset, start), min(limit, end)
-                found = self._find_in_segment(first, last)
-                if found is not None:
-                    return found
+        for (start, _), end in self._segments:
+            found = self._find_in_segment(max(offset, start), min(limit, end))
+            if found is not None:
+                return found
         return None
 
     def _find_in_segment(self, offset: int, limit: int) -> int | None:
+        """Return the offset of the next record that begins before `limit`, if any."""
         prefix = self.identity_at(offset).prefix
         overlap = len(prefix) - 1
         while offset < limit:
