@@ -34,14 +34,6 @@ class RecordLine(NamedTuple):
     state: str
     key: str
 
-    def text(self) -> str:
-        """Return the columns as one line; an empty column is a dash."""
-        return " ".join(str(field) or "-" for field in self)
-
-    def json(self) -> str:
-        """Return the columns as one line of JSON."""
-        return json.dumps(self._asdict())
-
 
 def dump(directory: str, now_ms: int) -> Iterator[RecordLine]:
     """
@@ -96,8 +88,10 @@ def _run(arguments: argparse.Namespace, _: object) -> bool:
         if arguments.keys:
             if row.state == "live":
                 print_line(json.dumps({"key": row.key}) if arguments.json else row.key)
+        elif arguments.json:
+            print_line(json.dumps(row._asdict()))
         else:
-            print_line(row.json() if arguments.json else row.text())
+            print_line(" ".join(str(field) or "-" for field in row))
     if arguments.json:
         numbers = {"directory": arguments.directory, "records": sum(states.values())}
         print_line(json.dumps({"summary": {**numbers, "states": states}}))

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from volcache.store.files import FileSystem
+    from volcache.store.index_file import IndexContents
     from volcache.store.index_format import Entry
     from volcache.store.manifest import ListedVolume
     from volcache.store.volume import Volume
@@ -138,27 +139,21 @@ class _Repair:
         """Correct an index file; make room for a volume that has not been started."""
         name, directory = f"{INDEX}/{volume.id}", self._directory
         header = self._store.inventory.headers.get(volume.id)
+        contents = self._store.contents[volume.seq]
         if volume.fd == NO_FILE and volume.id in directory.volume_ids():
             # Its last records may have no line yet, so the file must not be sealed.
             self._fail(name, f"not changed: {DATA}/{volume.id} cannot be opened")
-        elif volume.id in self._store.inventory.rejected_ids:
-            return
-        elif header is not None and header.use != volume.use:
-            # What is in its place belongs elsewhere.
+        elif volume.id not in self._store.inventory.rejected_ids:
             with self._excused(name):
-                directory.fs.unlink(directory.index_path(volume.id))
-                directory.fs.truncate(volume.fd, 0)
-        elif (
-            header is not None
-            or self._store.contents[volume.seq].is_ours
-            or volume.pending
-        ):
-            with self._excused(name):
-                self._repair_index(volume)
+                if header is not None and header.use != volume.use:
+                    # What is in its place belongs elsewhere.
+                    directory.fs.unlink(directory.index_path(volume.id))
+                    directory.fs.truncate(volume.fd, 0)
+                elif header is not None or contents.is_ours or volume.pending:
+                    self._repair_index(volume, contents)
 
-    def _repair_index(self, volume: Volume) -> None:
+    def _repair_index(self, volume: Volume, contents: IndexContents) -> None:
         """Rewrite an index file that is incomplete or has wrong lines."""
-        contents = self._store.contents[volume.seq]
         path = self._directory.index_path(volume.id)
         before = self._directory.read_index_file(volume.id)
         wrong = self._count_wrong_lines(volume)
@@ -226,15 +221,14 @@ class _Repair:
                 volume=place, seq=self._store.newest_seq
             )
             listed.append(following_volume(newest))
-        found, _ = directory.read_manifest()
-        before = set() if found is None else {one.use for one in found.volumes}
-        had_purges = found is not None and found.purges is not None
+        found = directory.read_manifest()[0] or inventory.manifest._replace(volumes=())
+        before = {one.use for one in found.volumes}
         kept = {one.use for one in listed}
         if (
             inventory.is_manifest_lost
             or self.written
             or kept != before
-            or had_purges != (inventory.manifest.purges is not None)
+            or (found.purges is None) != (inventory.manifest.purges is None)
         ):
             manifest = inventory.manifest._replace(
                 mount_count=inventory.manifest.mount_count + 1,
@@ -269,13 +263,13 @@ class _Repair:
             what = "all volumes that may have purged values were left out"
         self._done(PURGE, f"not used ({found.refusal}); {what}")
 
-    def _done(self, name: str, what: str) -> None:
-        self.written += 1
-        self._report(Line(f"{name}: {what}", file=name, written=True, what=what))
+    def _done(self, name: str, what: str, *, written: bool = True) -> None:
+        self.written += written
+        self.failed += not written
+        self._report(Line(f"{name}: {what}", file=name, written=written, what=what))
 
     def _fail(self, name: str, why: str) -> None:
-        self.failed += 1
-        self._report(Line(f"{name}: {why}", file=name, written=False, what=why))
+        self._done(name, why, written=False)
 
     @contextmanager
     def _excused(self, name: str) -> Iterator[None]:

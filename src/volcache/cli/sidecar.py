@@ -34,6 +34,7 @@ VERSION: Final = 1
 _MAGIC: Final = "volcache_export"
 _END: Final = b'{"end"'
 _LINE_BYTES_MAX: Final = 1 << 20
+_TEXTS: Final = ("content_type", "content_encoding", "cache_control")
 # What `Exported.decode` raises.
 _NO_LINE: Final = (ValueError, LookupError, TypeError, AttributeError)
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -61,7 +62,7 @@ class Exported(NamedTuple):
         fields: dict[str, object] = self._asdict()
         fields["key"] = encode_key(self.key)
         fields["checksum"] = f"{self.checksum:08x}"
-        for name in ("content_type", "content_encoding", "cache_control"):
+        for name in _TEXTS:
             fields[name] = getattr(self, name).decode("latin-1")
         return _line(fields)
 
@@ -77,16 +78,13 @@ class Exported(NamedTuple):
         numbers = {name: fields[name] for name in ("size", "expires_ms", "flags")}
         if not all(type(n) is int and 0 <= n < 1 << 63 for n in numbers.values()):
             raise ValueError
+        numbers["flags"] &= 0xFFFFFFFF
         return cls(
-            decode_key(fields["key"].encode("ascii")),
-            numbers["size"],
-            int(fields["checksum"], 16),
-            int(fields["stored_ms"]),
-            numbers["expires_ms"],
-            fields["content_type"].encode("latin-1"),
-            fields["content_encoding"].encode("latin-1"),
-            fields["cache_control"].encode("latin-1"),
-            numbers["flags"] & 0xFFFFFFFF,
+            key=decode_key(fields["key"].encode("ascii")),
+            checksum=int(fields["checksum"], 16),
+            stored_ms=int(fields["stored_ms"]),
+            **numbers,
+            **{name: fields[name].encode("latin-1") for name in _TEXTS},
         )
 
 
@@ -139,17 +137,9 @@ class SidecarWriter:
         Raises:
             OSError: The list cannot be written.
         """
-        one = Exported(
-            key,
-            record.length,
-            record.checksum,
-            record.stored_us // 1000,
-            record.expires_ms,
-            record.content_type,
-            record.content_encoding,
-            record.cache_control,
-            record.flags,
-        )
+        stored_ms = record.stored_us // 1000
+        rest = (getattr(record, name) for name in Exported._fields[4:])
+        one = Exported(key, record.length, record.checksum, stored_ms, *rest)
         self._write(one.encode())
         self._records += 1
 

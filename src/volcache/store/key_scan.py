@@ -16,6 +16,7 @@ changes meanwhile, else perhaps more than once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from volcache.store.format import VOLUME_HEADER_BYTES
@@ -39,25 +40,16 @@ _PIECE_BYTES: Final = 64 << 10
 _ROUNDS: Final = 8
 
 
+@dataclass
 class KeyScan:
-    """One scan of a store."""
+    """One scan of a store, whose parts it is given; nothing is read yet."""
 
-    def __init__(
-        self,
-        log: CircularLog,
-        index: Index,
-        *,
-        fs: FileSystem,
-        clock: Clock,
-    ) -> None:
-        """Read nothing yet."""
-        self._log = log
-        self._index = index
-        self._lock = index.lock
-        self._fs = fs
-        self._clock = clock
-        # How far each volume is read in this round, by sequence number.
-        self._ends: dict[int, int] = {}
+    log: CircularLog
+    index: Index
+    fs: FileSystem
+    clock: Clock
+    # How far each volume is read in this round, by sequence number.
+    _ends: dict[int, int] = field(default_factory=dict)
 
     def batches(self) -> Iterator[list[bytes]]:
         """
@@ -68,8 +60,8 @@ class KeyScan:
         """
         for _ in range(_ROUNDS):
             read = self._ends
-            with self._lock:
-                volumes = [volume for _, volume in sorted(self._log.volumes.items())]
+            with self.index.lock:
+                volumes = [volume for _, volume in sorted(self.log.volumes.items())]
                 self._ends = {volume.seq: volume.end for volume in volumes}
             is_complete = True
             for volume in volumes:
@@ -83,7 +75,7 @@ class KeyScan:
         end = self._ends[volume.seq]
         if volume.fd == NO_FILE:
             return True
-        reader = VolumeReader(self._fs, volume, end, piece=_PIECE_BYTES)
+        reader = VolumeReader(self.fs, volume, end, piece=_PIECE_BYTES)
         offset, is_valid = start, True
         while offset < end and is_valid:
             batch, limit = list[bytes](), min(offset + _PIECE_BYTES, end)
@@ -102,20 +94,20 @@ class KeyScan:
         return is_valid
 
     def _is_valid(self, volume: Volume) -> bool:
-        return self._log.volumes.get(volume.seq) is volume
+        return self.log.volumes.get(volume.seq) is volume
 
     def _has(self, volume: Volume, header: RecordHeader) -> bool:
         """Return whether a key has a value and is to be returned at this record."""
         if header.tombstone:
             return False
-        position = self._index.find(header.key)
-        if position is None or position[0] not in self._log.volumes:
+        position = self.index.find(header.key)
+        if position is None or position[0] not in self.log.volumes:
             return False
         seq, offset, _ = position
         if (seq, offset) != (volume.seq, header.offset):
             # The record of the key is read by itself, unless it is behind what is read.
             return offset >= self._ends.get(seq, 0)
-        is_expired = 0 < header.expires_ms <= self._clock.now_ms()
-        return not is_expired and not self._log.purges.covers(
+        is_expired = 0 < header.expires_ms <= self.clock.now_ms()
+        return not is_expired and not self.log.purges.covers(
             header.key, header.stored_us
         )
