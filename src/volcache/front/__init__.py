@@ -15,7 +15,6 @@ try:
 except ImportError as error:
     raise CoreMissingError(str(error)) from error
 
-ContentTypes = _native.ContentTypes
 Gate = _native.Gate
 NativeApp = _native.NativeApp
 Parts = _native.Parts

@@ -5,11 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-class ContentTypes:
-    """Content types by the suffix of a key, with its dot and in lower case."""
-
-    def __init__(self, types: Mapping[bytes, str]) -> None: ...
-
 class Parts:
     """Some keys, as `volcache.ring` describes them; without bounds, all keys."""
 
@@ -32,44 +27,33 @@ class Gate:
     def __init__(
         self,
         app: object,
-        parts: object,
-        types: ContentTypes,
+        types: Mapping[bytes, str],
         *,
         link: int,
         allow: str,
-        answers: bool,
-        headers: str,
-        origins: Mapping[str, str],
         log: GateLog,
         log_answer: Callable[..., None] | None,
         threads: int,
         connections: int,
         body_memory: int,
-        head_timeout: float,
-        idle_timeout: float,
-        transfer_timeout: float,
+        timeouts: tuple[float, float, float],
     ) -> None:
         """
-        Start the reader threads and install the gate.
+        Start the reader threads and install the gate, which answers nothing yet.
 
         Args:
             app: An `App`: its counters and limits are those of the gate.
-            parts: Of its store, from `Store.core_parts`.
-            types: For values stored without a content type.
+            types: For values stored without a content type: by the suffix of a key, with
+                its dot and in lower case.
             link: Address of the `vc_link` in bjoern.
             allow: The methods that are allowed, for a 405.
-            answers: Whether plain GETs are answered here.
-            headers: More of them for the answers to requests for a key: CR LF, then one
-                header, for each; ASCII, less than 1 KiB.
-            origins: What replaces them in answers to pages, by origin.
             log: Is told what the operator should know.
             log_answer: Called for each answer; see `AccessLog.add_native`.
             threads: That read records which are not in memory, 1 to 64.
             connections: The most at a time.
             body_memory: Bytes for the bodies of all requests.
-            head_timeout: Seconds for the head of a request; 0 = no limit.
-            idle_timeout: Seconds without a request; 0 = no limit.
-            transfer_timeout: Seconds without a byte of a body or an answer; 0 = no limit.
+            timeouts: Seconds for the head of a request, without a request, and without a
+                byte of a body or an answer; 0 = no limit.
 
         Raises:
             ImportError: bjoern was built for another version of the gate.
@@ -92,10 +76,15 @@ class Gate:
         self, *, answers: bool, headers: str, origins: Mapping[str, str]
     ) -> None:
         """
-        Take over other values, and the `slow_ns` of the application, from now on.
+        Answer by these, and by `slow_ns` and `ring` of the application, from now on.
 
         Only in the thread that answers requests, as `set_pulse` and `stalled_seconds`.
-        The arguments are those of the constructor. Headers are kept until the gate ends.
+
+        Args:
+            answers: Whether plain GETs are answered here.
+            headers: More of them for the answers to requests for a key: CR LF, then one
+                header, for each; ASCII, less than 1 KiB. Kept until the gate ends.
+            origins: What replaces them in answers to pages, by origin.
         """
 
     def set_pulse(self, seconds: float, pulse: Callable[[], None]) -> None:
@@ -120,8 +109,7 @@ class NativeApp:
     def __init__(
         self,
         app: object,
-        parts: object,
-        types: ContentTypes,
+        types: Mapping[bytes, str],
         *,
         is_merged: bool,
     ) -> None: ...

@@ -6,9 +6,8 @@ from volcache.store._core.core cimport vc_clock, vc_core, vc_core_functions, vc_
 
 
 cdef extern from "answer.h" nogil:
-    enum:
-        VC_HEADERS_BYTES
-        VC_DATE_BYTES
+    enum: VC_HEADERS_BYTES
+    enum: VC_DATE_BYTES
     int64_t VC_SECOND_MAX
     ctypedef struct vc_types:
         pass
@@ -16,11 +15,14 @@ cdef extern from "answer.h" nogil:
     void vc_types_free(vc_types *types)
     bint vc_types_add(vc_types *types, const char *suffix, const char *type)
     char *vc_put_date(char *to, int64_t second)
-    char *vc_put_number(char *to, uint64_t number)
     char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
                                const uint8_t *key, const vc_types *guess, int64_t second,
                                int64_t remaining_ms)
     char *vc_put_stored_headers(char *to, const vc_record *record)
+
+
+cdef extern from "request.h" nogil:
+    bint vc_path_is_ordinary(const char *path, size_t length)
 
 
 cdef extern from "ring.h" nogil:
@@ -40,8 +42,7 @@ cdef extern from "gate.h" nogil:
     ctypedef struct vc_gate_io:
         pass
     const vc_gate_io vc_gate_sockets
-    enum:
-        VC_MORE_BYTES
+    enum: VC_MORE_BYTES
     ctypedef struct vc_origin:
         const char *origin
         const char *headers
@@ -77,14 +78,16 @@ cdef extern from "gate.h" nogil:
     ctypedef struct vc_durations:
         uint64_t *counts
         uint64_t total_ns
+    void vc_observe(vc_durations *durations, int64_t ns)
     ctypedef struct vc_gate_counts:
         vc_durations hits, misses, reads
         uint64_t bytes_out, absent, evicted
     ctypedef struct vc_gate_stats:
-        unsigned open, idle, most, waiting, waiting_bodies
-        uint64_t body_bytes
-        uint64_t accepted, closed_idle, closed_head, closed_transfer, closed_for_room
-        uint64_t turned_away, passed, cold
+        unsigned open, idle, waiting_bodies
+        unsigned waiting_reads "waiting"
+        uint64_t accepted, closed_idle, closed_head, closed_transfer, turned_away, body_bytes
+        uint64_t closed_room "closed_for_room"
+        uint64_t cold_reads "cold"
     ctypedef struct vc_gate:
         pass
     vc_gate *vc_gate_new(const vc_gate_config *config)

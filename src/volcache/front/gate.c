@@ -296,11 +296,6 @@ static bool discard(vc_gate *gate, connection *c) {
 
 /* --- Events and counters ------------------------------------------------------------------- */
 
-static void observe(vc_durations *durations, int64_t ns) {
-    durations->counts[ns > 0 ? 64 - __builtin_clzll((unsigned long long)ns) : 0]++;
-    durations->total_ns += (uint64_t)ns;
-}
-
 static void add_event(vc_gate *gate, const connection *c, const vc_event *event,
                       const char *path, const char *head) {
     size_t path_length = event->path_length < EVENT_TEXT_BYTES ? event->path_length
@@ -327,9 +322,9 @@ static void count(vc_gate *gate, const connection *c, const vc_record *record, i
                   int64_t ended_ns, uint64_t bytes, vc_text path, vc_text head) {
     const vc_gate_config *config = &gate->config;
     int64_t took_ns = ended_ns - c->started_ns;
-    observe(record ? &gate->counts.hits : &gate->counts.misses, took_ns);
+    vc_observe(record ? &gate->counts.hits : &gate->counts.misses, took_ns);
     if (record) {
-        observe(&gate->counts.reads, read_ns);
+        vc_observe(&gate->counts.reads, read_ns);
         gate->counts.bytes_out += bytes;
     }
     bool is_sampled = record && !(took_ns & config->sample_mask);
@@ -493,24 +488,13 @@ static fate finish(connection *c, bool is_good) {
     return ENDED;
 }
 
-/* Whether a path is canonical, by a test that some canonical paths fail. */
-static bool is_ordinary(const char *path, size_t length) {
-    if (length < 2 || path[0] != '/' || (length > 2 && path[1] == '-' && path[2] == '/'))
-        return false;
-    for (size_t i = 1; i < length; i++) {
-        if ((uint8_t)path[i] < 0x20 || path[i] == 0x7F) return false;
-        if (path[i] == '.' && path[i - 1] == '/') return false;
-    }
-    return true;
-}
-
 static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head) {
     static const char TEXT[] = "no value is stored under this key\n";
     char headers[ANSWER_BYTES], *to = headers, *rest;
     size_t rest_length;
     bool is_stale;
     if (!gate->is_ready || path.length - 1 > gate->config.key_size ||
-        !is_ordinary(path.at, path.length) ||
+        !vc_path_is_ordinary(path.at, path.length) ||
         !gate->config.functions->is_absent(gate->config.core, (const uint8_t *)path.at + 1,
                                            path.length - 1, &is_stale))
         return PASS;

@@ -117,6 +117,11 @@ typedef struct {
     uint64_t total_ns;
 } vc_durations;
 
+static inline void vc_observe(vc_durations *durations, int64_t ns) {
+    durations->counts[ns > 0 ? 64 - __builtin_clzll((unsigned long long)ns) : 0]++;
+    durations->total_ns += (uint64_t)ns;
+}
+
 /* Counted since the last `vc_gate_take_counts`. */
 typedef struct {
     vc_durations hits, misses, reads;

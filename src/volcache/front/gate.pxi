@@ -39,14 +39,13 @@ cdef void on_pulse(void *context) noexcept with gil:
         (<Gate>context).log.failed(error)
 
 
-cdef int add_durations(object histogram, vc_durations *durations) except -1:
+cdef add_durations(object histogram, vc_durations *durations):
     cdef list counts = histogram.counts
     cdef int i
     for i in range(64):
         if durations.counts[i]:
             counts[i] += durations.counts[i]
     histogram.total_ns += durations.total_ns
-    return 0
 
 
 cdef class Gate:
@@ -59,7 +58,7 @@ cdef class Gate:
     cdef bytes allow
     # Headers so far: answers with earlier ones may be on their way.
     cdef dict kept
-    cdef vc_origin *origins
+    cdef bytearray origins
     cdef object calls, pulse
     cdef object app, requests, store_stats, log, log_answer
     cdef object hits, misses, reads
@@ -70,22 +69,16 @@ cdef class Gate:
     def __init__(
         self,
         app,
-        parts,
-        ContentTypes types not None,
+        types,
         *,
         uintptr_t link,
         allow,
-        bint answers,
-        headers,
-        origins,
         log,
         log_answer,
         unsigned threads,
         unsigned connections,
         uint64_t body_memory,
-        double head_timeout,
-        double idle_timeout,
-        double transfer_timeout,
+        timeouts,
     ):
         cdef vc_gate_config config
         memset(&config, 0, sizeof(config))
@@ -93,7 +86,8 @@ cdef class Gate:
         if self.link.version != VC_LINK_VERSION:
             raise ImportError(f"bjoern was built for gate version {self.link.version}")
         self.app = app
-        self.types = types
+        self.types = ContentTypes(types)
+        parts = app.cache.store.core_parts()
         self.allow = allow.encode("ascii")
         self.requests = app.stats
         self.log = log
@@ -109,22 +103,21 @@ cdef class Gate:
             config.clock = &self.clock.clock
         config.link = self.link
         config.io = &vc_gate_sockets
-        config.types = types.table
+        config.types = self.types.table
         config.logs_all = log_answer is not None
         config.key_size = app.limits.key_size
         config.value_size = app.limits.value_size
         config.body_memory = body_memory
         config.threads = threads
         config.connections = self.limit = connections
-        config.head_ns = <int64_t>(head_timeout * 1e9)
-        config.idle_ns = <int64_t>(idle_timeout * 1e9)
-        config.transfer_ns = <int64_t>(transfer_timeout * 1e9)
+        config.head_ns, config.idle_ns, config.transfer_ns = [
+            int(seconds * 1e9) for seconds in timeouts
+        ]
         config.long_ns = LONG_NS
         config.sample_mask = SAMPLED
         config.allow = self.allow
         self.kept = {}
         self.calls = deque()
-        self.set_changeable(&config, answers, headers, origins)
         config.on_events = on_events
         config.on_pulse = on_pulse
         config.context = <void *>self
@@ -138,38 +131,25 @@ cdef class Gate:
         cdef bytes kept = self.kept.setdefault(data, data)
         return kept
 
-    cdef int set_changeable(
-        self, vc_gate_config *config, bint answers, headers, origins
-    ) except -1:
-        """Set what a reload may change; the former origins are freed."""
-        cdef vc_origin *array
-        if max(map(len, [headers, *origins.values()])) >= VC_MORE_BYTES:
-            raise ValueError("the headers are too long")
-        array = <vc_origin *>calloc(len(origins) + 1, sizeof(vc_origin))
-        if array is NULL:
-            raise MemoryError("no memory for origins")
-        try:
-            for i, (origin, more) in enumerate(origins.items()):
-                array[i].origin = self.keep(origin)
-                array[i].headers = self.keep(more)
-            config.headers = self.keep(headers) if headers else NULL
-        except BaseException:
-            free(array)
-            raise
-        free(self.origins)
-        self.origins = config.origins = array
-        # The one before is freed: the caller changes the gate before it returns to the loop.
-        self.readable = Parts() if self.app.ring is None else Parts(self.app.ring.reads)
-        config.ring = self.readable.parts
-        config.origin_count = len(origins)
-        config.answers = answers
-        config.slow_ns = min(self.app.slow_ns, 2**62)
-        return 0
-
     def change(self, *, bint answers, headers, origins):
         cdef vc_gate_config config
+        cdef vc_origin *array
+        cdef bytearray origins_now = bytearray(len(origins) * sizeof(vc_origin))
         memset(&config, 0, sizeof(config))
-        self.set_changeable(&config, answers, headers, origins)
+        if max(map(len, [headers, *origins.values()])) >= VC_MORE_BYTES:
+            raise ValueError("the headers are too long")
+        config.origins = array = <vc_origin *>PyByteArray_AS_STRING(origins_now)
+        config.origin_count = len(origins)
+        for i, (origin, more) in enumerate(origins.items()):
+            array[i].origin = self.keep(origin)
+            array[i].headers = self.keep(more)
+        config.headers = self.keep(headers) if headers else NULL
+        # Those before are freed: the gate is changed before this returns to the loop.
+        self.origins = origins_now
+        self.readable = Parts(self.app.ring.reads if self.app.ring is not None else ())
+        config.ring = self.readable.parts
+        config.answers = answers
+        config.slow_ns = min(self.app.slow_ns, 2**62)
         vc_gate_change(self.gate, &config)
 
     def set_pulse(self, double seconds, pulse):
@@ -181,13 +161,12 @@ cdef class Gate:
         if self.gate is not NULL:
             vc_gate_ask_pulse(self.gate)
 
-    cdef int run(self) except -1:
+    cdef run(self):
         """Call what the loop was asked to call, then the pulse."""
         while self.calls:
             self.calls.popleft()()
         if self.pulse is not None:
             self.pulse()
-        return 0
 
     def drain(self):
         if self.gate is not NULL:
@@ -195,9 +174,6 @@ cdef class Gate:
 
     def stalled_seconds(self):
         return vc_gate_stalled_ns(self.gate) / 1e9
-
-    def __dealloc__(self):
-        free(self.origins)
 
     def close(self):
         if self.gate is NULL:
@@ -211,21 +187,9 @@ cdef class Gate:
     def stats(self):
         cdef vc_gate_stats stats
         vc_gate_get_stats(self.gate, &stats)
-        return {
-            "open": stats.open,
-            "idle": stats.idle,
-            "limit": self.limit,
-            "accepted": stats.accepted,
-            "closed_idle": stats.closed_idle,
-            "closed_head": stats.closed_head,
-            "closed_transfer": stats.closed_transfer,
-            "closed_room": stats.closed_for_room,
-            "turned_away": stats.turned_away,
-            "cold_reads": stats.cold,
-            "waiting_reads": stats.waiting,
-            "body_bytes": stats.body_bytes,
-            "waiting_bodies": stats.waiting_bodies,
-        }
+        found = <dict>stats
+        found["limit"] = self.limit
+        return found
 
     def set_ready(self):
         vc_gate_set_ready(self.gate, self.store_stats.is_disk_good)
@@ -236,7 +200,7 @@ cdef class Gate:
         vc_gate_poll(self.gate)
         self.take()
 
-    cdef int take(self) except -1:
+    cdef take(self):
         cdef vc_gate_counts counts
         vc_gate_take_counts(self.gate, &counts)
         if counts.hits.total_ns:
@@ -251,9 +215,8 @@ cdef class Gate:
         self.take_events()
         self.log_limit()
         self.set_ready()
-        return 0
 
-    cdef int take_events(self) except -1:
+    cdef take_events(self):
         cdef size_t length, at = 0
         cdef const uint8_t *events = vc_gate_take_events(self.gate, &length)
         cdef const vc_event *event
@@ -261,9 +224,8 @@ cdef class Gate:
             event = <const vc_event *>(events + at)
             at += event.length
             self.take_event(event)
-        return 0
 
-    cdef int take_event(self, const vc_event *event) except -1:
+    cdef take_event(self, const vc_event *event):
         cdef const char *text = event.text
         cdef bint is_hit = event.status == 200
         path = text[: event.path_length].decode("latin-1")
@@ -271,7 +233,7 @@ cdef class Gate:
         if not is_hit and event.status != 404:
             answer = METHODS[event.method], status, ""
             self.requests.answers[answer].observe(event.started_ns, event.took_ns)
-            return 0
+            return
         if event.took_ns > LONG:
             (self.hits if is_hit else self.misses).long.append(
                 (event.started_ns, event.took_ns)
@@ -295,17 +257,15 @@ cdef class Gate:
                 event.took_ns,
                 event.ended_us,
             )
-        return 0
 
-    cdef int log_limit(self) except -1:
+    cdef log_limit(self):
         """Log at most once in ten seconds that there are too many connections."""
         cdef vc_gate_stats stats
         cdef int64_t now_ns = monotonic_ns()
         vc_gate_get_stats(self.gate, &stats)
-        closed = stats.closed_for_room - self.logged.closed_for_room
+        closed = stats.closed_room - self.logged.closed_room
         turned_away = stats.turned_away - self.logged.turned_away
         if not closed and not turned_away or now_ns - self.logged_ns < 10_000_000_000:
-            return 0
+            return
         self.logged, self.logged_ns = stats, now_ns
         self.log.full(stats.open, closed, turned_away)
-        return 0

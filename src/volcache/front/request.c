@@ -380,6 +380,16 @@ size_t vc_path_decode(vc_text path, char *to) {
     return (size_t)(to - start);
 }
 
+bool vc_path_is_ordinary(const char *path, size_t length) {
+    if (length < 2 || path[0] != '/' || (length > 2 && path[1] == '-' && path[2] == '/'))
+        return false;
+    for (size_t i = 1; i < length; i++) {
+        if ((uint8_t)path[i] < 0x20 || path[i] == 0x7F) return false;
+        if (path[i] == '.' && path[i - 1] == '/') return false;
+    }
+    return true;
+}
+
 /* --- Writing -------------------------------------------------------------------------- */
 
 typedef struct {

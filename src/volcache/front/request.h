@@ -74,6 +74,9 @@ vc_head vc_request_parse(const char *data, size_t length, size_t *scanned,
 /* Decode a valid path; returns the bytes written, at most path.length. */
 size_t vc_path_decode(vc_text path, char *to);
 
+/* Whether a path is canonical, by a test that some canonical paths fail. */
+bool vc_path_is_ordinary(const char *path, size_t length);
+
 /* Write the head again, in the one form that bjoern's parser cannot misread: no fields of this
  * connection only, each name once, one framing. `to` has VC_PASSED_BYTES. Returns the length;
  * 0: it does not fit. */

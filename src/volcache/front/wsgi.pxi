@@ -1,10 +1,8 @@
 # The path of a request that needs nothing special: from the WSGI environ to the response in
 # one call. Whatever it does not answer goes to the application, which decides everything.
 
-from cpython.dict cimport PyDict_GetItem
-from cpython.list cimport PyList_GET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeLatin1
-from libc.string cimport memcmp, strlen
+from libc.string cimport strlen
 
 from volcache.histogram import LONG_NS
 from volcache.monitoring.requests import SAMPLE_MASK
@@ -17,19 +15,9 @@ cdef extern from "Python.h":
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
 
 
-cdef extern from *:
-    """
-    static inline int bit_length(int64_t n) {
-        return n > 0 ? 64 - __builtin_clzll((unsigned long long)n) : 0;
-    }
-    """
-    int bit_length(int64_t n) nogil
-
-
 cdef enum:
     TYPE_BYTES_MAX = 255  # of a Content-Type that is stored
     ENCODING_BYTES_MAX = 64
-    NUMBER_BYTES = 20
 
 cdef int64_t LONG = LONG_NS
 cdef int64_t SAMPLED = SAMPLE_MASK
@@ -57,59 +45,25 @@ cdef class Parts:
         return vc_parts_have(&self.parts, data_of(path), PyBytes_GET_SIZE(path))
 
 
-cdef inline char *put_bytes(char *to, const void *data, size_t length) noexcept nogil:
-    memcpy(to, data, length)
-    return to + length
-
-
 cdef class Timed:
     """Counts durations in C, until `flush` adds them to a `Histogram`."""
 
     cdef object histogram
-    cdef uint64_t counts[64]
-    cdef uint64_t total_ns, changed
+    cdef vc_durations durations
 
     def __cinit__(self, histogram):
         self.histogram = histogram
-        memset(self.counts, 0, sizeof(self.counts))
 
     cdef inline int observe(self, int64_t started_ns, int64_t ns) except -1:
-        self.counts[bit_length(ns)] += 1
-        self.total_ns += ns
-        self.changed += 1
+        vc_observe(&self.durations, ns)
         if ns > LONG:
             self.histogram.long.append((started_ns, ns))
         return 0
 
-    cdef int flush(self) except -1:
-        cdef list counts
-        cdef int i
-        if not self.changed:
-            return 0
-        counts = self.histogram.counts
-        for i in range(64):
-            if self.counts[i]:
-                counts[i] += self.counts[i]
-                self.counts[i] = 0
-        self.histogram.total_ns += self.total_ns
-        self.total_ns = self.changed = 0
-        return 0
-
-
-cdef inline object item(dict environ, str name):
-    cdef PyObject *found = PyDict_GetItem(environ, name)
-    return None if found is NULL else <object>found
-
-
-cdef inline bint is_method(dict environ, const char *name):
-    """Return whether the method is this one, of three letters."""
-    cdef object method = item(environ, "REQUEST_METHOD")
-    return (
-        type(method) is str
-        and PyUnicode_KIND(method) == PyUnicode_1BYTE_KIND
-        and PyUnicode_GET_LENGTH(method) == 3
-        and not memcmp(PyUnicode_1BYTE_DATA(method), name, 3)
-    )
+    cdef flush(self):
+        if self.durations.total_ns:
+            add_durations(self.histogram, &self.durations)
+            memset(&self.durations, 0, sizeof(self.durations))
 
 
 cdef inline bint has_conditions(dict environ):
@@ -122,28 +76,12 @@ cdef inline bint has_conditions(dict environ):
 
 
 cdef bint is_plain(object text, Py_ssize_t length_max):
-    """Return whether a header of a PUT can be stored as it is."""
-    cdef const uint8_t *data
-    cdef Py_ssize_t i, length
-    if type(text) is not str or PyUnicode_KIND(text) != PyUnicode_1BYTE_KIND:
+    """Return whether a header of a PUT can be stored as it is; the test fails for some."""
+    cdef Py_UCS4 character
+    if type(text) is not str or PyUnicode_GET_LENGTH(text) > length_max:
         return False
-    length = PyUnicode_GET_LENGTH(text)
-    data = <const uint8_t *>PyUnicode_1BYTE_DATA(text)
-    for i in range(length):
-        if data[i] < 0x20 or data[i] == 0x7F:
-            return False
-    return length <= length_max
-
-
-cdef bint is_ordinary(const uint8_t *path, Py_ssize_t length):
-    """Return whether a path is canonical, by a test that some canonical paths fail."""
-    cdef Py_ssize_t i
-    if length < 2 or path[0] != c"/" or (path[1] == c"-" and path[2] == c"/"):
-        return False
-    for i in range(1, length):
-        if path[i] < 0x20 or path[i] == 0x7F:
-            return False
-        if path[i] == c"." and path[i - 1] == c"/":
+    for character in <str>text:
+        if not 0x20 <= character < 0x7F:
             return False
     return True
 
@@ -169,9 +107,10 @@ cdef class NativeApp:
     cdef bint has_errors  # maybe: reads may have failed since the last one that did not
     cdef bytes date
 
-    def __init__(self, app, parts, ContentTypes types not None, *, bint is_merged):
+    def __init__(self, app, types, *, bint is_merged):
+        parts = app.cache.store.core_parts()
         self.app = app
-        self.types = types
+        self.types = ContentTypes(types)
         self.index = parts.index
         self.lock = parts.lock
         self.log = parts.log
@@ -201,36 +140,28 @@ cdef class NativeApp:
     def __call__(self, dict environ not None, start_response):
         if self.front is not None:
             return self.front(environ, start_response)
-        return self.handle(environ, start_response)
-
-    def answer(self, dict environ not None, start_response):
-        return self.handle(environ, start_response)
+        return self.answer(environ, start_response)
 
     def refresh(self):
         self.slow_ns = min(self.app.slow_ns, 2**62)
-        self.readable, self.writable = Parts(), Parts()
-        if self.app.ring is not None:
-            self.readable = Parts(self.app.ring.reads)
-            self.writable = Parts(self.app.ring.writes)
+        ring = self.app.ring
+        self.readable = Parts(ring.reads if ring is not None else ())
+        self.writable = Parts(ring.writes if ring is not None else ())
 
-    cdef object handle(self, dict environ, start_response):
+    cpdef object answer(self, dict environ, start_response):
         cdef int64_t started_ns = monotonic_ns()
-        cdef object path
         cdef list body = None
-        cdef const uint8_t *text
-        cdef Py_ssize_t length
         if started_ns >= self.second_ends_ns:
             self.second_ends_ns = started_ns + self.value_headers.update()
             self.second = self.value_headers.second
-            self.date = self.value_headers.date[1].encode("ascii")
-        path = item(environ, "PATH_INFO")
+            self.date = b"\r\nDate: " + self.value_headers.date[1].encode("ascii")
+        path = environ.get("PATH_INFO")
         if type(path) is str and PyUnicode_KIND(path) == PyUnicode_1BYTE_KIND:
-            text = <const uint8_t *>PyUnicode_1BYTE_DATA(path)
-            length = PyUnicode_GET_LENGTH(path)
-            if is_method(environ, b"GET"):
-                body = self.get(environ, start_response, path, text, length, started_ns)
-            elif is_method(environ, b"PUT"):
-                body = self.put(environ, start_response, path, text, length, started_ns)
+            method = environ.get("REQUEST_METHOD")
+            if method == "GET":
+                body = self.get(environ, start_response, path, started_ns)
+            elif method == "PUT":
+                body = self.put(environ, start_response, path, started_ns)
         if body is not None:
             return body
         # The application may be asked for the counters.
@@ -253,15 +184,9 @@ cdef class NativeApp:
         self.bytes_in = self.bytes_out = 0
         self.has_errors = True
 
-    cdef list get(
-        self,
-        dict environ,
-        object start_response,
-        str path,
-        const uint8_t *text,
-        Py_ssize_t length,
-        int64_t started_ns,
-    ):
+    cdef list get(self, dict environ, start_response, str path, int64_t started_ns):
+        cdef const uint8_t *text = <const uint8_t *>PyUnicode_1BYTE_DATA(path)
+        cdef Py_ssize_t length = PyUnicode_GET_LENGTH(path)
         cdef Reading reading
         cdef vc_record *record = &reading.record
         cdef bytes value
@@ -318,22 +243,17 @@ cdef class NativeApp:
     cdef list end_headers(self, char *text, char *at):
         """Add Date; return the headers as WSGI has them, or all in one."""
         cdef char *value = text + strlen("Content-Length: ")
-        at = put_bytes(at, b"\r\nDate: ", 8)
-        at = put_bytes(at, data_of(self.date), PyBytes_GET_SIZE(self.date))
+        memcpy(at, data_of(self.date), PyBytes_GET_SIZE(self.date))
+        at += PyBytes_GET_SIZE(self.date)
         if self.is_merged:
             return [("Content-Length", PyUnicode_DecodeLatin1(value, at - value, NULL))]
         lines = PyUnicode_DecodeLatin1(text, at - text, NULL).split("\r\n")
         return [tuple(line.split(": ", 1)) for line in lines]
 
-    cdef list put(
-        self,
-        dict environ,
-        object start_response,
-        str path,
-        const uint8_t *text,
-        Py_ssize_t length,
-        int64_t started_ns,
-    ):
+    cdef list put(self, dict environ, start_response, str path, int64_t started_ns):
+        cdef const uint8_t *text = <const uint8_t *>PyUnicode_1BYTE_DATA(path)
+        cdef Py_ssize_t length = PyUnicode_GET_LENGTH(path), size
+        cdef char headers[VC_HEADERS_BYTES]
         cdef vc_record record
         cdef bytes key, value
         cdef int64_t ns
@@ -341,7 +261,7 @@ cdef class NativeApp:
             self.syncs_each
             or self.has_ttl
             or length > self.key_size + 1
-            or not is_ordinary(text, length)
+            or not vc_path_is_ordinary(<const char *>text, length)
             or not vc_parts_have(&self.writable.parts, text, length)
             or has_conditions(environ)
             or "HTTP_CONTENT_RANGE" in environ
@@ -352,30 +272,24 @@ cdef class NativeApp:
             return None
         content_type = environ.get("CONTENT_TYPE", "")
         encoding = environ.get("HTTP_CONTENT_ENCODING", "")
-        declared = item(environ, "CONTENT_LENGTH")
-        getvalue = getattr(item(environ, "wsgi.input"), "getvalue", None)
-        if (
-            type(declared) is not str
-            or getvalue is None
-            or not is_plain(content_type, TYPE_BYTES_MAX)
-            or not is_plain(encoding, ENCODING_BYTES_MAX)
+        if not (
+            is_plain(content_type, TYPE_BYTES_MAX) and is_plain(encoding, ENCODING_BYTES_MAX)
         ):
             return None
         try:
-            given = getvalue()
+            value = <bytes?>environ["wsgi.input"].getvalue()
         except BaseException:
             return None  # The application meets it, too, and answers.
-        if type(given) is not bytes:
-            return None
-        value = given
-        if PyBytes_GET_SIZE(value) > self.value_size or not is_length(declared, value):
+        size = PyBytes_GET_SIZE(value)
+        # A Content-Length with leading zeros is left to the application, too.
+        if size > self.value_size or environ.get("CONTENT_LENGTH") != f"{size}":
             return None
         key = (<const char *>text)[1:length]
         record.key_length = length - 1
         record.type_length = PyUnicode_GET_LENGTH(content_type)
         record.encoding_length = PyUnicode_GET_LENGTH(encoding)
         record.cache_length = 0
-        record.length = PyBytes_GET_SIZE(value)
+        record.length = size
         record.flags = 0
         record.expires_ms = 0
         record.kind = 0
@@ -389,7 +303,8 @@ cdef class NativeApp:
         ):
             return None
         self.bytes_in += record.length
-        start_response("200 OK", self.put_headers(&record))
+        end = vc_put_stored_headers(headers, &record)
+        start_response("200 OK", self.end_headers(headers, end))
         ns = monotonic_ns() - started_ns
         self.puts.observe(started_ns, ns)
         if ns > self.slow_ns:
@@ -454,19 +369,3 @@ cdef class NativeApp:
                 self.log.continue_reclaim(self.owed)
                 self.owed = 0
         return True
-
-    cdef list put_headers(self, vc_record *record):
-        """Return what `stored_response` and `App` return for a record."""
-        cdef char text[VC_HEADERS_BYTES]
-        return self.end_headers(text, vc_put_stored_headers(text, record))
-
-
-cdef bint is_length(str declared, bytes value):
-    """Return whether a Content-Length without leading zeros is that of the value."""
-    cdef char digits[NUMBER_BYTES + 1]
-    cdef Py_ssize_t length = vc_put_number(digits, PyBytes_GET_SIZE(value)) - digits
-    return (
-        PyUnicode_KIND(declared) == PyUnicode_1BYTE_KIND
-        and PyUnicode_GET_LENGTH(declared) == length
-        and not memcmp(PyUnicode_1BYTE_DATA(declared), digits, length)
-    )

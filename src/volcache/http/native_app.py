@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from volcache.front import ContentTypes, NativeApp
+from volcache.front import NativeApp
 from volcache.http.content_types import TYPES
 
 if TYPE_CHECKING:
@@ -27,5 +27,4 @@ def with_fast_path(app: App, *, is_merged: bool = False) -> NativeApp:
             them. bjoern sends the same bytes and saves a tenth of a request; WSGI does
             not allow it.
     """
-    parts = app.cache.store.core_parts()
-    return NativeApp(app, parts, ContentTypes(TYPES), is_merged=is_merged)
+    return NativeApp(app, TYPES, is_merged=is_merged)

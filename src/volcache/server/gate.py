@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import resource
-from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.front import ContentTypes, Gate
+from volcache.front import Gate
 from volcache.http.app import ALLOW
 from volcache.http.content_types import TYPES
 from volcache.http.cors import CorsHeaders, header_lines
@@ -40,25 +40,6 @@ class Timeouts(NamedTuple):
     transfer: float  # without progress of a body or of an answer
 
 
-class _Changeable(TypedDict):
-    """What may change while the gate is open."""
-
-    answers: bool
-    headers: str
-    origins: dict[str, str]
-
-
-def _changeable(app: App, *, answers: bool, cors: CorsHeaders) -> _Changeable:
-    return {
-        # The hot tier counts reads, and is asked first, in Python.
-        "answers": answers and not app.cache.has_hot_tier,
-        "headers": header_lines(cors.common),
-        "origins": {
-            origin: header_lines(headers) for origin, headers in cors.by_origin.items()
-        },
-    }
-
-
 def change_gate(gate: Gate, app: App, *, answers: bool, cors: CorsHeaders) -> None:
     """
     Let an open gate answer by other settings, from the next request on.
@@ -66,7 +47,14 @@ def change_gate(gate: Gate, app: App, *, answers: bool, cors: CorsHeaders) -> No
     The arguments are those of `open_gate`; also takes over `app.slow_ns`. Only in the
     thread that answers requests.
     """
-    gate.change(**_changeable(app, answers=answers, cors=cors))
+    gate.change(
+        # The hot tier counts reads, and is asked first, in Python.
+        answers=answers and not app.cache.has_hot_tier,
+        headers=header_lines(cors.common),
+        origins={
+            origin: header_lines(headers) for origin, headers in cors.by_origin.items()
+        },
+    )
 
 
 class _Log:
@@ -141,23 +129,22 @@ def open_gate(  # noqa: PLR0913 - By keyword.
     reason = "bjoern was built without it"
     if link:
         try:
-            return Gate(
+            gate = Gate(
                 app,
-                app.cache.store.core_parts(),
-                ContentTypes(TYPES),
+                TYPES,
                 link=link,
                 allow=ALLOW[1],
-                **_changeable(app, answers=answers, cors=cors or CorsHeaders(())),
                 log=_Log(),
                 log_answer=log_answer,
                 threads=threads,
                 connections=connections,
                 body_memory=body_memory,
-                head_timeout=timeouts.head,
-                idle_timeout=timeouts.idle,
-                transfer_timeout=timeouts.transfer,
+                timeouts=timeouts,
             )
         except ImportError as error:
             reason = str(error)
+        else:
+            change_gate(gate, app, answers=answers, cors=cors or CorsHeaders(()))
+            return gate
     _logger.warning("gate.missing reason=%r", reason)
     return None
