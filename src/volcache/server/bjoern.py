@@ -21,7 +21,7 @@ import _bjoern
 import bjoern
 
 from volcache.errors import ListenError
-from volcache.server.drain import DRAIN_SECONDS, drained_by_signal
+from volcache.server.drain import DRAIN_SECONDS, Drainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -172,11 +172,6 @@ def serve(
         on_hangup: Called on SIGHUP, by another thread; must not raise. Requires
             `block_hangups` first. None leaves SIGHUP as it is.
     """
-    with drained_by_signal(
-        listener,
-        drain_seconds=drain_seconds,
-        owns_listener=owns_listener,
-        on_draining=on_draining,
-        on_hangup=on_hangup,
-    ):
+    drainer = Drainer(listener, drain_seconds, owns_listener, on_draining, on_hangup)
+    with drainer.running():
         bjoern.server_run(listener, app)

@@ -31,6 +31,7 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -93,37 +94,6 @@ def block_hangups() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-@contextmanager
-def drained_by_signal(
-    listener: socket.socket,
-    *,
-    drain_seconds: float,
-    owns_listener: bool,
-    on_draining: Callable[[], None],
-    on_hangup: Callable[[], None] | None = None,
-) -> Iterator[None]:
-    """
-    Let SIGTERM and SIGINT end the bjoern loop that runs inside; main thread only.
-
-    See `serve` for the arguments. At the end the mask and the handlers of both signals
-    are as before.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(stop_signals_blocked())
-        drainer = _Drainer(
-            listener,
-            drain_seconds=drain_seconds,
-            owns_listener=owns_listener,
-            on_draining=on_draining,
-            on_hangup=on_hangup,
-        )
-        stack.callback(drainer.close)
-        stack.enter_context(_handlers(drainer))
-        drainer.start()
-        stack.callback(drainer.finish)
-        yield
-
-
 def wait_for_stop(on_hangup: Callable[[], None]) -> None:
     """
     Wait for SIGTERM or SIGINT without bjoern; main thread only.
@@ -143,34 +113,6 @@ def wait_for_stop(on_hangup: Callable[[], None]) -> None:
             on_hangup()
 
 
-@contextmanager
-def _handlers(drainer: _Drainer) -> Iterator[None]:
-    """
-    Install the handlers that the drainer relies on.
-
-    Both signals are blocked, but a thread that was started before may receive SIGTERM;
-    then this handler runs in the main thread, from bjoern's timer.
-    """
-
-    def request_stop(_number: int, _frame: FrameType | None) -> None:
-        drainer.is_requested = True  # Only this: an exception here crashes bjoern.
-
-    # Ignoring a signal discards a pending one, so a pending SIGINT is taken first.
-    if signal.sigtimedwait({signal.SIGINT}, 0) is not None:
-        drainer.is_requested = True
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, request_stop),
-        signal.SIGINT: signal.signal(signal.SIGINT, request_stop),
-    }
-    drainer.python_handler = _handler_address(signal.SIGINT)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            # None is a handler that was not installed by Python.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
 class _Phase(Enum):
     """The phases of bjoern's loop."""
 
@@ -179,42 +121,68 @@ class _Phase(Enum):
     ENDING = "not accepting"
 
 
-class _Drainer:
-    """The thread that waits for a signal and then drains bjoern."""
+@dataclass(eq=False)
+class Drainer:
+    """The thread that waits for a signal and then drains bjoern; see `serve`."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        *,
-        drain_seconds: float,
-        owns_listener: bool,
-        on_draining: Callable[[], None],
-        on_hangup: Callable[[], None] | None,
-    ) -> None:
-        self.is_requested = False
-        self._on_hangup = on_hangup
-        self._signals = STOP_SIGNALS | ({signal.SIGHUP} if on_hangup else set())
-        self._listener = listener
-        self._drain_seconds = drain_seconds
-        self._owns_listener = owns_listener
-        self._on_draining = on_draining
+    listener: socket.socket
+    drain_seconds: float
+    owns_listener: bool
+    on_draining: Callable[[], None]
+    on_hangup: Callable[[], None] | None
+
+    def __post_init__(self) -> None:
+        """Begin without a signal."""
+        self._is_requested = False
+        self._signals = STOP_SIGNALS | ({signal.SIGHUP} if self.on_hangup else set())
         self._finished = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="drainer", daemon=True)
-        self.python_handler = 0
-        self._reserve = [os.open(os.devnull, os.O_RDONLY) for _ in range(_RESERVE)]
+        self._python_handler = 0
+        self._reserve: list[int] = []
 
-    def start(self) -> None:
-        """Start to wait for a signal."""
-        self._thread.start()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """
+        Let SIGTERM and SIGINT end the bjoern loop that runs inside; main thread only.
 
-    def finish(self) -> None:
-        """Stop the thread after bjoern's loop has ended, and wait for it."""
-        self._finished.set()
-        self._thread.join()
+        At the end the mask and the handlers of both signals are as before.
+        """
+        thread = threading.Thread(target=self._run, name="drainer", daemon=True)
+        with ExitStack() as stack:
+            stack.enter_context(stop_signals_blocked())
+            stack.callback(self._release_reserve)
+            self._reserve += (os.open(os.devnull, os.O_RDONLY) for _ in range(_RESERVE))
+            stack.enter_context(self._handlers())
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(self._finished.set)
+            yield
 
-    def close(self) -> None:
-        """Release the descriptors."""
-        self._release_reserve()
+    @contextmanager
+    def _handlers(self) -> Iterator[None]:
+        """
+        Install the handlers that the drainer relies on.
+
+        Both signals are blocked, but a thread that was started before may receive
+        SIGTERM; then this handler runs in the main thread, from bjoern's timer.
+        """
+
+        def request_stop(_number: int, _frame: FrameType | None) -> None:
+            self._is_requested = True  # Only this: an exception here crashes bjoern.
+
+        # Ignoring a signal discards a pending one, so a pending SIGINT is taken first.
+        if signal.sigtimedwait({signal.SIGINT}, 0) is not None:
+            self._is_requested = True
+        before = {
+            number: signal.signal(number, request_stop)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        self._python_handler = _handler_address(signal.SIGINT)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                # None is a handler that was not installed by Python.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _run(self) -> None:
         try:
@@ -227,7 +195,7 @@ class _Drainer:
         """Return True on a signal, False if the loop has ended without one."""
         while not self._finished.is_set():
             # In the ending phase a thread without the mask has received the signal.
-            if self.is_requested or self._phase() is _Phase.ENDING:
+            if self._is_requested or self._phase() is _Phase.ENDING:
                 return True
             taken = take_signal(self._signals, _WATCH_SECONDS)
             if taken in STOP_SIGNALS:
@@ -236,19 +204,19 @@ class _Drainer:
             # must not keep a stop waiting.
             if signal.sigtimedwait(STOP_SIGNALS, 0) is not None:
                 return True
-            if taken == signal.SIGHUP and self._on_hangup is not None:
-                self._on_hangup()
+            if taken == signal.SIGHUP and self.on_hangup is not None:
+                self.on_hangup()
         return False
 
     def _stop(self) -> None:
         """Drain: returns when the loop has ended, soon after the deadline at the latest."""
         started = time.monotonic()
-        self._on_draining()
-        _logger.info("stop.started drain_seconds=%g", self._drain_seconds)
+        self.on_draining()
+        _logger.info("stop.started drain_seconds=%g", self.drain_seconds)
         self._interrupt()
         self._release_reserve()
-        if self._owns_listener:
-            shut(self._listener, socket.SHUT_RDWR)
+        if self.owns_listener:
+            shut(self.listener, socket.SHUT_RDWR)
         cut = 0
         pause = 0.0
         while not self._finished.wait(pause):
@@ -256,8 +224,8 @@ class _Drainer:
             elapsed = scanned - started
             # The second half is for clients that send requests without a pause: they
             # are idle only for a moment, so the scans are frequent.
-            is_late = elapsed >= self._drain_seconds / 2
-            if elapsed >= self._drain_seconds:
+            is_late = elapsed >= self.drain_seconds / 2
+            if elapsed >= self.drain_seconds:
                 cut += self._cut_all()
             else:
                 self._shut_idle(0 if is_late else _QUIET_MS)
@@ -284,14 +252,14 @@ class _Drainer:
     def _phase(self) -> _Phase:
         """Return the phase of bjoern's loop, as the handler of SIGINT shows it."""
         handler = _handler_address(signal.SIGINT)
-        if handler == self.python_handler:
+        if handler == self._python_handler:
             return _Phase.BEFORE
         return _Phase.ACCEPTING if handler else _Phase.ENDING
 
     def _shut_idle(self, quiet_ms: int) -> None:
         """Shut down the reading side of the idle connections."""
         with suppress(OSError):  # Out of descriptors: the next scan may succeed.
-            for connection in accepted(self._listener):
+            for connection in accepted(self.listener):
                 if is_idle(connection, quiet_ms=quiet_ms):
                     shut(connection, socket.SHUT_RD)
 
@@ -299,7 +267,7 @@ class _Drainer:
         """Shut down the remaining connections; return how many there were."""
         cut = 0
         with suppress(OSError):
-            for connection in accepted(self._listener):
+            for connection in accepted(self.listener):
                 shut(connection, socket.SHUT_RDWR)
                 cut += 1
         return cut
