@@ -270,8 +270,10 @@ def _located(
     """Yield what is wrong with settings of a file, with the number of the line."""
     tries = iter(range(_LINES_TRIED_MAX))
     for name, why in wrong:
-        beginning = rf"^[ \t\[]*[\"']?{re.escape(name)}[\"']?[ \t]*[]=.]"
-        found = [match.start() for match in re.finditer(beginning, text, re.MULTILINE)]
+        lines = re.finditer(
+            rf"^[ \t\[]*[\"']?{re.escape(name)}[\"']?[ \t]*[]=.]", text, re.MULTILINE
+        )
+        found = [line.start() for line in lines]
         if len(found) > 1:
             # Others may be inside of a text of several lines, or in a table.
             found = [n for n in found if next(tries, -1) >= 0 and _is_toml(text[:n])]

@@ -134,7 +134,7 @@ def patterns_of(package: str) -> Iterator[tuple[str, str | bytes, int]]:
 
 def _evaluated(node: ast.Call, module: ModuleType) -> tuple[str | bytes, int]:
     # Names of a function: its arguments stand for any text without a repeat.
-    names = {**vars(module), "tag": b"tag"}
+    names = {**vars(module), "tag": b"tag", "name": "name"}
     first, *more = [
         eval(compile(ast.Expression(one), "", "eval"), names)  # noqa: S307
         for one in node.args

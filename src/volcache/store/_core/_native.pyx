@@ -11,8 +11,9 @@ import os
 
 from libc.errno cimport EIO, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
@@ -105,15 +106,8 @@ cdef class Calls:
 cdef ssize_t python_pread(
     void *context, int fd, void *buffer, size_t length, off_t offset
 ) noexcept with gil:
-    cdef Calls calls = <Calls>context
-    cdef bytes data
-    try:
-        data = calls.fs.pread(fd, length, offset)
-    except BaseException as error:
-        return calls.fail(error)
-    length = min(length, <size_t>PyBytes_GET_SIZE(data))
-    memcpy(buffer, data_of(data), length)
-    return length
+    cdef iovec part = iovec(buffer, length)
+    return python_preadv(context, fd, &part, 1, offset)
 
 
 cdef ssize_t python_preadv(
@@ -263,16 +257,11 @@ cdef class Index:
         self.slots[seq] = slot
 
     def bind_volume(self, seq, int fd, uint16_t volume, segments):
-        cdef size_t count = len(segments), i
-        cdef uint32_t slot = self.slots[seq]
-        cdef vc_segment *copy = <vc_segment *>malloc(count * sizeof(vc_segment))
-        cdef bint is_bound = False
-        if copy is not NULL:
-            for i in range(count):
-                copy[i].start, copy[i].salt = segments[i]
-            is_bound = vc_core_bind(self.core, slot, fd, volume, copy, count)
-            free(copy)
-        if not is_bound:
+        cdef bytearray table = segments_of(segments)
+        if not vc_core_bind(
+            self.core, self.slots[seq], fd, volume,
+            <vc_segment *>PyByteArray_AS_STRING(table), len(segments),
+        ):
             raise MemoryError("no memory for the segments of a volume")
 
     def find(self, bytes key not None):
@@ -357,17 +346,13 @@ cdef class Index:
         vc_core_count_older(self.core, stored_us)
 
     def set_purges(self, purges):
-        cdef size_t count = len(purges), i
-        cdef vc_purge *table = <vc_purge *>malloc((count + 1) * sizeof(vc_purge))
+        cdef bytearray table = bytearray(len(purges) * sizeof(vc_purge))
+        cdef vc_purge *to = <vc_purge *>PyByteArray_AS_STRING(table)
         cdef bytes prefix
-        cdef bint is_set = False
-        if table is not NULL:
-            for i, purge in enumerate(purges):
-                prefix = purge.prefix
-                table[i] = vc_purge(purge.time_us, data_of(prefix), len(prefix))
-            is_set = vc_core_set_purges(self.core, table, count)
-            free(table)
-        if not is_set:
+        for i, purge in enumerate(purges):
+            prefix = purge.prefix
+            to[i] = vc_purge(purge.time_us, data_of(prefix), len(prefix))
+        if not vc_core_set_purges(self.core, to, len(purges)):
             raise MemoryError("no memory for the purges")
 
     def size_ghost(self, uint64_t keys):
@@ -412,22 +397,13 @@ cdef class Index:
 
     def load(self, seq, int fd, segments):
         cdef uint32_t slot = self.slots[seq]
-        cdef size_t count = len(segments), i
-        cdef vc_segment *copy = <vc_segment *>malloc((count + 1) * sizeof(vc_segment))
-        cdef vc_lines lines
+        cdef bytearray table = segments_of(segments)
+        cdef vc_lines lines = lines_in(table)
         cdef vc_status status
         cdef int error
-        if copy is NULL:
-            raise MemoryError("no memory for the segments of a volume")
-        for i in range(count):
-            copy[i].start, copy[i].salt = segments[i]
-        memset(&lines, 0, sizeof(lines))
-        lines.segments, lines.segment_count = copy, count
-        lines.volume_end = VC_VOLUME_HEADER_BYTES
         with nogil:
             status = vc_core_load(self.core, slot, fd, &lines)
             error = errno
-        free(copy)
         if status == VC_IO_ERROR:
             raise self.calls.failure(error)
         if status == VC_NO_MEMORY:
@@ -487,6 +463,25 @@ cdef class WriteLock:
     @property
     def is_mine(self):
         return vc_core_is_mine(self.core)
+
+
+cdef bytearray segments_of(segments):
+    """Return segments as the core has them."""
+    cdef bytearray table = bytearray(len(segments) * sizeof(vc_segment))
+    cdef vc_segment *to = <vc_segment *>PyByteArray_AS_STRING(table)
+    for i, (start, salt) in enumerate(segments):
+        to[i] = vc_segment(start, salt)
+    return table
+
+
+cdef vc_lines lines_in(bytearray segments):
+    """Return an index file, of a volume with these segments, of which nothing was read."""
+    cdef vc_lines lines
+    memset(&lines, 0, sizeof(lines))
+    lines.segments = <vc_segment *>PyByteArray_AS_STRING(segments)
+    lines.segment_count = PyByteArray_GET_SIZE(segments) // sizeof(vc_segment)
+    lines.volume_end = VC_VOLUME_HEADER_BYTES
+    return lines
 
 
 cdef object loaded_of(const vc_lines *lines):
@@ -822,24 +817,13 @@ cdef c_bool take_offset(
 
 
 def read_lines(bytes data not None, segments):
-    cdef size_t count = len(segments), i
-    cdef vc_segment *copy = <vc_segment *>malloc((count + 1) * sizeof(vc_segment))
-    cdef vc_lines lines
+    cdef bytearray table = segments_of(segments)
+    cdef vc_lines lines = lines_in(table)
     cdef Order order = Order(0, True)
     cdef const uint8_t *at = data_of(data)
     cdef size_t length = PyBytes_GET_SIZE(data)
-    if copy is NULL:
-        raise MemoryError("no memory for the segments of a volume")
-    try:
-        for i in range(count):
-            copy[i].start, copy[i].salt = segments[i]
-        memset(&lines, 0, sizeof(lines))
-        lines.segments, lines.segment_count = copy, count
-        lines.volume_end = VC_VOLUME_HEADER_BYTES
-        with nogil:
-            vc_lines_read(&lines, at, length, take_offset, &order)
-    finally:
-        free(copy)
+    with nogil:
+        vc_lines_read(&lines, at, length, take_offset, &order)
     return loaded_of(&lines), bool(order.is_growing)
 
 

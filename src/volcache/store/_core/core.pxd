@@ -19,14 +19,14 @@ cdef extern from "index.h" nogil:
     enum: VC_NO_SLOT
     enum: VC_SEGMENT_BITS
     ctypedef struct vc_entry:
-        uint64_t word, offset, size
+        uint64_t offset, size
         uint32_t slot
         unsigned hits
         bint is_tombstone
     ctypedef struct vc_live:
         uint64_t records, bytes
     ctypedef struct vc_index_stats:
-        uint64_t entries, records, stale, displaced, bytes, grown
+        uint64_t entries, records, stale, displaced, bytes
         bint is_sweeping
     uint64_t vc_size_max(uint64_t size)
     uint64_t vc_size_middle(uint64_t size)
@@ -46,10 +46,6 @@ cdef extern from "record.h" nogil:
     enum: VC_TYPES_BYTES_MAX
     ctypedef enum vc_status:
         VC_OK
-        VC_ABSENT
-        VC_OTHER_KEY
-        VC_SHORT
-        VC_DAMAGED
         VC_IO_ERROR
         VC_NO_ROOM
         VC_NO_MEMORY
@@ -75,7 +71,7 @@ cdef extern from "lines.h" nogil:
         size_t segment_count, named
         uint64_t file_end, volume_end, entries, last_offset
         uint32_t checksum
-        bint has_checksum, is_sealed, is_damaged, is_of_copy
+        bint has_checksum, is_sealed, is_of_copy
     ctypedef c_bool (*vc_lines_take)(void *context, const uint8_t *key, size_t length,
                                    uint64_t offset, uint64_t size) noexcept
     size_t vc_lines_read(vc_lines *lines, const uint8_t *data, size_t length,
@@ -148,7 +144,6 @@ cdef extern from "core.h" nogil:
     ctypedef struct vc_lookup:
         uint64_t size
         int types
-    size_t VC_HEAD_BYTES_MAX(size_t key_length)
     bint vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found)
     vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
                            const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
@@ -158,7 +153,7 @@ cdef extern from "core.h" nogil:
     ctypedef struct vc_writer:
         int fd
         uint16_t volume
-        uint64_t salt, end, capacity, written_end
+        uint64_t salt, end, capacity
         char *lines
         size_t lines_used, pending
     void vc_writer_free(vc_writer *writer)
