@@ -99,28 +99,20 @@ def _in_range(convert: type[N], raw: object, low: N, high: N) -> N:
     return convert(raw)
 
 
-def _range_words(low: float, high: float, unit: str) -> str:
-    return f"from {low} to {high} ({unit})" if unit else f"from {low} to {high}"
+def _range(words: str, convert: type[N], low: N, high: N, unit: str) -> Kind[N]:
+    shown = f" ({unit})" if unit else ""
+    allowed = f"{words} from {low} to {high}{shown}"
+    return Kind(allowed, lambda raw: _in_range(convert, raw, low, high), convert, unit)
 
 
 def integer(low: int, high: int, unit: str = "") -> Kind[int]:
     """Allow an integer from `low` to `high`, both included; a bool is rejected."""
-    return Kind(
-        f"an integer {_range_words(low, high, unit)}",
-        lambda raw: _in_range(int, raw, low, high),
-        int,
-        unit,
-    )
+    return _range("an integer", int, low, high, unit)
 
 
 def number(low: float, high: float, unit: str = "") -> Kind[float]:
     """Allow a number from `low` to `high`, both included, returned as float."""
-    return Kind(
-        f"a number {_range_words(low, high, unit)}",
-        lambda raw: _in_range(float, raw, low, high),
-        float,
-        unit,
-    )
+    return _range("a number", float, low, high, unit)
 
 
 def size(low: int, high: int) -> Kind[int]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import ConfigError
 from volcache.logs import more_verbose, set_level
+from volcache.ring import load_ring
 from volcache.settings import SETTINGS, Config
 
 if TYPE_CHECKING:
@@ -29,21 +30,28 @@ class Settings(NamedTuple):
     """The settings, and what is in the lists that `ring` names."""
 
     config: Config
-    ring: OwnKeys | None = None
+    ring: OwnKeys | None
+
+
+def _with_ring(config: Config) -> Settings:
+    return Settings(config, load_ring(config.ring, config.ring_self))
 
 
 class Reloader:
     """The settings in effect, and how they change."""
 
-    def __init__(self, settings: Settings, read: Callable[[], Settings]) -> None:
+    def __init__(self, config: Config, read: Callable[[], Config]) -> None:
         """
         Begin; `start` comes before all else.
 
         Args:
-            settings: What takes effect first.
+            config: What takes effect first.
             read: Reads the settings again; raises `ConfigError`.
+
+        Raises:
+            ConfigError: A list of `ring` is wrong.
         """
-        self._settings = settings
+        self._settings = _with_ring(config)
         self._read = read
         self._change: Callable[[Settings], None] = lambda _: None
         self._numbers = itertools.count(1)
@@ -63,7 +71,7 @@ class Reloader:
         """
         number = next(self._numbers)
         try:
-            return number, self._read()
+            return number, _with_ring(self._read())
         except ConfigError as error:
             _logger.error("config.rejected error=%r", str(error))
             raise

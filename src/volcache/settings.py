@@ -11,9 +11,13 @@ import json
 import tomllib
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from volcache.kinds import SECRET, Kind, make_kind
+
+if TYPE_CHECKING:
+    from volcache.store import SyncMode
+    from volcache.store.eviction import Eviction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,7 @@ class Config:
     mount_point: str
     volume_size: int
     volume_num: int
-    eviction: str
+    eviction: Eviction
     reinsert_reads: float
     ip: str
     port: int
@@ -83,7 +87,7 @@ class Config:
     log_format: str
     log_access: str
     log_slow: float
-    sync_mode: str
+    sync_mode: SyncMode
     sync_interval: float
     scrub_rate: int
     max_value_size: int

@@ -18,7 +18,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.advice import warnings
 from volcache.cache import Cache
@@ -48,8 +48,7 @@ from volcache.monitoring.commands import CommandStats
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.monitoring.status_line import StatusLine
-from volcache.reload import Reloader, Settings
-from volcache.ring import load_ring
+from volcache.reload import Reloader
 from volcache.server.bjoern import activated_listener, gate_link, listen, serve
 from volcache.server.drain import (
     DRAIN_SECONDS,
@@ -76,9 +75,8 @@ if TYPE_CHECKING:
 
     from volcache.front import Gate, NativeApp
     from volcache.http.responses import WsgiApp
+    from volcache.reload import Settings
     from volcache.settings import Config
-    from volcache.store import SyncMode
-    from volcache.store.eviction import Eviction
     from volcache.store.stats import StoreUsage
 
 _logger: Final = logging.getLogger("volcache")
@@ -109,7 +107,7 @@ def run(config: Config, read_again: Callable[[], Config]) -> None:
         # A signal that arrives while a part is opened or closed stays pending.
         closing.enter_context(stop_signals_blocked())
         outside = _open_outside(config, closing)
-        reloader = Reloader(_with_ring(config), lambda: _with_ring(read_again()))
+        reloader = Reloader(config, read_again)
         core = _open_core(config, outside, closing)
         memcache = _open_memcache(config, core, closing)
         parts = _open_http(config, core, memcache, reloader.reload, closing)
@@ -157,10 +155,6 @@ def _open_outside(config: Config, closing: ExitStack) -> _Outside:
     return _Outside(notifier, http, inherited is not None, memcache, access_log)
 
 
-def _with_ring(config: Config) -> Settings:
-    return Settings(config, load_ring(config.ring, config.ring_self))
-
-
 class _Core(NamedTuple):
     """What all protocols share."""
 
@@ -196,8 +190,7 @@ def _open_core(config: Config, outside: _Outside, closing: ExitStack) -> _Core:
     )
     refusals = Refusals(status.requests.refused)
     # After the store, which has descriptors as well.
-    has_both = outside.http is not None and outside.memcache is not None
-    connections = connections_max() // (2 if has_both else 1)
+    connections = connections_max() // (2 if outside.http and outside.memcache else 1)
     return _Core(outside, cache, syncer, status, refusals, draining, connections)
 
 
@@ -209,8 +202,8 @@ def _open_store(config: Config) -> tuple[Store, float]:
         config.mount_point,
         volume_size=config.volume_size,
         volume_num=None if config.volume_num == AUTO else config.volume_num,
-        sync_mode=cast("SyncMode", config.sync_mode),
-        eviction=cast("Eviction", config.eviction),
+        sync_mode=config.sync_mode,
+        eviction=config.eviction,
         reinsert_reads=config.reinsert_reads,
     )
     usage, report = store.usage(), store.recovery
@@ -294,21 +287,17 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> _Memcache
         return None
     sys.setswitchinterval(_SWITCH_SECONDS)
     stats = core.status.commands = CommandStats()
-    value_size = config.max_value_size
-    key_size = min(KEY_BYTES_MAX, config.max_key_size)
+    key_size, value_size = (
+        min(KEY_BYTES_MAX, config.max_key_size),
+        config.max_value_size,
+    )
     limits = ValueLimits(key_size, value_size, config.default_ttl, config.max_ttl)
-    log = CommandLog(
-        config.log_slow,
-        core.cache.waited_since,
-        add=access_log.add if access_log else None,
-        as_json=config.log_format == "json",
-    )
+    add = access_log.add if access_log else None
+    is_json = config.log_format == "json"
+    log = CommandLog(0, core.cache.waited_since, add=add, as_json=is_json)
     facts = ServerFacts(socket_.name, core.connections, value_size)
-    service = Service(
-        Executor(core.cache, limits),
-        ServerStatistics(core.cache, stats, facts),
-        core.refusals,
-    )
+    statistics = ServerStatistics(core.cache, stats, facts)
+    service = Service(Executor(core.cache, limits), statistics, core.refusals)
     held = max(HELD_BYTES, 4 * value_size)
     listener = Listener(
         socket_,
@@ -422,7 +411,8 @@ def _open_gate(
 def _start_heartbeat(config: Config, parts: _Parts, closing: ExitStack) -> None:
     """Let the loop tell the service manager, if there is one, how it is."""
     outside, syncer = parts.core.outside, parts.core.syncer
-    if not outside.notifier.is_on:
+    notifier = outside.notifier
+    if not notifier.is_on:
         return
     line, gate = StatusLine(parts.core.status), parts.gate
     listener = parts.memcache.listener if parts.memcache else None
@@ -443,12 +433,8 @@ def _start_heartbeat(config: Config, parts: _Parts, closing: ExitStack) -> None:
         return None if listener and listener.is_failing else answered()
 
     loop = gate if outside.http is not None else listener
-    heartbeat = Heartbeat(
-        outside.notifier,
-        stalled=stalled,
-        completed=completed,
-        status=status if loop else None,
-    )
+    asked = status if loop else None
+    heartbeat = Heartbeat(notifier, stalled=stalled, completed=completed, status=asked)
     if loop is not None:
         loop.set_pulse(heartbeat.interval, heartbeat.beat)
     else:

@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
@@ -426,7 +426,7 @@ def _run(arguments: argparse.Namespace) -> int:
             limits=ImportLimits(
                 volume_size=config.volume_size,
                 volume_num=config.volume_num,
-                eviction=cast("Eviction", config.eviction),
+                eviction=config.eviction,
                 max_value_size=config.max_value_size,
                 max_key_size=config.max_key_size,
                 max_ttl=config.max_ttl,
