@@ -1,102 +1,54 @@
-"""The table of settings: what each may be, in a file and in a variable."""
+"""The settings: what each may be, where they are read, what is refused, and the sample."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+import sample_config
 from volcache.config import Sources
 from volcache.errors import ConfigError
 from volcache.kinds import AUTO, GIB, MIB, format_size, size
-from volcache.settings import SETTINGS, Config
+from volcache.settings import DEFAULTS, SETTINGS, Config
 
 TOKENS: Final = ("read_token", "write_token", "admin_token")
-# Of a setting: the text of a variable, and what is read.
-ACCEPTED: Final[dict[str, dict[str, object]]] = {
-    "volume_size": {"160MiB": 160 * MIB, "2 MiB": 2 * MIB, "3000000": 3_000_000},
-    "max_value_size": {"1MB": 1_000_000},
-    "volume_num": {"auto": AUTO},
-    "ip": {ip: ip for ip in ("0.0.0.0", "::1", "::", "192.0.2.7")},  # noqa: S104
-    "memc_servers": {
-        "10.0.0.1:1, [::1]:65535 ,/run/m.sock": (
-            *("10.0.0.1:1", "[::1]:65535", "/run/m.sock"),
-        ),
-        "": (),
-        "cache-1:11211": ("cache-1:11211",),
-    },
-    "cors_origins": {
-        " , ".join(origins): origins
-        for origins in (
-            *((), ("*",), ("https://xn--bcher-kva.example",)),
-            ("https://a.example.org", "http://[::1]:8000", "http://localhost:3000"),
-            ("chrome-extension://abc", "capacitor://localhost"),
-            ("http://a:443", "https://a:80"),
-        )
-    },
-    # As bytes of UTF-8 in a header.
-    "read_token": {
-        token: token
-        for token in ("", "x", "a:b,c;\"'%\\=", "\xe9\u20ac\U0001f511", "x" * 1024)
-    },
-}
-# Of a setting: values of TOML, and texts of a variable.
-REFUSED: Final = {
-    "port": (
-        ("70000", "-1", "true", "80.0", '"80"', "[80]", "1979-05-27"),
-        ("", "x", "1.5", "True", "0x10"),
-    ),
-    "volume_num": (("0", "1", '"Auto"', "true"), ("", "1", "Auto")),
-    "sync_interval": (("0.0", "inf", "nan", "false", '"1"'), ("",)),
-    "max_key_size": (
-        ("0", "true", "1.0", '"5KiB"', '"1024"', '"1MiB "', '"1.5kB"'),
-        ("", "1.5kB", "-1kB", "1kib", "1KB", "1M", "KiB", "1  KiB", "1B", "x", "4097"),
-    ),
-    "sync_mode": (('"Always"', "1"), ("",)),
-    "memc_on": (("1",), ("yes", "1", "True", "")),
-    "ip": (
-        ('"localhost"', '""', "2130706433"),
-        ("fe80::1%%", "10.0.0.1%%eth0", "fe80::1%%a b"),
-    ),
-    "log_file": (("1",), ("a\n",)),
-    "mount_point": (('""', '"a\\u0000b\\nc"'), ()),
-    "memcache_listen": (("1",), ("a:99999", "a", ":80", "::1:80", "/" + "a" * 107)),
-    "memc_servers": (
-        ('"a:1"', "[1]"),
-        ("host", "host:", "host:0x1", "::1:11211", "a:1,a:1", "a b:1"),
-    ),
-    # A port, a scheme, a pattern; addresses are always allowed.
-    "admin_hosts": ((), ("a:80", "http://a", "a/b", "*", "[::1]", "a,a", ".a")),
-    # What no browser sends, and `null`, which pages of any site can send.
-    "cors_origins": (
-        ('"https://a"',),
-        (
-            *("a.example", "https://a/", "https://a/x", "https://a:443", "http://a:80"),
-            *("https://A", "HTTPS://a", "https://a:0", "https://a:", "https://*.a"),
-            *("*,https://a", "https://user@a", "https://b\xfccher", "https://", "null"),
-            *("://a", "file://", "https://a?x", "https://a#x", "http://::1"),
-            *("https://a b", "https://a\nb", f"https://{'a' * 250}"),
-            "https://a,https://a",
-        ),
-    ),
-    # What a header cannot carry.
-    **dict.fromkeys(
-        TOKENS,
-        (
-            ("1234567",),
-            (
-                *("pass ", " pass", "pass\t", "pass\n", "pass\x7f", "pass\x85"),
-                *("pass\xa0", "pass\u2028", "pass\udcff", "pass" * 257),
-            ),
-        ),
-    ),
+CASES: Final = tomllib.loads(
+    Path(__file__).with_name("settings_cases.toml").read_text()
+)
+# Texts of a variable, refused as well.
+LONG: Final = {
+    "memcache_listen": ["/" + "a" * 107],
+    "cors_origins": [f"https://{'a' * 250}"],
+    "read_token": ["x" * 1025, "pass\udcff"],
 }
 # These ends of ranges are allowed only together with another of the two.
 LIMITED: Final = {("volume_size", "1MiB"), ("max_value_size", "1GiB")}
+# Contents of a file that are refused whatever the settings are.
+UNREADABLE: Final = {
+    **dict.fromkeys(
+        (
+            *(b"port = = 1", b"port = 1\nport = 2", b"port = 99" + b"9" * 5000),
+            *(b"port = " + b"[" * 100_000, b"\xef\xbb\xbfport = 1"),
+        ),
+        "volcache.toml: not valid TOML: ",
+    ),
+    b'mount_point = "\xe9"': "volcache.toml: not UTF-8 text: ",
+    b"#"
+    * (MIB + 1): "volcache.toml: larger than 1048576 bytes, the most that is allowed",
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the path of a settings file that does not exist yet."""
+    return tmp_path / "volcache.toml"
 
 
 def variable(name: str) -> str:
@@ -109,11 +61,19 @@ def from_variable(name: str, text: str) -> Any:
     return getattr(Sources(None, {variable(name): text}).load(), name)
 
 
-def from_toml(folder: Path, line: str) -> Config:
+def from_toml(path: Path, line: str) -> Config:
     """Return what a file with one line gives."""
-    path = folder / "volcache.toml"
-    path.write_text(f"{line}\n")
+    path.write_text(line)
     return Sources(path, {}).load()
+
+
+def refused(path: Path, *given: Any, existing: Any = None) -> str:
+    """Return the one-line error of loading, without the folder's name."""
+    with pytest.raises(ConfigError) as caught:
+        Sources(path, *(given or ({},))).load(existing)
+    assert caught.value.__cause__ is None
+    (line,) = str(caught.value).splitlines()
+    return line.replace(f"{path.parent}/", "")
 
 
 def test_every_setting_is_complete() -> None:
@@ -141,57 +101,54 @@ def test_ends_of_ranges_and_all_choices_are_accepted() -> None:
                 assert from_variable(name, choice) == choice
 
 
-def test_what_is_read_is_the_same_from_a_file_and_a_variable(tmp_path: Path) -> None:
+def test_what_is_read_is_the_same_from_a_file_and_a_variable(path: Path) -> None:
     """Text, lists, and numbers with a unit."""
-    for name, texts in ACCEPTED.items():
-        for text, expected in texts.items():
+    for name, texts in CASES["accepted"].items():
+        for text, value in texts:
+            expected = tuple(value) if isinstance(value, list) else value
             assert from_variable(name, text) == expected
-            raw = text if isinstance(expected, int) else expected
+            raw = text if isinstance(value, int) else value
             if not text.isdigit():
                 line = f"{name} = {json.dumps(raw, ensure_ascii=False)}"
-                assert getattr(from_toml(tmp_path, line), name) == expected
-    assert from_toml(tmp_path, 'cors_origins = "*"').cors_origins == ("*",)
+                assert getattr(from_toml(path, line), name) == expected
+    assert from_variable("read_token", "x" * 1024) == "x" * 1024
+    assert from_toml(path, 'cors_origins = "*"').cors_origins == ("*",)
     # An integer is accepted where a fraction is allowed.
-    value = from_toml(tmp_path, "sync_interval = 2").sync_interval
+    value = from_toml(path, "sync_interval = 2").sync_interval
     assert (value, type(value)) == (2.0, float)
 
 
-def test_error_names_source_setting_value_and_what_is_allowed(tmp_path: Path) -> None:
-    """In one line, for a wrong type and for a value out of range; tokens are not shown."""
-    file = tmp_path / "volcache.toml"
-    kinds = {setting.name: setting.kind for setting in SETTINGS}
-    for name, (raws, texts) in REFUSED.items():
-        found = [(f"{file}", raw, refused(file, f"{name} = {raw}")) for raw in raws]
-        found += [
-            (f"environment variable {variable(name)}", json.dumps(text), error)
-            for text in texts
-            for error in [refused(None, "", {variable(name): text})]
-        ]
-        for source, shown, error in found:
-            cut = shown if len(shown) <= 80 else f"{shown[:80]}..."
+def test_error_names_source_setting_value_and_what_is_allowed(path: Path) -> None:
+    """For a wrong type and for a value out of range; tokens are not shown."""
+    assert CASES["refused"].keys() <= {setting.name for setting in SETTINGS}
+    for setting in SETTINGS:
+        name = setting.name
+        raws, texts = CASES["refused"].get(name, ([], []))
+        errors = {}
+        for raw in raws:
+            path.write_text(f"{name} = {raw}")
+            errors[path.name, raw] = refused(path)
+        path.write_text("")
+        for text in texts + LONG.get(name, []):
+            source = f"environment variable {variable(name)}"
+            error = refused(path, {variable(name): text})
+            errors[source, json.dumps(text)] = error
+        for (source, raw), error in errors.items():
+            shown = raw if len(raw) <= 80 else f"{raw[:80]}..."
             assert error == (
-                f"{source}: {name} = {'(not shown)' if name in TOKENS else cut} is not"
-                f" allowed; allowed is {kinds[name].allowed}"
+                f"{source}: {name} = {'(not shown)' if setting.is_secret else shown} is not"
+                f" allowed; allowed is {setting.kind.allowed}"
             )
 
 
-def refused(file: Path | None, line: str, environ: dict[str, str] | None = None) -> str:
-    """Return why a line of a file, or a variable, is refused."""
-    if file is not None:
-        file.write_text(f"{line}\n")
-    with pytest.raises(ConfigError) as caught:
-        Sources(file, environ or {}).load()
-    assert caught.value.__cause__ is None
-    return str(caught.value)
-
-
-def test_tokens_are_not_shown(tmp_path: Path) -> None:
+def test_tokens_are_not_shown(path: Path) -> None:
     """Not under a wrong name or of a wrong type; a log line may have the settings."""
     for line in (
         *('write_tokn = "pass"', "admin_token = 1234567", 'tokn = "pass"'),
         *('[access]\nread_token = "pass"', 'cors_token = ["pass"]'),
     ):
-        error = refused(tmp_path / "volcache.toml", line)
+        path.write_text(line)
+        error = refused(path)
         assert "(not shown)" in error
         assert not re.search("pass|1234567", error)
     config = Sources(None, dict.fromkeys(map(variable, TOKENS), "pass")).load()
@@ -209,3 +166,119 @@ def test_sizes_have_units() -> None:
     for number, text in (sizes | {10 * GIB: "10GiB"}).items():
         assert format_size(number) == text
         assert kind.from_text(text) == number
+
+
+def test_options_override_the_environment_and_that_the_file(path: Path) -> None:
+    """
+    What the file leaves out keeps its default; of options, the last one counts.
+
+    Variables without the prefix are ignored. An empty variable is a value where empty is
+    allowed. Values of existing volumes replace defaults only.
+    """
+    path.write_text('port = 8000\nlog_file = "log"\n')
+    file = dataclasses.replace(DEFAULTS, port=8000, log_file="log")
+    assert (
+        Sources(None, {}).load() == Sources(sample_config.FILE, {}).load() == DEFAULTS
+    )
+    assert Sources(path, {}).load() == file
+    environ = {"VOLCACHE_PORT": "9000", "VOLCACHE_LOG_FILE": ""}
+    environ |= {"PORT": "1", "VOLCACHE": "x", "HOME": "/"}
+    expected = dataclasses.replace(DEFAULTS, port=9000)
+    assert Sources(path, environ).load({"port": 7, "max_ttl": 0}) == expected
+    assert Sources(None, {}).load({"volume_num": 3}).volume_num == 3
+    options = ["port=3", "port=4", "memc_servers=a:1, b:2", "log_file=a=b"]
+    found = Sources(path, environ, options).load()
+    assert found == dataclasses.replace(
+        DEFAULTS, port=4, memc_servers=("a:1", "b:2"), log_file="a=b"
+    )
+
+
+def test_error_names_what_is_wrong_and_the_remedy(path: Path) -> None:
+    """In one line, with the source."""
+    for case in CASES["case"]:
+        path.write_text(case.get("file", ""))
+        given = (case.get(name, "") for name in ("options", "instance"))
+        assert case["error"] in refused(
+            path, case.get("environ", {}), *given, existing=case.get("existing")
+        )
+    path.write_text("")
+    # A value with more digits than Python converts, which is cut off.
+    error = refused(path, {"VOLCACHE_PORT": "9" * 5000})
+    assert f'PORT: port = "{"9" * 79}... is not allowed;' in error
+    # The name of the instance becomes part of paths.
+    for name in ("../a", ".", "-a", "a/b", "a b", "a" * 65, "\udcff"):
+        for environ, instance in (({}, name), ({"VOLCACHE_INSTANCE": name}, "")):
+            error = refused(path, environ, "", instance)
+            assert "allowed are 1 to 64 letters" in error
+
+
+def test_limits_of_what_is_allowed_together(path: Path) -> None:
+    """The largest number of volumes of a size; the smallest volume and memory."""
+    for volume, most in ((2**31, 65_535), (2**31 + 1, 32_767), (2**40, 127)):
+        for number, expected in ((most, most), ("'auto'", AUTO)):
+            path.write_text(f"volume_size = {volume}\nvolume_num = {number}\n")
+            assert Sources(path, {}).load().volume_num == expected
+    least = MIB + 2048 + 4096
+    path.write_text(f"volume_size = {least}\nmax_key_size = 2048\nbody_memory = {MIB}")
+    assert Sources(path, {}).load().body_memory == MIB
+
+
+def test_file_that_cannot_be_read_is_one_line(path: Path) -> None:
+    """One that does not exist, extreme input, and very many wrong settings."""
+    assert refused(path) == "volcache.toml: cannot be read: No such file or directory"
+    for content, error in UNREADABLE.items():
+        path.write_bytes(content)
+        assert refused(path).startswith(error)
+    path.write_text("".join(f"unknown{number} = 1\n" for number in range(10_000)))
+    assert len(Sources(path, {}).read().problems) == 100
+    path.unlink()
+    path.mkdir()
+    assert refused(path) == "volcache.toml: cannot be read: Is a directory"
+
+
+def test_sample_file_explains_every_setting() -> None:
+    """`make reference` writes it again after a change of the table."""
+    text = sample_config.FILE.read_text()
+    assert text == sample_config.render()
+    assert list(tomllib.loads(text)) == [setting.name for setting in SETTINGS]
+    assert max(map(len, text.splitlines())) <= 88
+    words = text.replace("\n# ", " ")
+    for setting in SETTINGS:
+        assert (
+            f"{setting.text}{' (R)' if setting.reloads else ''} Allowed:"
+            f" {setting.kind.allowed}. Cost: {setting.cost}\n"
+            f"{setting.name} = {setting.default_toml}\n"
+        ) in words
+
+
+def test_name_of_the_instance_is_put_in(path: Path) -> None:
+    """Into text, lists, and numbers that are written as text; not into tokens."""
+    path.write_text(
+        'mount_point = "/srv/%i/100%%"\nport = "1%i"\nwrite_token = "a%i%%"\n'
+        'memc_servers = ["/run/m-%i", "h:1"]\nvolume_size = "%iMiB"\n'
+        'ring = ["a", "b"]\nring_self = "10.0.0.5:%i"\n'
+    )
+    environ = {"VOLCACHE_INSTANCE": "9", "VOLCACHE_LOG_FILE": "/var/log/%i.log"}
+    config = Sources(path, environ, ["log_access=%i"]).load()
+    assert (config.mount_point, config.port) == ("/srv/9/100%", 19)
+    assert (config.write_token, config.volume_size) == ("a%i%%", 9 * MIB)
+    assert (config.memc_servers, config.ring) == (("/run/m-9", "h:1"), ("a", "b"))
+    assert (config.log_file, config.log_access) == ("/var/log/9.log", "9")
+    assert Sources(path, environ, instance="42").load().ring_self == "10.0.0.5:42"
+
+
+def test_file_is_read_again_unless_it_may_not_be_complete(path: Path) -> None:
+    """With options and the name. Of a file that is empty, the tokens would be gone."""
+    path.write_text('port = "%i"\nip = "127.0.0.2"')
+    found = Sources(path, {}, ["ip=127.0.0.3"], "7").load_again()
+    assert (found.port, found.ip) == (7, "127.0.0.3")
+    assert Sources(None, {}).load_again() == DEFAULTS
+    path.unlink()
+    for text in ("cannot be read", "empty; write at least a comment"):
+        with pytest.raises(ConfigError, match=text):
+            Sources(path, {}).load_again()
+        path.touch()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="not a regular file; it can be read only"):
+        Sources(path, {}).load_again()
