@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from support.wiring import Wiring
 from volcache.cli import main as cli
 from volcache.cli.completion import SHELLS, script
 from volcache.errors import ConfigError, ListenError, MountPointError
-from volcache.settings import SETTINGS
 
 ROOT = Path(__file__).parents[3]
 PID = os.getpid()
@@ -227,17 +225,6 @@ def test_help_has_all_commands_and_examples(run: Run) -> None:
         ((code, out, err),) = {run(*argv) for argv in asked}
         assert (code, err) == (0, "")
         assert out.startswith(f"usage: volcache {' '.join(words)} ")
-
-
-def test_help_of_serve_lists_every_setting(run: Run) -> None:
-    """Name, text, and the default as TOML that can be copied into a file."""
-    out = run("serve", "--help").out
-    assert all(f"  {s.name} " in out and s.text in out for s in SETTINGS)
-    words = [line.split() for line in out.splitlines()]
-    shown = {line[0]: line[1] for line in words if len(line) > 2}
-    for setting in SETTINGS:
-        value = tomllib.loads(f"value = {shown[setting.name]}")["value"]
-        assert setting.kind.from_toml(value) == setting.default
 
 
 @each_row(
