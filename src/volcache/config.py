@@ -21,6 +21,7 @@ from volcache.errors import ConfigError
 from volcache.geometry import volumes_max
 from volcache.memory import default_body_memory
 from volcache.settings import DEFAULTS, SETTINGS, Config
+from volcache.text import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX: Final = "VOLCACHE_"
 INSTANCE_VARIABLE: Final = "VOLCACHE_INSTANCE"
 RECORD_OVERHEAD_MAX: Final = 4096  # Bytes; header, content type and encoding fit well.
-FILE_BYTES_MAX: Final = 1 << 20
 SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
 _HIDDEN: Final = "(not shown)"
 _OPTION: Final = "option --set"
@@ -222,10 +222,10 @@ class Sources(NamedTuple):
 def _add_file(found: _Collector, path: Path) -> None:
     source = str(path)
     try:
-        text = _read_file(path)
+        text = read_text(path, mib=1)
         table = tomllib.loads(text)
     except ConfigError as error:
-        found.problems.append(Problem(source, str(error)))
+        found.problems.append(Problem("", str(error)))
         return
     except (ValueError, RecursionError) as error:
         # ValueError itself: a number with more digits than Python converts.
@@ -239,29 +239,6 @@ def _add_file(found: _Collector, path: Path) -> None:
         if (why := found.add(_BY_NAME, name, raw, source))
     )
     found.problems += _located(source, islice(wrong, _PROBLEMS_MAX), text)
-
-
-def _read_file(path: Path) -> str:
-    """
-    Return the text of a file.
-
-    Raises:
-        ConfigError: Why not, without the name of the file.
-    """
-    try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}") from error
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(
-            f"larger than {FILE_BYTES_MAX} bytes, the most that is allowed"
-        )
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        message = f"not UTF-8 text: invalid byte at offset {error.start}"
-        raise ConfigError(message) from error
 
 
 def _located(

@@ -25,7 +25,6 @@ _DAY: Final = 24 * _HOUR
 _PATH_SAFE: Final = "/~!$&'()*+,;=:@"
 _UNSAFE: Final = re.compile(r"[^ !#-\[\]-~]")
 _CUT: Final = "..."
-_FILE_BYTES_MAX: Final = 16 << 20
 
 
 def counted(count: int, noun: str, form: str = "d") -> str:
@@ -113,22 +112,20 @@ def _escaped(match: re.Match[str]) -> str:
     return "".join(f"\\x{byte:02X}" for byte in found)
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, *, mib: int = 16) -> str:
     """
-    Return the text of a file; a byte order mark is left out.
+    Return the text of a file of up to so many MiB; a byte order mark is left out.
 
     Raises:
         ConfigError: It cannot be read, is too large, or is not UTF-8.
     """
     try:
         with path.open("rb") as file:
-            found = file.read(_FILE_BYTES_MAX + 1)
+            found = file.read((mib << 20) + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(found) > _FILE_BYTES_MAX:
-        raise ConfigError(
-            f"{path}: larger than the {_FILE_BYTES_MAX >> 20} MiB allowed"
-        )
+    if len(found) > mib << 20:
+        raise ConfigError(f"{path}: larger than the {mib} MiB allowed")
     try:
         return found.decode("utf-8-sig")
     except UnicodeDecodeError as error:
