@@ -81,7 +81,7 @@ class Case(NamedTuple):
 
 
 @contextmanager
-def running(**limits: Any) -> Iterator[Case]:
+def running(pulse: Callable[[], None] | None = None, **limits: Any) -> Iterator[Case]:
     """Run a listener with these limits."""
     listening = ListeningSocket("127.0.0.1:0")
     service, stats = Service(), CommandStats()
@@ -96,6 +96,8 @@ def running(**limits: Any) -> Iterator[Case]:
         sample=sampled.append,
     )
     address = listening.socket.getsockname()
+    if pulse is not None:
+        listener.set_pulse(0.01, pulse)
     listener.start()
     try:
         yield Case(service, listener, stats, address, sampled)
@@ -238,12 +240,12 @@ def test_accepting_pauses_without_descriptors(
         assert "memcache.accept_failed" in caplog.text
 
 
-def test_calls_are_made_in_the_thread() -> None:
-    """Soon, although no client sends anything; those at an interval, too."""
-    with running() as case:
-        names: list[str] = []
-        case.listener.call_soon(lambda: names.append(threading.current_thread().name))
-        wait_until(lambda: names == ["memcache"], "the call")
+def test_pulse_is_called_in_the_thread() -> None:
+    """At its interval, although no client sends anything."""
+    names: list[str] = []
+    with running(pulse=lambda: names.append(threading.current_thread().name)) as case:
+        wait_until(lambda: len(names) >= 3, "the calls")
+    assert set(names) == {"memcache"}
     assert case.listener.stalled_seconds() == 0
 
 
