@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from volcache.access import Access
 from volcache.advice import warnings
 from volcache.cache import Cache
 from volcache.errors import ConfigError
@@ -40,7 +41,7 @@ from volcache.memcache.commands import KEY_BYTES_MAX, WireLimits
 from volcache.memcache.executor import Executor, ValueLimits
 from volcache.memcache.listener import HELD_BYTES, ConnectionLimits, Listener
 from volcache.memcache.protocol import decoder_for
-from volcache.memcache.service import Access, Service
+from volcache.memcache.service import Service
 from volcache.memcache.sockets import ListeningSocket
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.memory import default_body_memory

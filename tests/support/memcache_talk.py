@@ -9,13 +9,14 @@ from typing import Self
 
 from support.refusing_disk import RefusingDisk
 from support.stores import VOLUME_SIZE, FakeClock, open_store
+from volcache.access import Access
 from volcache.cache import Cache
 from volcache.memcache.command_log import result_of
 from volcache.memcache.commands import Simple, WireLimits
 from volcache.memcache.decoder import Decoder
 from volcache.memcache.executor import Executor, ValueLimits
 from volcache.memcache.protocol import decoder_for
-from volcache.memcache.service import Access, Service
+from volcache.memcache.service import Service
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.monitoring.commands import CommandStats
 from volcache.tokens import Refusals

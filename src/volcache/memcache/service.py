@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from volcache.access import Access
 from volcache.errors import ClientError, StoreError
 from volcache.memcache.commands import (
     Arithmetic,
@@ -31,7 +33,7 @@ from volcache.memcache.commands import (
     Touch,
 )
 from volcache.memcache.executor import refused
-from volcache.tokens import GuessLimit, Token
+from volcache.tokens import GuessLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,61 +53,26 @@ _FLUSH_FORBIDDEN: Final = Result(Status.FORBIDDEN, text="flush_all not allowed")
 _BUG: Final = Result(Status.FAILED, text="internal error")
 
 
-class Access:
-    """The tokens in effect, and what the one that a client gave allows."""
-
-    def __init__(self, *, read: str = "", write: str = "") -> None:
-        """
-        Take over tokens.
-
-        Args:
-            read: Needed to read; empty = everyone may. The one for writing will do, too.
-            write: Needed to write; empty = everyone may.
-        """
-        self._read, self._write = Token(read), Token(write)
-        self.needs_token = bool(self._read or self._write)
-
-    def allowed(self, given: bytes | None) -> tuple[bool, bool]:
-        """Return whether a client may read, and whether it may write."""
-        is_write = given is not None and self._write.is_equal(given)
-        is_read = given is not None and self._read.is_equal(given)
-        return not self._read or is_read or is_write, not self._write or is_write
-
-    def is_right(self, given: bytes) -> bool:
-        """Return whether this is one of the tokens; without tokens, all are."""
-        is_write = self._write.is_equal(given)
-        return self._read.is_equal(given) or is_write or not self.needs_token
-
-
+@dataclass(slots=True)
 class ClientSession:
     """What is known of a connection."""
 
-    __slots__ = (
-        "access",
-        "is_broken",
-        "may_read",
-        "may_write",
-        "password",
-        "remote",
-    )
+    remote: str  # the address of the client, without the port; "unix"
+    access: Access  # the tokens in effect
+    password: bytes | None = None
+    is_broken: bool = False  # After a bug: the connection is to be closed.
+    may_read: bool = False
+    may_write: bool = False
 
-    def __init__(self, remote: str, access: Access) -> None:
-        """
-        Begin; see `Service.session`.
-
-        Args:
-            remote: The address of the client, without the port; "unix".
-            access: The tokens in effect.
-        """
-        self.remote = remote
-        self.password: bytes | None = None
-        self.is_broken = False  # After a bug: the connection is to be closed.
-        self.renew(access)
+    def __post_init__(self) -> None:
+        """Find out what a client may do without a token."""
+        self.renew(self.access)
 
     def renew(self, access: Access) -> None:
         """Let other tokens be in effect."""
         self.access = access
-        self.may_read, self.may_write = access.allowed(self.password)
+        self.may_read = access.allows("read", self.password)
+        self.may_write = access.allows("write", self.password)
 
     @property
     def wants_credentials(self) -> bool:
@@ -153,7 +120,7 @@ class Service:
             Touch: executor.touch,
             FlushAll: self._flush,
             Statistics: self._report,
-            Simple: self._nothing,
+            Simple: lambda _: OK,
         }
 
     # --- Sessions --------------------------------------------------------------------
@@ -197,37 +164,29 @@ class Service:
             session.is_broken = True
             return _BUG
 
-    def _refuse(self, session: ClientSession, command: Command, kind: Kind) -> Result:
-        reason = "missing" if session.password is None else "wrong"
-        self._count_refusal(session, command, kind, reason)
-        return _UNAUTHORIZED
-
-    def _count_refusal(
-        self, session: ClientSession, command: Command, kind: Kind, reason: str
-    ) -> None:
+    def _refuse(
+        self, session: ClientSession, command: Command, kind: Kind, reason: str = ""
+    ) -> Result:
+        """Count a command without the right token; the reason is one word."""
         key: bytes = getattr(command, "key", b"")
         self._refusals.add(
             kind,
-            reason,
+            reason or ("missing" if session.password is None else "wrong"),
             address=session.remote,
             method=command.name,
             path=key.decode("latin-1"),
         )
+        return _DENIED if isinstance(command, Authenticate) else _UNAUTHORIZED
 
     def _authenticate(self, session: ClientSession, command: Authenticate) -> Result:
         if self._guesses.seconds_left(session.remote):
-            self._count_refusal(session, command, "write", "limited")
-            return _DENIED
+            return self._refuse(session, command, "write", "limited")
         if not self.access.is_right(command.password):
             self._guesses.add(session.remote)
-            self._count_refusal(session, command, "write", "wrong")
-            return _DENIED
+            return self._refuse(session, command, "write", "wrong")
         session.password = command.password
         session.renew(self.access)
         return _AUTHENTICATED
-
-    def _nothing(self, _command: Simple) -> Result:
-        return OK
 
     def _report(self, command: Statistics) -> Result:
         return self._statistics.report(

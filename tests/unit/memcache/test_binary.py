@@ -8,7 +8,7 @@ from typing import Final
 from support import binary_protocol as wire
 from support.binary_protocol import Reply, request
 from support.memcache_talk import Talk
-from volcache.memcache.service import Access
+from volcache.access import Access
 
 OPAQUE: Final = b"\1\2\3\4"
 NOOP: Final = request(wire.NOOP)

@@ -19,12 +19,13 @@ import pytest
 from support.memcache import RawClient
 from support.tables import each_row
 from support.waiting import wait_until
+from volcache.access import Access
 from volcache.errors import ListenError
 from volcache.memcache.command_log import CommandLog
 from volcache.memcache.commands import Command, Get, Result, Status, WireLimits
 from volcache.memcache.listener import ConnectionLimits, Listener
 from volcache.memcache.protocol import decoder_for
-from volcache.memcache.service import Access, ClientSession
+from volcache.memcache.service import ClientSession
 from volcache.memcache.sockets import ListeningSocket
 from volcache.monitoring.commands import CommandStats
 from volcache.store import Record

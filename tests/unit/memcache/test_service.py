@@ -10,9 +10,9 @@ import pytest
 
 from support.memcache_talk import Talk
 from volcache import __version__
+from volcache.access import Access
 from volcache.cache import Cache
 from volcache.memcache.commands import Get, Status
-from volcache.memcache.service import Access
 from volcache.tokens import GUESS_SECONDS, GUESSES_MAX
 
 REFUSED = "CLIENT_ERROR unauthenticated"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.memcache_talk import VALUE_SIZE_MAX, Talk
-from volcache.memcache.service import Access
+from volcache.access import Access
 
 LARGE = "x" * (VALUE_SIZE_MAX + 1)
 LONG_KEY = "k" * 251

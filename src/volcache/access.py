@@ -1,0 +1,41 @@
+"""Who may do what: the tokens in effect, for HTTP and the memcached protocol alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from volcache.tokens import Token
+
+if TYPE_CHECKING:
+    from volcache.tokens import Kind
+
+
+class Access:
+    """The tokens in effect, and what the one that a client gave allows."""
+
+    def __init__(self, *, read: str = "", write: str = "") -> None:
+        """
+        Use tokens.
+
+        Args:
+            read: Needed to read; empty = everyone may. The one for writing will do, too.
+            write: Needed to write; empty = everyone may.
+        """
+        read_token, write_token = Token(read), Token(write)
+        # The right ones, by what is wanted; none: everyone may.
+        self._tokens: dict[Kind, list[Token]] = {
+            "read": [read_token, write_token] if read else [],
+            "write": [write_token] if write else [],
+        }
+        self.needs_token = bool(read or write)
+
+    def allows(self, kind: Kind, given: bytes | None) -> bool:
+        """Return whether a client may do something with the token that it gave."""
+        tokens = self._tokens[kind]
+        if not tokens:
+            return True
+        return given is not None and any(token.is_equal(given) for token in tokens)
+
+    def is_right(self, given: bytes) -> bool:
+        """Return whether this is one of the tokens; without tokens, all are."""
+        return self.allows("read" if self._tokens["read"] else "write", given)
