@@ -47,6 +47,7 @@ def test_json_applies_to_both_logs(tmp_path: Path) -> None:
         "serving.ended",
         "store.closed",
     ]
+    assert " is low: the oldest files are evicted" in events[1]["text"]
 
 
 def test_rotation_under_load_loses_no_line(tmp_path: Path) -> None:
