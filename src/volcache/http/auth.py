@@ -15,9 +15,9 @@ from binascii import a2b_base64
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from volcache.access import Access
 from volcache.http.responses import text_response
 from volcache.keys import RESERVED_PREFIX
-from volcache.tokens import Token
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -97,37 +97,29 @@ class TokenCheck:
         self._wrapped = wrapped
         self._send = send
         self._refusals = refusals
-        read_token, write_token = Token(read), Token(write)
-        self._read_tokens = [read_token, write_token] if read else []
-        self._write_tokens = [write_token] if write else []
+        self._access = Access(read=read, write=write)
 
     def __call__(
         self, environ: WSGIEnvironment, start_response: StartResponse
     ) -> list[bytes]:
         """Answer one request."""
         method: str = environ.get("REQUEST_METHOD", "")
-        is_read = method in _READS
-        tokens = self._read_tokens if is_read else self._write_tokens
+        kind: Kind = "read" if method in _READS else "write"
+        given = given_token(environ, "bearer", "basic")
         # Load balancers and browsers send OPTIONS without a token; it tells nothing.
         if (
-            not tokens
+            self._access.allows(kind, given)
             or method == "OPTIONS"
             or environ.get("PATH_INFO", "")[:3] == RESERVED_PREFIX
         ):
             return self._wrapped(environ, start_response)
-        given = given_token(environ, "bearer", "basic")
-        if given and any(token.is_equal(given) for token in tokens):
-            return self._wrapped(environ, start_response)
         reason = "missing" if given is None else "wrong"
-        refuse(self._refusals, "read" if is_read else "write", reason, environ)
-        what = (
-            "reading needs the read_token"
-            if is_read
-            else "writing needs the write_token"
-        )
+        refuse(self._refusals, kind, reason, environ)
+        what = {"read": "reading", "write": "writing"}[kind]
         response = text_response(
             HTTPStatus.UNAUTHORIZED,
-            f"{what}; send Authorization: Bearer <token>, or Basic with it as the password",
+            f"{what} needs the {kind}_token; send Authorization: Bearer <token>, or Basic"
+            " with it as the password",
             *CHALLENGES,
         )
         return self._send(method, response, start_response)
