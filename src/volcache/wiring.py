@@ -288,10 +288,8 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> _Memcache
         return None
     sys.setswitchinterval(_SWITCH_SECONDS)
     stats = core.status.commands = CommandStats()
-    key_size, value_size = (
-        min(KEY_BYTES_MAX, config.max_key_size),
-        config.max_value_size,
-    )
+    value_size = config.max_value_size
+    key_size = min(KEY_BYTES_MAX, config.max_key_size)
     limits = ValueLimits(key_size, value_size, config.default_ttl, config.max_ttl)
     add = access_log.add if access_log else None
     is_json = config.log_format == "json"
