@@ -27,26 +27,21 @@ _logger: Final = logging.getLogger(__name__)
 _KEY_LENGTH_MAX: Final = 1000  # Characters of a line.
 _ALWAYS_NS: Final = -1
 _PROTOCOL: Final = "memcache"
-# By value: the hash of a member of an enum is a call in Python.
 _STATUSES: Final = {
-    Status.HIT.value: 200,
-    Status.MISS.value: 404,
-    Status.STORED.value: 201,
-    Status.NOT_STORED.value: 412,
-    Status.EXISTS.value: 412,
-    Status.NOT_FOUND.value: 404,
-    Status.NON_NUMERIC.value: 400,
-    Status.DELETED.value: 204,
-    Status.TOUCHED.value: 204,
-    Status.OK.value: 200,
-    Status.AUTHENTICATED.value: 200,
-    Status.DENIED.value: 401,
-    Status.UNAUTHORIZED.value: 401,
-    Status.FORBIDDEN.value: 403,
-    Status.BAD_KEY.value: 400,
-    Status.TOO_LARGE.value: 413,
-    Status.FAILED.value: 503,
-    ERROR: 400,
+    result: status
+    for status, results in {
+        200: (Status.HIT, Status.OK, Status.AUTHENTICATED),
+        201: (Status.STORED,),
+        204: (Status.DELETED, Status.TOUCHED),
+        400: (Status.NON_NUMERIC, Status.BAD_KEY),
+        401: (Status.DENIED, Status.UNAUTHORIZED),
+        403: (Status.FORBIDDEN,),
+        404: (Status.MISS, Status.NOT_FOUND),
+        412: (Status.NOT_STORED, Status.EXISTS),
+        413: (Status.TOO_LARGE,),
+        503: (Status.FAILED,),
+    }.items()
+    for result in results
 }
 
 
@@ -156,7 +151,7 @@ def _line(
         word(command.name),
         f"/{_key(command)}" if hasattr(command, "key") else "-",
         _PROTOCOL,
-        _STATUSES[name],
+        400 if name == ERROR else _STATUSES[result.status],
         size,
         cache=cache,
         position=position,

@@ -160,11 +160,7 @@ class Executor:
     def _get_more(self, command: Get) -> Result:
         """Execute a get that may change something, or that asks for more."""
         if command.exptime is command.vivify is command.recache is None:
-            record = self._read(command)
-            if record is None:
-                return MISSED
-            token = b"" if self._won.get(command.key, record) is None else _OTHER_WON
-            return self._hit(command, record, record, token)
+            return self._get_and_change(command)
         with self._cache.exclusive():
             return self._get_and_change(command)
 
@@ -392,9 +388,7 @@ class Executor:
         """
         limits = self._limits
         if not exptime:
-            ttl: float = limits.default_ttl
-            if not ttl:
-                ttl = limits.max_ttl
+            ttl: float = limits.default_ttl or limits.max_ttl
             if not ttl:
                 return 0
         else:

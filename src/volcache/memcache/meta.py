@@ -77,8 +77,10 @@ class Flags(NamedTuple):
 
     def is_before(self, first: bytes, second: bytes) -> bool:
         """Whether two flags were given, in this order."""
-        letters = [letter for letter in self.given if letter in {first, second}]
-        return letters == [first, second]
+        given = self.given
+        if first not in given or second not in given:
+            return False
+        return next(letter for letter in given if letter in {first, second}) == first
 
     def reply(self, repeated: bytes, known_cas: int = NO_VERSION) -> MetaReply:
         """Return the reply, with the flags that it repeats."""

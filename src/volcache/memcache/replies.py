@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from volcache.memcache.commands import (
     EDITS,
@@ -149,8 +149,8 @@ class MetaReply(NamedTuple):
     def __call__(self, command: Command, result: Result) -> bytes:
         """Return the reply."""
         record = result.record
-        if result.status is _HIT and record is not None and isinstance(command, Get):
-            return self._hit(command, result, record)
+        if result.status is _HIT and record is not None:
+            return self._hit(cast("Get", command), result, record)
         status = _status_of(command, result)
         code = _CODES.get(status)
         if code is None:
@@ -315,7 +315,7 @@ class BinaryReply(NamedTuple):
         body = _NUMBER_BODY.pack(result.number) if is_number else b""
         record = result.record
         # There is none if it has expired at once.
-        return self.pack(body=body, cas=0 if record is None else record.stored_us)
+        return self.pack(0, body, 0 if record is None else record.stored_us)
 
     def _failure(self, command: Command, result: Result) -> bytes:
         status = _status_of(command, result)

@@ -28,7 +28,6 @@ from volcache.memcache.decoder import Decoder
 from volcache.memcache.replies import TextReply
 from volcache.memcache.text_commands import (
     BAD_EXPTIME,
-    NOREPLY,
     PARSERS,
     UNKNOWN,
     parse_credentials,
@@ -51,6 +50,11 @@ if TYPE_CHECKING:
 LINE_BYTES_MAX: Final = 2048
 GET_LINE_BYTES_MAX: Final = 1 << 20
 _LONG_LINE: Final = re.compile(rb" {,100}(?:get|gets|gat|gats) ")
+# The most frequent forms; numbers are below 2^31.
+_ORDINARY_SET: Final = re.compile(
+    rb"set ([^ ]{1,%d}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,9})( noreply)?"
+    % KEY_BYTES_MAX
+)
 _WORD: Final = re.compile(rb" *([^ ]+) *")
 _THREE_WORDS: Final = re.compile(rb" *([^ ]+)(?: +([^ ]+))?(?: +([^ ]+))?")
 _LONG_KEY: Final = re.compile(rb"(?<![^ ])[^ ]{%d}" % (KEY_BYTES_MAX + 1))
@@ -129,18 +133,18 @@ class TextDecoder(Decoder):
             return Get("get", words[1], None, True, _VALUE)  # noqa: FBT003 - It is fast.
         return self._begin_series(Get("get", b"", reply=_VALUE), 1)
 
-    def _parse_gets(self, _words: list[bytes]) -> Command:
-        return self._begin_series(Get("gets", b"", reply=_VERSION), 1)
-
-    def _parse_gat(self, words: list[bytes]) -> Command:
-        name = words[0].decode()
-        if len(words) == 1:
-            return answer_error(name, b"ERROR")
-        exptime = signed(words[1])
-        if exptime is None:
-            return answer_error(name, BAD_EXPTIME)
+    def _parse_series(self, words: list[bytes]) -> Command:
+        """Parse "gets", and "gat" and "gats", which have a time."""
+        name, exptime = words[0].decode(), None
+        if name != "gets":
+            if len(words) == 1:
+                return answer_error(name, b"ERROR")
+            exptime = signed(words[1])
+            if exptime is None:
+                return answer_error(name, BAD_EXPTIME)
         reply = _VALUE if name == "gat" else _VERSION
-        return self._begin_series(Get(name, b"", exptime, reply=reply), 2)
+        last = Get(name, b"", exptime, reply=reply)
+        return self._begin_series(last, 1 if exptime is None else 2)
 
     def _begin_series(self, last: Get, words: int) -> Command:
         """
@@ -193,32 +197,23 @@ class TextDecoder(Decoder):
     def _parse_set(self, words: list[bytes]) -> Command | None:
         if self.wants_credentials:
             return self._begin(parse_credentials(words))
-        # The most frequent forms; all others go the other way.
-        is_quiet = words[-1] == NOREPLY
-        if len(words) == (6 if is_quiet else 5):
-            _, key, flags, exptime, length, *_ = words
-            if (
-                len(key) <= KEY_BYTES_MAX
-                and length.isdigit()
-                and len(length) < 10  # noqa: PLR2004 - Below 2^31.
-                and (exptime == b"0" or (exptime.isdigit() and len(exptime) < 10))  # noqa: PLR2004
-                and (flags == b"0" or (flags.isdigit() and len(flags) < 10))  # noqa: PLR2004
-            ):
-                start = self._at
-                size = int(length)
-                data, stop = self._data, start + size
-                if data.startswith(b"\r\n", stop) and size <= self._value_size_max:
-                    self._at = stop + 2
-                    return Put(
-                        "set",
-                        key,
-                        "set",
-                        data[start:stop],  # type: ignore[arg-type]
-                        0 if flags == b"0" else int(flags),
-                        0 if exptime == b"0" else int(exptime),
-                        0,
-                        silent if is_quiet else _VALUE,
-                    )
+        found = _ORDINARY_SET.fullmatch(self._data, self._line_at, self._line_stop)
+        if found is not None:
+            key, flags, exptime, length, noreply = found.groups()
+            size, start, data = int(length), self._at, self._data
+            stop = start + size
+            if data.startswith(b"\r\n", stop) and size <= self._value_size_max:
+                self._at = stop + 2
+                return Put(
+                    "set",
+                    key,
+                    "set",
+                    data[start:stop],  # type: ignore[arg-type]
+                    int(flags),
+                    int(exptime),
+                    0,
+                    silent if noreply else _VALUE,
+                )
         return self._parse_line(words)
 
     def _parse_line(self, words: list[bytes]) -> Command | None:
@@ -261,8 +256,8 @@ class TextDecoder(Decoder):
     ] = {
         b"get": _parse_get,
         b"bget": _parse_get,
-        b"gets": _parse_gets,
-        b"gat": _parse_gat,
-        b"gats": _parse_gat,
+        b"gets": _parse_series,
+        b"gat": _parse_series,
+        b"gats": _parse_series,
         b"set": _parse_set,
     }

@@ -48,7 +48,7 @@ BAD_EXPTIME: Final = b"CLIENT_ERROR invalid exptime argument"
 REPLY: Final = TextReply()
 UNKNOWN: Final = answer_error("unknown", b"ERROR")
 _BAD_DELTA: Final = b"CLIENT_ERROR invalid numeric delta argument"
-NOREPLY: Final = b"noreply"
+_NOREPLY: Final = b"noreply"
 _OTHER: Final = re.compile(rb"(?!m.\Z)[^acdgist].")
 # memcached reads no more words from a line, except from a get.
 _WORDS_MAX: Final = 23
@@ -70,7 +70,7 @@ class _Form:
         name, count = words[0].decode(), len(words)
         if not self.words_min <= count <= self.words_max + 1:
             return answer_error(name, b"ERROR")
-        is_quiet = count >= self.quiet_min and words[-1] == NOREPLY
+        is_quiet = count >= self.quiet_min and words[-1] == _NOREPLY
         if is_quiet and count == self.words_min:
             return answer_error(name, b"")
         try:
@@ -86,7 +86,7 @@ def _parse_put(words: list[bytes]) -> Command | PendingValue:
     count = 6 if name == "cas" else 5
     if len(words) not in {count, count + 1}:
         return answer_error(name, b"ERROR")
-    is_quiet = words[-1] == NOREPLY
+    is_quiet = words[-1] == _NOREPLY
 
     def refusal(line: bytes) -> Simple:
         return answer_error(name, b"" if is_quiet else line)
