@@ -56,7 +56,7 @@ class Rejected(NamedTuple):
 
     def __str__(self) -> str:
         """Return one sentence."""
-        return f"{self.file} is {self.found}, expected was {self.expected}"
+        return f"{self.file}: expected {self.expected}, found {self.found}"
 
 
 class StoreInventory:
@@ -362,7 +362,7 @@ def _contradictions(found: StoreInventory) -> list[Rejected]:
             if _has_written(named, start, line):
                 continue
         expected = manifest.active if named is None else named.use
-        text = f"of seq {line.seq} salt {line.salt:016x} end {line.end}"
+        text = f"seq {line.seq} salt {line.salt:016x} end {line.end}"
         contradictions.append(
             Rejected("LOCK", _text_of(expected, manifest.store_id), text)
         )
@@ -374,7 +374,7 @@ def _refusal(found: StoreInventory) -> tuple[str, bool]:
     number, rejected = len(found.manifest.volumes), len(found.rejected_ids)
     if newer := _newer(found):
         return (
-            f"{META} is older than the volumes, or a volume is that of a copy of this"
+            f"{META} is older than the volumes, or a volume comes from a copy of this"
             f" mount point: {_some(newer)}; put back the files that belong together"
         ), True
     if contradictions := _contradictions(found):
@@ -548,7 +548,7 @@ class _Rebuild:
         is_confirmed &= newest.seq == chain[-1].use.seq
         is_doubtful = self._is_broken or not is_confirmed
         if self._refusals and self._lenient and is_doubtful:
-            # Any of these files may be older than what was lost, or that of a copy.
+            # Any of these files may be older than what was lost, or come from a copy.
             return [following_volume(newest)]
         actives = {listed.use.ring: listed.use for listed in chain}.values()
         # How far the sealed ones go is not known.

@@ -218,7 +218,7 @@ class OfflineStore:
             )
             yield Anomaly("note", f"{DATA}/{volume_id}", 0, what)
         for file, expected, found in inventory.rejected:
-            yield Anomaly("file", file, 0, f"is {found}, expected was {expected}")
+            yield Anomaly("file", file, 0, f"expected {expected}, found {found}")
         for volume_id in inventory.foreign:
             other = inventory.headers[volume_id].store_id
             what = f"belongs to another store, {other:016x}"

@@ -7,7 +7,7 @@ before; reads compare the two. Nothing purged is copied to a newer volume, so an
 be dropped when all volumes that existed at its time were reclaimed.
 
 PURGE.txt holds the list, and META.txt names the checksum of the file while there are
-entries, so that a file that is missing, damaged, an earlier one or that of a copy is
+entries, so that a file that is missing, damaged, an earlier one, or one from a copy is
 noticed. The order of a purge, and what a crash after each step leaves:
     1. PURGE.txt is replaced. It names the checksum that META.txt has now: a start accepts
        it as the next version, and the purge takes effect.
@@ -252,7 +252,7 @@ def _what_is_wrong(
     if file is None:
         return f"{PURGE} is damaged{expected}"
     if file.store_id != store_id:
-        return f"{PURGE} is of store {file.store_id:016x}, expected was {store_id:016x}"
+        return f"{PURGE}: expected store {store_id:016x}, found {file.store_id:016x}"
     named = "none" if listed is None else _name(listed)
     return (
         f"{PURGE} and META.txt do not belong together: it is {_name(file.listed)}, and"

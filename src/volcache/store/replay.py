@@ -255,7 +255,7 @@ class Replay:
         return contents
 
     def _check_name(self, volume: Volume, contents: IndexContents) -> None:
-        """Find out whether an index file is newer than META.txt, or that of a copy."""
+        """Find out whether an index file is newer than META.txt, or from a copy."""
         active, other = self._inventory.manifest.active, contents.other_use
         if other is not None and other.seq > active.seq:
             self.newest_seq = max(self.newest_seq, other.seq)
@@ -268,7 +268,7 @@ class Replay:
             self._mismatch(
                 [volume.use],
                 f"{INDEX}/{volume.id} and META.txt do not belong together: one of them is"
-                " that of a copy of this mount point; put back the right file",
+                " from a copy of this mount point; put back the right file",
             )
 
     def _check_known(

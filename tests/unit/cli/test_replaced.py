@@ -21,8 +21,9 @@ REFUSED = "damaged META.txt offset 0: a server refuses to start: "
 def uses_of(lines: list[str]) -> list[tuple[str, ...]]:
     """Return file, volume, sequence number and store of what was found and expected."""
     use = r"volume (\d+) seq (\d+) salt [0-9a-f]{16} of store ([0-9a-f]{16})"
-    form = rf"damaged (\S+) offset 0: is {use}, expected was {use}"
-    return [match.groups() for line in lines if (match := re.fullmatch(form, line))]
+    form = re.compile(rf"damaged (\S+) offset 0: expected {use}, found {use}")
+    matches = filter(None, map(form.fullmatch, lines))
+    return [match.group(1, 5, 6, 7, 2, 3, 4) for match in matches]
 
 
 def test_replaced_data_file_hides_no_key(directory: Path, run: Run) -> None:

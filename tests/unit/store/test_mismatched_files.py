@@ -180,8 +180,8 @@ def test_volume_that_is_newer_than_meta_is_refused(
     newest = manifest_of(root).active.seq
     assert_refused(
         root,
-        r"META\.txt is older than the volumes, or a volume is that of a copy of this mount"
-        rf" point: data/{volume} is USE, expected was at most seq {newest}.*; put back"
+        r"META\.txt is older than the volumes, or a volume comes from a copy of this mount"
+        rf" point: data/{volume}: expected at most seq {newest}, found USE.*; put back"
         " the files that belong together",
     )
 
@@ -195,8 +195,8 @@ def test_meta_from_before_the_last_start_is_refused(root: Path, tmp_path: Path) 
 
     assert_refused(
         root,
-        r"META\.txt and LOCK do not belong together: LOCK is of seq \d+ salt [0-9a-f]{16}"
-        " end .* expected was USE; put back the right META.txt, or remove LOCK if it is not"
+        r"META\.txt and LOCK do not belong together: LOCK: expected USE, found seq \d+ salt"
+        r" [0-9a-f]{16} end .*; put back the right META\.txt, or remove LOCK if it is not"
         " of this mount point",
     )
     remove(root, "LOCK")
@@ -208,10 +208,10 @@ def test_replaced_volume_whose_keys_are_not_known_is_refused(root: Path) -> None
     mix(root, ["data/1", "index/1"])
     begin = (
         r"files do not match META\.txt, so that it is unknown which older values they"
-        " replaced: data/1 is USE, expected was USE"
+        " replaced: data/1: expected USE, found USE"
     )
     for fs in (None, BootedFileSystem()):
-        index = "; index/1 is USE, expected was USE; put back the right files"
+        index = "; index/1: expected USE, found USE; put back the right files"
         assert_refused(root, begin + index, fs)
     remove(root, "index/1")
     assert_refused(root, f"{begin}; put back the right files")
@@ -226,7 +226,12 @@ def test_active_volume_of_another_store_is_refused_after_a_power_loss(
     active = manifest_of(root).active.volume
     replace(root, tmp_path / "other", [f"data/{active}", f"index/{active}"])
 
-    assert_refused(root, f"data/{active} is USE", BootedFileSystem(), is_whole=False)
+    assert_refused(
+        root,
+        f"data/{active}: expected USE, found USE",
+        BootedFileSystem(),
+        is_whole=False,
+    )
 
 
 def test_active_volume_that_was_written_is_refused_if_it_is_an_earlier_one(
@@ -237,7 +242,7 @@ def test_active_volume_that_was_written_is_refused_if_it_is_an_earlier_one(
     change(root, put_later, is_stopped=False)
     replace(root, root.with_name(f"{root.name} earlier"), ["data/2", "index/2"])
 
-    assert_refused(root, "data/2 is USE", is_whole=False)
+    assert_refused(root, "data/2: expected USE, found USE", is_whole=False)
 
 
 @pytest.mark.parametrize("volume", [1, 2])
@@ -256,7 +261,7 @@ def test_replaced_volume_with_an_incomplete_index_file_is_refused(
     assert_refused(
         root,
         f"data/{volume} was replaced and its index file is not complete, so that it is"
-        f" unknown which older values it replaced: data/{volume} is USE, expected was USE;"
+        f" unknown which older values it replaced: data/{volume}: expected USE, found USE;"
         " put back the right file",
     )
 
@@ -284,7 +289,7 @@ def test_meta_or_volumes_of_another_store_are_refused(
     volumes = [f"data/{volume}" for volume in range(VOLUME_NUM)]
     replace(root, tmp_path / "other", ["META.txt"] if is_meta_theirs else volumes)
 
-    three = "; ".join([r"(data|index)/\d is USE, expected was USE"] * 3)
+    three = "; ".join([r"(data|index)/\d: expected USE, found USE"] * 3)
     assert_refused(
         root,
         rf"{VOLUME_NUM} of {VOLUME_NUM} volumes do not match META\.txt: {three}.* more; put"
@@ -318,7 +323,7 @@ def test_index_file_of_a_copy_is_refused(root: Path, *, is_meta_theirs: bool) ->
 
     assert_refused(
         root,
-        rf"index/{active} and META\.txt do not belong together: one of them is that of a"
+        rf"index/{active} and META\.txt do not belong together: one of them is from a"
         " copy of this mount point; put back the right file",
     )
 

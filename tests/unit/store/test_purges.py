@@ -109,8 +109,8 @@ def compared(
         (SECOND, None, "and META.txt names none"),
         (SECOND, FIRST.listed._replace(checksum=1), "do not belong together"),
         (FIRST, FIRST.listed._replace(checksum=1), "do not belong together"),
-        (FIRST._replace(store_id=1), None, "is of store 0000000000000001, expected"),
-        (FIRST._replace(store_id=1), FIRST.listed, "is of store 0000000000000001"),
+        (FIRST._replace(store_id=1), None, "found 0000000000000001"),
+        (FIRST._replace(store_id=1), FIRST.listed, "found 0000000000000001"),
     ],
 )
 def test_a_start_refuses_any_other_file(
