@@ -83,8 +83,9 @@ def assert_told(cluster: Cluster, others: list[ServerProcess]) -> None:
 def test_keys_of_an_instance_that_does_not_answer_are_misses_and_not_written(
     tmp_path: Path,
     cluster_with: Callable[..., Cluster],
-    has_ring: bool,  # noqa: FBT001
     sent: signal.Signals,
+    *,
+    has_ring: bool,
 ) -> None:
     """Until it answers again; then its values are those of the last 200."""
     with ExitStack() as stack:

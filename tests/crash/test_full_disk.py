@@ -355,8 +355,7 @@ def crash_and_verify(
 @pytest.mark.parametrize("is_filled", [False, True])
 @pytest.mark.parametrize("eviction", POLICIES)
 def test_a_kill_at_any_operation_on_a_full_disk_leaves_a_store_that_starts(
-    eviction: Eviction,
-    is_filled: bool,  # noqa: FBT001
+    eviction: Eviction, *, is_filled: bool
 ) -> None:
     """Also where META.txt could be replaced only after a volume was given up."""
     for survive in every(8, 2000):
@@ -395,8 +394,7 @@ def test_a_volume_is_given_up_if_meta_cannot_be_replaced(eviction: Eviction) -> 
 @pytest.mark.parametrize("eviction", POLICIES)
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_a_read_only_disk_is_served_and_not_changed(
-    eviction: Eviction,
-    is_stopped: bool,  # noqa: FBT001
+    eviction: Eviction, *, is_stopped: bool
 ) -> None:
     """Nothing is written; the next start on a writable disk goes on."""
     fs, client = SimulatedFileSystem(), Client()

@@ -466,9 +466,7 @@ def test_key_that_changes_during_a_read_has_its_old_value_or_the_new(
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_reading_a_record_whose_volume_is_reclaimed_gives_its_bytes_or_a_miss(
-    tmp_path: Path,
-    machine: Machine,
-    is_late: bool,  # noqa: FBT001
+    tmp_path: Path, machine: Machine, *, is_late: bool
 ) -> None:
     """Never the bytes that took its place."""
     size = 100_000

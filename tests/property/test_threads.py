@@ -343,9 +343,7 @@ def make_hot_tier() -> MemcachedTier:
 @pytest.mark.parametrize("has_hot_tier", [False, True])
 @pytest.mark.parametrize("sync_mode", ["none", "always"])
 def test_two_threads_see_what_the_other_one_does(
-    tmp_path: Path,
-    has_hot_tier: bool,  # noqa: FBT001
-    sync_mode: str,
+    tmp_path: Path, sync_mode: str, *, has_hot_tier: bool
 ) -> None:
     """Over several rotations; and nothing is damaged."""
     options = {"volume_size": VOLUME_SIZE, "volume_num": 8, "sync_mode": sync_mode}

@@ -245,11 +245,7 @@ def test_refused_change_keeps_a_value_that_only_the_hot_tier_holds(
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_unreadable_record_is_answered_from_its_copy(
-    cache: Cache,
-    store: Store,
-    hot: DictTier,
-    disk: RefusingDisk,
-    is_restarted: bool,  # noqa: FBT001
+    cache: Cache, store: Store, hot: DictTier, disk: RefusingDisk, *, is_restarted: bool
 ) -> None:
     """Also if this process has not promoted it; else it is an error, and no miss."""
     cache.put(b"k", b"value")
@@ -288,10 +284,7 @@ def test_copy_of_another_record_is_rejected(
 
 @pytest.mark.parametrize("is_hot", [False, True])
 def test_unreadable_record_can_be_deleted_and_replaced(
-    cache: Cache,
-    hot: DictTier,
-    disk: RefusingDisk,
-    is_hot: bool,  # noqa: FBT001
+    cache: Cache, hot: DictTier, disk: RefusingDisk, *, is_hot: bool
 ) -> None:
     """Neither needs its value."""
     for key in (b"a", b"b"):

@@ -303,8 +303,7 @@ def test_damaged_file_begins_a_new_epoch(stopped: tuple[Path, KeyVersions]) -> N
 
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_clone_begins_a_new_epoch(
-    stopped: tuple[Path, KeyVersions],
-    is_moved: bool,  # noqa: FBT001
+    stopped: tuple[Path, KeyVersions], *, is_moved: bool
 ) -> None:
     """Also in the place of the original, which goes on if it was moved away."""
     folder, versions = stopped

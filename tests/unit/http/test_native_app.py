@@ -190,8 +190,7 @@ def test_values_of_any_size_are_answered_alike(
 @pytest.mark.slow
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_values_found_after_a_start_are_answered_alike(
-    apps: Apps,
-    is_clean: bool,  # noqa: FBT001
+    apps: Apps, *, is_clean: bool
 ) -> None:
     """The index does not know the lengths of their content types at first."""
     for size in SIZES:
@@ -248,7 +247,7 @@ def test_expiry_is_answered_alike(options: dict[str, int]) -> None:
 
 
 @each_row("is_merged", [False, True])
-def test_flags_are_answered_alike(is_merged: bool) -> None:  # noqa: FBT001
+def test_flags_are_answered_alike(*, is_merged: bool) -> None:
     """Of any size, also with the longest headers; a PUT has none."""
     options: dict[str, Any] = {
         "content_type": b"t" * 255,
@@ -290,7 +289,7 @@ def test_every_sync_mode_is_answered_alike(sync_mode: str) -> None:
 
 @pytest.mark.slow
 @each_row("is_merged", [False, True])
-def test_hot_keys_are_answered_alike(is_merged: bool) -> None:  # noqa: FBT001
+def test_hot_keys_are_answered_alike(*, is_merged: bool) -> None:
     """The second read promotes a key; a PUT or DELETE invalidates its copy."""
     dice = random.Random(3)  # noqa: S311 - To be repeated.
     sources = set()
@@ -471,9 +470,7 @@ KEPT: Final = {f"/{size}.bin": BYTES[:size] for size in (0, 9, 1000, 40_000, 1_1
 @pytest.mark.parametrize("is_merged", [False, True])
 @pytest.mark.parametrize("has_hot_tier", [False, True])
 def test_disk_that_fails_is_answered_alike(
-    fault: dict[str, str],
-    is_merged: bool,  # noqa: FBT001
-    has_hot_tier: bool,  # noqa: FBT001
+    fault: dict[str, str], *, is_merged: bool, has_hot_tier: bool
 ) -> None:
     """While it fails and later; what it has refused to read is still there."""
     with running(

@@ -40,9 +40,7 @@ def refuse(**_: object) -> None:
 
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_index_files_are_rebuilt_from_what_was_spilled(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    is_refused: bool,  # noqa: FBT001
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
 ) -> None:
     """Or from memory if the disk does not take it; in several blocks, and complete."""
     monkeypatch.setattr(spill, "_SPILLED_BYTES", 1000)

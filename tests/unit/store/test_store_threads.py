@@ -54,9 +54,7 @@ def overwrite(store: Store) -> None:
 @pytest.mark.parametrize("method", ["get", "stat"])
 @pytest.mark.parametrize("is_left_to_python", [False, True])
 def test_record_that_is_overwritten_while_it_is_read_is_looked_up_again(
-    tmp_path: Path,
-    method: str,
-    is_left_to_python: bool,  # noqa: FBT001
+    tmp_path: Path, method: str, *, is_left_to_python: bool
 ) -> None:
     """It is not damaged, and the key has a value."""
     disk = InterruptedDisk()

@@ -82,9 +82,7 @@ def lose_index(store: Store, directory: Path) -> Store:
 @pytest.mark.parametrize("is_touched", [False, True])
 @pytest.mark.parametrize("change", [reopen, lose_index])
 def test_version_and_flags_survive(
-    tmp_path: Path,
-    change: Callable[..., Store],
-    is_touched: bool,  # noqa: FBT001
+    tmp_path: Path, change: Callable[..., Store], *, is_touched: bool
 ) -> None:
     """The time stored is memcached's cas unique; type and directives stay, too."""
     store = probation_store(tmp_path)
