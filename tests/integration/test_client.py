@@ -193,10 +193,7 @@ def test_a_value_is_made_by_another_when_its_maker_was_killed(
     maker.stdin.write("\n")
     maker.stdin.flush()
     assert [maker.stdout.readline() for _ in range(2)] == ["ready\n", "made\n"]
-    with (
-        Client(server.url, **LIMITS) as client,
-        ThreadPoolExecutor(1) as threads,
-    ):
+    with Client(server.url, **LIMITS) as client, ThreadPoolExecutor(1) as threads:
         found = threads.submit(client.get_or_set, "killed", lambda: b"ours")
         wait_until(lambda: client.metrics().waits or found.done(), "one that waits")
         maker.kill()

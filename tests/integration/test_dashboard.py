@@ -17,12 +17,7 @@ from support.browser import Tab
 from support.fake_fleet import served
 from support.ports import pick_port
 from support.process import ServerProcess
-from support.stats_server import (
-    StatsServer,
-    add_errors,
-    add_reads,
-    empty_stats,
-)
+from support.stats_server import StatsServer, add_errors, add_reads, empty_stats
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]

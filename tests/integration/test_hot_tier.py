@@ -21,11 +21,7 @@ TOKEN = "open sesame"  # noqa: S105 - Of a temporary server.
 VOLUME_SIZE = 1 << 20
 FILL = b"x" * 200_000
 VALUE_HEADERS = (
-    "X-Position",
-    "ETag",
-    "Content-Type",
-    "Content-Length",
-    "Content-Encoding",
+    *("X-Position", "ETag", "Content-Type", "Content-Length", "Content-Encoding"),
     "Last-Modified",
 )
 

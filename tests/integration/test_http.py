@@ -89,10 +89,7 @@ REQUESTS: Final[list[tuple[str, str, bytes | None, str, int, dict[str, str]]]] =
     ("GET", "/-/healthy", None, "", 200, {}),
     ("GET", "/a%01", None, "", 400, {}),
 ]
-PARTS: Final = {
-    "Range: bytes=2-4": b"234",
-    "Range: bytes=-2\nIf-Range: LAST": b"89",
-}
+PARTS: Final = {"Range: bytes=2-4": b"234", "Range: bytes=-2\nIf-Range: LAST": b"89"}
 
 
 def test_each_kind_of_request_is_answered(port: int) -> None:

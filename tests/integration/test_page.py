@@ -321,7 +321,7 @@ def test_rings_and_eviction_are_shown(server: Page) -> None:
     assert "volume 4 is being reclaimed" in label
     table = tab.page.locator("#volumes-table")
     assert table.locator("thead").inner_text().split("\t")[:3] == [
-        *("Volume", "Ring", "State"),
+        *("Volume", "Ring", "State")
     ]
     rows = [row.split("\t") for row in table.locator("tbody tr").all_inner_texts()]
     assert [row[:3] for row in rows[3:7]] == [

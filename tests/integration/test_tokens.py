@@ -74,13 +74,9 @@ def test_request_without_its_token_is_refused(port: int) -> None:
 def test_right_token_reads_and_writes(port: int) -> None:
     """Bearer or Basic, in either encoding; the token for writing reads as well."""
     for header in (
-        bearer(READ),
-        bearer(READ, "latin-1"),
-        bearer(f"  {READ}", scheme="bEARER"),
-        basic(f"user:{READ}"),
-        basic(f":{READ}", "latin-1", scheme="BASIC"),
-        bearer(WRITE),
-        basic(f"user:{WRITE}"),
+        *(bearer(READ), bearer(READ, "latin-1"), bearer(f"  {READ}", scheme="bEARER")),
+        *(basic(f"user:{READ}"), basic(f":{READ}", "latin-1", scheme="BASIC")),
+        *(bearer(WRITE), basic(f"user:{WRITE}")),
     ):
         reply = exchange(port, "GET", "/key", None, header)
         assert (reply.status, reply.body) == (200, b"0123456789")
@@ -97,17 +93,11 @@ def test_wrong_token_is_refused(port: int) -> None:
     """Whatever the header is; the next request on the connection is answered."""
     with Talk(port) as talk:
         for header in (
-            "Authorization:",
-            bearer(READ[:-1]),
-            bearer(f"{READ}x"),
-            bearer(READ, scheme="Digest"),
-            basic(f"{READ}:"),
-            f"{basic(f'user:{READ}')} x",
-            basic(f"user:{READ}\0"),
-            bearer("x" * 7000),
-            bearer("\xff\xfe", "latin-1"),
-            f"{bearer('wrong')}\n{bearer(READ)}",
-            f"{bearer(READ)}\n{bearer(READ)}",
+            *("Authorization:", bearer(READ[:-1]), bearer(f"{READ}x")),
+            *(bearer(READ, scheme="Digest"), basic(f"{READ}:")),
+            *(f"{basic(f'user:{READ}')} x", basic(f"user:{READ}\0")),
+            *(bearer("x" * 7000), bearer("\xff\xfe", "latin-1")),
+            *(f"{bearer('wrong')}\n{bearer(READ)}", f"{bearer(READ)}\n{bearer(READ)}"),
         ):
             assert_refused(talk.exchange("GET", "/key", None, header), "read_token")
             put = talk.exchange("PUT", "/wrong", b"value", header)
@@ -247,11 +237,7 @@ def test_admin_token_may_have_any_letters(port: int) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "reads", "writes"),
-    [
-        ({"read_token": "r"}, 401, 200),
-        ({"write_token": "w"}, 200, 401),
-        ({}, 200, 200),
-    ],
+    [({"read_token": "r"}, 401, 200), ({"write_token": "w"}, 200, 401), ({}, 200, 200)],
 )
 def test_each_token_is_for_its_requests_alone(
     servers: Servers, settings: dict[str, str], reads: int, writes: int

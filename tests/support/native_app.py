@@ -181,9 +181,7 @@ class Instance:
                     ["m"], KeyVersions(), timeout=0.05, item_size_max=1 << 20
                 )
             promotion = MissCounters(
-                count=2,
-                duration_ms=60_000,
-                clock=lambda: self._clock_ns() // 1_000_000,
+                count=2, duration_ms=60_000, clock=lambda: self._clock_ns() // 1_000_000
             )
         self.cache = Cache(self.side.store, self.hot, promotion)
         self.app = CountedApp(
