@@ -43,4 +43,4 @@ if not TYPE_CHECKING:  # For a type checker, there are no other names than those
 
 def __dir__() -> list[str]:
     """Return all names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_PLACES})
