@@ -22,6 +22,7 @@ _ORDINARY_FIRST: Final = "/-0"
 _ORDINARY_END: Final = "0"
 
 _CONTROL_BYTE: Final = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_BYTE_OF_PREFIX: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 def parse_key(path: str, size_max: int) -> bytes:
@@ -105,3 +106,24 @@ def _refuse(reason: str) -> NoReturn:
         f"bad key: {reason}; a key is the path after its first slash: at least one"
         ' byte, no control bytes, not beginning with "-/"'
     )
+
+
+def prefix_problem(prefix: bytes, size_max: int, drop_all: str) -> str:
+    """
+    Return why no key, or every key, begins with a prefix; empty if some may.
+
+    Args:
+        prefix: Without a slash of a path.
+        size_max: The longest key, in bytes.
+        drop_all: How all keys are dropped.
+    """
+    control = _CONTROL_BYTE_OF_PREFIX.search(prefix)
+    if control is not None:
+        return f"it holds the control byte 0x{control[0][0]:02X}, which no key has"
+    if not prefix:
+        return f"it is empty; to drop everything, {drop_all}"
+    if prefix.startswith(RESERVED_PREFIX[1:].encode()):
+        return 'no key begins with "-/"'
+    if len(prefix) > size_max:
+        return f"it is {len(prefix)} bytes long, and keys have 1 to {size_max}"
+    return ""

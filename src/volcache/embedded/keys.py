@@ -14,6 +14,7 @@ import re
 from typing import Final, NoReturn
 
 from volcache.errors import BadKeyError, BadPrefixError, KeyTooLongError
+from volcache.keys import prefix_problem
 from volcache.kinds import KIB, TTL_MAX
 
 KEY_BYTES_MAX: Final = KIB
@@ -54,17 +55,9 @@ def encode_prefix(prefix: str | bytes) -> bytes:
         BadPrefixError: No key begins with it; or it is empty, as all keys begin with that.
     """
     found = _as_bytes(prefix, "prefix")
-    if not found:
-        why = "it is empty; to drop everything, call clear()"
-    elif len(found) > KEY_BYTES_MAX:
-        why = f"it is {len(found)} bytes long, and keys have 1 to {KEY_BYTES_MAX}"
-    elif control := _CONTROL_BYTE.search(found):
-        why = f"it holds the control byte 0x{control[0][0]:02X}, which no key has"
-    elif found.startswith(RESERVED):
-        why = 'no key begins with "-/"'
-    else:
-        return found
-    raise BadPrefixError(f"bad prefix {_shown(found)}: {why}")
+    if why := prefix_problem(found, KEY_BYTES_MAX, "call clear()"):
+        raise BadPrefixError(f"bad prefix {_shown(found)}: {why}")
+    return found
 
 
 def exact(data: bytes) -> bytes:

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from volcache.errors import BadPrefixError
 from volcache.http.responses import text_response
-from volcache.keys import RESERVED_PREFIX
+from volcache.keys import prefix_problem
 from volcache.store.index_format import encode_key
 from volcache.text import size, span
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 PURGE_PATH: Final = "/-/purge"
 _ALLOWED: Final = "allowed are prefix=..., once, and dry-run"
-_CONTROL_BYTE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -89,18 +88,9 @@ def _decode(text: str, key_size: int) -> bytes:
     if _BAD_ESCAPE.search(text):
         raise BadPrefixError("bad prefix: after % two hexadecimal digits are expected")
     prefix = unquote_to_bytes(text.encode("latin-1", "replace")).removeprefix(b"/")
-    control = _CONTROL_BYTE.search(prefix)
-    if control is not None:
-        why = f"it holds the control byte 0x{control[0][0]:02X}, which no key has"
-    elif not prefix:
-        why = "it is empty; to drop everything, POST /-/flush"
-    elif b"/" + prefix[:2] == RESERVED_PREFIX.encode():
-        why = 'no key begins with "-/"'
-    elif len(prefix) > key_size:
-        why = f"it is {len(prefix)} bytes long, and keys have 1 to {key_size}"
-    else:
-        return prefix
-    raise BadPrefixError(f"bad prefix: {why}")
+    if why := prefix_problem(prefix, key_size, "POST /-/flush"):
+        raise BadPrefixError(f"bad prefix: {why}")
+    return prefix
 
 
 def _describe(stay: PurgeStay) -> str:
