@@ -417,7 +417,8 @@ class KeptPurges:
         self.dropped_us = max(purge.time_us for purge in dropped)
         self._set(needed)
         _logger.info("purge.dropped dropped=%d left=%d", len(dropped), len(needed))
-        if not needed:
+        # If a volume is given up, META.txt names the file until it is replaced.
+        if self._rings.manifest.purges is None:
             with suppress(OSError):  # The next start removes it.
                 self._rings.directory.remove_purges()
 
