@@ -1,15 +1,12 @@
 """
-Kill the process or cut the power during purges, and replace PURGE.txt or META.txt.
+Replace PURGE.txt or META.txt by other files: no purge is undone by it.
 
-A value that was stored before an acknowledged purge of its key is never returned again,
-also not when the entry was dropped. Of a purge that was not acknowledged both outcomes are
-allowed, but not one after the other.
+What crashes during purges leave is in support/rings.py.
 """
 
 from __future__ import annotations
 
 import itertools
-import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
@@ -17,161 +14,15 @@ from typing import Final
 import pytest
 
 from support.damage import flipped
-from support.extent import EXTENT, SEED
-from support.histories import (
-    MOUNT_POINT,
-    VOLUME_BYTES,
-    Files,
-    files_of,
-    make_disk,
-    open_simulated,
-)
+from support.histories import MOUNT_POINT, Files, files_of, make_disk, open_simulated
 from support.simulated import SimulatedFileSystem
-from support.unsynced import File
 from volcache.cli.repair import repair
 from volcache.errors import MismatchedFilesError
 from volcache.store import Store
-from volcache.store.eviction import Eviction
 
-pytestmark = [pytest.mark.sampled(2), pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 KEYS: Final = [b"%b/%d" % (name, n) for name in (b"a", b"a/b", b"c") for n in range(3)]
-PREFIXES: Final = [b"a/b/", b"c", b"a/", b"a/b/1", b"c/2"]
-# In each step something is put or purged; with as many, all volumes are reclaimed twice.
-STEPS: Final = 30
-VOLUME_NUM: Final = 5
-
-
-class Script:
-    """Puts and purges in turn, and which values may be returned."""
-
-    def __init__(
-        self, fs: SimulatedFileSystem, eviction: Eviction, *, is_synced: bool
-    ) -> None:
-        """Begin with an empty store."""
-        self.fs = fs
-        self.eviction = eviction
-        self.is_synced = is_synced
-        self.values: dict[bytes, bytes | None] = {}
-        self.is_new: set[bytes] = set()  # keys that cannot have been reclaimed
-        self.under_way: tuple[str, bytes] = ("", b"")
-        self.store = self.open(fs)
-
-    def open(self, fs: SimulatedFileSystem) -> Store:
-        """Start on a disk."""
-        return open_simulated(
-            fs,
-            sync_mode="always" if self.is_synced else "none",
-            volume_num=VOLUME_NUM,
-            eviction=self.eviction,
-        )
-
-    def run(self) -> None:
-        """Do every step; read some keys, so that they are copied."""
-        for number in range(STEPS):
-            for key in KEYS[::2]:
-                self.store.get(key)
-            if number % 5 == 3:
-                self.purge(PREFIXES[number // 5 % len(PREFIXES)])
-            if number == STEPS // 2:
-                self.store.close()
-                self.store = self.open(self.fs)
-            self.put(KEYS[number * 4 % len(KEYS)], b"%d" % number)
-            self.put(b"fill", b"%d" % number)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Store a value of a quarter of a volume."""
-        value = value.ljust(VOLUME_BYTES // 5, b".")
-        self.under_way = ("put " + value.decode(), key)
-        self.store.put(key, value)
-        self.under_way = ("", b"")
-        self.values[key] = value
-
-    def purge(self, prefix: bytes) -> None:
-        """Purge a prefix."""
-        self.under_way = ("purge", prefix)
-        self.store.purge(prefix)
-        self.under_way = ("", b"")
-        for key in self.values:
-            if key.startswith(prefix):
-                self.values[key] = None
-
-    def verify(self, store: Store) -> None:
-        """Compare every key, then store until all that was there is reclaimed."""
-        what, name = self.under_way
-        before: dict[bytes, bytes | None] = {}
-        for key, value in self.values.items():
-            allowed = {value, None}
-            if what.startswith("put ") and name == key:
-                allowed.add(what[4:].encode())
-            record = store.get(key)
-            before[key] = None if record is None else record.value
-            assert before[key] in allowed, key
-        self.verify_none_returns(store, before)
-
-    def verify_none_returns(
-        self, store: Store, before: dict[bytes, bytes | None]
-    ) -> None:
-        """Whatever is a miss now stays one, also when purges are dropped."""
-        for number in range(3 * VOLUME_NUM):
-            if number % 2 and self.eviction == "frequency":
-                store.get(b"later %d" % number)  # For ring probation.
-            store.put(b"later %d" % number, bytes(VOLUME_BYTES * 3 // 4))
-            for key, value in before.items():
-                if value is None:
-                    assert store.get(key) is None, key
-
-
-class Explorer:
-    """Verifies what a crash leaves, at every operation of the script."""
-
-    def __init__(self, eviction: Eviction, *, power_lost: bool) -> None:
-        """Prepare a run on an empty disk."""
-        self.power_lost = power_lost
-        fs = SimulatedFileSystem()
-        self.script = Script(fs, eviction, is_synced=power_lost)
-        self.dice = random.Random(SEED)  # noqa: S311 - Repeatable on purpose.
-        self.images = self.purging = 0
-        fs.watch = self.look
-
-    def look(self, name: str, data: bytes, file: File | None, offset: int) -> None:
-        """Verify what is left if the crash comes before this operation."""
-        del name, file, offset
-        is_purging = self.script.under_way[0] == "purge"
-        # Of the others a sample: test_power_loss.py has all of them.
-        if not is_purging and self.dice.random() > 0.03 * (EXTENT or 30):
-            return
-        self.purging += is_purging
-        fs = self.script.fs
-        torn = sorted(
-            {0, *(self.dice.sample(range(len(data)), min(len(data), EXTENT or 9)))}
-        )
-        images = [fs.after_kill(torn=length) for length in torn]
-        if self.power_lost:
-            images = [fs.after_power_loss(self.dice) for _ in range(EXTENT or 10)]
-        for image in images:
-            self.images += 1
-            store = self.script.open(image)
-            if self.dice.random() < 0.5:
-                store = self.script.open(image.after_kill())
-            self.script.verify(store)
-
-
-@pytest.mark.parametrize("power_lost", [False, True])
-@pytest.mark.parametrize("eviction", ["fifo", "frequency"])
-def test_nothing_that_was_purged_returns_after_a_crash(
-    eviction: Eviction, *, power_lost: bool
-) -> None:
-    """At any operation, in both eviction policies."""
-    explorer = Explorer(eviction, power_lost=power_lost)
-    explorer.script.run()
-
-    assert explorer.purging > 40
-    assert explorer.images > 60
-
-
-# --- Replaced files ----------------------------------------------------------------
-
 NAMES: Final = ["PURGE.txt", "META.txt"]
 ALL_FILES: Final = [
     *NAMES,

@@ -10,6 +10,8 @@ What must hold, with the values that were acknowledged as the only model:
 - A get returns the last value, or is a miss.
 - After a kill, also with another eviction policy, each key has exactly what it had before.
   If the kill came in the middle of a step, a key may also be a miss if that step drops it.
+  A key that is a miss after a start stays one.
+- Nothing that was purged is returned, whatever is reclaimed later.
 - After a power loss, what was synced and not written since is there, if it was before.
   What was written since may have any value since, or be a miss.
 - After damage and lost files, a key has its last value, or is a miss.
@@ -30,6 +32,7 @@ from google_crc32c import value as crc32c
 
 from support.histories import MOUNT_POINT
 from support.simulated import SimulatedFileSystem
+from support.stores import Crash
 from support.unsynced import File, is_one_bit_missing
 from volcache.errors import (
     DamagedRecordError,
@@ -60,7 +63,7 @@ def peek(store: Store, key: bytes) -> bytes | None:
     with suppress(DamagedRecordError):
         header = store._read_header(*found, key)
         value = raw[header.value_start :]
-        if not store._is_expired(header) and crc32c(value) == header.checksum:
+        if not store._is_over(key, header) and crc32c(value) == header.checksum:
             return value
     return None
 
@@ -378,6 +381,8 @@ class RingRun:
             self.now_ms += self.dice.choice([1, 500, 5000])
         elif chosen < 0.935:
             self.flush()
+        elif chosen < 0.95:
+            self.purge(key[: self.dice.randint(4, len(key))])
         elif chosen < 0.97 or number < 5:
             self.stat(key)
         else:
@@ -507,12 +512,48 @@ class RingRun:
             self.synced = dict.fromkeys(self.keys)
             self.since = {}
 
-    def restart(self) -> None:  # noqa: PLR0915 - All that may change at a restart.
+    def purge(self, prefix: bytes) -> None:
+        """Drop every key that begins with a prefix; then no power loss brings it back."""
+        self.step_name = "purge"
+        keys = [key for key in self.keys if key.startswith(prefix)]
+        for key in keys:
+            self.maybe[key].add(None)
+        with self.refusable():
+            self.store.purge(prefix)
+            for key in keys:
+                self.last[key] = self.synced[key] = None
+                self.since.pop(key, None)
+                self.maybe[key].clear()
+                self.unsynced[key].clear()
+
+    def die(self) -> SimulatedFileSystem:
+        """Do steps, and die in the middle of one; return what is left."""
+        left, dead = self.dice.randrange(60), list[SimulatedFileSystem]()
+
+        def watch(_name: str, data: bytes, file: File | None, offset: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                torn = self.dice.randrange(len(data)) if data else 0
+                if file is not None and is_one_bit_missing(file, offset, data, torn):
+                    torn = 0
+                dead.append(self.fs.after_kill(torn=torn))
+                raise Crash
+
+        self.fs.watch = watch
+        with suppress(Crash):
+            while True:
+                self.do(self.dice.random() * 0.95, 0)
+        self.fs.watch = None
+        return dead[0]
+
+    def restart(self) -> None:  # noqa: C901, PLR0915 - All that may change at a restart.
         """End the process in one of the ways it can end, and start another."""
         self.count()
         way = self.dice.choice(["stop", "kill", "kill"])
-        if self.kind == "power":
-            way = self.dice.choice(["stop", "kill", "power"])
+        if self.kind in {"power", "kills"}:
+            last = "power" if self.kind == "power" else "die"
+            way = self.dice.choice(["stop", "kill", last])
         self.step_name = way
         self.is_stopped = way == "stop"
         self.fs.watch = None
@@ -525,6 +566,8 @@ class RingRun:
             self.fs = before.after_kill()
         elif way == "kill":
             self.fs = before.after_kill()
+        elif way == "die":
+            self.fs = self.die()
         else:
             self.fs = before.after_power_loss(self.dice)
         if self.dice.random() < 0.4:
@@ -547,7 +590,9 @@ class RingRun:
         """Go on with the refused values that a start has found, which are valid now."""
         for key, refused in self.maybe.items():
             value = self.peek(key)
-            if value in refused and value is not None:
+            if value is None and self.kind == "kills":
+                self.last[key] = None  # A miss stays one.
+            elif value in refused and value is not None:
                 self.last[key] = value
                 self.expires[key] = int(value.rpartition(b"|")[2])
                 self.since.setdefault(key, []).append(value)

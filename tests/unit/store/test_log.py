@@ -104,24 +104,6 @@ def test_value_goes_to_the_ring_of_the_one_it_replaces(
     store.close()
 
 
-def test_value_that_is_put_again_after_probation_goes_to_main(tmp_path: Path) -> None:
-    """Its key is in the ghost; that is counted."""
-    store = open_rings(tmp_path)
-    ask_and_put(store, [b"again 0"])
-    number = 0
-    while b"again 0" in store:
-        ask_and_put(store, [b"k%06d" % number])
-        number += 1
-    counted = store.usage().eviction.ghost_hits
-    ask_and_put(store, [b"again 0"])
-
-    assert ring_of(store, b"again 0") == "main"
-    assert store.usage().eviction.ghost_hits == counted + 1
-    ask_and_put(store, [b"never 0"])
-    assert ring_of(store, b"never 0") == "probation"
-    store.close()
-
-
 # --- Reclaiming --------------------------------------------------------------------
 
 
