@@ -1,26 +1,20 @@
 """
-Kill the process at operation 1, 2, 3 ... of a script that reclaims volumes of both rings.
+What a crash during a reclaim must not bring back, or refuse.
 
-After each crash the store is opened with either eviction policy, compared with what was
-acknowledged, used until more volumes were reclaimed, killed and compared once more.
+Random runs, which die at any operation, are in support/rings.py.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from contextlib import suppress
 from typing import Final
 
 import pytest
 
-from support.extent import every
-from support.histories import MOUNT_POINT, Client
+from support.histories import MOUNT_POINT
 from support.rings import lose_an_entry, peek
 from support.simulated import SimulatedFileSystem
 from support.stores import (
-    Crash,
-    CrashingFileSystem,
     FakeClock,
     ProcessFileSystem,
     kill,
@@ -33,7 +27,7 @@ from volcache.store import Store, SyncMode
 from volcache.store.eviction import Eviction
 from volcache.store.stats import VolumeUsage
 
-pytestmark = [pytest.mark.sampled(5), pytest.mark.crash, pytest.mark.slow]
+pytestmark = pytest.mark.crash
 
 VOLUME_SIZE: Final = 2048
 VOLUME_NUM: Final = 6
@@ -56,125 +50,6 @@ def start(
         fs=disk,
         clock=FakeClock(),
     )
-
-
-class Script(Client):
-    """Operations on a few keys, and in which volumes these were before the last one."""
-
-    def __init__(self) -> None:
-        """Begin with an empty store."""
-        lengths = (30, 150, 150, 300, 300, 1500)
-        super().__init__(3, keys=16, lengths=lengths, reads=6, deletions=0.15)
-        self.seqs: dict[bytes, int] = {}
-
-    def do(self, store: Store) -> None:
-        """Note in which volume each key is, and do an operation."""
-        self.see(store)
-        super().do(store)
-
-    def see(self, store: Store) -> None:
-        """Note in which volume each key is."""
-        volumes = store.usage().volumes
-        found = {key: store.peek(key) for key in self.keys}
-        self.seqs = {key: volumes[at.volume].seq for key, at in found.items() if at}
-
-    def verify(self, store: Store) -> None:
-        """Compare every key with its allowed values."""
-        self.hits(store)
-        seqs = {volume.seq for volume in store.usage().volumes}
-        for key in self.keys:
-            if key not in store and key != self.under_way[0]:
-                # It was a miss, or its volume is gone.
-                assert self.seqs.get(key) not in seqs, key
-
-    def adopt(self, store: Store) -> None:
-        """Go on with what a crash has left."""
-        super().adopt(store)
-        self.see(store)
-
-
-OPERATIONS: Final = 110
-
-
-def test_the_script_does_everything_that_may_crash() -> None:
-    """Without a crash: it reclaims both rings, copies, drops early, finishes at once."""
-    script, seen = Script(), Counter[str]()
-    store = start(SimulatedFileSystem())
-    for _ in range(OPERATIONS):
-        before, rotations = store.usage(), store.stats.rotations
-        script.do(store)
-        valid = {volume.seq for volume in store.usage().volumes}
-        for volume in before.volumes:
-            if volume.seq in valid:
-                continue
-            seen[f"{volume.ring} reclaimed"] += 1
-            if store.stats.rotations == rotations:
-                seen["dropped early"] += 1
-            elif before.eviction.reclaimed < 1:
-                seen["finished at once"] += 1
-    script.see(store)
-    script.verify(store)
-
-    assert seen["probation reclaimed"] >= 2
-    assert seen["main reclaimed"] >= 2
-    assert seen["dropped early"] >= 2
-    assert seen["finished at once"] >= 2
-    assert store.stats.fate.copied >= 10
-
-
-def crash_and_verify(survive: int, torn: int, sync_mode: SyncMode) -> bool:
-    """Run the script until it dies; return whether it completed instead."""
-    script, disk, has_ended = Script(), SimulatedFileSystem(), False
-    fs = CrashingFileSystem(disk, survive, torn)
-    with suppress(Crash):
-        script.run(start(fs, sync_mode=sync_mode), OPERATIONS)
-        has_ended = True
-    fs.die()
-    other: Eviction = "fifo" if survive % 2 else "frequency"
-    for eviction in ("frequency", other):
-        again = start(disk, eviction)
-        script.verify(again)
-        assert (again.recovery.damaged, again.stats.damaged_records) == (0, 0)
-        kill(again)
-    again = start(disk, other)
-    script.adopt(again)
-    rotations = 0
-    for _ in range(60):
-        script.do(again)
-        rotations = again.stats.rotations
-    assert rotations >= 4
-    script.see(again)
-    kill(again)
-    last = start(disk, "frequency")
-    script.verify(last)
-    kill(last)
-    return has_ended
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("torn", [0, 1, 17, 59, 63, 70, 200])
-@pytest.mark.parametrize("sync_mode", ["none", "always"])
-def test_a_kill_at_any_operation_of_a_reclaim_loses_nothing(
-    torn: int, sync_mode: SyncMode
-) -> None:
-    """
-    Each operation is the last one once; a write is torn after `torn` bytes.
-
-    A sample takes every twentieth operation, beginning with another one for each length.
-    """
-    for survive in every(20, 2000, offset=torn):
-        try:
-            if crash_and_verify(survive, torn, sync_mode):
-                break
-        except AssertionError as error:
-            raise AssertionError((survive, torn, sync_mode), *error.args) from error
-    else:
-        pytest.fail("the script never completed")
-
-    assert survive > 200
-
-
-# --- What a crash must not bring back ---------------------------------------------------
 
 
 def ask_and_put(store: Store, key: bytes, value: bytes) -> None:
@@ -309,35 +184,3 @@ def test_copies_of_a_killed_process_are_synced_before_the_originals_are_dropped(
     left = SimulatedFileSystem(lose(disk.root, random.Random(1), 0.0, {}))  # noqa: S311
     left.boots = disk.boots + 1
     assert value_of(start(left).get(b"k1")) == value
-
-
-def test_what_a_reclaim_has_dropped_does_not_return_without_the_manifest() -> None:
-    """
-    A kill may come between META.txt and the end of the volume that it does not name.
-
-    A key that is a miss then, and is deleted, must not return when META.txt is lost later.
-    """
-    has_ended = False
-    for survive in every(3, 2000):
-        script, disk, has_ended = Script(), SimulatedFileSystem(), False
-        fs = CrashingFileSystem(disk, survive)
-        with suppress(Crash):
-            script.run(start(fs), OPERATIONS)
-            has_ended = True
-        fs.die()
-        store = start(disk)
-        script.adopt(store)
-        misses = [key for key in script.keys if store.get(key) is None]
-        for key in misses:
-            assert not store.delete(key)
-            script.last[key] = None
-        store.close()
-        disk = disk.after_kill()
-        disk.unlink(f"{MOUNT_POINT}/META.txt")
-        again = start(disk)
-        for key in script.keys:
-            found = value_of(again.get(key))
-            assert found in {script.last.get(key), None}, (survive, key)
-        if has_ended:
-            break
-    assert has_ended

@@ -269,21 +269,12 @@ class Client:
         under_way: Key and value of an operation that has not returned.
     """
 
-    def __init__(
-        self,
-        seed: int = 1,
-        *,
-        keys: int = 25,
-        lengths: tuple[int, ...] = (200,),
-        reads: int = 3,
-        deletions: float = 0.1,
-    ) -> None:
+    def __init__(self, seed: int = 1) -> None:
         """Have stored nothing."""
         self.dice = random.Random(seed)  # noqa: S311 - Repeatable.
-        self.keys = [b"key %d" % number for number in range(keys)]
+        self.keys = [b"key %d" % number for number in range(25)]
         self.last: dict[bytes, Value] = {}
         self.under_way: tuple[bytes, Value] = (b"", None)
-        self._lengths, self._reads, self._deletions = lengths, reads, deletions
         self._number = 0
 
     def run(self, store: Store, operations: int) -> None:
@@ -294,18 +285,17 @@ class Client:
     def do(self, store: Store) -> None:
         """Read a few keys, then put or delete one."""
         dice = self.dice
-        for _ in range(dice.randrange(self._reads + 1)):
+        for _ in range(dice.randrange(4)):
             key = min(dice.choices(self.keys, k=2))
             assert value_of(store.get(key)) in {None, self.last.get(key)}
         key = dice.choice(self.keys)
         if dice.random() < 0.6:
             store.stat(key)  # What was asked for belongs to ring probation.
         value = None
-        if dice.random() >= self._deletions:
+        if dice.random() >= 0.1:
             self._number += 1
             # Random: a torn write must not differ from a whole one in a single bit.
-            more = dice.randbytes(dice.choice(self._lengths))
-            value = b"%d." % self._number + more
+            value = b"%d." % self._number + dice.randbytes(200)
         self.under_way = (key, value)
         if value is None:
             store.delete(key)

@@ -547,13 +547,11 @@ class RingRun:
         self.fs.watch = None
         return dead[0]
 
-    def restart(self) -> None:  # noqa: C901, PLR0915 - All that may change at a restart.
+    def restart(self) -> None:  # noqa: PLR0915 - All that may change at a restart.
         """End the process in one of the ways it can end, and start another."""
         self.count()
-        way = self.dice.choice(["stop", "kill", "kill"])
-        if self.kind in {"power", "kills"}:
-            last = "power" if self.kind == "power" else "die"
-            way = self.dice.choice(["stop", "kill", last])
+        ways = {"power": "power", "faults": "kill"}
+        way = self.dice.choice(["stop", "kill", ways.get(self.kind, "die")])
         self.step_name = way
         self.is_stopped = way == "stop"
         self.fs.watch = None
