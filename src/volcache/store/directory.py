@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from google_crc32c import value as crc32c
@@ -20,7 +21,7 @@ from volcache.errors import (
     StoreLockedError,
 )
 from volcache.store.files import DISK_FULL, read_file, replace_file, write_all
-from volcache.store.format import VERSION
+from volcache.store.format import VERSION, VOLUME_ID_MAX
 from volcache.store.manifest import (
     Manifest,
     decode_manifest,
@@ -296,6 +297,34 @@ class StoreDirectory:
         """Return a number that changes when the machine boots; 0: not known."""
         boot_id = self.fs.boot_id()
         return crc32c(boot_id.encode()) if boot_id else 0
+
+    def open_data_files(self, descriptors: dict[int, int]) -> None:
+        """
+        Open the data files that exist.
+
+        Args:
+            descriptors: Is filled, by volume id.
+
+        Raises:
+            OSError: One cannot be opened; those before are in `descriptors`.
+        """
+        for volume in self.volume_ids():
+            if volume <= VOLUME_ID_MAX:
+                path = self.data_path(volume)
+                descriptors[volume] = self.fs.open(path, create=False)
+
+    def remove_index_file(self, volume: int) -> None:
+        """
+        Remove an index file, so that none of its entries are used for the next volume.
+
+        A directory in its place stays: it contains no entries, but may contain something
+        of value.
+
+        Raises:
+            OSError: The file may still exist.
+        """
+        with suppress(IsADirectoryError):
+            self.fs.unlink(self.index_path(volume))
 
     def read_index_file(self, volume: int) -> bytes:
         """Read the index file of a volume; empty if it is missing or cannot be read."""

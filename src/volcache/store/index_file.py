@@ -150,9 +150,11 @@ class IndexFile:
             IsADirectoryError: A directory is in its place, and stays.
             OSError: There may be an empty or torn file, which is ignored when read.
         """
-        if not remove_index_file(fs, path):
+        try:
+            fs.unlink(path)
+        except IsADirectoryError as error:
             why = "is a directory in the place of a file, move it away"
-            raise IsADirectoryError(errno.EISDIR, why, path)
+            raise IsADirectoryError(errno.EISDIR, why, path) from error
         block, checksum = encode_index_header(name)
         fd = fs.open(path, create=True)
         try:
@@ -229,21 +231,3 @@ class IndexFile:
     def close(self) -> None:
         """Close the descriptor."""
         self._fs.close(self._fd)
-
-
-def remove_index_file(fs: FileSystem, path: str) -> bool:
-    """
-    Remove an index file, so that none of its entries are used for the next volume.
-
-    Returns:
-        False if a directory is in its place; it stays, since it contains no entries but
-        may contain something of value.
-
-    Raises:
-        OSError: The file may still exist.
-    """
-    try:
-        fs.unlink(path)
-    except IsADirectoryError:
-        return False
-    return True

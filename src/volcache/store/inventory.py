@@ -112,10 +112,12 @@ class StoreInventory:
         except OSError:
             self.unreadable.append(volume)
             return
+        if not any(data):
+            return
         header = decode_volume_header(data)
         if header is not None and header.use.volume == volume:
             self.headers[volume] = header
-        elif any(data):
+        else:
             self.directory.refuse_version(f"{DATA}/{volume}", volume_version(data))
             self.has_other_data = True
 

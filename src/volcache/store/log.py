@@ -44,7 +44,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from volcache.errors import DiskFullError, ValueTooLargeError
 from volcache.store.files import SyncFailedError
 from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES, Ring, VolumeUse
-from volcache.store.index_file import remove_index_file
 from volcache.store.reclaim import Evictor
 from volcache.store.rings import RING_NAMES, KeptPurges, Rings
 from volcache.store.space import DiskSpace
@@ -362,13 +361,8 @@ class CircularLog:
         volume = self.evictor.next_to_drop()
         if volume is None or volume in {main, *kept} or not self._empty(volume):
             return False
-        _logger.warning(
-            "disk.volume_given_up volume=%d seq=%d free=%d error=%r",
-            volume.id,
-            volume.seq,
-            before,
-            str(error),
-        )
+        stats = self.rings.stats
+        stats.count_given_up(volume.id, volume.seq, free=before, error=error)
         self._drop_empty(volume)
         space.look()
         if space.found.free <= before:
@@ -383,7 +377,7 @@ class CircularLog:
             if volume.seq == max(self.volumes):
                 # LOCK must not name a volume that is newer than META.txt.
                 directory.clear_progress()
-            remove_index_file(self._fs, directory.index_path(volume.id))
+            directory.remove_index_file(volume.id)
             self._fs.truncate(volume.fd, 0)
         except OSError as error:
             self.rings.stats.count_write_error(error)
@@ -392,7 +386,6 @@ class CircularLog:
 
     def _drop_empty(self, volume: Volume) -> None:
         """Drop a volume that no longer has records."""
-        self.rings.stats.given_up_volumes += 1
         if volume in self.actives:
             volume.retire()
             self.syncs.end_writing(volume)

@@ -27,7 +27,6 @@ What is known of volumes has five types:
 
 from __future__ import annotations
 
-import errno
 import logging
 import secrets
 from contextlib import suppress
@@ -35,10 +34,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from volcache.errors import MountPointError
-from volcache.store.disk import SHORT_BYTES
+from volcache.store.disk import is_short
 from volcache.store.files import DISK_FULL
-from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX, Ring, Segment
-from volcache.store.index_file import remove_index_file
+from volcache.store.format import VOLUME_HEADER_BYTES, Ring, Segment
 from volcache.store.inventory import following_volume, take_inventory
 from volcache.store.native import make_index
 from volcache.store.purges import PurgeList, encode_purges, next_file
@@ -108,10 +106,7 @@ def recover(
     """
     fs, descriptors = directory.fs, dict[int, int]()
     try:
-        for volume in directory.volume_ids():
-            if volume <= VOLUME_ID_MAX:
-                path = directory.data_path(volume)
-                descriptors[volume] = fs.open(path, create=False)
+        directory.open_data_files(descriptors)
         recovery = _Recovery(
             directory,
             descriptors,
@@ -301,7 +296,7 @@ class _Recovery:
         for volume in sorted(set(descriptors) - listed - set(inventory.foreign)):
             fd = descriptors[volume]
             try:
-                remove_index_file(directory.fs, directory.index_path(volume))
+                directory.remove_index_file(volume)
                 if volume >= self._volume_num:
                     directory.fs.truncate(fd, 0)
                 elif volume in inventory.headers:
@@ -445,10 +440,9 @@ class _Recovery:
     def _give_up_oldest(self, actives: list[Volume], error: OSError) -> bool:
         """Free the space of the oldest volume; return whether that may help."""
         fs, root, state = self._directory.fs, self._directory.root, self._state
-        free = fs.space(root).free
-        is_short = error.errno == errno.ENOSPC and free < SHORT_BYTES
-        if not (is_short or error.errno == errno.EDQUOT):
+        if not is_short(fs, root, error):
             return False
+        free = fs.space(root).free
         used = {volume.id for volume in state.volumes}
         for volume in sorted(set(state.descriptors) - used):
             fd = state.descriptors[volume]
@@ -459,14 +453,7 @@ class _Recovery:
         oldest = next((one for one in order if one not in actives), None)
         if oldest is None:
             return False
-        _logger.warning(
-            "disk.volume_given_up volume=%d seq=%d free=%d error=%r",
-            oldest.id,
-            oldest.seq,
-            free,
-            str(error),
-        )
-        state.stats.given_up_volumes += 1
+        state.stats.count_given_up(oldest.id, oldest.seq, free=free, error=error)
         state.index.reclaim(oldest.seq)
         drop_volumes(self._directory, [oldest], self._volume_num, state.recovery)
         state.volumes.remove(oldest)
@@ -507,7 +494,7 @@ def drop_volumes(
     its own are gone.
     """
     for volume in volumes:
-        remove_index_file(directory.fs, directory.index_path(volume.id))
+        directory.remove_index_file(volume.id)
         if volume.fd != NO_FILE:
             directory.fs.truncate(volume.fd, 0)
             directory.fs.sync(volume.fd)

@@ -31,7 +31,6 @@ from volcache.errors import (
 )
 from volcache.store.disk import is_short
 from volcache.store.format import Ring
-from volcache.store.index_file import remove_index_file
 from volcache.store.progress import Progress
 from volcache.store.purges import PURGES_MAX, Purge, encode_purges, next_file
 
@@ -217,7 +216,7 @@ class Rings:
             OSError: META.txt names the old active volume, or the new one whose header is
                 not written yet; a start can continue from both, and a retry is safe.
         """
-        remove_index_file(self.directory.fs, self.directory.index_path(volume.id))
+        self.directory.remove_index_file(volume.id)
         self.write_manifest([*kept, volume], [volume, *others])
         before = self.newest[volume.use.ring]
         try:

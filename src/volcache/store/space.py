@@ -19,7 +19,6 @@ from volcache.errors import DiskFullError
 from volcache.store.disk import is_short, reserve_bytes
 from volcache.store.files import DISK_FULL, Space
 from volcache.store.format import VOLUME_HEADER_BYTES
-from volcache.store.index_file import remove_index_file
 from volcache.store.stats import DiskUsage
 
 if TYPE_CHECKING:
@@ -219,7 +218,7 @@ class DiskSpace:
         """Make a dropped volume unusable; free its space if there are too many."""
         directory = self._directory
         try:
-            remove_index_file(directory.fs, directory.index_path(volume.id))
+            directory.remove_index_file(volume.id)
             # Not if `volume_num` was lowered: volumes with higher ids take space, too.
             if (
                 max(volume.id, *(v.id for v in self._volumes.values()))

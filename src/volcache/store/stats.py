@@ -177,6 +177,19 @@ class StoreStats:
         if self.read_errors_in_row == READ_ERRORS_IN_ROW_MAX:
             _logger.error("disk.not_ready errors_in_row=%d", self.read_errors_in_row)
 
+    def count_given_up(
+        self, volume: int, seq: int, *, free: int, error: Exception
+    ) -> None:
+        """Count a volume whose space is needed on a full disk."""
+        self.given_up_volumes += 1
+        _logger.warning(
+            "disk.volume_given_up volume=%d seq=%d free=%d error=%r",
+            volume,
+            seq,
+            free,
+            str(error),
+        )
+
     def count_disk_recovery(self) -> None:
         """Log that reads work again."""
         self.read_errors_in_row = 0
