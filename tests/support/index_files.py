@@ -92,6 +92,7 @@ def read(contents: IndexContents) -> Iterator[list[Entry]]:
         if len(named) < begun or named != segments[: len(named)]:
             contents._apply(found._replace(is_of_copy=True))
             return
+        *_, last = found.last_offset, *(offset for _, offset, size in entries if size)
         found = Loaded(
             block.file_end,
             block.volume_end,
@@ -99,7 +100,7 @@ def read(contents: IndexContents) -> Iterator[list[Entry]]:
             block.checksum,
             len(named),
             entries=found.entries + len(entries),
-            last_offset=max([found.last_offset, *(entry[1] for entry in entries)]),
+            last_offset=last,
         )
         contents._apply(found)
         yield entries
