@@ -9,8 +9,7 @@ cdef extern from "answer.h" nogil:
     enum: VC_HEADERS_BYTES
     enum: VC_DATE_BYTES
     int64_t VC_SECOND_MAX
-    ctypedef struct vc_types:
-        pass
+    ctypedef struct vc_types: pass
     vc_types *vc_types_new(size_t count)
     void vc_types_free(vc_types *types)
     bint vc_types_add(vc_types *types, const char *suffix, const char *type)
@@ -33,14 +32,12 @@ cdef extern from "ring.h" nogil:
 
 
 cdef extern from "gate.h" nogil:
-    ctypedef struct vc_hooks:
-        pass
+    ctypedef struct vc_hooks: pass
     ctypedef struct vc_link:
         uint32_t version
         void (*install)(const vc_hooks *hooks) noexcept
     uint32_t VC_LINK_VERSION
-    ctypedef struct vc_gate_io:
-        pass
+    ctypedef struct vc_gate_io: pass
     const vc_gate_io vc_gate_sockets
     enum: VC_MORE_BYTES
     ctypedef struct vc_origin:
@@ -88,8 +85,7 @@ cdef extern from "gate.h" nogil:
         uint64_t accepted, closed_idle, closed_head, closed_transfer, turned_away, body_bytes
         uint64_t closed_room "closed_for_room"
         uint64_t cold_reads "cold"
-    ctypedef struct vc_gate:
-        pass
+    ctypedef struct vc_gate: pass
     vc_gate *vc_gate_new(const vc_gate_config *config)
     void vc_gate_free(vc_gate *gate)
     const vc_hooks *vc_gate_hooks(vc_gate *gate)

@@ -67,18 +67,8 @@ cdef class Gate:
     cdef unsigned limit
 
     def __init__(
-        self,
-        app,
-        types,
-        *,
-        uintptr_t link,
-        allow,
-        log,
-        log_answer,
-        unsigned threads,
-        unsigned connections,
-        uint64_t body_memory,
-        timeouts,
+        self, app, types, *, uintptr_t link, allow, log, log_answer, unsigned threads,
+        unsigned connections, uint64_t body_memory, timeouts,
     ):
         cdef vc_gate_config config
         memset(&config, 0, sizeof(config))
@@ -248,14 +238,10 @@ cdef class Gate:
             )
         if self.log_answer is not None:
             position = (event.volume, event.offset, event.size) if is_hit else None
+            head = text[event.path_length : event.path_length + event.head_length]
             self.log_answer(
-                event.address.decode("ascii"),
-                text[event.path_length : event.path_length + event.head_length],
-                status,
-                position,
-                event.bytes,
-                event.took_ns,
-                event.ended_us,
+                event.address.decode("ascii"), head, status, position, event.bytes,
+                event.took_ns, event.ended_us,
             )
 
     cdef log_limit(self):
