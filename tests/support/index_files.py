@@ -7,7 +7,8 @@ What is read here is what the core must find: it reads index files for the store
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from google_crc32c import extend
@@ -19,8 +20,10 @@ from volcache.store.index_format import (
     Entry,
     close_block,
     decode_entries,
+    decode_index_header,
     decode_segments,
     encode_entries,
+    encode_index_header,
     encode_segments,
 )
 
@@ -104,3 +107,42 @@ def read(contents: IndexContents) -> Iterator[list[Entry]]:
         )
         contents._apply(found)
         yield entries
+
+
+def entries_of(path: Path) -> list[Entry]:
+    """Return all entries of an index file."""
+    blocks = decode_blocks(path.read_bytes())
+    return [entry for block in blocks for entry in decode_entries(block.lines)]
+
+
+def rewrite(
+    path: Path,
+    change: Callable[[list[Entry]], list[Entry]],
+    *,
+    end: int | None = None,
+    sealed: bool | None = None,
+) -> None:
+    """
+    Write an index file again with other entries, in one block, with right checksums.
+
+    Args:
+        path: Of the file.
+        change: Returns the entries.
+        end: Where the volume ends by the file; None: as before.
+        sealed: The file is; None: as before.
+    """
+    data = path.read_bytes()
+    blocks = list(decode_blocks(data))
+    named = decode_index_header(data)
+    assert named is not None
+    segments = [one for block in blocks for one in decode_segments(block.lines)]
+    header, checksum = encode_index_header(named[1])
+    end = blocks[-1].volume_end if end is None else end
+    block, _ = encode_block(
+        change(entries_of(path)),
+        end,
+        sealed=blocks[-1].sealed if sealed is None else sealed,
+        previous=checksum,
+        segments=[segment for segment in segments if segment.start < end],
+    )
+    path.write_bytes(header + block)

@@ -14,43 +14,13 @@ import pytest
 from support.command_line import Run
 from support.contents import values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, extents, fill, flip
-from support.index_files import decode_blocks, encode_block
+from support.index_files import rewrite
 from support.stores import kill, open_store
-from volcache.store.index_format import (
-    decode_entries,
-    decode_index_header,
-    encode_index_header,
-)
-from volcache.store.manifest import decode_manifest
 
 pytestmark = pytest.mark.sampled(3)
 
 Lines = list[tuple[bytes, int, int]]
 Check = Callable[[], list[str]]
-
-
-def forge(path: Path, change: Callable[[Lines], Lines], meta: Path) -> None:
-    """Rewrite an index file with changed lines and valid checksums, as META.txt has it."""
-    data = path.read_bytes()
-    manifest = decode_manifest(meta.read_bytes())
-    assert manifest is not None
-    blocks = list(decode_blocks(data))
-    named = decode_index_header(data)
-    assert named is not None
-    lines = [line for block in blocks for line in decode_entries(block.lines)]
-    (listed,) = [v for v in manifest.volumes if v.use == named[1].use]
-    # A segment without a record is not named.
-    segments = [s for s in listed.segments if s.start < blocks[-1].volume_end]
-    header, checksum = encode_index_header(named[1])
-    sealed = blocks[-1].sealed
-    block, _ = encode_block(
-        change(lines),
-        blocks[-1].volume_end,
-        sealed=sealed,
-        previous=checksum,
-        segments=segments,
-    )
-    path.write_bytes(header + block)
 
 
 def stored(directory: Path) -> dict[bytes, bytes]:
@@ -122,9 +92,9 @@ def test_wrong_lines_with_valid_checksums_are_corrected(
         meta.read_text().split()[0],
     ):  # A sealed volume, and the active.
         path = directory / "index" / number
-        forge(path, lambda lines: lines, meta)
+        rewrite(path, list)
         right = path.read_bytes()
-        forge(path, CHANGES[change], meta)
+        rewrite(path, CHANGES[change])
         assert {line.split()[1] for line in check()} == {f"index/{number}"}
         if change == "repeat all":  # Each value is exported once.
             files = run("export", directory, directory.with_name(f"files {number}"))
@@ -153,8 +123,7 @@ def test_one_line_with_a_far_offset_hides_no_other_line(
     named = check()
     places = [re.findall(r"\d+", line)[:2] for line in named]
     assert places == [["0", str(record.start)] for record in hit]
-    meta = directory / "META.txt"
-    forge(directory / "index" / "0", name_a_place_far_ahead, meta)
+    rewrite(directory / "index" / "0", name_a_place_far_ahead)
     assert len(check()) == len(named) + 2
     assert set(named) < set(check())
     assert run("repair", directory).code == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.damage import overwrite
-from support.index_files import decode_blocks, encode_block
+from support.index_files import decode_blocks, entries_of, rewrite
 from support.replaced import mix
 from support.stores import (
     VOLUME_NUM,
@@ -26,12 +26,6 @@ from volcache.errors import MismatchedFilesError, StoreLockedError
 from volcache.store import Store
 from volcache.store.files import FileSystem
 from volcache.store.format import Record
-from volcache.store.index_format import (
-    decode_entries,
-    decode_index_header,
-    decode_segments,
-    encode_index_header,
-)
 
 
 @pytest.fixture
@@ -133,32 +127,14 @@ def values_in(root: Path, *keys: bytes) -> list[bytes | None]:
     return found
 
 
-def forge_index(
-    directory: Path, volume: int, *, records_left_out: int, is_sealed: bool
-) -> None:
+def leave_out(path: Path, records: int, *, is_sealed: bool) -> None:
     """
     Replace an index file by an intact one without the last records.
 
     A sealed one says that the volume ends before them.
     """
-    path = directory / "index" / str(volume)
-    data = path.read_bytes()
-    named = decode_index_header(data)
-    assert named is not None
-    blocks = list(decode_blocks(data))
-    segments = [one for block in blocks for one in decode_segments(block.lines)]
-    lines = [line for block in blocks for line in decode_entries(block.lines)]
-    kept = lines[: len(lines) - records_left_out]
-    end = lines[len(kept)][1] if is_sealed else blocks[-1].volume_end
-    header, checksum = encode_index_header(named[1])
-    block, _ = encode_block(
-        kept,
-        end,
-        sealed=is_sealed,
-        previous=checksum,
-        segments=[one for one in segments if one.start < end],
-    )
-    path.write_bytes(header + block)
+    end = entries_of(path)[-records][1] if is_sealed else None
+    rewrite(path, lambda entries: entries[:-records], end=end, sealed=is_sealed)
 
 
 # --- With META.txt -----------------------------------------------------------------
@@ -256,7 +232,7 @@ def test_replaced_volume_with_an_incomplete_index_file_is_refused(
         data = path.read_bytes()
         path.write_bytes(data[: list(decode_blocks(data))[-2].file_end])
     else:
-        forge_index(root, 2, records_left_out=1, is_sealed=False)
+        leave_out(root / "index" / "2", 1, is_sealed=False)
 
     assert_refused(
         root,
@@ -481,7 +457,7 @@ def test_earlier_files_of_a_volume_without_meta_drop_it(root: Path) -> None:
 def test_sealed_index_file_that_ends_early_hides_no_record(root: Path) -> None:
     """META.txt has the end of the volume: the rest is found by a scan."""
     volume = make_superseded(root).volume
-    forge_index(root, volume, records_left_out=3, is_sealed=True)
+    leave_out(root / "index" / str(volume), 3, is_sealed=True)
     store = open_fifo(root)
 
     assert store.recovery.scanned == 3

@@ -13,7 +13,7 @@ import pytest
 
 from support.damage import flip
 from support.histories import MOUNT_POINT
-from support.index_files import decode_blocks, encode_block
+from support.index_files import rewrite
 from support.simulated import SimulatedFileSystem
 from support.stores import (
     VOLUME_NUM,
@@ -31,8 +31,6 @@ from volcache.errors import (
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.index_format import (
     Entry,
-    decode_entries,
-    decode_segments,
 )
 
 ROOM = VOLUME_SIZE - VOLUME_HEADER_BYTES - RECORD_OVERHEAD_BYTES - 1
@@ -231,19 +229,7 @@ def test_rotations_leak_no_descriptors_in_any_sync_mode() -> None:
 def rewrite_index(directory: Path, change: Callable[[bytes, int, int], Entry]) -> None:
     """Change every entry of the index file of volume 0, with right checksums."""
     path = directory / "index" / "0"
-    first, *blocks = decode_blocks(path.read_bytes())
-    data, checksum = path.read_bytes()[: first.file_end], first.checksum
-    for block in blocks:
-        entries = [change(*entry) for entry in decode_entries(block.lines)]
-        more, checksum = encode_block(
-            entries,
-            block.volume_end,
-            sealed=block.sealed,
-            previous=checksum,
-            segments=decode_segments(block.lines),
-        )
-        data += more
-    path.write_bytes(data)
+    rewrite(path, lambda entries: [change(*entry) for entry in entries])
 
 
 def test_a_position_of_another_key_is_an_ordinary_miss(tmp_path: Path) -> None:
