@@ -14,6 +14,7 @@ miss, all others do not answer a success.
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
@@ -63,6 +64,7 @@ _NO_INITIAL: Final = 0xFFFFFFFF
 # with it; a user and a token are shorter than this.
 _MECHANISM_BYTES_MAX: Final = 32
 _CREDENTIALS_BYTES_MAX: Final = 4096
+_VERSION: Final = VERSION.encode()
 _PLAIN: Final = b"PLAIN"
 _SASL_AUTH: Final = 0x21
 
@@ -127,10 +129,6 @@ def _noop(request: _Request, _level: int = 0) -> Command:
     return _answer(request)
 
 
-def _version(request: _Request) -> Command:
-    return _answer(request, VERSION.encode())
-
-
 def _quit(request: _Request) -> Command:
     data = b"" if request.reply.opcode in QUIET else request.reply.pack()
     return Simple(request.name, FixedReply(data), closes=True)
@@ -180,7 +178,7 @@ _FORMS: Final[dict[int, _RequestForm]] = {
         (_RequestForm("flush_all", _flush, _NO_KEY, (0, 4)), (0x08, 0x18)),
         (_RequestForm("stats", _statistics, _ANY_KEY), (0x10,)),
         (_RequestForm("noop", _noop, _NO_KEY), (0x0A,)),
-        (_RequestForm("version", _version, _NO_KEY), (0x0B,)),
+        (_RequestForm("version", partial(_answer, body=_VERSION), _NO_KEY), (0x0B,)),
         (_RequestForm("verbosity", _noop, _NO_KEY, (0, 4)), (0x1B,)),
         (_RequestForm("quit", _quit, _NO_KEY), (0x07, 0x17)),
         (_RequestForm("auth", None, _NO_KEY), (0x20,)),

@@ -145,17 +145,11 @@ class Executor:
         """Execute `Get`."""
         if command.is_meta or command.exptime is not None:
             return self._get_more(command)
-        record = self._read(command)
+        record = self._cache.get(command.key)
         if record is None:
             return MISSED
-        if command.is_peek:
-            return Result(_HIT, record, ttl=self._ttl(record))
         self._reads.put(command.key, record, self._clock() // NS_PER_SECOND)
         return Result(_HIT, record)
-
-    def _read(self, command: Get) -> Record | None:
-        key = command.key
-        return self._cache.get(key) if command.wants_value else self._cache.stat(key)
 
     def _get_more(self, command: Get) -> Result:
         """Execute a get that may change something, or that asks for more."""
@@ -166,7 +160,8 @@ class Executor:
 
     def _get_and_change(self, command: Get) -> Result:
         key, exptime = command.key, command.exptime
-        found = self._read(command) if exptime is None else self._cache.get(key)
+        has_value = command.wants_value or exptime is not None
+        found = self._cache.get(key) if has_value else self._cache.stat(key)
         if found is None:
             return MISSED if command.vivify is None else self._vivify(command)
         has_won = self._won.get(key, found) is not None

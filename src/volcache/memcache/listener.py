@@ -333,41 +333,36 @@ class Listener(EventLoop):
         if isinstance(command, Get) and result.status is Status.HIT:
             self._sample(command.key)
 
-    def _send(self, peer: Peer, data: bytes) -> None:
-        sent = self._sent(peer, data)
-        if sent < len(data):
+    def _send(self, peer: Peer, data: bytes | memoryview[int]) -> None:
+        """Send what the socket has room for, and keep the rest."""
+        try:
+            sent = peer.socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        self._stats.bytes_out += sent
+        if sent == len(data):
+            peer.unsent = None
+        elif peer.unsent is None:
             # A copy: what is sent no longer takes memory.
-            peer.unsent = memoryview(data[sent:])
+            peer.unsent = memoryview(bytes(data[sent:]))
             self._epoll.modify(peer.fd, select.EPOLLOUT)
+            self._hold(peer)
+        elif sent:
+            peer.unsent = peer.unsent[sent:]
+            peer.received += sent
             self._hold(peer)
 
     def _send_rest(self, peer: Peer) -> None:
-        rest = peer.unsent
-        if rest is None:
+        if peer.unsent is not None:
+            self._send(peer, peer.unsent)
+        if peer.unsent is not None:
             return
-        sent = self._sent(peer, rest)
-        if sent < len(rest):
-            peer.unsent = rest[sent:]
-            peer.received += sent
-            if sent:
-                self._hold(peer)
-            return
-        peer.unsent = None
         if peer.is_closing:
             self._close_gently(peer)
             return
         self._epoll.modify(peer.fd, IN)
         self._held.forget(peer)
         self._serve(peer)  # What it has sent before, if it was not all executed.
-
-    def _sent(self, peer: Peer, data: bytes | memoryview[int]) -> int:
-        """Send what the socket has room for; return how many bytes."""
-        try:
-            sent = peer.socket.send(data)
-        except BlockingIOError:
-            return 0
-        self._stats.bytes_out += sent
-        return sent
 
     # --- What is held ------------------------------------------------------------------
 

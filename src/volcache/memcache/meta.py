@@ -276,7 +276,7 @@ def _parse_debug(words: list[bytes]) -> Command:
     if key is None:
         raise LineError
     reply = MetaReply(is_base64=is_base64, is_debug=True)
-    return Get("me", key, None, wants_value=False, reply=reply, is_peek=True)
+    return Get("me", key, None, False, reply, is_peek=True, is_meta=True)  # noqa: FBT003
 
 
 PARSERS: Final[dict[bytes, Callable[[list[bytes]], Command | PendingValue]]] = {

@@ -62,11 +62,6 @@ class ListeningSocket:
         host, port = found[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    @property
-    def is_unix(self) -> bool:
-        """Whether it is a unix socket."""
-        return self._file is not None
-
     def close(self) -> None:
         """Close the socket and remove its file, unless another process replaced it."""
         self.socket.close()

@@ -34,6 +34,7 @@ from volcache.memcache.words import (
     PendingValue,
     answer_error,
     answer_line,
+    answers_errors,
     checked_key,
     required,
     signed,
@@ -60,56 +61,40 @@ _CREDENTIALS_BYTES_MAX: Final = 2048
 class _Form:
     """The parser of a command whose last word may be "noreply"."""
 
-    parse: Callable[[list[bytes]], Command]
+    parse: Callable[[list[bytes]], Command | PendingValue]
     words_min: int  # without "noreply"
     words_max: int
     quiet_min: int = 1  # From this many words on, the last one may be "noreply".
 
-    def __call__(self, words: list[bytes]) -> Command:
+    def __call__(self, words: list[bytes]) -> Command | PendingValue:
         """Return the command of a line."""
         name, count = words[0].decode(), len(words)
         if not self.words_min <= count <= self.words_max + 1:
             return answer_error(name, b"ERROR")
-        is_quiet = count >= self.quiet_min and words[-1] == _NOREPLY
-        if is_quiet and count == self.words_min:
-            return answer_error(name, b"")
-        try:
-            command = self.parse(words[:-1] if is_quiet else words)
-        except LineError as error:
-            return answer_error(name, b"" if is_quiet else error.line)
-        return command._replace(reply=silent) if is_quiet else command
+        if count < self.quiet_min or words[-1] != _NOREPLY:
+            return answers_errors(self.parse)(words)
+        found = answers_errors(self.parse)([*words[:-1], b""])
+        if not isinstance(found, PendingValue):
+            return found._replace(reply=silent)
+        size, command, bad_chunk = found
+        quiet = command._replace(reply=silent)
+        return PendingValue(size, quiet, bad_chunk._replace(reply=silent))
 
 
-def _parse_put(words: list[bytes]) -> Command | PendingValue:
-    """Parse "set", "add", "replace", "append", "prepend" and "cas"."""
-    name, mode = words[0].decode(), _MODES[words[0]]
-    count = 6 if name == "cas" else 5
-    if len(words) not in {count, count + 1}:
-        return answer_error(name, b"ERROR")
-    is_quiet = words[-1] == _NOREPLY
+def _parse_put(words: list[bytes]) -> PendingValue:
+    bad_chunk = answer_error(words[0].decode(), BAD_CHUNK)
+    return PendingValue(size_of(words[4]), _put(words), bad_chunk)
 
-    def refusal(line: bytes) -> Simple:
-        return answer_error(name, b"" if is_quiet else line)
 
-    try:
-        size = size_of(words[4])
-    except LineError as error:
-        return refusal(error.line)
-    try:
-        put: Put | Simple = Put(
-            name,
-            checked_key(words[1]),
-            mode,
-            b"",
-            required(unsigned(words[2], FLAGS_MAX)),
-            required(signed(words[3])),
-            # No version is 0.
-            (required(unsigned(words[5])) or NO_VERSION) if name == "cas" else 0,
-            silent if is_quiet else REPLY,
-        )
-    except LineError as error:
-        put = refusal(error.line)
-    return PendingValue(size, put, refusal(BAD_CHUNK))
+@answers_errors
+def _put(words: list[bytes]) -> Put:
+    """Return the command without its value."""
+    key = checked_key(words[1])
+    flags, exptime = required(unsigned(words[2], FLAGS_MAX)), required(signed(words[3]))
+    name, mode, cas = words[0].decode(), _MODES[words[0]], 0
+    if name == "cas":  # No version is 0.
+        cas = required(unsigned(words[5])) or NO_VERSION
+    return Put(name, key, mode, b"", flags, exptime, cas, REPLY)
 
 
 def parse_credentials(words: list[bytes]) -> Command | PendingValue:
@@ -118,10 +103,11 @@ def parse_credentials(words: list[bytes]) -> Command | PendingValue:
         size = size_of(words[4] if len(words) > 4 else b"")  # noqa: PLR2004
     except LineError:
         return answer_error("auth", b"CLIENT_ERROR unauthenticated")
-    bad_chunk = answer_error("auth", b"CLIENT_ERROR bad command line termination")
+    command: Authenticate | Simple = Authenticate("auth", b"", b"", REPLY)
     if size > _CREDENTIALS_BYTES_MAX:
-        return PendingValue(size, _BAD_CREDENTIALS, bad_chunk)
-    return PendingValue(size, Authenticate("auth", b"", b"", REPLY), bad_chunk)
+        command = _BAD_CREDENTIALS
+    bad_chunk = answer_error("auth", b"CLIENT_ERROR bad command line termination")
+    return PendingValue(size, command, bad_chunk)
 
 
 def read_credentials(value: bytes) -> Command:
@@ -144,14 +130,14 @@ def _parse_touch(words: list[bytes]) -> Command:
 
 
 def _parse_delete(words: list[bytes]) -> Command:
-    if words[2:] not in ([], [b"0"]):
+    if b"".join(words[2:]) not in {b"", b"0"}:
         raise LineError(BAD_FORMAT + b".  Usage: delete <key> [noreply]")
     return Delete("delete", checked_key(words[1]), reply=REPLY)
 
 
 def _parse_flush_all(words: list[bytes]) -> Command:
-    exptime = required(signed(words[1]), BAD_EXPTIME) if len(words) > 1 else 0
-    return FlushAll("flush_all", exptime, REPLY)
+    word = b"".join(words[1:2]) or b"0"
+    return FlushAll("flush_all", required(signed(word), BAD_EXPTIME), REPLY)
 
 
 def _parse_verbosity(words: list[bytes]) -> Command:
@@ -184,7 +170,8 @@ _MODES: Final[dict[bytes, Mode]] = {
     b"cas": "set",
 }
 PARSERS: Final[dict[bytes, Callable[[list[bytes]], Command | PendingValue]]] = {
-    **dict.fromkeys(_MODES, _parse_put),
+    **dict.fromkeys(_MODES, _Form(_parse_put, 5, 5)),
+    b"cas": _Form(_parse_put, 6, 6),
     b"incr": _Form(_parse_arithmetic, 3, 3),
     b"decr": _Form(_parse_arithmetic, 3, 3),
     b"touch": _Form(_parse_touch, 3, 3),
