@@ -23,12 +23,12 @@ import socket
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.memcache.command_log import result_of
 from volcache.memcache.commands import Authenticate, Get, Simple, Status
 from volcache.memcache.loop import IN, EventLoop
-from volcache.memcache.peers import HeldBytes, Peer
 from volcache.monitoring.requests import SAMPLE_MASK
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from volcache.memcache.command_log import CommandLog
     from volcache.memcache.commands import Command, Result
     from volcache.memcache.decoder import Decoder
-    from volcache.memcache.service import Service
+    from volcache.memcache.service import ClientSession, Service
     from volcache.memcache.sockets import ListeningSocket
     from volcache.monitoring.commands import CommandStats
 
@@ -55,6 +55,8 @@ _TICK_SECONDS: Final = 1.0
 _ACCEPT_PAUSE: Final = 0.5
 # Of commands that are not executed and replies that are not sent; at least a few values.
 HELD_BYTES: Final = 64 << 20
+# A client that sends less in each second of an incomplete command is disconnected.
+_BYTES_PER_SECOND_MIN: Final = 500
 _DRAIN_STEP: Final = 0.01
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _REFUSAL: Final = b"ERROR Too many open connections\r\n"
@@ -66,6 +68,74 @@ class ConnectionLimits(NamedTuple):
     connections: int
     transfer_seconds: float = 60.0  # without progress; 0 = no limit
     held_bytes: int = HELD_BYTES  # of commands not executed and replies not sent
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """One connection."""
+
+    socket: socket.socket
+    fd: int
+    session: ClientSession
+    decoder: Decoder | None = None  # The first byte decides.
+    unsent: memoryview[int] | None = None
+    is_ready: bool = False  # It has commands to execute, and waits for its turn.
+    is_closing: bool = False  # It is closed when all is sent.
+    # While something is held: how many bytes, since when, how much was received or sent
+    # since then, and when the last of it was.
+    held: int = 0
+    since: float = 0.0
+    received: int = 0
+    progress: float = 0.0
+
+
+class HeldBytes:
+    """Counts the bytes that are held: commands not executed and replies not sent."""
+
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self.total = 0
+        # The one without progress for the longest time first.
+        self._peers: dict[int, Peer] = {}
+
+    def update(self, peer: Peer, now: float) -> bool:
+        """Count what is held for a connection that has just made progress; if anything."""
+        count = peer.decoder.buffered if peer.decoder else 0
+        if peer.unsent is not None:
+            # All of it is kept as long as a part is left.
+            count += len(peer.unsent.obj)  # type: ignore[arg-type]
+        if peer.is_ready or not peer.held:
+            peer.since, peer.received = now, 0
+        if peer.held:
+            self.forget(peer)
+        if not count:
+            return False
+        self.total += count
+        peer.held, peer.progress = count, now
+        self._peers[peer.fd] = peer
+        return True
+
+    def forget(self, peer: Peer) -> None:
+        """Count nothing for a connection."""
+        if self._peers.pop(peer.fd, None) is not None:
+            self.total -= peer.held
+            peer.held = 0
+
+    def oldest(self) -> Peer:
+        """Return the connection without progress for the longest time."""
+        return next(iter(self._peers.values()))
+
+    def slow(self, now: float, limit: float) -> list[Peer]:
+        """Return those that have made too little progress for too long."""
+
+        def is_slow(peer: Peer) -> bool:
+            elapsed = now - peer.since
+            sends_little = peer.received < elapsed * _BYTES_PER_SECOND_MIN
+            return now - peer.progress > limit or (elapsed > limit and sends_little)
+
+        return [
+            peer for peer in self._peers.values() if not peer.is_ready and is_slow(peer)
+        ]
 
 
 class Listener(EventLoop):

@@ -303,14 +303,14 @@ class BinaryReply(NamedTuple):
         return self.pack(*_NOT_FOUND)
 
     def _success(self, command: Command, result: Result) -> bytes:
+        if self.opcode in QUIET:
+            return b""
         if isinstance(command, Statistics):
             # A reply for each pair, and an empty one after the last.
             pairs = (*result.pairs, ("", ""))
             return b"".join(
                 self.pack(body=text.encode(), key=name.encode()) for name, text in pairs
             )
-        if self.opcode in QUIET:
-            return b""
         is_number = isinstance(command, Arithmetic)
         body = _NUMBER_BODY.pack(result.number) if is_number else b""
         record = result.record

@@ -2,48 +2,58 @@
 The text protocol of memcached, with its meta commands.
 
 Follows memcached 1.6; docs/MEMCACHE.md lists what differs. See `decoder.py` for the model.
-Here are lines, values and the gets of several keys; `text_commands.py` and `meta.py` parse
-the lines of all other commands.
+`TextDecoder` reads lines, values and the gets of several keys. `_LINES` has what makes the
+command of any other line; `meta.py` parses the meta commands.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from volcache.memcache import meta
 from volcache.memcache.commands import (
     KEY_BYTES_MAX,
+    VERSION,
+    Arithmetic,
     Authenticate,
     Command,
+    Delete,
     Encoder,
+    FlushAll,
     Get,
+    Mode,
     Put,
     Result,
     Simple,
+    Statistics,
     Status,
-    WireLimits,
+    Touch,
     silent,
 )
 from volcache.memcache.decoder import Decoder
-from volcache.memcache.replies import TextReply
-from volcache.memcache.text_commands import (
-    BAD_EXPTIME,
-    PARSERS,
-    UNKNOWN,
-    parse_credentials,
-    parse_other,
-    read_credentials,
-)
+from volcache.memcache.replies import NO_VERSION, TextReply
 from volcache.memcache.words import (
+    BAD_CHUNK,
     BAD_FORMAT,
+    FLAGS_MAX,
+    LineError,
     PendingValue,
     answer_error,
     answer_line,
+    answers_errors,
+    checked_key,
+    required,
     signed,
+    size_of,
+    unsigned,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from volcache.memcache.commands import WireLimits
 
 # A line without its line feed. memcached reads at most this much of a line that has not
 # ended, except of a get, which may have many keys.
@@ -69,6 +79,154 @@ _NEXT_VALUE: Final = TextReply(end=b"")
 # Of "gets" and "gats".
 _VERSION: Final = TextReply(has_cas=True)
 _NEXT_VERSION: Final = TextReply(has_cas=True, end=b"")
+_BAD_EXPTIME: Final = b"CLIENT_ERROR invalid exptime argument"
+_UNKNOWN: Final = answer_error("unknown", b"ERROR")
+_BAD_DELTA: Final = b"CLIENT_ERROR invalid numeric delta argument"
+_NOREPLY: Final = b"noreply"
+_OTHER: Final = re.compile(rb"(?!m.\Z)[^acdgist].")
+# memcached reads no more words from a line, except from a get.
+_WORDS_MAX: Final = 23
+# What a client sends as "user password".
+_CREDENTIALS_BYTES_MAX: Final = 2048
+
+
+# --- Lines ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The parser of a command whose last word may be "noreply"."""
+
+    parse: Callable[[list[bytes]], Command | PendingValue]
+    words_min: int  # without "noreply"
+    words_max: int
+    quiet_min: int = 1  # From this many words on, the last one may be "noreply".
+
+    def __call__(self, words: list[bytes]) -> Command | PendingValue:
+        """Return the command of a line."""
+        name, count = words[0].decode(), len(words)
+        if not self.words_min <= count <= self.words_max + 1:
+            return answer_error(name, b"ERROR")
+        is_quiet = count >= self.quiet_min and words[-1] == _NOREPLY
+        try:
+            found = self.parse([*words[:-1], b""] if is_quiet else words)
+        except LineError as error:
+            found = answer_error(name, error.line)
+        if not is_quiet:
+            return found
+        if not isinstance(found, PendingValue):
+            return found._replace(reply=silent)
+        size, command, bad_chunk = found
+        quiet = command._replace(reply=silent)
+        return PendingValue(size, quiet, bad_chunk._replace(reply=silent))
+
+
+def _parse_put(words: list[bytes]) -> PendingValue:
+    bad_chunk = answer_error(words[0].decode(), BAD_CHUNK)
+    return PendingValue(size_of(words[4]), _put(words), bad_chunk)
+
+
+@answers_errors
+def _put(words: list[bytes]) -> Put:
+    """Return the command without its value."""
+    key = checked_key(words[1])
+    flags, exptime = required(unsigned(words[2], FLAGS_MAX)), required(signed(words[3]))
+    name, mode, cas = words[0].decode(), _MODES[words[0]], 0
+    if name == "cas":  # No version is 0.
+        cas = required(unsigned(words[5])) or NO_VERSION
+    return Put(name, key, mode, b"", flags, exptime, cas, _VALUE)
+
+
+def _parse_credentials(words: list[bytes]) -> Command | PendingValue:
+    """Parse "set KEY FLAGS EXPTIME LENGTH", whose value is "user password"."""
+    try:
+        size = size_of(words[4] if len(words) > 4 else b"")  # noqa: PLR2004
+    except LineError:
+        return answer_error("auth", b"CLIENT_ERROR unauthenticated")
+    command: Authenticate | Simple = Authenticate("auth", b"", b"", _VALUE)
+    if size > _CREDENTIALS_BYTES_MAX:
+        command = _BAD_CREDENTIALS
+    bad_chunk = answer_error("auth", b"CLIENT_ERROR bad command line termination")
+    return PendingValue(size, command, bad_chunk)
+
+
+def _read_credentials(value: bytes) -> Command:
+    """Return the command of "user password"."""
+    given = [word for word in value.split(b" ") if word]
+    if len(given) < 2:  # noqa: PLR2004
+        return _BAD_CREDENTIALS
+    return Authenticate("auth", given[0], given[1], _VALUE)
+
+
+def _parse_arithmetic(words: list[bytes]) -> Command:
+    name, key = words[0].decode(), checked_key(words[1])
+    delta = required(unsigned(words[2]), _BAD_DELTA)
+    return Arithmetic(name, key, delta, name == "decr", reply=_VALUE)
+
+
+def _parse_touch(words: list[bytes]) -> Command:
+    key = checked_key(words[1])
+    return Touch("touch", key, required(signed(words[2]), _BAD_EXPTIME), _VALUE)
+
+
+def _parse_delete(words: list[bytes]) -> Command:
+    if b"".join(words[2:]) not in {b"", b"0"}:
+        raise LineError(BAD_FORMAT + b".  Usage: delete <key> [noreply]")
+    return Delete("delete", checked_key(words[1]), reply=_VALUE)
+
+
+def _parse_flush_all(words: list[bytes]) -> Command:
+    word = b"".join(words[1:2]) or b"0"
+    return FlushAll("flush_all", required(signed(word), _BAD_EXPTIME), _VALUE)
+
+
+def _parse_verbosity(words: list[bytes]) -> Command:
+    required(unsigned(words[1]))
+    return answer_line("verbosity", b"OK")
+
+
+def _parse_stats(words: list[bytes]) -> Command:
+    return Statistics("stats", words[1] if len(words) > 1 else b"", _VALUE)
+
+
+def _parse_other(words: list[bytes]) -> Command:
+    """Answer a line that is no command."""
+    # A browser, or a request made in its name. As in memcached, which does not look
+    # at the rest of the line if the word begins like one of its commands.
+    if words[:_WORDS_MAX][-1].startswith(b"HTTP/") and _OTHER.match(words[0]):
+        return answer_error("unknown", b"", closes=True)
+    return _UNKNOWN
+
+
+_BAD_CREDENTIALS: Final = answer_error(
+    "auth", b"CLIENT_ERROR bad authentication token format"
+)
+_MODES: Final[dict[bytes, Mode]] = {
+    b"set": "set",
+    b"add": "add",
+    b"replace": "replace",
+    b"append": "append",
+    b"prepend": "prepend",
+    b"cas": "set",
+}
+_LINES: Final[dict[bytes, Callable[[list[bytes]], Command | PendingValue]]] = {
+    **dict.fromkeys(_MODES, _Form(_parse_put, 5, 5)),
+    b"cas": _Form(_parse_put, 6, 6),
+    b"incr": _Form(_parse_arithmetic, 3, 3),
+    b"decr": _Form(_parse_arithmetic, 3, 3),
+    b"touch": _Form(_parse_touch, 3, 3),
+    b"delete": _Form(_parse_delete, 2, 3, quiet_min=3),
+    b"flush_all": _Form(_parse_flush_all, 1, 2),
+    b"verbosity": _Form(_parse_verbosity, 2, 2),
+    b"stats": _parse_stats,
+    b"version": lambda _: answer_line("version", b"VERSION " + VERSION.encode()),
+    b"quit": lambda _: answer_line("quit", b"", closes=True),
+    b"shutdown": lambda _: answer_error("shutdown", b"ERROR: shutdown not enabled"),
+    **meta.PARSERS,
+}
+
+
+# --- The decoder ---------------------------------------------------------------------
 
 
 class TextDecoder(Decoder):
@@ -117,7 +275,7 @@ class TextDecoder(Decoder):
         if b"" in words:
             words = [word for word in words if word]
         if not words:
-            command: Command | None = UNKNOWN
+            command: Command | None = _UNKNOWN
         else:
             command = self._PARSERS.get(words[0], TextDecoder._parse_line)(self, words)
         if self._at == len(self._data):
@@ -141,7 +299,7 @@ class TextDecoder(Decoder):
                 return answer_error(name, b"ERROR")
             exptime = signed(words[1])
             if exptime is None:
-                return answer_error(name, BAD_EXPTIME)
+                return answer_error(name, _BAD_EXPTIME)
         reply = _VALUE if name == "gat" else _VERSION
         last = Get(name, b"", exptime, reply=reply)
         return self._begin_series(last, 1 if exptime is None else 2)
@@ -196,7 +354,7 @@ class TextDecoder(Decoder):
 
     def _parse_set(self, words: list[bytes]) -> Command | None:
         if self.wants_credentials:
-            return self._begin(parse_credentials(words))
+            return self._begin(_parse_credentials(words))
         found = _ORDINARY_SET.fullmatch(self._data, self._line_at, self._line_stop)
         if found is not None:
             key, flags, exptime, length, noreply = found.groups()
@@ -217,7 +375,7 @@ class TextDecoder(Decoder):
         return self._parse_line(words)
 
     def _parse_line(self, words: list[bytes]) -> Command | None:
-        return self._begin(PARSERS.get(words[0], parse_other)(words))
+        return self._begin(_LINES.get(words[0], _parse_other)(words))
 
     def _begin(self, found: Command | PendingValue) -> Command | None:
         """Return a command when its value is here."""
@@ -248,7 +406,7 @@ class TextDecoder(Decoder):
             return bad_chunk
         value = bytes(data[start:stop])
         if isinstance(command, Authenticate):
-            return read_credentials(value)
+            return _read_credentials(value)
         return command._replace(value=value)
 
     _PARSERS: ClassVar[
