@@ -357,9 +357,9 @@ class AsyncClient(Generic[V]):
                 raise InvalidArgumentError(
                     f"{function!r} is not a coroutine; use Client.memoize"
                 )
-            keys = CallKeys(function, key, prefix)
+            key_of = CallKeys(function, key, prefix).of
             get_or_set = partial(self.get_or_set, ttl=ttl)
-            return CachedFunction(function, keys, get_or_set, self.delete)
+            return CachedFunction(function, key_of, get_or_set, self.delete)
 
         return decorate
 

@@ -293,9 +293,9 @@ class Client(Generic[V]):
                 raise InvalidArgumentError(
                     f"{function.__qualname__} is a coroutine; use AsyncClient.memoize"
                 )
-            keys = CallKeys(function, key, prefix)
+            key_of = CallKeys(function, key, prefix).of
             get_or_set = partial(self.get_or_set, ttl=ttl)
-            return CachedFunction(function, keys, get_or_set, self.delete)
+            return CachedFunction(function, key_of, get_or_set, self.delete)
 
         return decorate
 

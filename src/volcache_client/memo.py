@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from functools import update_wrapper
 from hashlib import sha256
-from typing import Any, Final, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from volcache_client.errors import InvalidArgumentError
 
@@ -115,7 +115,7 @@ def _what_json_lacks(value: object) -> str:
 
 class CachedFunction(Generic[P, R, D]):
     """
-    A function whose results are kept; see `Client.memoize` and `AsyncClient.memoize`.
+    A function whose results are kept; see `memoize` of a client or an embedded cache.
 
     What a call and `forget` return is awaited if the client is one for asyncio.
 
@@ -123,12 +123,13 @@ class CachedFunction(Generic[P, R, D]):
         __wrapped__: The function itself.
     """
 
+    __name__: str
     __wrapped__: Callable[..., R]
 
     def __init__(
         self,
         function: Callable[P, R],
-        keys: CallKeys,
+        key_of: Callable[..., str | bytes],
         get_or_set: Callable[[str | bytes, Callable[[], R]], R],
         delete: Callable[[str | bytes], D],
         bound: tuple[object, ...] = (),
@@ -136,7 +137,7 @@ class CachedFunction(Generic[P, R, D]):
         """Use `memoize`; `bound` are the first arguments of a method."""
         update_wrapper(self, function)
         self._function: Callable[..., R] = function
-        self._keys: Final = keys
+        self._key_of: Final = key_of
         self._get_or_set = get_or_set
         self._delete = delete
         self._bound: Final = bound
@@ -145,24 +146,26 @@ class CachedFunction(Generic[P, R, D]):
         """Return the result for these arguments, from the cache if it is there."""
         call = (*self._bound, *args)
         return self._get_or_set(
-            self._keys.of(*call, **kwargs), lambda: self._function(*call, **kwargs)
+            self._key_of(*call, **kwargs), lambda: self._function(*call, **kwargs)
         )
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str | bytes:
         """Return the key of a call."""
-        return self._keys.of(*self._bound, *args, **kwargs)
+        return self._key_of(*self._bound, *args, **kwargs)
 
     def forget(self, *args: P.args, **kwargs: P.kwargs) -> D:
         """Remove the result of a call; return whether it was stored."""
         return self._delete(self.key(*args, **kwargs))
 
-    def __get__(self, instance: object, owner: type | None = None) -> Self:
+    def __get__(
+        self, instance: object, owner: type | None = None
+    ) -> CachedFunction[..., R, D]:
         """Return a method, which passes the instance on."""
         if instance is None:
             return self
         bound = (*self._bound, instance)
         return type(self)(
-            self._function, self._keys, self._get_or_set, self._delete, bound
+            self._function, self._key_of, self._get_or_set, self._delete, bound
         )
 
 

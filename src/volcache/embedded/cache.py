@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import ItemsView, KeysView, MutableMapping, ValuesView
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -533,10 +534,8 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
                     return key(*args, **kwargs)
                 return key_of_call(name, args, kwargs)
 
-            def get_or_set(key: str | bytes, make: Callable[[], V]) -> V:
-                return self.get_or_set(key, make, seconds)
-
-            return Memoized(function, get_or_set, key_of)
+            get_or_set = partial(self.get_or_set, ttl=seconds)
+            return Memoized(function, key_of, get_or_set, self.delete)
 
         return decorate
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from hashlib import blake2b
-from types import MethodType
-from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+
+from volcache_client.memo import CachedFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,37 +17,12 @@ _DIGEST_BYTES: Final = 16
 _PLAIN: Final = (type(None), bool, int, float, str, bytes)
 
 
-class Memoized(Generic[P, V]):
-    """
-    A function whose results are kept; called as the function is.
+class Memoized(CachedFunction[P, V, bool]):
+    """A function whose results are kept in an embedded cache; called as the function is."""
 
-    `key_of` returns the key of a call, to look it up or to delete it.
-    """
-
-    __name__: str
-    __wrapped__: Callable[P, V]
-
-    def __init__(
-        self,
-        function: Callable[P, V],
-        get_or_set: Callable[[str | bytes, Callable[[], V]], V],
-        key_of: Callable[P, str | bytes],
-    ) -> None:
-        """Use `EmbeddedCache.memoize`."""
-        functools.update_wrapper(self, function)
-        self._function = function
-        self._get_or_set = get_or_set
-        self.key_of = key_of
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
-        """Return the result that is kept, or call the function and keep its result."""
-        return self._get_or_set(
-            self.key_of(*args, **kwargs), lambda: self._function(*args, **kwargs)
-        )
-
-    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., V]:
-        """Return the method of an instance."""
-        return self if instance is None else MethodType(self, instance)
+    def key_of(self, *args: P.args, **kwargs: P.kwargs) -> str | bytes:
+        """Return the key of a call, to look it up or to delete it."""
+        return self.key(*args, **kwargs)
 
 
 def name_of(function: Callable[..., object]) -> str:

@@ -111,7 +111,7 @@ def test_a_method_needs_a_key_as_json_has_no_instances() -> None:
         class CachedShop(Shop):
             """The same, with a cache."""
 
-            price = client.memoize(key=lambda shop, item: f"{shop.name}/{item}")(  # type: ignore[assignment]
+            price = client.memoize(key=lambda shop, item: f"{shop.name}/{item}")(
                 Shop.price
             )
             bare = client.memoize()(Shop.price)
