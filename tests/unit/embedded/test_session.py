@@ -373,6 +373,7 @@ class Interruption:
 
     def is_met(self, call: Callable[[], object], seconds: float) -> bool:
         """Make a call that the signal may interrupt after a time; return whether it did."""
+        gc.disable()  # What a handler raises in a callback of the collector is lost.
         try:
             signal.setitimer(signal.ITIMER_REAL, seconds)
             self.is_armed = True
@@ -382,6 +383,7 @@ class Interruption:
             return True
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            gc.enable()
         return False
 
     def end(self) -> None:
