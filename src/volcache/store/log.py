@@ -273,7 +273,6 @@ class CircularLog:
             rings.descriptors[volume],
             use=VolumeUse(volume, rings.last_seq + 1, ring, secrets.randbits(64)),
             store_id=rings.manifest.store_id,
-            started_ms=rings.clock.now_ms(),
         )
 
     def _count_rotation(self, volume: Volume, started_ns: int) -> None:

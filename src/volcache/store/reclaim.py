@@ -33,7 +33,7 @@ from volcache.store.native import Reclaim
 from volcache.store.rings import RING_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
 
     from volcache.store.eviction import Frequency, Terms
     from volcache.store.index import Heat, Step
@@ -220,7 +220,6 @@ class Evictor:
         self._copied_before = {volume: volume.end for volume in rings.of(Ring.MAIN)}
         # How much had been put when each of the last volumes was started, and when.
         self._history: deque[tuple[int, int]] = deque()
-        self._appended_before = rings.appended
         # How many hits in the ghost there had been when reads of older records began to be
         # counted; None: they are not counted yet.
         self._ghost_hits_before: int | None = None
@@ -237,8 +236,7 @@ class Evictor:
     @property
     def put_bytes(self) -> int:
         """Bytes of records that were put or deleted since the store was opened."""
-        reinserted = self.rings.stats.fate.copied_bytes
-        return self.rings.appended - self._appended_before - reinserted
+        return sum(self.rings.appended()) - self.rings.stats.fate.copied_bytes
 
     # --- Which volume --------------------------------------------------------------
 
@@ -254,7 +252,7 @@ class Evictor:
     def _victim(self, policy: Frequency) -> Volume | None:
         """Return the volume to be reclaimed next; None: there is only one."""
         probation, main = self.rings.of(Ring.PROBATION), self.rings.of(Ring.MAIN)
-        if probation and probation[0].seq <= self.rings.probation_first:
+        if probation and probation[0].seq <= self.rings.manifest.probation_first:
             return probation[0]
         actives = self.rings.actives
         sealed = [[v for v in ring if v not in actives] for ring in (main, probation)]
@@ -315,11 +313,8 @@ class Evictor:
 
     def _begin_if_due(self) -> Reclaimer | None:
         """Begin a reclaim if room will be needed soon."""
-        rings, policy, room = (
-            self.rings,
-            self.policy,
-            self._room(self._space.free_ids - 1),
-        )
+        rings, policy = self.rings, self.policy
+        room = self._room(self._space.free_ids - 1)
         # Of four ids, only two may have been used.
         has_sealed = len(rings.volumes) > len(rings.written)
         is_due = has_sealed and room < self._space.volume_size // _ROOM_SHARE
@@ -354,14 +349,9 @@ class Evictor:
         rings.index.size_ghost(count)
         if volume in rings.actives:  # All are, or it may be outdated.
             rings.seal(volume)
-        before = rings.probation_first
-        if volume.use.ring is Ring.PROBATION and volume.seq > before:
-            rings.probation_first = volume.seq
-            try:
-                rings.write_manifest()
-            except OSError:
-                rings.probation_first = before
-                raise
+        first = rings.manifest.probation_first
+        if volume.use.ring is Ring.PROBATION and volume.seq > first:
+            rings.write_manifest(probation_first=volume.seq)
         if volume in rings.actives:
             self.syncs.end_writing(volume)
         ring = RING_NAMES[volume.use.ring]
@@ -401,9 +391,7 @@ class Evictor:
             return
         self.drop([volume])
 
-    def drop(
-        self, volumes: Iterable[Volume], *, used_ids: Collection[int] = ()
-    ) -> None:
+    def drop(self, volumes: list[Volume], *, used_ids: Collection[int] = ()) -> None:
         """
         Drop volumes from memory that META.txt no longer names.
 
@@ -431,13 +419,9 @@ class Evictor:
 
     def _unsynced_copies(self) -> list[Volume]:
         """Return the volumes with copies that a power loss could still take."""
-        copies = self._copied_before | (
-            self.reclaimer.targets if self.reclaimer else {}
-        )
-        valid = set(self.rings.volumes.values())
-        return [
-            v for v, end in copies.items() if v in valid and not v.is_synced_up_to(end)
-        ]
+        targets = self.reclaimer.targets if self.reclaimer else {}
+        ends, valid = self._copied_before | targets, set(self.rings.volumes.values())
+        return [v for v, at in ends.items() if v in valid and not v.is_synced_up_to(at)]
 
     # --- Keys and the single ring --------------------------------------------------
 
@@ -453,9 +437,8 @@ class Evictor:
         """
         probation = self.rings.of(Ring.PROBATION)
         if probation:
-            self.rings.probation_first = probation[-1].seq
             with self.rings.refusals_counted("replace META.txt"):
-                self.rings.write_manifest()
+                self.rings.write_manifest(probation_first=probation[-1].seq)
         self.rings.index.accept_displaced()
 
     def record_start(self) -> None:

@@ -62,9 +62,6 @@ class Rings:
         newest: The newest volume of each ring, also when it was reclaimed.
         last_seq: The highest sequence number of all volumes there ever were.
         manifest: The contents of META.txt.
-        probation_first: Volumes of ring probation up to this one are reclaimed before any
-            of ring main. With "fifo" that is all of them: what is put from now on replaces
-            records there.
         unsettled: Volumes of which a start may find more than it should: an append or a
             sync has failed, or META.txt names one that was given up.
         last_progress_us: The time that was last written to LOCK.
@@ -89,13 +86,16 @@ class Rings:
         self.actives: list[Volume | None] = [None, None]
         self.newest: list[Volume | None] = [None, None]
         self.last_seq = recovered.newest_seq
-        self.probation_first = self.manifest.probation_first
         self.unsettled: set[Volume] = set()
         self.last_progress_us = 0
         for volume in recovered.volumes:
             self._bind(volume)
-            if volume.use.ring is Ring.MAIN or volume.seq > self.probation_first:
+            # With "fifo", all of probation is reclaimed first: what is put from now on
+            # replaces records there.
+            is_main = volume.use.ring is Ring.MAIN
+            if is_main or volume.seq > self.manifest.probation_first:
                 self.actives[volume.use.ring] = volume
+        self._appended_before = [v.appended if v else 0 for v in self.newest]
 
     # --- Which volumes there are ---------------------------------------------------
 
@@ -118,10 +118,10 @@ class Rings:
         """Return the valid volumes of a ring, oldest first."""
         return [v for _, v in sorted(self.volumes.items()) if v.use.ring is ring]
 
-    @property
-    def appended(self) -> int:
-        """Bytes of records that were ever appended to the volumes known here."""
-        return sum(volume.appended for volume in self.newest if volume is not None)
+    def appended(self) -> list[int]:
+        """Return the bytes of records appended to each ring since the store was opened."""
+        pairs = zip(self.newest, self._appended_before, strict=True)
+        return [volume.appended - before if volume else 0 for volume, before in pairs]
 
     def add(self, volume: Volume) -> None:
         """Add a volume that META.txt names; it becomes the active one of its ring."""
@@ -161,6 +161,7 @@ class Rings:
         kept: Iterable[Volume] | None = None,
         written: Collection[Volume] | None = None,
         *,
+        probation_first: int = 0,
         purges: ListedPurges | None = None,
     ) -> None:
         """
@@ -170,6 +171,8 @@ class Rings:
             kept: The volumes that stay valid; None: all.
             written: Those that are being written, none after a clean stop; None: those to
                 which records may be appended.
+            probation_first: Volumes of ring probation up to this one are reclaimed before
+                any of ring main from now on; at least those named before are.
             purges: What it says of PURGE.txt from now on; None: the same as before, or
                 nothing if no purge is needed with these volumes.
 
@@ -182,8 +185,9 @@ class Rings:
         before = self.manifest.purges
         if purges is None and before is not None and before.seq >= volumes[0].seq:
             purges = before
+        last = max(probation_first, self.manifest.probation_first)
         probation = (v.seq for v in volumes if v.use.ring is Ring.PROBATION)
-        first = (seq for seq in probation if seq <= self.probation_first)
+        first = (seq for seq in probation if seq <= last)
         manifest = self.manifest._replace(
             time_us=self.clock.now_us(),
             volumes=tuple(v.listed(is_open=v in written) for v in volumes),
@@ -221,7 +225,7 @@ class Rings:
         before = self.newest[volume.use.ring]
         try:
             volume.start(
-                volume.started_ms,
+                self.clock.now_ms(),
                 mount_count=self.manifest.mount_count,
                 oldest_seq=min(v.seq for v in [*kept, volume]),
                 previous_salt=0 if before is None else before.last_salt,
@@ -367,14 +371,14 @@ class KeptPurges:
         current: Which records are misses although the index has them.
         dropped_us: The time of the newest purge that was dropped because all records that
             it covered were reclaimed; -1: there was none.
+        opened_us: The time at which the store was opened.
     """
 
     def __init__(self, rings: Rings, purges: PurgeList) -> None:
         """Begin with what recovery has found."""
         self._rings = rings
         self.dropped_us = -1
-        self._opened_us = rings.clock.now_us()
-        self._appended_before = [v.appended if v else 0 for v in rings.newest]
+        self.opened_us = rings.clock.now_us()
         self._set(purges)
 
     def _set(self, purges: PurgeList) -> None:
@@ -420,10 +424,3 @@ class KeptPurges:
         if self._rings.manifest.purges is None:
             with suppress(OSError):  # The next start removes it.
                 self._rings.directory.remove_purges()
-
-    def append_rates(self) -> list[float]:
-        """Return the bytes per second appended to each ring since the store was opened."""
-        elapsed = max(1, self._rings.clock.now_us() - self._opened_us) / 1e6
-        newest = [v.appended if v else 0 for v in self._rings.newest]
-        pairs = zip(newest, self._appended_before, strict=True)
-        return [(now - before) / elapsed for now, before in pairs]

@@ -133,7 +133,8 @@ def purge_stay_of(log: CircularLog) -> PurgeStay:
     rings, space, policy = log.rings, log.space, log.evictor.policy
     probation = 0 if policy is None else -(-policy.probation_max // space.volume_size)
     numbers = {Ring.MAIN: space.volume_num - probation, Ring.PROBATION: probation}
-    rates = log.kept_purges.append_rates()
+    elapsed = max(1, rings.clock.now_us() - log.kept_purges.opened_us) / 1e6
+    rates = [appended / elapsed for appended in rings.appended()]
     found = []
     for ring in filter(rings.of, Ring):
         active = rings.actives[ring]
