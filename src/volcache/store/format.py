@@ -132,7 +132,7 @@ class Segment(NamedTuple):
     salt: int
 
 
-class VolumeIdentity(NamedTuple):
+class RecordIdentity(NamedTuple):
     """What `decode_record` compares a record with."""
 
     prefix: bytes  # the first IDENTITY_BYTES bytes of all records of the segment
@@ -261,16 +261,16 @@ def volume_version(data: bytes) -> int | None:
     return version if checksum == crc32c(data[:end]) else None
 
 
-def volume_identity(volume: int, salt: int) -> VolumeIdentity:
+def volume_identity(volume: int, salt: int) -> RecordIdentity:
     """Return the identity of the records with a salt."""
-    return VolumeIdentity(_IDENTITY.pack(_RECORD_MAGIC, VERSION, salt), volume)
+    return RecordIdentity(_IDENTITY.pack(_RECORD_MAGIC, VERSION, salt), volume)
 
 
 # --- Records -----------------------------------------------------------------------
 
 
 def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
-    identity: VolumeIdentity,
+    identity: RecordIdentity,
     offset: int,
     stored_us: int,
     expires_ms: int,
@@ -304,7 +304,7 @@ def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
 
 
 def decode_record(
-    data: bytes, identity: VolumeIdentity, offset: int, key: bytes
+    data: bytes, identity: RecordIdentity, offset: int, key: bytes
 ) -> Record | None:
     """
     Check a record and return it.
@@ -386,7 +386,7 @@ def decode_record(
     )
 
 
-def identity_of(data: bytes) -> tuple[VolumeIdentity, int] | None:
+def identity_of(data: bytes) -> tuple[RecordIdentity, int] | None:
     """
     Return the identity and the offset that a record names; None if it is too short.
 
@@ -395,10 +395,10 @@ def identity_of(data: bytes) -> tuple[VolumeIdentity, int] | None:
     if len(data) < RECORD_BYTES_MIN:
         return None
     fields = _unpack_read_fields(data)
-    return VolumeIdentity(fields[0], fields[-1] & VOLUME_ID_MAX), fields[6]
+    return RecordIdentity(fields[0], fields[-1] & VOLUME_ID_MAX), fields[6]
 
 
-def explain(data: bytes, identity: VolumeIdentity) -> str:
+def explain(data: bytes, identity: RecordIdentity) -> str:
     """Return why bytes are not an intact header of a record of a volume."""
     if len(data) < RECORD_BYTES_MIN:
         return f"only {len(data)} bytes could be read"
@@ -425,7 +425,7 @@ def record_size(data: bytes) -> int:
 
 def decode_header(
     data: bytes,
-    identity: VolumeIdentity,
+    identity: RecordIdentity,
     offset: int,
     *,
     with_control_bytes: bool = False,
@@ -498,7 +498,7 @@ def decode_header(
 
 
 def correct_header(
-    data: bytes, identity: VolumeIdentity, offset: int
+    data: bytes, identity: RecordIdentity, offset: int
 ) -> RecordHeader | None:
     """
     Return a damaged header part: a bit is wrong, or a text field has a control byte.

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.eviction import Eviction
     from volcache.store.files import FileSystem
-    from volcache.store.format import VolumeIdentity
+    from volcache.store.format import RecordIdentity
     from volcache.store.index import Position
     from volcache.store.native import Index, WriteLock
     from volcache.store.purges import PurgeList, PurgeStay
@@ -516,7 +516,7 @@ class Store:
             record.offset,
         )
 
-    def _was_deleted(self, key: bytes, identity: VolumeIdentity, offset: int) -> bool:
+    def _was_deleted(self, key: bytes, identity: RecordIdentity, offset: int) -> bool:
         """Return whether a record without an entry was deleted, not reclaimed."""
         volumes = self._volumes.copy().values()  # Another thread may rotate.
         return self._index.is_deleted(key) or any(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from volcache.store.files import FileSystem
-    from volcache.store.format import Segment, VolumeIdentity, VolumeUse
+    from volcache.store.format import RecordIdentity, Segment, VolumeUse
     from volcache.store.index_format import Entry
     from volcache.store.manifest import VolumeState
 
@@ -156,7 +156,7 @@ class Volume:
         before = [one for one in self._identities if one[0] < segment.start]
         self._identities = [*before, (segment.start, identity)]
 
-    def identity_at(self, offset: int) -> VolumeIdentity:
+    def identity_at(self, offset: int) -> RecordIdentity:
         """Return the identity of a record at an offset."""
         found = reversed(self._identities)
         return next(identity for start, identity in found if start <= offset)

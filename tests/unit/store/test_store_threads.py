@@ -14,7 +14,7 @@ from support.stores import UnsyncedFileSystem, fill_volume, open_fifo, open_stor
 from volcache.histogram import Histogram
 from volcache.monitoring.requests import RequestStats
 from volcache.store import Store
-from volcache.store.format import VolumeIdentity
+from volcache.store.format import RecordIdentity
 from volcache.store.index import Position
 from volcache.store.volume import Volume
 
@@ -109,7 +109,7 @@ def test_rotation_while_a_copy_is_validated_is_no_error(
     assert not store.is_current(b"k", b"no record")
     identity_at = Volume.identity_at
 
-    def rotate_first(volume: Volume, offset: int) -> VolumeIdentity:
+    def rotate_first(volume: Volume, offset: int) -> RecordIdentity:
         monkeypatch.undo()
         fill_volume(store, b"more")
         return identity_at(volume, offset)
