@@ -67,7 +67,7 @@ class Talk:
                 ValueLimits(**sizes | limits),
                 clock=lambda: self.clock.now_ms * 1_000_000,
             ),
-            ServerStatistics(cache, self.stats, facts, clock=self._seconds),
+            ServerStatistics(cache, self.stats, facts),
             Refusals(self.refused, clock=self._seconds),
             access=access,
             may_flush=True,

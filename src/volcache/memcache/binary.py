@@ -97,19 +97,11 @@ def _put(request: _Request, flags: int = 0, exptime: int = 0) -> Command:
     return Put(name, key, mode, value, flags, exptime, cas, reply)
 
 
-def _arithmetic(
-    request: _Request, delta: int, initial: int, initial_exptime: int
-) -> Command:
+def _arithmetic(request: _Request, delta: int, initial: int, exptime: int) -> Command:
     name, key, _, cas, reply = request
+    start = None if exptime == _NO_INITIAL else initial
     return Arithmetic(
-        name,
-        key,
-        delta,
-        name == "decr",
-        None if initial_exptime == _NO_INITIAL else initial,
-        initial_exptime,
-        cas=cas,
-        reply=reply,
+        name, key, delta, name == "decr", start, exptime, None, cas, reply
     )
 
 

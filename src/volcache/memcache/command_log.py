@@ -114,24 +114,19 @@ class CommandLog:
             size: Bytes of the reply.
         """
         if took_ns > self._slow.threshold_ns:
-            self._log_slow(remote, command, result, started_ns, took_ns)
+            shares = self._slow.shares(took_ns, *self._waited_since(started_ns))
+            if shares is not None:
+                _logger.warning(
+                    "command.slow remote=%s command=%s key=%s result=%s seconds=%.6f"
+                    " memcached=%.6f disk=%.6f rest=%.6f left_out=%d",
+                    word(remote),
+                    word(command.name),
+                    _key(command),
+                    result_of(command, result),
+                    *shares,
+                )
         if self._lines is not None:
             self._lines.write(lambda: _line(remote, command, result, took_ns, size))
-
-    def _log_slow(
-        self, remote: str, command: Command, result: Result, started_ns: int, ns: int
-    ) -> None:
-        shares = self._slow.shares(ns, *self._waited_since(started_ns))
-        if shares is not None:
-            _logger.warning(
-                "command.slow remote=%s command=%s key=%s result=%s seconds=%.6f"
-                " memcached=%.6f disk=%.6f rest=%.6f left_out=%d",
-                word(remote),
-                word(command.name),
-                _key(command),
-                result_of(command, result),
-                *shares,
-            )
 
 
 def _line(

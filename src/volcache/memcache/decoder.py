@@ -112,6 +112,4 @@ class Decoder(ABC):
     def _close(self) -> None:
         """Accept no more commands."""
         self._is_closed = True
-        self._data = b""
-        self._at = 0
-        self._needed = self._COMMAND_BYTES_MIN
+        self._go_on(len(self._data))

@@ -52,10 +52,9 @@ EXISTS: Final = Result(Status.EXISTS)
 DELETED: Final = Result(Status.DELETED)
 TOO_LARGE: Final = Result(Status.TOO_LARGE)
 NON_NUMERIC: Final = Result(Status.NON_NUMERIC)
-_DIGITS_MAX: Final = 20
 # What strtoull reads: the number ends at a space, a NUL byte or the end of the value.
 _NUMBER: Final = re.compile(
-    rb"[ \t\n\v\f\r]*(?:\+|-(?=0+\b))?([0-9]+)(?:[ \t\n\v\f\r\0]|\Z)"
+    rb"[ \t\n\v\f\r]*(?:\+|-(?=0+\b))?0*([0-9]{1,20})(?:[ \t\n\v\f\r\0]|\Z)"
 )
 # These are keys as they are, unless a segment begins with a dot.
 _ORDINARY_KEY: Final = re.compile(rb"[0-9A-Za-z_:][0-9A-Za-z_:.=/-]*").fullmatch
@@ -194,10 +193,9 @@ class Executor:
         """Store an empty value, which the client has won the right to replace."""
         key = command.key
         self._check_key(key)
-        record = self._store(key, b"", 0, self._expiry(command.vivify or 0)).record
-        if record is None:
-            record = _EXPIRED
-        else:
+        stored = self._store(key, b"", 0, self._expiry(command.vivify or 0))
+        record = stored.record or _EXPIRED
+        if record is not _EXPIRED:
             self._won.put(key, record, 0)
         # Before the command there was none, of which "t" says that it does not expire.
         return self._hit(command, record._replace(expires_ms=0), record, _WON)
@@ -220,9 +218,8 @@ class Executor:
                 self._cache.delete(key)
             return TOO_LARGE
         if command.mode == "set" and not command.cas:
-            return self._store(
-                key, command.value, command.flags, self._expiry(command.exptime)
-            )
+            expires_ms = self._expiry(command.exptime)
+            return self._store(key, command.value, command.flags, expires_ms)
         with self._cache.exclusive():
             return self._put_if_allowed(command)
 
@@ -439,15 +436,10 @@ def is_key(key: bytes, size_max: int) -> bool:
 
 def parse_number(value: bytes) -> int | None:
     """Return the number that "incr" counts from; None if the value is none."""
-    if value.isdigit() and len(value) < _DIGITS_MAX:
-        return int(value)
     found = _NUMBER.match(value)
     if found is None:
         return None
-    digits = found[1].lstrip(b"0") or b"0"
-    if len(digits) > _DIGITS_MAX:
-        return None
-    number = int(digits)
+    number = int(found[1])
     return number if number <= NUMBER_MAX else None
 
 

@@ -234,8 +234,10 @@ class Listener(EventLoop):
             peer.is_ready = False
             if peers.get(peer.fd) is peer:
                 self._guarded(self._serve, peer)
-        if self._deadline is not None:
-            self._drain_peers()
+        # Those that have nothing left to do are closed.
+        for peer in [] if self._deadline is None else list(peers.values()):
+            if not peer.is_ready and peer.unsent is None:
+                self._guarded(self._receive, peer)
 
     def _guarded(self, step: Callable[[Peer], None], peer: Peer) -> None:
         """Do something with a connection; a bug closes it and no other."""
@@ -253,12 +255,6 @@ class Listener(EventLoop):
             self._epoll.unregister(self._accept_fd)
             self._accept_fd = -1
             self._listening.close()
-
-    def _drain_peers(self) -> None:
-        """Close the connections that have nothing left to do."""
-        for peer in list(self._peers.values()):
-            if not peer.is_ready and peer.unsent is None:
-                self._guarded(self._receive, peer)
 
     def _end(self) -> None:
         self._stop_listening()

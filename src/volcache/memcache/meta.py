@@ -61,7 +61,6 @@ _IS_DECREMENT: Final = {b"I": False, b"+": False, b"D": True, b"-": True}
 _BAD_TOKEN: Final = b"CLIENT_ERROR bad token in command line format"
 _INVALID_OR_DUPLICATE: Final = b"CLIENT_ERROR invalid or duplicate flag"
 _BAD_MS_CHUNK: Final = answer_error("ms", BAD_CHUNK)
-_BAD_OPAQUE: Final = b"CLIENT_ERROR opaque token too long"
 
 
 class Flags(NamedTuple):
@@ -126,25 +125,22 @@ _READERS: Final[dict[bytes, tuple[Callable[[bytes], Any], bytes]]] = {
 }
 
 
-def _read_flags(key: bytes, words: list[bytes]) -> Flags:
+def _read_flags(key: bytes, words: list[bytes]) -> tuple[dict[bytes, Any], bytes]:
+    """Return what follows the letters, and the error if they cannot be accepted."""
     given: dict[bytes, Any] = {}
     wrong = b""
     for word in words:
         letter = word[:1]
         if letter > _ASCII_MAX or letter in given:
-            raise LineError(b"CLIENT_ERROR duplicate flag")
+            return given, b"CLIENT_ERROR duplicate flag"
         if letter not in _READERS:
-            raise LineError(b"CLIENT_ERROR invalid flag")
+            return given, b"CLIENT_ERROR invalid flag"
         read, error = _READERS[letter]
         given[letter] = read(key if letter == b"b" else word[1:])
         # Of several errors, memcached names the last, and this one only alone.
         if given[letter] is None and (not wrong or error != BAD_FORMAT):
             wrong = error
-    if wrong:
-        raise LineError(wrong)
-    if any(word[:1] == b"O" and len(word) > _OPAQUE_BYTES_MAX for word in words):
-        raise LineError(_BAD_OPAQUE)
-    return Flags(given.get(b"b", key), words, given)
+    return given, wrong
 
 
 def _flags_of(
@@ -171,12 +167,13 @@ def _flags_of(
     key = checked_key(words[1])
     if len(words) > _WORDS_MAX:
         raise LineError(too_many)
-    try:
-        return _read_flags(key, words[first:])
-    except LineError as error:
-        if error.line == _BAD_OPAQUE or not invalid:
-            raise
-        raise LineError(invalid) from error
+    flags = words[first:]
+    given, wrong = _read_flags(key, flags)
+    if wrong:
+        raise LineError(invalid or wrong)
+    if any(word[:1] == b"O" and len(word) > _OPAQUE_BYTES_MAX for word in flags):
+        raise LineError(b"CLIENT_ERROR opaque token too long")
+    return Flags(given.get(b"b", key), flags, given)
 
 
 # --- Commands ------------------------------------------------------------------------

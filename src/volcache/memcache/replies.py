@@ -70,9 +70,7 @@ _LINES: Final = {
     Status.TOO_LARGE: b"SERVER_ERROR object too large for cache\r\n",
     Status.UNAUTHORIZED: b"CLIENT_ERROR unauthenticated\r\n",
     Status.DENIED: b"CLIENT_ERROR authentication failure\r\n",
-    Status.NON_NUMERIC: (
-        b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
-    ),
+    Status.NON_NUMERIC: b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
 }
 
 
@@ -287,20 +285,11 @@ class BinaryReply(NamedTuple):
             return self.pack(0, record.value, record.stored_us, key, flags)
         if status is _STORED or status is Status.DELETED or status is Status.OK:
             return self._success(command, result)
-        if status is _MISS:
-            return self._miss(command)
         if status is Status.TOUCHED and record is not None:
             return self.pack(cas=record.stored_us, extras=_FLAGS.pack(record.flags))
         if status is Status.AUTHENTICATED:
             return self.pack(body=b"Authenticated")
         return self._failure(command, result)
-
-    def _miss(self, command: Command) -> bytes:
-        if self.opcode in QUIET:
-            return b""
-        if self.opcode in _WITH_KEY and isinstance(command, Get):
-            return self.pack(_NOT_FOUND[0], key=command.key)
-        return self.pack(*_NOT_FOUND)
 
     def _success(self, command: Command, result: Result) -> bytes:
         if self.opcode in QUIET:
@@ -319,6 +308,10 @@ class BinaryReply(NamedTuple):
 
     def _failure(self, command: Command, result: Result) -> bytes:
         status = _status_of(command, result)
+        if status is _MISS and self.opcode in QUIET:
+            return b""
+        if status is _MISS and self.opcode in _WITH_KEY:
+            return self.pack(_NOT_FOUND[0], key=command.key)  # type: ignore[union-attr]
         error = _ERRORS.get(status)
         if status is Status.NOT_STORED and isinstance(command, Put):
             error = {"add": _EXISTS, "replace": _NOT_FOUND}.get(command.mode, error)

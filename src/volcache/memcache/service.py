@@ -212,9 +212,9 @@ class Service:
 
     def seconds_to_flush(self) -> float | None:
         """Return the time until `flush_if_due` has something to do; None: never."""
-        return (
-            None if self._flush_at is None else max(0.0, self._flush_at - self._clock())
-        )
+        if self._flush_at is None:
+            return None
+        return max(0.0, self._flush_at - self._clock())
 
     def flush_if_due(self) -> None:
         """Execute a `flush_all` whose delay is over; must not raise."""

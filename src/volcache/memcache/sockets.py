@@ -44,11 +44,8 @@ class ListeningSocket:
         """
         self._file: tuple[str, int, int] | None = None
         try:
-            self.socket = (
-                self._listen_unix(address)
-                if address.startswith("/")
-                else _listen_tcp(address)
-            )
+            listen = self._listen_unix if address.startswith("/") else _listen_tcp
+            self.socket = listen(address)
         except OSError as error:
             remedy = _REMEDIES.get(error.errno or 0, "check the address")
             raise _refused(address, f"{error.strerror or error}; {remedy}") from error

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from volcache.monitoring.commands import CommandStats
 
 OK: Final = Result(Status.OK)
-_ABSENT: Final = Result(Status.NOT_FOUND)
-_POINTER_BITS: Final = 64
-_GATS: Final = ("gat", "gats")
-_READS: Final = (*KINDS["get"], *_GATS)
+_READS: Final = (*KINDS["get"], "gat", "gats")
 _SETS: Final = KINDS["set"]
 _TOUCHES: Final = KINDS["touch"]
 _DELETES: Final = KINDS["delete"]
@@ -69,8 +66,7 @@ class ServerStatistics:
         stats: CommandStats,
         facts: ServerFacts,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], int] = time.time_ns,
+        clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """
         Begin.
@@ -79,15 +75,13 @@ class ServerStatistics:
             cache: Asked for its usage.
             stats: What the listener counts.
             facts: Of the settings.
-            clock: Seconds, monotonic.
-            wall_clock: Nanoseconds since the epoch.
+            clock: Nanoseconds since the epoch.
         """
         self._store = cache.store
         self._stats = stats
         self._facts = facts
         self._clock = clock
-        self._wall_clock = wall_clock
-        self._started = clock()
+        self._started = time.monotonic()
         self._baseline: dict[tuple[str, str], int] = {}  # at the last "stats reset"
         self._connections_before = 0
         self._evictions_before = 0
@@ -106,7 +100,7 @@ class ServerStatistics:
         elif not argument:
             pairs = self._general()
         else:
-            return _ABSENT
+            return Result(Status.NOT_FOUND)
         return Result(
             Status.OK, pairs=tuple((name, str(value)) for name, value in pairs)
         )
@@ -146,11 +140,11 @@ class ServerStatistics:
         times = resource.getrusage(resource.RUSAGE_SELF)
         return (
             ("pid", os.getpid()),
-            ("uptime", int(self._clock() - self._started)),
-            ("time", self._wall_clock() // NS_PER_SECOND),
+            ("uptime", int(time.monotonic() - self._started)),
+            ("time", self._clock() // NS_PER_SECOND),
             ("version", VERSION),
             ("volcache_version", __version__),
-            ("pointer_size", _POINTER_BITS),
+            ("pointer_size", 64),
             ("rusage_user", f"{times.ru_utime:.6f}"),
             ("rusage_system", f"{times.ru_stime:.6f}"),
             ("max_connections", self._facts.connections_max),

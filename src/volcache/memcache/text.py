@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, get_args
 
 from volcache.memcache import meta
 from volcache.memcache.commands import (
@@ -80,7 +80,6 @@ _NEXT_VALUE: Final = TextReply(end=b"")
 _VERSION: Final = TextReply(has_cas=True)
 _NEXT_VERSION: Final = TextReply(has_cas=True, end=b"")
 _BAD_EXPTIME: Final = b"CLIENT_ERROR invalid exptime argument"
-_UNKNOWN: Final = answer_error("unknown", b"ERROR")
 _BAD_DELTA: Final = b"CLIENT_ERROR invalid numeric delta argument"
 _NOREPLY: Final = b"noreply"
 _OTHER: Final = re.compile(rb"(?!m.\Z)[^acdgist].")
@@ -185,30 +184,20 @@ def _parse_verbosity(words: list[bytes]) -> Command:
     return answer_line("verbosity", b"OK")
 
 
-def _parse_stats(words: list[bytes]) -> Command:
-    return Statistics("stats", words[1] if len(words) > 1 else b"", _VALUE)
-
-
 def _parse_other(words: list[bytes]) -> Command:
     """Answer a line that is no command."""
     # A browser, or a request made in its name. As in memcached, which does not look
     # at the rest of the line if the word begins like one of its commands.
     if words[:_WORDS_MAX][-1].startswith(b"HTTP/") and _OTHER.match(words[0]):
         return answer_error("unknown", b"", closes=True)
-    return _UNKNOWN
+    return answer_error("unknown", b"ERROR")
 
 
 _BAD_CREDENTIALS: Final = answer_error(
     "auth", b"CLIENT_ERROR bad authentication token format"
 )
-_MODES: Final[dict[bytes, Mode]] = {
-    b"set": "set",
-    b"add": "add",
-    b"replace": "replace",
-    b"append": "append",
-    b"prepend": "prepend",
-    b"cas": "set",
-}
+_MODES: Final[dict[bytes, Mode]] = {mode.encode(): mode for mode in get_args(Mode)}
+_MODES[b"cas"] = "set"
 _LINES: Final[dict[bytes, Callable[[list[bytes]], Command | PendingValue]]] = {
     **dict.fromkeys(_MODES, _Form(_parse_put, 5, 5)),
     b"cas": _Form(_parse_put, 6, 6),
@@ -218,7 +207,7 @@ _LINES: Final[dict[bytes, Callable[[list[bytes]], Command | PendingValue]]] = {
     b"delete": _Form(_parse_delete, 2, 3, quiet_min=3),
     b"flush_all": _Form(_parse_flush_all, 1, 2),
     b"verbosity": _Form(_parse_verbosity, 2, 2),
-    b"stats": _parse_stats,
+    b"stats": lambda words: Statistics("stats", b"".join(words[1:2]), _VALUE),
     b"version": lambda _: answer_line("version", b"VERSION " + VERSION.encode()),
     b"quit": lambda _: answer_line("quit", b"", closes=True),
     b"shutdown": lambda _: answer_error("shutdown", b"ERROR: shutdown not enabled"),
@@ -273,11 +262,8 @@ class TextDecoder(Decoder):
             # The name, the time of "gat" and a key; all others are only keys.
             words = list(_THREE_WORDS.match(data, at, stop).groups(b""))  # type: ignore[union-attr]
         if b"" in words:
-            words = [word for word in words if word]
-        if not words:
-            command: Command | None = _UNKNOWN
-        else:
-            command = self._PARSERS.get(words[0], TextDecoder._parse_line)(self, words)
+            words = [word for word in words if word] or [b""]
+        command = self._PARSERS.get(words[0], TextDecoder._parse_line)(self, words)
         if self._at == len(self._data):
             # Its memory is not needed while the command is executed.
             self._data = b""
@@ -362,16 +348,8 @@ class TextDecoder(Decoder):
             stop = start + size
             if data.startswith(b"\r\n", stop) and size <= self._value_size_max:
                 self._at = stop + 2
-                return Put(
-                    "set",
-                    key,
-                    "set",
-                    data[start:stop],  # type: ignore[arg-type]
-                    int(flags),
-                    int(exptime),
-                    0,
-                    silent if noreply else _VALUE,
-                )
+                value, reply = data[start:stop], silent if noreply else _VALUE
+                return Put("set", key, "set", value, int(flags), int(exptime), 0, reply)  # type: ignore[arg-type]
         return self._parse_line(words)
 
     def _parse_line(self, words: list[bytes]) -> Command | None:
