@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from volcache.memcache.commands import (
     EDITS,
@@ -89,7 +89,7 @@ def _touch(request: _Request, exptime: int) -> Command:
 
 def _put(request: _Request, flags: int = 0, exptime: int = 0) -> Command:
     name, key, value, cas, reply = request
-    mode = cast("Mode", name)
+    mode: Mode = name  # type: ignore[assignment]
     if value is None:
         return Put(name, key, mode, b"", reply=reply, is_too_large=True)
     if cas and name not in EDITS:  # As in memcached: whatever the request is.

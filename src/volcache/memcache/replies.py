@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.memcache.commands import (
     EDITS,
@@ -148,7 +148,7 @@ class MetaReply(NamedTuple):
         """Return the reply."""
         record = result.record
         if result.status is _HIT and record is not None:
-            return self._hit(cast("Get", command), result, record)
+            return self._hit(command, result, record)  # type: ignore[arg-type]
         status = _status_of(command, result)
         code = _CODES.get(status)
         if code is None:

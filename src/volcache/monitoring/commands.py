@@ -25,7 +25,7 @@ ERROR: Final = "error"
 _OTHER: Final = "other"
 
 
-class _Answers(dict[tuple[str, str], Histogram]):
+class _CommandDurations(dict[tuple[str, str], Histogram]):
     """The durations of commands, by name and result."""
 
     def __missing__(self, answer: tuple[str, str]) -> Histogram:
@@ -51,7 +51,7 @@ class CommandStats:
     connections: int = 0  # open now
     connections_total: int = 0  # accepted
     connections_refused: int = 0  # closed at once, because there are too many
-    answers: _Answers = field(default_factory=_Answers)
+    answers: _CommandDurations = field(default_factory=_CommandDurations)
 
     def commands(self) -> dict[tuple[str, str], int]:
         """Return the number of commands by name and result."""
