@@ -20,10 +20,8 @@ from volcache.store.index_format import (
     Entry,
     close_block,
     decode_entries,
-    decode_index_header,
     decode_segments,
     encode_entries,
-    encode_index_header,
     encode_segments,
 )
 
@@ -117,32 +115,32 @@ def entries_of(path: Path) -> list[Entry]:
 
 def rewrite(
     path: Path,
-    change: Callable[[list[Entry]], list[Entry]],
+    change: Callable[[list[bytes]], None],
     *,
     end: int | None = None,
     sealed: bool | None = None,
 ) -> None:
     """
-    Write an index file again with other entries, in one block, with right checksums.
+    Change the entries of each block of an index file; its checksums stay right.
 
     Args:
         path: Of the file.
-        change: Returns the entries.
+        change: Changes the lines of a block, which are never none.
         end: Where the volume ends by the file; None: as before.
         sealed: The file is; None: as before.
     """
-    data = path.read_bytes()
-    blocks = list(decode_blocks(data))
-    named = decode_index_header(data)
-    assert named is not None
-    segments = [one for block in blocks for one in decode_segments(block.lines)]
-    header, checksum = encode_index_header(named[1])
-    end = blocks[-1].volume_end if end is None else end
-    block, _ = encode_block(
-        change(entries_of(path)),
-        end,
-        sealed=blocks[-1].sealed if sealed is None else sealed,
-        previous=checksum,
-        segments=[segment for segment in segments if segment.start < end],
-    )
-    path.write_bytes(header + block)
+    data, previous = b"", None
+    for block in decode_blocks(path.read_bytes()):
+        lines = block.lines.splitlines(keepends=True)
+        comments = [line for line in lines if line.startswith(b"#")]
+        entries = [line for line in lines if not line.startswith(b"#")]
+        if entries:
+            change(entries)
+        added, previous = close_block(
+            b"".join(comments + entries),
+            block.volume_end if end is None else min(end, block.volume_end),
+            sealed=block.sealed if sealed is None else sealed,
+            previous=previous,
+        )
+        data += added
+    path.write_bytes(data)

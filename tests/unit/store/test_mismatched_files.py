@@ -26,6 +26,7 @@ from volcache.errors import MismatchedFilesError, StoreLockedError
 from volcache.store import Store
 from volcache.store.files import FileSystem
 from volcache.store.format import Record
+from volcache.store.index_format import encode_entries
 
 
 @pytest.fixture
@@ -133,8 +134,14 @@ def leave_out(path: Path, records: int, *, is_sealed: bool) -> None:
 
     A sealed one says that the volume ends before them.
     """
-    end = entries_of(path)[-records][1] if is_sealed else None
-    rewrite(path, lambda entries: entries[:-records], end=end, sealed=is_sealed)
+    left_out = entries_of(path)[-records:]
+    lines = encode_entries(left_out).splitlines(keepends=True)
+
+    def remove_lines(block: list[bytes]) -> None:
+        block[:] = [line for line in block if line not in lines]
+
+    end = left_out[0][1] if is_sealed else None
+    rewrite(path, remove_lines, end=end, sealed=is_sealed)
 
 
 # --- With META.txt -----------------------------------------------------------------

@@ -31,6 +31,8 @@ from volcache.errors import (
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.index_format import (
     Entry,
+    decode_entries,
+    encode_entries,
 )
 
 ROOM = VOLUME_SIZE - VOLUME_HEADER_BYTES - RECORD_OVERHEAD_BYTES - 1
@@ -228,8 +230,12 @@ def test_rotations_leak_no_descriptors_in_any_sync_mode() -> None:
 
 def rewrite_index(directory: Path, change: Callable[[bytes, int, int], Entry]) -> None:
     """Change every entry of the index file of volume 0, with right checksums."""
-    path = directory / "index" / "0"
-    rewrite(path, lambda entries: [change(*entry) for entry in entries])
+
+    def change_lines(lines: list[bytes]) -> None:
+        entries = decode_entries(b"".join(lines))
+        lines[:] = [encode_entries(change(*entry) for entry in entries)]
+
+    rewrite(directory / "index" / "0", change_lines)
 
 
 def test_a_position_of_another_key_is_an_ordinary_miss(tmp_path: Path) -> None:
