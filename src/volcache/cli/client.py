@@ -56,20 +56,12 @@ def add_remote(
         variable: The environment variable that has the token.
         is_positional: Whether TARGET may also be the last argument.
     """
+    text = f"{TARGET_HELP} (default: {DEFAULT_TARGET})"
     if is_positional:
-        parser.add_argument(
-            "target",
-            nargs="?",
-            metavar="TARGET",
-            help=f"{TARGET_HELP} (default: {DEFAULT_TARGET})",
-        )
+        parser.add_argument("target", nargs="?", metavar="TARGET", help=text)
+        text = "the same"
     parser.add_argument(
-        *("-t", "--target"),
-        dest="target_option",
-        metavar="TARGET",
-        help="the same"
-        if is_positional
-        else f"{TARGET_HELP} (default: {DEFAULT_TARGET})",
+        *("-t", "--target"), dest="target_option", metavar="TARGET", help=text
     )
     parser.add_argument(
         "--encoded", action="store_true", help="the key is percent-encoded already"
@@ -121,24 +113,27 @@ def path_of(text: str, *, is_encoded: bool) -> str:
     return f"/{quote(key, safe='/')}"
 
 
-def refusal(exchange: Exchange, url: str, text: str) -> InstanceError | None:
+def require_success(exchange: Exchange, url: str, text: str) -> None:
     """
-    Return the error for an answer that is no success; None if it is one.
+    Raise an error for an answer that is no success.
 
     Args:
         exchange: The answer.
         url: Of the instance.
         text: The key, as an argument of the command.
+
+    Raises:
+        InstanceError: With what the instance has answered.
     """
     status = exchange.status
     if status in {HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT}:
-        return None
+        return
     if status == HTTPStatus.NOT_FOUND:
-        return InstanceError(shown(text), "not found")
+        raise InstanceError(shown(text), "not found")
     line = InstanceAnswer(status, next(exchange.pieces(), b"")).line
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         line += "; give the token by --token-file or in the environment"
-    return InstanceError(url, f"{shown(text)}: {status} {line}")
+    raise InstanceError(url, f"{shown(text)}: {status} {line}")
 
 
 def shown(text: str) -> str:

@@ -15,8 +15,8 @@ from volcache.cli.client import (
     Remote,
     add_remote,
     path_of,
-    refusal,
     remote_of,
+    require_success,
 )
 from volcache.cli.command import FILES, Command, FileError, OutputError, completing
 from volcache.cli.signals import exit_on_sigterm
@@ -49,9 +49,7 @@ def get(remote: Remote, text: str, path: str, file: str) -> None:
     with Exchange(
         remote.url, path, token=remote.token, timeout=remote.timeout
     ) as exchange:
-        refused = refusal(exchange, remote.url, text)
-        if refused:
-            raise refused
+        require_success(exchange, remote.url, text)
         try:
             # The pieces raise no `OSError`.
             _write(file, exchange.pieces())

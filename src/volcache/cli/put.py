@@ -11,8 +11,8 @@ from volcache.cli.client import (
     Remote,
     add_remote,
     path_of,
-    refusal,
     remote_of,
+    require_success,
 )
 from volcache.cli.command import FILES, Command, FileError, completing
 from volcache.errors import ConfigError
@@ -62,9 +62,7 @@ def put(
             body=body if isinstance(body, bytes) else _joined(body, pieces),
             timeout=remote.timeout,
         ) as exchange:
-            refused = refusal(exchange, remote.url, text)
-            if refused:
-                raise refused
+            require_success(exchange, remote.url, text)
 
 
 def _pieces(file: IO[bytes], name: str) -> Iterator[bytes]:

@@ -11,8 +11,8 @@ from volcache.cli.client import (
     Remote,
     add_remote,
     path_of,
-    refusal,
     remote_of,
+    require_success,
 )
 from volcache.cli.command import EXIT_FAILED, EXIT_OK, Command, complain
 from volcache.errors import InstanceError
@@ -40,9 +40,7 @@ def rm(remote: Remote, text: str, path: str, *, is_forced: bool) -> None:
     ) as exchange:
         if is_forced and exchange.status == HTTPStatus.NOT_FOUND:
             return
-        refused = refusal(exchange, remote.url, text)
-        if refused:
-            raise refused
+        require_success(exchange, remote.url, text)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
