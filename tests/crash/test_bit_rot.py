@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from support.contents import files_of
 from support.extent import EXTENT, Count, step
 from support.histories import MOUNT_POINT, make_disk, make_value, open_simulated
 from support.simulated import SimulatedFileSystem
@@ -168,11 +169,7 @@ def test_no_flipped_bit_prevents_a_start(name: str) -> None:
     """Directories of format version 2, damaged at random places."""
     folder = Path(__file__).parents[1] / "golden" / "v2" / name
     dice = random.Random(name)  # noqa: S311 - Repeatable on purpose.
-    contents = {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    contents = files_of(folder)
     for _ in range(60 * EXTENT or 3000):
         fs = make_disk(contents)
         victim = dice.choice(list(contents))

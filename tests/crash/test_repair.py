@@ -19,7 +19,6 @@ from support.stores import (
 )
 from volcache.cli.check import check
 from volcache.cli.repair import repair
-from volcache.errors import ForeignDirectoryError, StoreLockedError
 
 pytestmark = pytest.mark.crash
 
@@ -72,14 +71,3 @@ def test_a_repair_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
     else:
         pytest.fail("the repair never completed")
     assert survive > 10
-
-
-def test_a_directory_in_use_or_empty_is_rejected(tmp_path: Path) -> None:
-    """Nothing is created or written."""
-    with pytest.raises(ForeignDirectoryError):
-        repair(str(tmp_path), UnsyncedFileSystem(), lambda _: None)
-    assert list(tmp_path.iterdir()) == []
-    store = open_store(tmp_path)
-    with pytest.raises(StoreLockedError):
-        repair(str(tmp_path), UnsyncedFileSystem(), lambda _: None)
-    store.close()

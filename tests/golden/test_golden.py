@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.contents import files_of
 from support.stores import FakeClock, open_store, value_of
 from volcache.errors import FormatVersionError
 from volcache.store import Store
@@ -35,11 +36,8 @@ HEALTHY = {
 
 def bytes_in(directory: Path) -> dict[str, bytes]:
     """Return the contents of all files but LOCK by their names."""
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file() and path.name != "LOCK"
-    }
+    found = files_of(directory).items()
+    return {name: data for name, data in found if not name.endswith("LOCK")}
 
 
 def opened(directory: Path, name: str, **options: Any) -> Store:

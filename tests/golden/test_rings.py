@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.contents import files_of
 from support.stores import kill, open_store, value_of
 from volcache.cli import main as cli
 from volcache.store.eviction import Eviction
@@ -94,9 +95,7 @@ def test_the_tools_read_both_rings(
     assert cli.main(["export", str(tmp_path / name), str(target)]) == is_rotten
     assert ("left out asked/1" in capsys.readouterr().out) == is_rotten
     (target / "-" / "export.jsonl").unlink()
-    paths = [path for path in target.rglob("*") if path.is_file()]
-    found = {str(path.relative_to(target)): path.read_bytes() for path in paths}
-    assert found == live(name)
+    assert files_of(target) == live(name)
 
     assert cli.main(["repair", str(tmp_path / name)]) == 0
     capsys.readouterr()

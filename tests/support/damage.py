@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from support.contents import files_of
 from support.stores import open_fifo
 from volcache.store.format import VOLUME_HEADER_BYTES
 
@@ -52,11 +53,7 @@ def _filled(records: int, seed: int) -> dict[str, bytes]:
             if number % 9 == 0:
                 store.delete(key)
         store.close()
-        return {
-            str(path.relative_to(folder)): path.read_bytes()
-            for path in Path(folder).rglob("*")
-            if path.is_file()
-        }
+        return files_of(Path(folder))
 
 
 def extents(directory: Path) -> list[Extent]:

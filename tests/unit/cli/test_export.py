@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.command_line import Run
+from support.contents import files_of
 from support.damage import extents, flip
 from support.damage import fill as fill_volumes
 from support.stores import UnsyncedFileSystem, open_store
@@ -79,8 +80,7 @@ THREE = {
 
 def files(folder: Path) -> dict[str, bytes]:
     """Return the content of all files below a folder but the list, by path."""
-    paths = (path for path in folder.rglob("*") if path.is_file())
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    found = files_of(folder)
     found.pop(NAME, None)
     return found
 

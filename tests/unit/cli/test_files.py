@@ -8,20 +8,12 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Run
+from support.contents import files_of
 from volcache import shipped
 from volcache.cli import files
 
 ROOT = Path(__file__).parents[3]
 CHANGED = Path("nginx", "volcache", "instances.conf")
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    """Return all files below a folder."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_files_are_those_of_the_project(
@@ -38,10 +30,10 @@ def test_files_are_those_of_the_project(
         code, out, _ = run("files", folder)
     finally:
         os.umask(before)
-    written = tree(folder)
+    written = files_of(folder)
     assert all((ROOT / path).read_bytes() == data for path, data in written.items())
     for place in ("nginx", "systemd", "conf/prometheus", "conf/grafana"):
-        expected = {p for p in tree(ROOT / place) if "__pycache__" not in p}
+        expected = {p for p in files_of(ROOT / place) if "__pycache__" not in p}
         names = {p.removeprefix(f"{place}/") for p in written if p.startswith(place)}
         assert names == expected != set()
     *lines, summary = out.splitlines()
@@ -54,13 +46,13 @@ def test_files_are_those_of_the_project(
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     assert run("files", "--list").lines == list(shipped.shipped_files(ROOT))
-    assert tree(tmp_path / "empty") == {}
+    assert files_of(tmp_path / "empty") == {}
 
 
 def test_changed_files_are_replaced_with_force_only(tmp_path: Path, run: Run) -> None:
     """Without it, nothing is written, also no file that is missing; five are named."""
     run("files", tmp_path)
-    whole = tree(tmp_path)
+    whole = files_of(tmp_path)
     for path in whole:
         (tmp_path / path).write_text("mine")
     code, _, err = run("files", tmp_path)
@@ -71,7 +63,7 @@ def test_changed_files_are_replaced_with_force_only(tmp_path: Path, run: Run) ->
     run("files", "--force", tmp_path)
     (tmp_path / CHANGED).write_text("mine")
     (tmp_path / "systemd" / "volcache.logrotate").unlink()
-    before = tree(tmp_path)
+    before = files_of(tmp_path)
     assert run("files", tmp_path) == (
         1,
         "",
@@ -81,10 +73,10 @@ def test_changed_files_are_replaced_with_force_only(tmp_path: Path, run: Run) ->
             " replace with --force\n"
         ),
     )
-    assert tree(tmp_path) == before
+    assert files_of(tmp_path) == before
     code, out, _ = run("files", "--force", tmp_path)
     *paths, summary = out.splitlines()
-    assert tree(tmp_path) == whole
+    assert files_of(tmp_path) == whole
     names = (str(CHANGED), "systemd/volcache.logrotate")
     assert sorted(paths) == [f"{tmp_path}/{name}" for name in names]
     assert (code, summary) == (0, f"2 files written, {len(whole) - 2} unchanged")

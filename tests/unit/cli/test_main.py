@@ -81,10 +81,11 @@ CONTAINS = "one of {!r} and {!r} contains the other"
 # What cannot be used, of the files that the test makes, and what the line says.
 UNUSABLE = {
     "check folder": "mount point 'folder' ",
+    "repair folder": "mount point 'folder' ",
     "check file": "mount point 'file' ",
     "check missing": "mount point 'missing' ",
     **dict.fromkeys(
-        ("check used", "dump used", "import used folder"),
+        ("check used", "dump used", "import used folder", "repair used"),
         f"mount point 'used' is in use by another process (process id {PID})",
     ),
     f"export {GOLDEN}/healthy other": "'other' is not empty",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.contents import files_of
 from support.damage import overwrite
 from support.index_files import decode_blocks, entries_of, rewrite
 from support.replaced import mix
@@ -35,15 +36,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "mount"
 
 
-def files(directory: Path) -> dict[str, bytes]:
-    """Return the contents of all files."""
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
-
-
 USE = r"volume \d seq \d+ salt [0-9a-f]{16} of store [0-9a-f]{16}"
 
 
@@ -59,11 +51,11 @@ def assert_refused(
         fs: Of the start.
         is_whole: The pattern is that of the whole reason.
     """
-    before = files(directory)
+    before = files_of(directory)
     with pytest.raises(MismatchedFilesError) as caught:
         open_fifo(directory, fs=fs)
     # LOCK was created if it was missing: it has to be locked.
-    assert {**files(directory), "LOCK": b""} == {**before, "LOCK": b""}
+    assert {**files_of(directory), "LOCK": b""} == {**before, "LOCK": b""}
     begin = f"mount point {str(directory)!r}: "
     end = (
         f'. Nothing was changed. Or run "volcache repair {directory}" to go on without'
@@ -447,7 +439,7 @@ def test_earlier_files_of_a_volume_without_meta_drop_it(root: Path) -> None:
     fill_volume(store)
     volume = store.put(b"before", b"value").volume
     store.sync()
-    earlier = files(root)
+    earlier = files_of(root)
     store.put(b"same", b"new")
     fill_volume(store, b"more")
     put_later(store)

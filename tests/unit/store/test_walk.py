@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import shutil
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -17,7 +16,7 @@ from support.contents import values
 from support.damage import flip, overwrite
 from support.index_files import rewrite
 from support.readers import without_the_core
-from support.stores import UnsyncedFileSystem, kill, open_store
+from support.stores import UnreadableFileSystem, UnsyncedFileSystem, kill, open_store
 from volcache.cli.repair import repair
 from volcache.errors import StoreError
 from volcache.store.files import FileSystem, ReadOnlyFileSystem
@@ -201,30 +200,12 @@ def test_a_record_longer_than_what_is_read_at_a_time(tmp_path: Path) -> None:
     assert damaged.counts["keys"] == 5
 
 
-class UnreadableFileSystem(ReadOnlyFileSystem):
-    """A disk on which reads of some sectors fail."""
-
-    def __init__(self, sectors: set[int]) -> None:
-        """Name the sectors by number; in all files longer than 100,000 bytes."""
-        self._sectors = sectors
-
-    def _read(self, fd: int, length: int, offset: int) -> bytes:
-        last = offset + length - 1
-        if self.size(fd) > 100_000 and not self._sectors.isdisjoint(
-            range(offset // 4096, last // 4096 + 1)
-        ):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return os.pread(fd, length, offset)
-
-    pread: Any = _read
-
-
 @pytest.mark.slow
 def test_unreadable_sectors(made: Path) -> None:
     """What is in them is missing, all else is found."""
     for seed in range(12):
         dice = random.Random(seed)  # noqa: S311 - Seeded, to be repeated.
-        fs = UnreadableFileSystem({dice.randrange(1, 64) for _ in range(seed // 3 + 1)})
+        fs = UnreadableFileSystem(4096 * dice.randrange(1, 64))
 
         found = check(made, is_native=True, fs=fs)
 
