@@ -5,30 +5,23 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from support.damage import RECORDS, VOLUME_NUM, VOLUME_SIZE, fill, keys
+from support.contents import values
+from support.damage import VOLUME_NUM, VOLUME_SIZE, fill
 from support.stores import (
     Crash,
     CrashingFileSystem,
     UnsyncedFileSystem,
-    open_store,
-    value_of,
 )
 from volcache.cli.check import check
 from volcache.cli.repair import repair
 
 pytestmark = pytest.mark.crash
 
-
-def values(directory: Path, records: int = RECORDS) -> dict[bytes, bytes | None]:
-    """Return what a store answers for every key that `fill` may have put."""
-    store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
-    found = {key: value_of(store.get(key)) for key in keys(records)}
-    store.close()
-    return found
+OPTIONS: Final = {"volume_size": VOLUME_SIZE, "volume_num": VOLUME_NUM}
 
 
 def problems(directory: Path) -> list[str]:
@@ -48,7 +41,7 @@ def test_a_repair_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     fill(whole, records=100)
     shutil.copytree(whole, tmp_path / "served")
-    expected = values(tmp_path / "served", records=100)
+    expected = values(tmp_path / "served", **OPTIONS)
     for survive in range(100):
         directory = tmp_path / str(survive)
         shutil.copytree(whole, directory)
@@ -61,11 +54,11 @@ def test_a_repair_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
             ended = True
         fs.die()
         shutil.copytree(directory, tmp_path / f"{survive} served")
-        assert values(tmp_path / f"{survive} served", records=100) == expected
+        assert values(tmp_path / f"{survive} served", **OPTIONS) == expected
         repair(str(directory), UnsyncedFileSystem(), lambda _: None)
         assert problems(directory) == []
         assert data_of(directory) == data_of(whole)
-        assert values(directory, records=100) == expected
+        assert values(directory, **OPTIONS) == expected
         if ended:
             break
     else:

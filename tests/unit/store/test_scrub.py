@@ -206,37 +206,26 @@ def test_a_slow_scrub_stops_at_once(scrubbed: Scrubbed) -> None:
     assert scrubbed.stats.passes == 0
 
 
-class Waits:
-    """A clock that a wait advances."""
-
-    def __init__(self) -> None:
-        """Begin at 100 seconds."""
-        self.now = 100.0
-
-    def wait(self, seconds: float) -> bool:
-        """Pass the time."""
-        self.now += seconds
-        return False
-
-    def clock(self) -> float:
-        """Return the time."""
-        return self.now
-
-
 def test_the_pace_is_the_rate() -> None:
     """Over many pieces, whatever a read takes; lost time is not caught up."""
-    time = Waits()
-    pace = Pace(1000, time.wait, time.clock)
+    now = 100.0
+
+    def wait(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        return False
+
+    pace = Pace(1000, wait, lambda: now)
     for _ in range(10):
-        time.now += 0.05  # The read.
+        now += 0.05  # The read.
         pace.wait(100)
-    assert time.now == pytest.approx(100 + 10 * 0.1, abs=0.11)
-    time.now += 60
+    assert now == pytest.approx(100 + 10 * 0.1, abs=0.11)
+    now += 60
     pace.wait(100)
-    before = time.now
+    before = now
     for _ in range(5):
         pace.wait(100)
-    assert time.now - before == pytest.approx(0.5)
+    assert now - before == pytest.approx(0.5)
 
 
 def test_an_uncached_read_returns_what_a_read_returns(tmp_path: Path) -> None:
