@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from support.contents import files_of
 from support.stores import open_fifo
-from volcache.store.format import VOLUME_HEADER_BYTES
+from volcache.cli.dump import dump
 
 VOLUME_SIZE = 192 * 1024
 VOLUME_NUM = 5
@@ -57,21 +57,9 @@ def _filled(records: int, seed: int) -> dict[str, bytes]:
 
 
 def extents(directory: Path) -> list[Extent]:
-    """Return the places of all records, from the index files."""
-    found = []
-    for path in sorted(directory.joinpath("index").iterdir()):
-        at = VOLUME_HEADER_BYTES
-        for line in path.read_text().splitlines():
-            if line.startswith("#"):
-                continue
-            key, offset, size = line.split(" ")
-            # Of the bytes in these keys, only the space is escaped.
-            deleted = 64 + len(key.replace("%20", " "))
-            end = at + (int(size) or deleted)
-            assert int(offset) in {0, at}
-            found.append(Extent(int(path.name), at, end))
-            at = end
-    return found
+    """Return the places of all records of a directory that is not damaged yet."""
+    rows = dump(str(directory), 0)
+    return [Extent(row.volume, row.offset, row.offset + row.size) for row in rows]
 
 
 def flip(path: Path, offset: int, dice: random.Random) -> None:

@@ -58,19 +58,6 @@ def test_repair_keeps_the_end_of_a_replaced_active_volume(
     assert values(directory) == whole.of([3, 0, 1])
 
 
-def test_volume_of_another_store_is_reported(directory: Path, run: Run) -> None:
-    """In the place of a valid volume it is not the expected one."""
-    mix(directory, [])
-    other = directory.with_name("other")
-    mix(other, [])
-    shutil.copy(other / "data" / "1", directory / "data" / "1")
-    found = run("check", directory)
-    ((*_, store_id, _, _, expected_id),) = uses_of(found.lines)
-    assert found.code == 1
-    assert store_id != expected_id
-    assert f"\nstore {expected_id}\n" in (directory / "META.txt").read_text()
-
-
 def test_earlier_meta_txt_is_reported_and_written_from_the_volumes(
     directory: Path, run: Run
 ) -> None:
