@@ -1,4 +1,4 @@
-"""listener.py: turns, limits and the end of connections, with a scripted service."""
+"""listener.py: turns, limits and the end of connections; sockets.py."""
 
 from __future__ import annotations
 
@@ -9,123 +9,94 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from support.memcache import RawClient
+from support.memcache_talk import Talk
 from support.tables import each_row
 from support.waiting import wait_until
 from volcache.access import Access
 from volcache.errors import ListenError
 from volcache.memcache.command_log import CommandLog
-from volcache.memcache.commands import Command, Get, Result, Status, WireLimits
+from volcache.memcache.commands import Command, Get
 from volcache.memcache.listener import ConnectionLimits, Listener
-from volcache.memcache.protocol import decoder_for
 from volcache.memcache.service import ClientSession
 from volcache.memcache.sockets import ListeningSocket
-from volcache.monitoring.commands import CommandStats
-from volcache.store import Record
-
-HIT = Result(Status.HIT, Record(b"v", b"", b"", b"", 1, 0, 0, 7, 64, 72, 1, 0))
 
 
-class Service:
-    """Finds one key, `hit`; calls a function for each command."""
+class Case:
+    """A running listener; a function is called before each command."""
 
-    def __init__(self) -> None:
-        """Serve everyone."""
-        self.access = Access()
+    def __init__(self, talk: Talk, listening: ListeningSocket, **limits: Any) -> None:
+        """Prepare it."""
+        self.service, self.stats, self.clock = talk.service, talk.stats, talk.clock
         self.commands: list[Command] = []
-        self.hook: Callable[[ClientSession, Command], object] = (
-            lambda _session, _command: None
+        self.sampled: list[bytes] = []
+        self.hook: Callable[[ClientSession, Command], object] = lambda *_: None
+        self._address = listening.socket.getsockname()
+        execute = talk.service.execute
+
+        def hooked(session: ClientSession, command: Command) -> Any:
+            self.commands.append(command)
+            self.hook(session, command)
+            return execute(session, command)
+
+        talk.service.execute = hooked  # type: ignore[method-assign]
+        self.listener = Listener(
+            listening,
+            talk.service,
+            talk.decoder_for,
+            limits=ConnectionLimits(**{"connections": 100, **limits}),
+            stats=talk.stats,
+            log=CommandLog(0, lambda _: (0, 0)),
+            sample=self.sampled.append,
         )
-        self.flush_at: float | None = None  # By the monotonic clock.
-
-    def session(self, remote: str) -> ClientSession:
-        """Return a session that may do everything."""
-        return ClientSession(remote, self.access)
-
-    def execute(self, session: ClientSession, command: Command) -> Result:
-        """Answer."""
-        self.commands.append(command)
-        self.hook(session, command)
-        if isinstance(command, Get):
-            return HIT if command.key == b"hit" else Result(Status.MISS)
-        return Result(Status.OK)
-
-    def seconds_to_flush(self) -> float | None:
-        """Return the time until the flush; None: there is none."""
-        return None if self.flush_at is None else self.flush_at - time.monotonic()
-
-    def flush_if_due(self) -> None:
-        """Forget the flush if it is due."""
-        if self.flush_at is not None and self.flush_at <= time.monotonic():
-            self.flush_at = None
-
-
-class Case(NamedTuple):
-    """A running listener."""
-
-    service: Service
-    listener: Listener
-    stats: CommandStats
-    address: tuple[str, int]
-    sampled: list[bytes]
 
     def client(self) -> RawClient:
         """Connect."""
-        return RawClient(self.address)
+        return RawClient(self._address)
 
 
 @contextmanager
-def running(pulse: Callable[[], None] | None = None, **limits: Any) -> Iterator[Case]:
+def running(
+    talk: Talk, pulse: Callable[[], None] | None = None, **limits: Any
+) -> Iterator[Case]:
     """Run a listener with these limits."""
-    listening = ListeningSocket("127.0.0.1:0")
-    service, stats = Service(), CommandStats()
-    sampled: list[bytes] = []
-    listener = Listener(
-        listening,
-        service,  # type: ignore[arg-type]
-        partial(decoder_for, WireLimits(250, 1000)),
-        limits=ConnectionLimits(**{"connections": 100, **limits}),
-        stats=stats,
-        log=CommandLog(0, lambda _: (0, 0)),
-        sample=sampled.append,
-    )
-    address = listening.socket.getsockname()
+    case = Case(talk, ListeningSocket("127.0.0.1:0"), **limits)
     if pulse is not None:
-        listener.set_pulse(0.01, pulse)
-    listener.start()
+        case.listener.set_pulse(0.01, pulse)
+    case.listener.start()
     try:
-        yield Case(service, listener, stats, address, sampled)
+        yield case
     finally:
-        listener.drain(0)
-        listener.close()
+        case.listener.drain(0)
+        case.listener.close()
 
 
-def test_clients_take_turns() -> None:
+def test_clients_take_turns(talk: Talk) -> None:
     """One that has sent many commands does not delay another until they are done."""
-    with running() as case, case.client() as greedy, case.client() as other:
+    with running(talk) as case, case.client() as greedy, case.client() as other:
         gate = threading.Event()
-        case.service.hook = lambda _session, _command: gate.wait(20)
+        case.hook = lambda *_: gate.wait(20)
         greedy.send(b"get greedy\r\n" * 500)
-        wait_until(lambda: case.service.commands, "the first command")
+        wait_until(lambda: case.commands, "the first command")
         other.send(b"get other\r\n")
         gate.set()
         assert other.line() == b"END"
-        names = [c.key for c in case.service.commands if isinstance(c, Get)]
+        names = [one.key for one in case.commands if isinstance(one, Get)]
         assert names.index(b"other") < 200
         for _ in range(500):
             assert greedy.line() == b"END"
 
 
-def test_some_keys_that_were_found_are_sampled() -> None:
+def test_some_keys_that_were_found_are_sampled(talk: Talk) -> None:
     """One in 64, by the last bits of a duration."""
-    with running() as case, case.client() as client:
+    talk.say("set hit 0 0 1;v")
+    with running(talk) as case, case.client() as client:
         for _ in range(1000):
             assert client.ask(b"mg none q\r\nmg hit q\r\nmn\r\n") == b"HD"
             assert client.line() == b"MN"
@@ -133,51 +104,41 @@ def test_some_keys_that_were_found_are_sampled() -> None:
         assert len(case.sampled) < 1000
 
 
-def test_bug_closes_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_bug_closes_its_connection_only(
+    talk: Talk, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whether the service notes it, or raises."""
-    with running() as case, case.client() as other:
 
-        def fail(session: ClientSession, command: Command) -> None:
-            key = getattr(command, "key", b"")
-            session.is_broken = key == b"broken"
-            if key == b"raise":
-                raise ZeroDivisionError
+    def fail(session: ClientSession, command: Command) -> None:
+        key = getattr(command, "key", b"")
+        session.is_broken = key == b"broken"
+        if key == b"raise":
+            raise ZeroDivisionError
 
-        case.service.hook = fail
-        with case.client() as client:
-            client.send(b"get broken\r\nget next\r\n")
-            assert client.rest() == b"END\r\n"
-        with case.client() as client:
-            client.send(b"get raise\r\n")
-            assert client.rest() == b""
+    with running(talk) as case, case.client() as other:
+        case.hook = fail
+        for sent, replies in (
+            (b"get broken\r\nmn\r\n", b"END\r\n"),
+            (b"get raise\r\n", b""),
+        ):
+            with case.client() as client:
+                client.send(sent)
+                assert client.rest() == replies
         assert other.ask(b"get key\r\n") == b"END"
-        assert [r.message for r in caplog.records if r.levelno == logging.ERROR] == [
-            "memcache.failed command=-"
-        ]
+        errors = [r.message for r in caplog.records if r.levelno == logging.ERROR]
+        assert errors == ["memcache.failed command=-"]
         wait_until(lambda: case.stats.connections == 1, "the others to be closed")
 
 
 @pytest.mark.slow
-def test_incomplete_command_is_ended_and_an_idle_connection_is_not() -> None:
-    """After the time without progress."""
-    with running(transfer_seconds=0.2) as case:
-        with case.client() as idle, case.client() as partial:
-            partial.send(b"set key 0 0 10\r\nabc")
-            assert partial.rest() == b""
-            assert idle.ask(b"get key\r\n") == b"END"
-        assert case.service.commands == [
-            Get("get", b"key", reply=case.service.commands[0].reply)
-        ]
-
-
-@pytest.mark.slow
-def test_slow_sender_is_ended() -> None:
-    """Although it makes progress all the time."""
-    with running(transfer_seconds=0.5) as case, case.client() as slow:
+def test_slow_clients_are_ended_and_idle_ones_are_not(talk: Talk) -> None:
+    """One that sends no more, and one that makes progress all the time, but little."""
+    with running(talk, transfer_seconds=0.3) as case, ExitStack() as stack:
+        idle, partial, slow = (stack.enter_context(case.client()) for _ in range(3))
+        partial.send(b"set key 0 0 10\r\nabc")
         slow.send(b"set key 0 0 1000\r\n")
-        slow.socket.settimeout(0.05)
-        sent = 0
-        is_over = False
+        slow.socket.settimeout(0.03)
+        sent, is_over = 0, False
         while not is_over:
             with suppress(TimeoutError):
                 is_over = not slow.socket.recv(10)
@@ -185,28 +146,28 @@ def test_slow_sender_is_ended() -> None:
                 slow.send(b"x")
                 sent += 1
         assert sent < 900
+        assert partial.rest() == b""
+        assert idle.ask(b"get key\r\n") == b"END"
+        assert len(case.commands) == 1
 
 
-def test_memory_of_all_incomplete_commands_is_limited() -> None:
+def test_memory_of_all_incomplete_commands_is_limited(talk: Talk) -> None:
     """The one without progress for the longest time is closed."""
-    with running(held_bytes=3000) as case:
+    with running(talk, held_bytes=3000) as case, ExitStack() as stack:
         clients = []
         for _ in range(5):
-            client = case.client()
+            client = stack.enter_context(case.client())
             client.send(b"set key 0 0 1000\r\n" + b"x" * 900)
             clients.append(client)
             wait_until(lambda: case.stats.bytes_in >= 916 * len(clients), "its bytes")
         assert clients[0].rest() == clients[1].rest() == b""
         for client in clients[-2:]:
-            client.send(b"x" * 100 + b"\r\n")
-            assert client.line() != b""
-        for client in clients:
-            client.close()
+            assert client.ask(b"x" * 100 + b"\r\n") == b"STORED"
 
 
-def test_connections_above_the_limit_are_refused() -> None:
+def test_connections_above_the_limit_are_refused(talk: Talk) -> None:
     """With the words of memcached; a closed one makes room."""
-    with running(connections=2) as case:
+    with running(talk, connections=2) as case:
         with case.client() as one, case.client() as two:
             assert one.ask(b"mn\r\n") == two.ask(b"mn\r\n") == b"MN"
             with case.client() as three:
@@ -220,10 +181,10 @@ def test_connections_above_the_limit_are_refused() -> None:
 
 @pytest.mark.slow
 def test_accepting_pauses_without_descriptors(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The loop does not spin, and goes on when there are some."""
-    with running() as case, case.client() as first:
+    with running(talk) as case, case.client() as first:
         assert first.ask(b"mn\r\n") == b"MN"
         calls = []
 
@@ -241,29 +202,42 @@ def test_accepting_pauses_without_descriptors(
         assert "memcache.accept_failed" in caplog.text
 
 
-def test_pulse_is_called_in_the_thread() -> None:
+def test_pulse_is_called_in_the_thread(talk: Talk) -> None:
     """At its interval, although no client sends anything."""
     names: list[str] = []
-    with running(pulse=lambda: names.append(threading.current_thread().name)) as case:
+
+    def pulse() -> None:
+        names.append(threading.current_thread().name)
+
+    with running(talk, pulse) as case:
         wait_until(lambda: len(names) >= 3, "the calls")
     assert set(names) == {"memcache"}
     assert case.listener.stalled_seconds() == 0
 
 
-def test_flush_is_asked_for_when_it_is_due(caplog: pytest.LogCaptureFixture) -> None:
+def test_flush_is_executed_when_it_is_due(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Although no client sends anything; one that is due in years delays no command."""
-    with running() as case, case.client() as client:
+    due: list[float] = []
+
+    def left() -> float | None:
+        return due[-1] - time.monotonic() if due else None
+
+    monkeypatch.setattr(talk.service, "seconds_to_flush", left)
+    monkeypatch.setattr(talk.service, "flush_if_due", due.clear)
+    with running(talk) as case, case.client() as client:
         for seconds in (2**31 / 1000, 2.0**63, 0.01):
-            case.service.flush_at = time.monotonic() + seconds
+            due.append(time.monotonic() + seconds)
             for _ in range(2):
                 assert client.ask(b"get key\r\n") == b"END"
-        wait_until(lambda: case.service.flush_at is None, "the flush")
-    assert not caplog.records
+        wait_until(lambda: not due, "the flush")
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
-def test_drain_finishes_what_has_arrived() -> None:
+def test_drain_finishes_what_has_arrived(talk: Talk) -> None:
     """And waits for an incomplete command until the deadline only."""
-    with running() as case, case.client() as partial, case.client() as busy:
+    with running(talk) as case, case.client() as partial, case.client() as busy:
         idle = case.client()
         partial.send(b"get key")
         wait_until(lambda: case.stats.bytes_in == 7, "the bytes")
@@ -280,14 +254,15 @@ def test_drain_finishes_what_has_arrived() -> None:
         idle.close()
 
 
-def test_changed_tokens_reach_the_protocol() -> None:
+def test_changed_tokens_reach_the_protocol(talk: Talk) -> None:
     """Of a connection that is open: its next `set` has the token."""
-    with running() as case, case.client() as client:
+    with running(talk) as case, case.client() as client:
         assert client.ask(b"get key\r\n") == b"END"
-        case.service.access = Access(write="secret")
-        client.send(b"set auth 0 0 6\r\na b cd\r\n")
-        wait_until(lambda: len(case.service.commands) == 2, "the command")
-        assert type(case.service.commands[1]).__name__ == "Authenticate"
+        case.service.change(Access(write="cd"), may_flush=False)
+        assert client.ask(b"delete key\r\n") == b"CLIENT_ERROR unauthenticated"
+        assert client.ask(b"set auth 0 0 4\r\na cd\r\n") == b"STORED"
+        assert type(case.commands[-1]).__name__ == "Authenticate"
+        assert client.ask(b"delete key\r\n") == b"NOT_FOUND"
 
 
 # --- sockets.py ------------------------------------------------------------------------
@@ -296,20 +271,18 @@ def test_changed_tokens_reach_the_protocol() -> None:
 @each_row("address", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
 def test_address_is_shown_with_its_port(address: str) -> None:
     """As in the setting."""
-    listening = ListeningSocket(address)
-    host, _, port = listening.name.rpartition(":")
-    assert host in {"127.0.0.1", "[::1]"}
-    assert int(port) > 0
-    listening.close()
+    with closing(ListeningSocket(address)) as listening:
+        host, _, port = listening.name.rpartition(":")
+        assert host in {"127.0.0.1", "[::1]"}
+        assert int(port) > 0
 
 
 def test_file_of_another_process_is_not_removed(tmp_path: Path) -> None:
     """If it has taken the place of this one."""
     path = tmp_path / "socket"
-    listening = ListeningSocket(str(path))
-    path.unlink()
-    path.write_bytes(b"")
-    listening.close()
+    with closing(ListeningSocket(str(path))):
+        path.unlink()
+        path.write_bytes(b"")
     assert path.exists()
 
 
@@ -324,7 +297,6 @@ def test_file_of_another_process_is_not_removed(tmp_path: Path) -> None:
 )
 def test_refused_address_names_the_setting(address: str, reason: str) -> None:
     """And the remedy."""
-    with pytest.raises(
-        ListenError, match=f"memcache_listen: cannot listen on .*{reason}"
-    ):
+    text = f"memcache_listen: cannot listen on .*{reason}"
+    with pytest.raises(ListenError, match=text):
         ListeningSocket(address)
