@@ -217,13 +217,11 @@ class DiskSpace:
     def free(self, volume: Volume) -> None:
         """Make a dropped volume unusable; free its space if there are too many."""
         directory = self._directory
+        ids = [volume.id, *(other.id for other in self._volumes.values())]
         try:
             directory.remove_index_file(volume.id)
             # Not if `volume_num` was lowered: volumes with higher ids take space, too.
-            if (
-                max(volume.id, *(v.id for v in self._volumes.values()))
-                < self.volume_num
-            ):
+            if max(ids) < self.volume_num:
                 # Should META.txt be lost, it must not be taken for a valid one.
                 volume.invalidate()
                 return
@@ -246,11 +244,9 @@ class DiskSpace:
         """
         if isinstance(error, OSError):
             return is_short(self._directory.fs, self._directory.data, error)
-        if (
-            isinstance(error.__cause__, OSError)
-            and error.__cause__.errno != errno.ENOSPC
-        ):
-            return error.__cause__.errno == errno.EDQUOT
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno != errno.ENOSPC:
+            return cause.errno == errno.EDQUOT
         spare = sum(map(self._held, self.unused - self._freed))
         others = (volume for volume in self._volumes.values() if volume is not kept)
         most = error.free + sum(volume.held_bytes for volume in others)
