@@ -313,6 +313,40 @@ class StoreDirectory:
                 path = self.data_path(volume)
                 descriptors[volume] = self.fs.open(path, create=False)
 
+    def create_data_files(self, ids: set[int], descriptors: dict[int, int]) -> None:
+        """
+        Create the data files that are missing, so that none can fail later.
+
+        Those that a full disk refuses are not used before the next start.
+
+        Args:
+            ids: Of all volumes.
+            descriptors: Of the data files that exist; is added to.
+
+        Raises:
+            OSError: The disk refused for another reason, or there is none at all.
+        """
+        for volume in sorted(ids - set(descriptors)):
+            try:
+                descriptors[volume] = self.fs.open(self.data_path(volume), create=True)
+            except OSError as error:
+                if error.errno not in DISK_FULL or not descriptors:
+                    raise
+                break
+        # fdatasync makes the bytes of a file safe, but not its name.
+        self.fs.sync_directory(self.data)
+
+    def held_bytes(self) -> tuple[dict[int, int], int]:
+        """
+        Return how many bytes of the disk each data file takes, and all index files.
+
+        Raises:
+            OSError: The disk does not answer.
+        """
+        held = self.fs.held_bytes
+        data = {volume: held(self.data_path(volume)) for volume in self.volume_ids()}
+        return data, sum(held(self.index_path(volume)) for volume in self.index_ids())
+
     def remove_index_file(self, volume: int) -> None:
         """
         Remove an index file, so that none of its entries are used for the next volume.

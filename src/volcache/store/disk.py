@@ -86,17 +86,11 @@ def holding_of(directory: StoreDirectory) -> Holding:
     Raises:
         OSError: The disk does not answer.
     """
-    fs = directory.fs
-    space = fs.space(directory.root)
-    data = index = volumes = 0
-    for volume in directory.volume_ids():
-        size = fs.held_bytes(directory.data_path(volume))
-        data += size
-        if size:
-            volumes = volume + 1
-    for volume in directory.index_ids():
-        index += fs.held_bytes(directory.index_path(volume))
-    return Holding(space.free, data + index, data, volumes)
+    free = directory.fs.space(directory.root).free
+    sizes, index = directory.held_bytes()
+    data = sum(sizes.values())
+    volumes = max((volume + 1 for volume in sizes if sizes[volume]), default=0)
+    return Holding(free, data + index, data, volumes)
 
 
 def refuse_too_small(root: str, holding: Holding, volume_size: int) -> None:

@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING
 
 from volcache.errors import MountPointError
 from volcache.store.disk import is_short
-from volcache.store.files import DISK_FULL
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring, Segment
 from volcache.store.inventory import following_volume, take_inventory
 from volcache.store.native import make_index
@@ -250,7 +249,8 @@ class _Recovery:
         if not state.manifest.mount_count:  # A new store: before its files.
             directory.write_manifest(state.manifest)
         found = [*state.volumes, *self._dropped]
-        self._create_data_files({*range(self._volume_num), *(v.id for v in found)})
+        ids = {*range(self._volume_num), *(volume.id for volume in found)}
+        directory.create_data_files(ids, state.descriptors)
         for volume in found:
             volume.fd = state.descriptors[volume.id]
         self._invalidate_dropped({volume.id for volume in found})
@@ -264,24 +264,6 @@ class _Recovery:
             state.volumes.append(
                 Volume(directory.fs, place.fd, use=use, store_id=store_id)
             )
-
-    def _create_data_files(self, ids: set[int]) -> None:
-        """
-        Create the data files that are missing, so that none can fail later.
-
-        Those that a full disk refuses are not used before the next start.
-        """
-        directory, descriptors = self._directory, self._state.descriptors
-        for volume in sorted(ids - set(descriptors)):
-            path = directory.data_path(volume)
-            try:
-                descriptors[volume] = directory.fs.open(path, create=True)
-            except OSError as error:
-                if error.errno not in DISK_FULL or not descriptors:
-                    raise
-                break
-        # fdatasync makes the bytes of a file safe, but not its name.
-        directory.fs.sync_directory(directory.data)
 
     def _invalidate_dropped(self, listed: set[int]) -> None:
         """
@@ -423,11 +405,11 @@ class _Recovery:
         covers may have been copied to newer volumes since: it is needed longer.
         """
         found, before = self._inventory.purges, self._inventory.manifest.purges
-        volumes = self._state.volumes
-        needed = self._state.purges = found.purges.since(volumes[0].seq)
+        volumes, purges = self._state.volumes, found.purges
+        needed = self._state.purges = purges.since(volumes[0].seq)
         if found.file is None or not needed:
             return None
-        if found.file.listed == before and needed is found.purges:
+        if found.file.listed == before and needed is purges:
             return before
         *others, last = needed
         if found.file.listed != before:
