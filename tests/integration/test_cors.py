@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +12,7 @@ from playwright.sync_api import Browser
 
 from support.browser import Tab
 from support.process import MIB, ServerProcess, Servers
+from support.scripted_server import ScriptedServer, answering, value
 from support.wire import Talk, exchange, request_bytes
 
 pytestmark = [pytest.mark.sampled(8), pytest.mark.integration]
@@ -171,26 +169,11 @@ def test_star_and_none_are_the_same_for_all_requests(
 # --- In a browser --------------------------------------------------------------------
 
 
-class _Page(BaseHTTPRequestHandler):
-    """An empty page."""
-
-    def do_GET(self) -> None:
-        """Send it."""
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
-@contextmanager
-def a_site() -> Iterator[str]:
-    """Serve an empty page; yield its origin."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+def a_site() -> ScriptedServer:
+    """Return a server of an empty page."""
+    return ScriptedServer(
+        answering(lambda _: value(b"", b"Content-Type: text/html\r\n"))
+    )
 
 
 # Returns what a page sees of each answer: status, some headers, text; or an error.
@@ -244,7 +227,8 @@ def test_page_of_another_origin_reads_and_writes(
     browser: Browser, servers: Servers, token: str
 ) -> None:
     """With Range, and with the headers and the statuses that it needs."""
-    with a_site() as site, a_site() as stranger:
+    with a_site() as one, a_site() as another:
+        site, stranger = (f"http://{server.name}" for server in (one, another))
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         with servers.server(
             cors_origins=site, read_token=token, write_token=token
@@ -273,7 +257,7 @@ def test_page_of_another_origin_is_blocked_by_default(
     """It sees no answer, and its PUT and DELETE are not sent."""
     with a_site() as site, servers.server() as server:
         assert exchange(server.port, "PUT", "/tile", b"kept").status == 200
-        blocked = seen_by_a_page(browser, site, server.url)
+        blocked = seen_by_a_page(browser, f"http://{site.name}", server.url)
         assert blocked == [[0, [], "TypeError"]] * len(STEPS)
         assert exchange(server.port, "GET", "/tile").body == b"kept"
 

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +26,6 @@ from support.waiting import wait_until
 from support.wire import (
     ANSWER_SECONDS,
     Talk,
-    answer_to,
     connect,
     exchange,
     request_bytes,
@@ -44,7 +42,6 @@ pytestmark = [
 KIB: Final = 1 << 10
 SETTINGS: Final = {**SHARED, "max_value_size": 4 * MIB}
 VOLUMES: Final = "/data/"
-ORIGIN: Final = "Origin: https://a.example"
 DISK_SECONDS: Final = 1.0
 # Within which a client is answered that needs no disk: less than the disk takes here, and
 # as much as a busy machine may need.
@@ -184,34 +181,6 @@ def test_values_on_the_disk_are_read_by_threads(tmp_path: Path, threads: int) ->
     assert hits == 2 * 3 * len(SIZES)
 
 
-def test_cold_answer_is_the_same_as_a_hot_one(tmp_path: Path) -> None:
-    """Status line, headers and body, in the same order; for both versions."""
-    settings = SETTINGS | {"cors_origins": "https://a.example"}
-    with ServerProcess(tmp_path, settings=settings) as server:
-        headers = "Content-Type: a/b\nContent-Encoding: br\nCache-Control: max-age=9000"
-        exchange(server.port, "PUT", "/key", COLD, headers)
-        for version, header in product(
-            ("1.1", "1.0"), ("", "Connection: close", "Connection: keep-alive", ORIGIN)
-        ):
-            data = f"GET /key HTTP/{version}\r\nHost: t\r\n{header}".strip()
-            request = f"{data}\r\n\r\n".encode()
-            assert (cold := same_answers(server, request)).endswith(COLD)
-            assert (b"\r\nAccess-Control-Allow-Origin: " in cold) == (header == ORIGIN)
-
-
-def same_answers(server: ServerProcess, request: bytes) -> bytes:
-    """Return the cold answer to a request when it is the same as the hot one."""
-    found: list[bytes] = []
-
-    def are_equal() -> bool:
-        make_cold(server)
-        found[:] = [answer_to(server.port, request) for _ in range(2)]
-        return found[0] == found[1]
-
-    wait_until(are_equal, "both answers in one second")
-    return found[0]
-
-
 # --- A slow disk -----------------------------------------------------------------------
 
 
@@ -317,24 +286,6 @@ def test_several_cold_reads_are_made_at_once(tmp_path: Path, machine: Machine) -
             assert client.read().body == values[path]
         took = time.monotonic() - began
     assert 1.4 < took < 4
-
-
-def test_requests_after_a_cold_one_are_answered_after_it(slow: SlowServer) -> None:
-    """On the same connection, in one segment or one by one."""
-    with Talk(slow.port) as client:
-        client.send(
-            request_bytes("GET", "/cold")
-            + request_bytes("GET", "/hot")
-            + request_bytes("PUT", "/cold", b"new")
-        )
-        assert not is_readable(client.socket, DISK_SECONDS / 2)
-        client.send(request_bytes("GET", "/cold") + request_bytes("HEAD", "/cold")[:9])
-        assert client.read().body == COLD
-        assert client.read().body == b"hot"
-        assert client.read("PUT").status == 200
-        assert client.read().body == b"new"
-        client.send(request_bytes("HEAD", "/cold")[9:])
-        assert client.read("HEAD").headers["Content-Length"] == "3"
 
 
 def test_limits_of_a_client_do_not_count_while_the_disk_is_slow(

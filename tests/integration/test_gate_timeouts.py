@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import select
-import selectors
 import socket
 import sys
 import time
@@ -168,19 +167,6 @@ def test_body_that_stops_gets_408_and_is_not_stored(server: ServerProcess) -> No
     assert exchange(server.port, "GET", "/key").body == b"value"
 
 
-def test_body_that_is_expected_and_does_not_come_gets_408(
-    server: ServerProcess,
-) -> None:
-    """After `100 Continue`."""
-    with Talk(server.port) as client:
-        expect = b"\r\nExpect: 100-continue\r\n\r\n"
-        client.send(HALF_BODY[:-4].replace(b"\r\n\r\n", expect))
-        assert client.read().status == 100
-        assert client.read().status == 408
-        assert client.has_ended()
-    assert exchange(server.port, "GET", "/key").body == b"value"
-
-
 @pytest.mark.parametrize("header", ["", "Authorization: x"])
 def test_client_that_does_not_read_its_answer_is_disconnected(
     server: ServerProcess, header: str
@@ -214,16 +200,6 @@ def test_idle_connection_is_closed_without_a_word(server: ServerProcess) -> None
         assert_quiet_until([client.socket for client in clients], began + IDLE_TIMEOUT)
         assert all(client.has_ended() for client in clients)
     assert time.monotonic() - began < IDLE_TIMEOUT + SLACK
-
-
-def test_connection_in_use_is_not_closed(server: ServerProcess) -> None:
-    """Each request starts the time again, whoever answers it."""
-    began = time.monotonic()
-    with Talk(server.port) as by_gate, Talk(server.port) as by_app:
-        while time.monotonic() < began + 2 * IDLE_TIMEOUT:
-            assert by_gate.exchange("GET", "/key").body == b"value"
-            assert by_app.exchange("PUT", "/used", b"").status == 200
-            time.sleep(IDLE_TIMEOUT / 5)
 
 
 def test_slow_but_steady_client_is_served(server: ServerProcess) -> None:
@@ -264,39 +240,6 @@ def test_slow_but_steady_reader_gets_everything(
     assert pauses >= 8
     answers = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
     assert [a.partition(b"\r\n\r\n")[2] == LARGE for a in answers] == [True] * 4
-
-
-def test_slow_connections_neither_delay_others_nor_stay(server: ServerProcess) -> None:
-    """200 of them send a byte now and then; each gets 408."""
-    at_first = server.descriptors()
-    with ExitStack() as opened, selectors.DefaultSelector() as waiting:
-        for _ in range(200):
-            client = opened.enter_context(connect(server.port))
-            client.sendall(b"GET /key HTTP/1.1\r\nHost: t\r\nX: ")
-            client.settimeout(0)
-            waiting.register(client, selectors.EVENT_READ)
-        slowest = 0.0
-        answered = 0
-
-        def all_are_answered() -> bool:
-            nonlocal slowest, answered
-            for key in list(waiting.get_map().values()):
-                with suppress(OSError):
-                    os.write(key.fd, b"x")
-            began = time.monotonic()
-            assert exchange(server.port, "GET", "/key").body == b"value"
-            slowest = max(slowest, time.monotonic() - began)
-            for key, _ in waiting.select(0.05):
-                assert_timed_out(os.read(key.fd, 4096))
-                waiting.unregister(key.fileobj)
-                answered += 1
-            return answered == 200
-
-        wait_until(all_are_answered, "200 answers")
-        assert slowest < 1
-        wait_until(
-            lambda: server.descriptors() <= at_first, "the connections to be closed"
-        )
 
 
 def test_closed_connections_are_counted_by_reason(server: ServerProcess) -> None:

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.contents import files_of
 from support.extent import examples
 from support.native_app import KEY_SIZE_MAX, VALUE_SIZE_MAX, Apps
 from support.tables import each_row
@@ -31,26 +30,16 @@ BYTES: Final = random.Random(1).randbytes(VALUE_SIZE_MAX + 1)  # noqa: S311
 DAY: Final = 86_400
 SECOND_MAX: Final = 253_402_300_799
 
+WORDS: Final = (
+    "/a /a/b.json /.git /x/.git /a. /a..b /a.PNG // /0 /a/ /a//b /- /-a /--/ /-."
+    " /-/healthy /-/ /-/x /-/stats /../-/x /x/../-/healthy /a/../b /./a /.. /a/."
+)
 PATHS: Final = [
-    *(
-        *("/a", "/a b", "/a/b.json", "/.git", "/x/.git", "/a.", "/a..b", "/a.PNG"),
-        *("//", "/0"),
-    ),
-    *(
-        *("/a/", "/a//b", "/-", "/-a", "/--/", "/-.", "/-/healthy", "/-/", "/-/x"),
-        "/-/stats",
-    ),
-    *("/../-/x", "/x/../-/healthy", "/a/../b", "/./a", "/..", "/a/.", "/a/..", "/", ""),
-    *(
-        *("*", "a", "a/b", "/a\xff", "/\x80", "/gr\xc3\xbcn.txt", "/\x00", "/a\n"),
-        "/a\r\nb",
-    ),
-    *(
-        *("/a\x7f", "/a\x1f", "/\u0100", "/a\u20ac", "/\U0001f600", None),
-        "/" + "k" * 70_000,
-    ),
+    *WORDS.split(),
+    *("/a/..", "/", "", "*", "a", "a/b", "/a b", "/a\xff", "/\x80", "/gr\xc3\xbcn.txt"),
+    *("/\x00", "/a\n", "/a\r\nb", "/a\x7f", "/a\x1f", "/\u0100", "/a\u20ac", None),
+    *("/\U0001f600", "/" + "k" * 70_000, "/./" + "k" * KEY_SIZE_MAX),
     *("/" + "k" * (KEY_SIZE_MAX + more) for more in (-1, 0, 1)),
-    "/./" + "k" * KEY_SIZE_MAX,
 ]
 DATE: Final = "Sat, 21 Nov 2026 09:00:00 GMT"
 # Values of headers; "|" is between two of them.
@@ -214,38 +203,6 @@ def test_rotation_is_answered_alike(apps: Apps) -> None:
     assert len(apps.both[0].app.asked) < 110 * 31
 
 
-@pytest.mark.slow
-def test_many_puts_write_the_index_file_alike(apps: Apps) -> None:
-    """The files are equal after more PUTs than are kept in memory."""
-    for number in range(1300):
-        apps.put(f"/{number % 700}", b"%d" % number)
-    for one in apps.both:
-        one.side.kill()
-    first, second = (files_of(one.side.directory) for one in apps.both)
-    assert first == second
-    apps.restart(is_clean=False)
-    for number in range(700):
-        assert apps.ask("GET", f"/{number}").code == 200
-
-
-@pytest.mark.slow
-@each_row("options", [{"default_ttl": 10}, {"max_ttl": 60}, {}])
-def test_expiry_is_answered_alike(options: dict[str, int]) -> None:
-    """Before and after the time to live, with the limits of the settings."""
-    for is_merged in (False, True):
-        with running(is_merged=is_merged, **options) as apps:
-            for ttl in ("", "0", "1", "5", "100", "99999999999"):
-                more = {"HTTP_CACHE_CONTROL": f"max-age={ttl}"} if ttl else {}
-                apps.put(f"/{ttl}", b"value", **more)
-            for step in (0, 1, 1, 3, 5, 50, 100, 10_000):
-                apps.second += step
-                for ttl in ("", "0", "1", "5", "100", "99999999999"):
-                    apps.ask("GET", f"/{ttl}")
-                    apps.ask("HEAD", f"/{ttl}")
-            apps.put("/1", b"again")
-            assert apps.ask("GET", "/1").code == 200
-
-
 @each_row("is_merged", [False, True])
 def test_flags_are_answered_alike(*, is_merged: bool) -> None:
     """Of any size, also with the longest headers; a PUT has none."""
@@ -285,33 +242,6 @@ def test_every_sync_mode_is_answered_alike(sync_mode: str) -> None:
         for one in apps.both:
             one.side.store.sync()
         apps.ask("GET", "/1")
-
-
-@pytest.mark.slow
-@each_row("is_merged", [False, True])
-def test_hot_keys_are_answered_alike(*, is_merged: bool) -> None:
-    """The second read promotes a key; a PUT or DELETE invalidates its copy."""
-    dice = random.Random(3)  # noqa: S311 - To be repeated.
-    sources = set()
-    with running(is_merged=is_merged, has_hot_tier=True) as apps:
-        for number in range(700):
-            path = f"/{dice.randrange(9)}"
-            method = dice.choice(["GET", "GET", "GET", "GET", "HEAD", "PUT", "DELETE"])
-            more: dict[str, Any] = {}
-            if method == "PUT":
-                more["CONTENT_TYPE"] = "a/b"
-                if number % 5 == 0:
-                    more["HTTP_CACHE_CONTROL"] = "max-age=20"
-            body = BYTES[: dice.choice([0, 9, 20_000, 1_100_000])]
-            answer = apps.ask(method, path, body if method == "PUT" else b"", **more)
-            if answer.code == 200 and method == "GET":
-                sources.add(answer.header("X-Cache"))
-            apps.second += dice.randrange(4)
-            if number == 500:
-                for one in apps.both:
-                    with one.side.selected():
-                        one.cache.flush()
-    assert sources == {"DISK", "MEMC"}
 
 
 class BadStream:
@@ -383,24 +313,31 @@ requests = st.tuples(
     paths,
     bodies,
     st.one_of(st.just({}), typed, lengths, st.sampled_from(HEADERS)),
-    st.sampled_from([0, 0, 1, 5, 100]),
+    st.sampled_from([0, 0, 1, 5, 100, -2]),
+)
+options = st.fixed_dictionaries(
+    {
+        "is_merged": st.booleans(),
+        "has_hot_tier": st.booleans(),
+        "second": st.sampled_from([10, 1_790_000_000, 2**32, SECOND_MAX - 2]),
+    },
+    optional={"default_ttl": st.just(10), "max_ttl": st.just(60)},
 )
 
 
 @pytest.mark.slow
 @pytest.mark.property
 @settings(max_examples=examples(150), deadline=None)
-@given(st.lists(requests, max_size=40), st.booleans(), st.booleans())
+@given(st.lists(requests, max_size=40), options)
 def test_any_requests_are_answered_alike(
     steps: list[tuple[str, str | None, bytes, dict[str, Any], int]],
-    is_merged: bool,  # noqa: FBT001
-    has_hot_tier: bool,  # noqa: FBT001
+    options: dict[str, Any],
 ) -> None:
     """Status, headers, body, and everything that is counted."""
-    with running(is_merged=is_merged, has_hot_tier=has_hot_tier) as apps:
+    with running(**options) as apps:
         for method, path, body, more, seconds in steps:
             apps.ask(method, path, body if method == "PUT" else b"", **more)
-            apps.second += seconds
+            apps.second = max(0, apps.second + seconds)
 
 
 # --- Dates -------------------------------------------------------------------------
@@ -432,27 +369,6 @@ def test_no_date_is_before_1970_or_after_9999(second: int) -> None:
     """They are not formatted natively."""
     with pytest.raises(ValueError, match="no date"):
         http_date(second)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "second",
-    [
-        *(1, DAY, 68_169_600, 951_782_399, 951_868_799, 4_107_542_399),
-        *(2**31 - 1, 2**32),
-        *(SECOND_MAX - 9, SECOND_MAX - 2, SECOND_MAX - 1, SECOND_MAX, SECOND_MAX + 9),
-    ],
-)
-def test_values_of_any_time_are_answered_alike(apps: Apps, second: int) -> None:
-    """Stored then, and read in that second, later, and after the clock was set back."""
-    apps.second = second
-    with running(is_merged=apps.both[0].is_merged, second=second) as then:
-        then.put("/a", b"value", HTTP_CACHE_CONTROL="max-age=100000000")
-        then.put("/b", b"value")
-        for step in (0, 1, 1, -2, 60, DAY, -60):
-            then.second = max(0, then.second + step)
-            then.ask("GET", "/a")
-            then.ask("GET", "/b")
 
 
 # --- A disk that fails -------------------------------------------------------------
