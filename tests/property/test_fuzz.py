@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from support.extent import examples
 from support.histories import make_disk, open_simulated
 from support.index_files import encode_block
+from support.records import encode_record
 from volcache.errors import StoreError
 from volcache.store.format import (
     Ring,
     VolumeHeader,
     VolumeUse,
-    encode_record,
     encode_volume_header,
     volume_identity,
 )

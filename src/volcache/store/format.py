@@ -65,30 +65,24 @@ _V1_HEADER_BYTES: Final = 48  # in format version 1, before its checksum
 #   .  4  CRC-32C of all bytes before
 #   .  .  value
 _IDENTITY: Final = Struct("<3sBQ")
-_FIELDS: Final = Struct("<HBBIII4xQQQHBB")
+_LENGTHS: Final = Struct("<HBBIII4x")
+_PLACE: Final = Struct("<QQQHBB")
 _RECORD_MAGIC: Final = b"VLR"
-# The fixed part for the path of a request: the identity as bytes, two short lengths as one
-# number, which is 0 for most records, and volume id with kind.
-_READ_FIELDS: Final = Struct("<12sHHIII4xQQQI")
 IDENTITY_BYTES: Final = 12
 FIXED_BYTES: Final = 60
-_OFFSET_AT: Final = 32
+_PLACE_AT: Final = 32
+_KIND_AT: Final = 58
 _CHECKSUM_BYTES: Final = 4
 _TOMBSTONE: Final = 1
-_KIND_MAX: Final = 2**24 - 1  # volume id with kind, without the length above them
-# The CRC-32C of any bytes followed by their own CRC-32C.
-_CHECKED: Final = 0x48674BC7
 _POLYNOMIAL: Final = 0x82F63B78  # of CRC-32C, reflected
 
 # Answers have the text fields as headers: a line end would begin another header.
 _CONTROL_BYTE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
-_unpack_read_fields = _READ_FIELDS.unpack_from
-
 if (
     _IDENTITY.size != IDENTITY_BYTES
-    or _IDENTITY.size + _FIELDS.size != FIXED_BYTES
-    or _READ_FIELDS.size != FIXED_BYTES
+    or _IDENTITY.size + _LENGTHS.size != _PLACE_AT
+    or _PLACE_AT + _PLACE.size != FIXED_BYTES
     or _VOLUME_HEADER.size + _CHECKSUM_BYTES != VOLUME_HEADER_BYTES
 ):
     message = "the structs of format.py do not match the layout above them"
@@ -209,20 +203,9 @@ class RecordHeader(NamedTuple):
 
 def encode_volume_header(header: VolumeHeader) -> bytes:
     """Return the first `VOLUME_HEADER_BYTES` bytes of a volume."""
-    use = header.use
-    fixed = _VOLUME_HEADER.pack(
-        _VOLUME_MAGIC,
-        VERSION,
-        use.salt,
-        header.store_id,
-        use.seq,
-        use.volume,
-        use.ring,
-        header.mount_count,
-        header.started_ms,
-        header.oldest_seq,
-        header.previous_salt,
-    )
+    (volume, seq, ring, salt), store_id, *started = header
+    names = (salt, store_id, seq, volume, ring)
+    fixed = _VOLUME_HEADER.pack(_VOLUME_MAGIC, VERSION, *names, *started)
     return fixed + _CHECKSUM.pack(crc32c(fixed))
 
 
@@ -230,25 +213,11 @@ def decode_volume_header(data: bytes) -> VolumeHeader | None:
     """Return the header of a volume, or None if it is missing or damaged."""
     if volume_version(data) != VERSION:
         return None
-    (
-        _,
-        _,
-        salt,
-        store_id,
-        seq,
-        volume,
-        ring,
-        mount_count,
-        started_ms,
-        oldest_seq,
-        previous_salt,
-    ) = _VOLUME_HEADER.unpack_from(data)
+    found = _VOLUME_HEADER.unpack_from(data)
+    _, _, salt, store_id, seq, volume, ring, *started = found
     if ring > Ring.PROBATION or seq > SEQ_MAX:
         return None
-    use = VolumeUse(volume, seq, Ring(ring), salt)
-    return VolumeHeader(
-        use, store_id, mount_count, started_ms, oldest_seq, previous_salt
-    )
+    return VolumeHeader(VolumeUse(volume, seq, Ring(ring), salt), store_id, *started)
 
 
 def volume_version(data: bytes) -> int | None:
@@ -267,40 +236,6 @@ def volume_identity(volume: int, salt: int) -> RecordIdentity:
 
 
 # --- Records -----------------------------------------------------------------------
-
-
-def encode_record(  # noqa: PLR0913, PLR0917 - one argument for one field.
-    identity: RecordIdentity,
-    offset: int,
-    stored_us: int,
-    expires_ms: int,
-    content_type: bytes,
-    content_encoding: bytes,
-    cache_control: bytes,
-    key: bytes,
-    length: int,
-    checksum: int,
-    flags: int = 0,
-    kind: int = 0,
-) -> bytes:
-    """Return the header part of a record: everything before its value."""
-    prefix, volume = identity
-    fields = _FIELDS.pack(
-        len(key),
-        len(content_type),
-        len(content_encoding),
-        length,
-        checksum,
-        flags,
-        offset,
-        stored_us,
-        expires_ms,
-        volume,
-        kind,
-        len(cache_control),
-    )
-    checked = prefix + fields + content_type + content_encoding + cache_control + key
-    return checked + _CHECKSUM.pack(crc32c(checked))
 
 
 def decode_record(
@@ -323,66 +258,30 @@ def decode_record(
         DamagedRecordError: A check failed; the bytes are not an intact value record.
     """
     prefix, volume = identity
-    if len(data) < RECORD_BYTES_MIN:
-        raise DamagedRecordError(explain(data, identity), volume, offset)
-    (
-        found,
-        key_length,
-        lengths,
-        length,
-        checksum,
-        flags,
-        at,
-        stored_us,
-        expires_ms,
-        kind,
-    ) = _unpack_read_fields(data)
-    if found != prefix:
-        raise DamagedRecordError(explain(data, identity), volume, offset)
-    key_start = FIXED_BYTES
-    content_type = content_encoding = cache_control = b""
-    if lengths or kind > _KIND_MAX:
-        type_end = key_start + (lengths & 0xFF)
-        encoding_end = type_end + (lengths >> 8)
-        content_type = data[key_start:type_end]
-        content_encoding = data[type_end:encoding_end]
-        key_start = encoding_end + (kind >> 24)
-        cache_control = data[encoding_end:key_start]
-    key_end = key_start + key_length
-    value_start = key_end + _CHECKSUM_BYTES
-    size = value_start + length
-    if size > len(data):
+    size = record_size(data)
+    if RECORD_BYTES_MIN <= len(data) < size and data.startswith(prefix):
         raise DamagedRecordError(f"record of {size} bytes is cut off", volume, offset)
-    if (
-        crc32c(data[:value_start]) != _CHECKED
-        or at != offset
-        or not key_length
-        or kind & _KIND_MAX != volume  # Above the volume id is 0: a value.
-        or _CONTROL_BYTE.search(data, FIXED_BYTES, key_start)
-    ):
-        raise DamagedRecordError("header check failed", volume, offset)
-    if data[key_start:key_end] != key:
+    header = decode_header(data, identity, offset)
+    if header is None or data[_KIND_AT]:
+        raise DamagedRecordError(explain(data, identity), volume, offset)
+    if header.key != key:
         return None
-    value = data[value_start:size]
-    if crc32c(value) != checksum:
+    value = data[header.value_start : size]
+    if crc32c(value) != header.checksum:
         raise DamagedRecordError("value checksum mismatch", volume, offset)
-    return new_record(
-        Record,
-        (
-            value,
-            content_type,
-            content_encoding,
-            cache_control,
-            stored_us,
-            expires_ms,
-            flags,
-            volume,
-            offset,
-            size,
-            length,
-            checksum,
-            "DISK",
-        ),
+    return Record(
+        value,
+        header.content_type,
+        header.content_encoding,
+        header.cache_control,
+        header.stored_us,
+        header.expires_ms,
+        header.flags,
+        volume,
+        offset,
+        size,
+        header.length,
+        header.checksum,
     )
 
 
@@ -394,8 +293,8 @@ def identity_of(data: bytes) -> tuple[RecordIdentity, int] | None:
     """
     if len(data) < RECORD_BYTES_MIN:
         return None
-    fields = _unpack_read_fields(data)
-    return RecordIdentity(fields[0], fields[-1] & VOLUME_ID_MAX), fields[6]
+    offset, _, _, volume, _, _ = _PLACE.unpack_from(data, _PLACE_AT)
+    return RecordIdentity(data[:IDENTITY_BYTES], volume), offset
 
 
 def explain(data: bytes, identity: RecordIdentity) -> str:
@@ -446,20 +345,10 @@ def decode_header(
     prefix, volume = identity
     if len(data) < RECORD_BYTES_MIN or not data.startswith(prefix):
         return None
-    (
-        key_length,
-        type_length,
-        encoding_length,
-        length,
-        checksum,
-        flags,
-        at,
-        stored_us,
-        expires_ms,
-        volume_found,
-        kind,
-        cache_length,
-    ) = _FIELDS.unpack_from(data, IDENTITY_BYTES)
+    lengths = _LENGTHS.unpack_from(data, IDENTITY_BYTES)
+    key_length, type_length, encoding_length, length, checksum, flags = lengths
+    place = _PLACE.unpack_from(data, _PLACE_AT)
+    at, stored_us, expires_ms, volume_found, kind, cache_length = place
     type_end = FIXED_BYTES + type_length
     encoding_end = type_end + encoding_length
     key_start = encoding_end + cache_length
@@ -471,11 +360,9 @@ def decode_header(
         or not key_length
         or len(data) < value_start
         or _CHECKSUM.unpack_from(data, key_end)[0] != crc32c(data[:key_end])
-        or (
-            not with_control_bytes
-            and _CONTROL_BYTE.search(data, FIXED_BYTES, key_start)
-        )
     ):
+        return None
+    if not with_control_bytes and _CONTROL_BYTE.search(data, FIXED_BYTES, key_start):
         return None
     return RecordHeader(
         data[key_start:key_end],
@@ -518,7 +405,7 @@ def correct_header(
     if found is not None:
         return found
     wrong = _different_bits(data[:IDENTITY_BYTES], identity.prefix)
-    found_offset = data[_OFFSET_AT : _OFFSET_AT + 8]
+    found_offset = data[_PLACE_AT : _PLACE_AT + 8]
     wrong += _different_bits(found_offset, offset.to_bytes(8, "little"))
     if wrong > 1:
         return None  # Not a record of this place.

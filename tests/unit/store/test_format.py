@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.damage import flipped
+from support.records import encode_record
 from support.stores import signed
 from support.tables import each_row
 from volcache.errors import DamagedRecordError
@@ -22,7 +23,6 @@ from volcache.store.format import (
     decode_header,
     decode_record,
     decode_volume_header,
-    encode_record,
     is_one_bit_wrong,
     volume_identity,
 )

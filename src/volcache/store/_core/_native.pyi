@@ -342,7 +342,7 @@ class Writer:
         each page of a volume that is used again.
 
         Args:
-            key: And the others: as in `format.encode_record`.
+            key: And the others: see `format.Record`.
             value: Of any length.
             content_type: At most 255 bytes.
             content_encoding: Likewise.
