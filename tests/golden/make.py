@@ -17,11 +17,12 @@ from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from collections.abc import Callable, Iterator
 
+from support.clocks import ManualClock
 from volcache.store import Store
-from volcache.store.clock import Clock
 from volcache.store.files import OsFileSystem
 
 VOLUME_SIZE = 2048
@@ -65,7 +66,7 @@ def opened(
         volume_size=size,
         volume_num=number,
         fs=OneBoot(),
-        clock=Clock(lambda: NOW_MS * 1000, lambda: 0),
+        clock=ManualClock(lambda: NOW_MS * 1000, lambda: 0),
         **options,
     )
     yield store

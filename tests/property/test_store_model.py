@@ -25,6 +25,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from support.clocks import ManualClock
 from support.contents import files_of
 from support.damage import flip, overwrite
 from support.extent import examples
@@ -41,7 +42,6 @@ from support.stores import (
 )
 from volcache.errors import StoreError, StoreIOError, ValueTooLargeError
 from volcache.store import Store
-from volcache.store.clock import Clock
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES, Record
 from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
 from volcache.store.volume import Volume
@@ -169,7 +169,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def start(self, directory: Path | None = None) -> Store:
         """Open the store in a new process, with a clock that only the test advances."""
-        clock = Clock(
+        clock = ManualClock(
             lambda: self.machine_ms * 1000, lambda: self.elapsed_ms * 1_000_000
         )
         return open_fifo(

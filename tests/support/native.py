@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from support.clocks import ManualClock
 from support.stores import ProcessFileSystem, UnsyncedFileSystem, kill, open_store
 from volcache.store import Store
-from volcache.store.clock import Clock
 
 
 class BareProcess(ProcessFileSystem):
@@ -60,7 +60,7 @@ class Side:
         with self.selected():
             self.store = open_store(
                 self.directory,
-                clock=Clock(self._machine_us, lambda: 0),
+                clock=ManualClock(self._machine_us, lambda: 0),
                 fs=self._disk(),
                 **self.options,
             )

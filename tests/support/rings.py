@@ -30,6 +30,7 @@ from unittest import mock
 
 from google_crc32c import value as crc32c
 
+from support.clocks import ManualClock
 from support.histories import MOUNT_POINT
 from support.simulated import SimulatedFileSystem
 from support.stores import Crash
@@ -44,7 +45,6 @@ from volcache.errors import (
     ValueTooLargeError,
 )
 from volcache.store import Record, Store, SyncMode
-from volcache.store.clock import Clock
 from volcache.store.eviction import Eviction
 from volcache.store.format import RECORD_OVERHEAD_BYTES
 
@@ -148,7 +148,7 @@ class RingRun:
                 eviction=eviction,
                 reinsert_reads=self.reinsert_reads,
                 fs=fs,
-                clock=Clock(lambda: self.now_ms * 1000, lambda: 0),
+                clock=ManualClock(lambda: self.now_ms * 1000, lambda: 0),
             )
 
     def repeatable(self) -> AbstractContextManager[object]:

@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 
 from google_crc32c import value as crc32c
 
+from support.clocks import ManualClock
 from volcache.store import Store
 from volcache.store._core import _native
-from volcache.store.clock import Clock
 from volcache.store.files import FileSystem, OsFileSystem
 from volcache.store.format import Record
 from volcache.store.manifest import Manifest, decode_manifest
@@ -38,9 +38,9 @@ class FakeClock:
         self.now_ms += round(seconds * 1000)
 
 
-def fixed_clock(clock: Callable[[], int]) -> Clock:
+def fixed_clock(clock: Callable[[], int]) -> ManualClock:
     """Return a clock of a store that only a test advances, from one in milliseconds."""
-    return Clock(lambda: clock() * 1000, lambda: 0)
+    return ManualClock(lambda: clock() * 1000, lambda: 0)
 
 
 class UnsyncedFileSystem(OsFileSystem):

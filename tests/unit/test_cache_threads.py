@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from support.clocks import ManualClock
 from support.native_app import FakeServer
 from support.stores import fill_volume, open_store, value_of
 from volcache.cache import Cache
@@ -21,7 +22,6 @@ from volcache.hot.versions import KeyVersions
 from volcache.http.app import App, RequestLimits
 from volcache.http.native_app import with_fast_path
 from volcache.store import Record, Store
-from volcache.store.clock import Clock
 
 NOW_MS = 1_790_000_000_000
 LATER_MS = NOW_MS + 60_000
@@ -72,7 +72,7 @@ class Both:
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[Both]:
     """Open a store and a hot tier, with a clock that stands still."""
-    clock = Clock(lambda: NOW_MS * 1000, lambda: 0)
+    clock = ManualClock(lambda: NOW_MS * 1000, lambda: 0)
     store = open_store(tmp_path, clock=clock)
     found = Both(store)
     yield found

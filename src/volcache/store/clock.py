@@ -5,73 +5,33 @@ If it went back, an expired record would be valid again, and a date that a clien
 validator could name another value. When the machine's clock is set back, this clock
 continues from the latest time it has seen, at the rate of a clock that cannot be set. The
 latest time is kept in META.txt, in LOCK and in every record.
+
+The core has the clock of the machine, `_core/clock.h`. Tests give a store another one.
 """
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Protocol
 
 
-def machine_time_us() -> int:
-    """Return the time of the machine, microseconds since the epoch."""
-    return time.time_ns() // 1000
-
-
-class Clock:
+class Clock(Protocol):
     """
     A clock that never goes back.
 
     Any thread may call `now_us` and `now_ms`; the others need the lock of the store.
     """
 
-    def __init__(
-        self,
-        machine_us: Callable[[], int] = machine_time_us,
-        elapsed_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        """
-        Begin with the time of the machine.
-
-        Args:
-            machine_us: Microseconds since the epoch; may jump.
-            elapsed_ns: Nanoseconds; never jumps.
-        """
-        self._machine_us = machine_us
-        self._elapsed_ns = elapsed_ns
-        self._stored_us = 0
-        # The time is this plus what has elapsed; it only grows.
-        self._offset_us = machine_us() - elapsed_ns() // 1000
-
     def now_us(self) -> int:
         """Return the time, microseconds since the epoch."""
-        now, elapsed = self._machine_us(), self._elapsed_ns() // 1000
-        if now - elapsed > self._offset_us:
-            self._offset_us = max(self._offset_us, now - elapsed)
-            return now
-        return elapsed + self._offset_us
 
     def now_ms(self) -> int:
         """Return the time, milliseconds since the epoch."""
-        return self.now_us() // 1000
 
     def from_machine_ms(self, ms: int) -> int:
         """Return a time of the machine's clock as a time of this clock."""
-        return ms + (self.now_us() - self._machine_us()) // 1000
 
     def next_us(self) -> int:
         """Return a time for a record: later than that of every record before."""
-        now = self.now_us()
-        if now <= self._stored_us:
-            now = self._stored_us + 1
-        self.advance_to(now)  # What META.txt has must not be earlier.
-        return now
 
     def advance_to(self, us: int) -> None:
         """Continue from a time that was seen before this process started."""
-        self._stored_us = max(self._stored_us, us)
-        offset = us - self._elapsed_ns() // 1000
-        self._offset_us = max(self._offset_us, offset)

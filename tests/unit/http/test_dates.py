@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.clocks import ManualClock
 from support.extent import examples
 from support.stores import open_store
 from support.wsgi_client import Answer, Client
 from volcache.cache import Cache
-from volcache.store.clock import Clock
 
 NINE_MS = 1_795_251_600_000  # 2026-11-21 09:00:00 UTC
 
@@ -31,7 +31,7 @@ class Instance:
         """Start at 09:00:00."""
         self.machine_ms = NINE_MS
         self.elapsed_ms = 0
-        clock = Clock(
+        clock = ManualClock(
             lambda: self.machine_ms * 1000, lambda: self.elapsed_ms * 1_000_000
         )
         self.store = open_store(directory, clock=clock)

@@ -1,4 +1,4 @@
-/* The clock of a store, as in clock.py: it never goes back. Any thread may call these. */
+/* The clock of a store, see clock.py: it never goes back. Any thread may call these. */
 #ifndef VC_CLOCK_H
 #define VC_CLOCK_H
 
