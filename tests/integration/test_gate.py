@@ -12,6 +12,7 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -185,12 +186,17 @@ def stored(server: ServerProcess) -> int:
     return server.port
 
 
+def are_equal(port: int, path: str) -> bool:
+    """Return whether the gate answers as the application does."""
+    return see(port, path) == see(port, path, BY_APP)
+
+
 def test_answer_is_that_of_the_application(stored: int) -> None:
     """For any type, encoding, length and key; `test_gate_streams.py` has the rest."""
     for name in (*VALUES, "absent", "k" * 1024, "k" * 1025):
         path = f"/{name}"
         wait_until(
-            lambda path=path: see(stored, path) == see(stored, path, BY_APP),
+            partial(are_equal, stored, path),
             f"equal answers for {name[:20]} within a second",
         )
         lines, body = see(stored, path)

@@ -1,8 +1,9 @@
 /* The core as the gate calls it: which keys are absent, which are remembered, which reads are
- * hits. */
+ * hits, which records it puts by itself. */
 #include "core.h"
 #include "check.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static unsigned ring_for(const char *key) {
 }
 
 static bool is_absent(const char *key, bool *is_stale) {
-    return vc_core_is_absent(core, bytes(key), strlen(key), is_stale);
+    return vc_core_is_absent(core, bytes(key), strlen(key), true, is_stale);
 }
 
 static void check_absent(void) {
@@ -29,9 +30,9 @@ static void check_absent(void) {
     CHECK(ring_for("missed") == VC_MAIN);
     CHECK(is_absent("missed", &is_stale) && !is_stale);
     CHECK(ring_for("missed") == VC_PROBATION && ring_for("other") == VC_MAIN);
-    CHECK(vc_core_set(core, fingerprint("value"), slot, 64, 100, 0));
+    CHECK(vc_core_set(core, fingerprint("value"), slot, 64, 100, 0, false));
     CHECK(!is_absent("value", &is_stale));
-    vc_core_set_tombstone(core, fingerprint("deleted"), slot, 200, 100);
+    CHECK(vc_core_set(core, fingerprint("deleted"), slot, 200, 100, 0, true));
     CHECK(is_absent("deleted", &is_stale) && !is_stale);
 }
 
@@ -40,15 +41,90 @@ static void check_hits(void) {
     vc_lookup found;
     vc_heat heat;
     uint64_t size = vc_size_max(1000);
-    CHECK(vc_core_set(core, fingerprint("large"), slot, 400, size, 0));
-    CHECK(vc_core_lookup_below(core, bytes("large"), 5, size - 1, &found) && !found.is_raised);
+    CHECK(vc_core_set(core, fingerprint("large"), slot, 400, size, 0, false));
+    CHECK(vc_core_lookup(core, bytes("large"), 5, size - 1, &found) && !found.is_raised);
     vc_core_end_read(core);
     vc_core_get_heat(core, &heat);
     CHECK(heat.tokens == 0);
-    CHECK(vc_core_lookup_below(core, bytes("large"), 5, size, &found) && found.is_raised);
+    CHECK(vc_core_lookup(core, bytes("large"), 5, size, &found) && found.is_raised);
     vc_core_end_read(core);
     vc_core_get_heat(core, &heat);
     CHECK(heat.tokens == (double)vc_size_middle(size));
+}
+
+/* --- Puts ----------------------------------------------------------------------------- */
+
+static bool refuses;
+static unsigned synced;
+
+static ssize_t test_pwritev(void *context, int fd, const struct iovec *parts, int count,
+                            off_t offset) {
+    ssize_t total = 0;
+    CHECK(!context && fd == 7 && offset);
+    for (int i = 0; i < count; i++) total += (ssize_t)parts[i].iov_len;
+    errno = EIO;
+    return refuses ? -1 : total;
+}
+
+static int test_sync(void *context, int fd) {
+    CHECK(!context && fd == 7);
+    synced++;
+    return 0;
+}
+
+static int64_t test_next_us(void *context) { return ++*(int64_t *)context; }
+
+static vc_status put(const char *key, unsigned ring, bool is_tombstone) {
+    vc_put one = {
+        .record.key_length = (uint16_t)strlen(key),
+        .record.length = 100,
+        .record.kind = is_tombstone,
+        .key = bytes(key),
+        .value = bytes("a value of one hundred bytes, or whatever is behind these: nobody reads "
+                       "it, but its checksum is made"),
+        .ring = ring,
+    };
+    return vc_core_put(core, &one);
+}
+
+/* What is due defers plain puts, until it is taken; only who can wait syncs. */
+static void check_puts(void) {
+    static const vc_calls calls = {.pwritev = test_pwritev, .fdatasync = test_sync};
+    static int64_t us;
+    vc_writer writer = {
+        .calls = &calls,
+        .fd = 7,
+        .slot = slot,
+        .end = 5000,
+        .capacity = 6000,
+        .pending_max = 3,
+    };
+    vc_putting how = {test_next_us, &us, 400, false};
+    bool is_stale;
+    CHECK(put("put", VC_RING_UNKNOWN, false) == VC_DEFERRED);
+    CHECK(vc_core_set_writer(core, &writer) == VC_MAIN);
+    vc_core_set_putting(core, &how);
+    CHECK(put("put", VC_RING_UNKNOWN, false) == VC_OK && us == 1 && writer.pending == 1);
+    CHECK(!is_absent("put", &is_stale) && !vc_core_is_due(core));
+    CHECK(put("put", VC_RING_UNKNOWN, true) == VC_OK && is_absent("put", &is_stale));
+    CHECK(!vc_core_take_due(core).bytes && put("put", VC_RING_UNKNOWN, false) == VC_OK);
+    CHECK(vc_core_is_due(core) && put("put", VC_RING_UNKNOWN, false) == VC_DEFERRED);
+    CHECK(put("put", VC_MAIN, false) == VC_OK);
+    vc_due due = vc_core_take_due(core);
+    CHECK(due.bytes == 4 * 167 && due.unwritten == 1u << VC_MAIN && !due.refused);
+    CHECK(!vc_core_is_due(core) && !vc_core_take_due(core).bytes);
+    writer.pending_max = 100;
+    refuses = true;
+    CHECK(put("refused", VC_RING_UNKNOWN, false) == VC_IO_ERROR && errno == EIO);
+    CHECK(put("refused", VC_RING_UNKNOWN, false) == VC_DEFERRED && is_absent("refused", &is_stale));
+    CHECK(vc_core_take_due(core).refused == 1u << VC_MAIN && writer.end == 5000 + 4 * 167);
+    refuses = false;
+    how.syncs = true;
+    vc_core_set_putting(core, &how);
+    CHECK(put("synced", VC_RING_UNKNOWN, false) == VC_DEFERRED && !synced);
+    CHECK(put("synced", VC_MAIN, false) == VC_OK && synced == 1);
+    CHECK(put("too long", VC_MAIN, false) == VC_DEFERRED);
+    vc_writer_free(&writer);
 }
 
 static void check_evicted(void) {
@@ -58,6 +134,7 @@ static void check_evicted(void) {
     CHECK(is_absent("deleted", &is_stale) && !is_stale);
     vc_core_close(core);
     CHECK(!is_absent("value", &is_stale));
+    CHECK(put("value", VC_MAIN, true) == VC_DEFERRED);
 }
 
 int main(void) {
@@ -71,6 +148,7 @@ int main(void) {
     vc_core_set_age(core, slot, VC_MAIN, 0, 1 << 20);
     check_absent();
     check_hits();
+    check_puts();
     check_evicted();
     vc_core_free(core);
     return 0;

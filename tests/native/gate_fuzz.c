@@ -388,7 +388,7 @@ static int test_fstatfs(int fd, struct statfs *about) {
     return 0;
 }
 
-static void add_item(unsigned number, vc_writer *writer, const vc_calls *calls, uint32_t slot) {
+static void add_item(unsigned number) {
     item *to = &items[number];
     const char *type = number % 3 ? "" : "text/x-test; a=b";
     const char *encoding = number % 5 ? "" : "gzip";
@@ -406,23 +406,27 @@ static void add_item(unsigned number, vc_writer *writer, const vc_calls *calls, 
              is_odd ? "/%%6b%u%%20%%C3%%bc%%3F%%23" : "/%%6Bey%%2F%u.txt", number);
     snprintf(to->targets[2], 80,
              is_odd ? "/k%u%%20%%c3%%bc%%3f%%23?" : "/key/%u%%2Etxt?a=b", number);
-    vc_record record = {
-        .key_length = (uint16_t)strlen(to->key),
-        .type_length = (uint8_t)strlen(type),
-        .encoding_length = (uint8_t)strlen(encoding),
-        .cache_length = (uint8_t)strlen(directives),
-        .length = to->length,
-        .stored_us = (uint64_t)vc_clock_next(&store_clock),
+    vc_put put = {
+        .record.key_length = (uint16_t)strlen(to->key),
+        .record.type_length = (uint8_t)strlen(type),
+        .record.encoding_length = (uint8_t)strlen(encoding),
+        .record.cache_length = (uint8_t)strlen(directives),
+        .record.length = to->length,
+        .record.stored_us = (uint64_t)vc_clock_next(&store_clock),
+        .type = (const uint8_t *)type,
+        .encoding = (const uint8_t *)encoding,
+        .cache = (const uint8_t *)directives,
+        .key = (const uint8_t *)to->key,
+        .ring = VC_RING_UNKNOWN,
     };
-    if (number % 4 == 1) record.expires_ms = (uint64_t)now_ms + 1000000000000;
-    if (number == 5 || number == 21) record.expires_ms = (uint64_t)now_ms - 10;
-    if (number == 22) record.length = LARGE_BYTES, to->value = zeros;
+    vc_record *record = &put.record;
+    if (number % 4 == 1) record->expires_ms = (uint64_t)now_ms + 1000000000000;
+    if (number == 5 || number == 21) record->expires_ms = (uint64_t)now_ms - 10;
+    if (number == 22) record->length = LARGE_BYTES, to->value = zeros;
     if (number == 22 || number == 23 || number == 5 || number == 21) to->is_plain = false;
-    CHECK(vc_writer_append(writer, calls, &record, (const uint8_t *)type,
-                           (const uint8_t *)encoding, (const uint8_t *)directives,
-                           (const uint8_t *)to->key, (const uint8_t *)to->value, false) == VC_OK);
-    vc_core_put(core, slot, (const uint8_t *)to->key, record.key_length, &record, 0);
-    if (number == 23) volume[record.offset + record.prefix] ^= 1;
+    put.value = (const uint8_t *)to->value;
+    CHECK(vc_core_put(core, &put) == VC_OK);
+    if (number == 23) volume[record->offset + record->prefix] ^= 1;
 }
 
 static void make_core(void) {
@@ -451,13 +455,19 @@ static void make_core(void) {
     uint32_t slot = vc_core_add_volume(core, 1);
     CHECK(slot != VC_NO_SLOT && vc_core_bind(core, slot, 77, 9, &whole, 1));
     vc_writer writer = {
+        .calls = &calls,
         .fd = 77,
         .volume = 9,
+        .slot = slot,
+        .pending_max = SIZE_MAX,
         .salt = whole.salt,
         .end = VC_VOLUME_HEADER_BYTES,
         .capacity = VOLUME_BYTES,
     };
-    for (unsigned i = 0; i < ITEMS; i++) add_item(i, &writer, &calls, slot);
+    vc_putting how = {.due_bytes = UINT64_MAX};
+    vc_core_set_putting(core, &how);
+    vc_core_set_writer(core, &writer);
+    for (unsigned i = 0; i < ITEMS; i++) add_item(i);
     vc_writer_free(&writer);
 }
 

@@ -173,17 +173,21 @@ static void start_volume(void) {
         rotations++;
     }
     vc_writer_free(&writing.writer);
+    writing.slots[id] = vc_core_add_volume(core, turn);
+    CHECK(writing.slots[id] != VC_NO_SLOT);
     writing.writer = (vc_writer){
+        .calls = &writing.calls,
+        .slot = writing.slots[id],
+        .pending_max = SIZE_MAX,
         .fd = descriptors[id],
         .volume = (uint16_t)id,
         .salt = mixed(turn),
         .end = VC_VOLUME_HEADER_BYTES,
         .capacity = VOLUME_BYTES,
     };
-    writing.slots[id] = vc_core_add_volume(core, turn);
-    CHECK(writing.slots[id] != VC_NO_SLOT);
     vc_segment whole = {0, writing.writer.salt};
     CHECK(vc_core_bind(core, writing.slots[id], descriptors[id], (uint16_t)id, &whole, 1));
+    vc_core_set_writer(core, &writing.writer);
 }
 
 static void write_version(uint32_t key) {
@@ -191,34 +195,30 @@ static void write_version(uint32_t key) {
     char name[20];
     uint32_t version = VERSION_OF(atomic_load(&finished[key])) + 1;
     bool is_put = !is_deletion(key, version);
-    vc_record record = {
-        .key_length = (uint16_t)snprintf(name, sizeof name, "key/%u", key),
-        .stored_us = (uint64_t)vc_clock_next(&store_clock),
-        .kind = !is_put,
+    vc_put put = {
+        .type = (const uint8_t *)"text/plain",
+        .key = (const uint8_t *)name,
+        .value = value,
+        .record.key_length = (uint16_t)snprintf(name, sizeof name, "key/%u", key),
+        .record.stored_us = (uint64_t)vc_clock_next(&store_clock),
+        .record.kind = !is_put,
     };
+    vc_record *record = &put.record;
     /* The threads look at the clock for some of them. */
-    if (version % 2) record.expires_ms = record.stored_us / 1000 + 3600 * 1000;
+    if (version % 2) record->expires_ms = record->stored_us / 1000 + 3600 * 1000;
     if (is_put) {
-        record.length = value_length(key, version);
-        record.type_length = version % 3 ? 10 : 0;
+        record->length = value_length(key, version);
+        record->type_length = version % 3 ? 10 : 0;
         make_value(value, key, version);
     }
     atomic_store(&begun[key], version);
     vc_status status;
     do {
-        status = vc_writer_append(&writing.writer, &writing.calls, &record,
-                                  (const uint8_t *)"text/plain", NULL, NULL,
-                                  (const uint8_t *)name, value, false);
-        if (status == VC_NO_ROOM) start_volume();
-    } while (status == VC_NO_ROOM);
+        put.ring = VC_RING_UNKNOWN;
+        status = vc_core_put(core, &put);
+        if (status == VC_DEFERRED) start_volume();
+    } while (status == VC_DEFERRED);
     CHECK(status == VC_OK);
-    uint32_t slot = writing.slots[writing.turn % VOLUMES];
-    const uint8_t *key_bytes = (const uint8_t *)name;
-    if (is_put)
-        vc_core_put(core, slot, key_bytes, record.key_length, &record, 8);
-    else
-        vc_core_set_tombstone(core, vc_core_fingerprint(core, key_bytes, record.key_length),
-                              slot, record.offset, record.size);
     atomic_store(&finished[key], NOTE(version, writing.turn));
     stored += is_put;
     deletions += !is_put;
@@ -619,6 +619,8 @@ static void start_gate(void) {
     static const uint8_t hash_key[16] = "gate_threads";
     writing.calls = system_calls();
     core = vc_core_new(&writing.calls, hash_key, 1 << 24, VOLUMES, 0);
+    vc_putting how = {.due_bytes = UINT64_MAX};
+    vc_core_set_putting(core, &how);
     CHECK(core);
     start_volume();
     vc_gate_config config = {

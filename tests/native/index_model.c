@@ -274,7 +274,7 @@ static void check_everything(void) {
             stale_slots += count->entries > 0;
         }
     }
-    CHECK(stats.entries == entries && stats.stale == stale && stats.records == records);
+    CHECK(ix->entries == entries && stats.stale == stale && stats.records == records);
     CHECK(stats.displaced == displaced);
     CHECK(ix->live_slots == live && live == live_count && ix->stale_slots == stale_slots);
     for (uint32_t i = 0; i < key_count; i++) {
@@ -332,9 +332,8 @@ static void set_many(size_t count, unsigned deletions) {
     for (size_t i = 0; i < count; i++) {
         which[i] = (uint32_t)(random_number() % key_count);
         bool is_deletion = random_number() % 8 < deletions;
-        uint32_t gone = random_number() % 2 ? VC_TOMBSTONE : 0;
         changes[i] = (vc_change){keys[which[i]].fingerprint, random_offset(), random_slot(),
-                                 is_deletion ? gone : (uint32_t)random_size()};
+                                 is_deletion ? VC_TOMBSTONE : (uint32_t)random_size()};
     }
     memcpy(copy, changes, sizeof copy);
     if (!vc_index_set_many(ix, changes, count)) {
@@ -342,9 +341,7 @@ static void set_many(size_t count, unsigned deletions) {
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        if (copy[i].size == 0)
-            forget(&keys[which[i]]);
-        else if (copy[i].size == VC_TOMBSTONE)
+        if (copy[i].size == VC_TOMBSTONE)
             remember(&keys[which[i]], copy[i].slot, copy[i].offset, 1, VC_TYPES_UNKNOWN,
                      true);
         else
@@ -361,22 +358,22 @@ static void set_age(uint32_t slot) {
     uint64_t born = random_number() % (clocks[ring] + 1), skip = skips[random_number() % 5];
     if (skip == VC_NEVER) skip -= born;
     vc_index_set_age(ix, slot, ring, born, skip);
-    CHECK(vc_index_ring(ix, slot) == ring && vc_index_born(ix, slot) == born);
+    CHECK(vc_index_ring(ix, slot) == ring);
     slot_ring[slot] = ring;
     slot_from[slot] = born + skip;
 }
 
 /* A clock never goes back. Often it is set to where hits of a key begin to count. */
-static void set_clock(const model_key *key) {
-    unsigned ring = random_number() % VC_RINGS;
-    uint64_t bytes = random_number() >> random_number() % 64;
-    if (key->is_present && random_number() % 2) {
-        ring = slot_ring[key->slot];
-        if (slot_from[key->slot] < VC_NEVER - key->offset)
-            bytes = slot_from[key->slot] + key->offset - random_number() % 2;
-    }
-    vc_index_set_clock(ix, ring, bytes);
-    if (bytes > clocks[ring]) clocks[ring] = bytes;
+static void advance(const model_key *key) {
+    bool is_exact = key->is_present && random_number() % 2;
+    uint32_t slot = is_exact ? key->slot : random_slot();
+    unsigned ring = slot_ring[slot];
+    uint64_t born = ix->slot_counts[slot].born;
+    uint64_t end = (random_number() >> random_number() % 64) % (VC_NEVER - born);
+    if (is_exact && slot_from[slot] < VC_NEVER - key->offset)
+        end = slot_from[slot] - born + key->offset - random_number() % 2;
+    vc_index_advance(ix, slot, end);
+    if (born + end > clocks[ring]) clocks[ring] = born + end;
 }
 
 static void add_volume(void) {
@@ -384,7 +381,7 @@ static void add_volume(void) {
     CHECK((slot == VC_NO_SLOT) == (live_count == volumes));
     if (slot == VC_NO_SLOT) return;
     CHECK(slot < ix->slots && !slot_is_live[slot]);
-    CHECK(vc_index_ring(ix, slot) == VC_MAIN && vc_index_born(ix, slot) == 0);
+    CHECK(vc_index_ring(ix, slot) == VC_MAIN);
     slot_is_live[slot] = true;
     slot_ring[slot] = VC_MAIN;
     slot_from[slot] = 0;
@@ -421,15 +418,6 @@ static uint64_t other_word(const model_key *key, bool is_right) {
     /* Types may have been noted since the word was read. */
     uint64_t word = key->word ^ (uint64_t)byte() << 60;
     return is_right ? word : word ^ (uint64_t)1 << byte() % 56;
-}
-
-static void remove_key(model_key *key, bool is_right) {
-    check_key(key);     /* sets `word` */
-    bool is_removed =
-        vc_index_remove(ix, key->fingerprint, other_word(key, is_right));
-    CHECK(is_removed == (key->is_present && is_right));
-    if (is_removed) forget(key);
-    check_key(key);
 }
 
 static void bury_key(model_key *key, bool is_right) {
@@ -511,18 +499,8 @@ static void operate(void) {
     case 3:
         set_key(key, true, VC_TYPES_UNKNOWN);
         break;
-    case 4: case 5:
+    case 4: case 5: case 6: case 7: case 8:
         for (uint32_t i = byte() % 6; i > 0; i--) hit_key(key);
-        break;
-    case 6: {
-        bool was_there = vc_index_delete(ix, key->fingerprint);
-        CHECK(was_there == key->is_present);
-        forget(key);
-        check_key(key);
-        break;
-    }
-    case 7: case 8:
-        remove_key(key, operation == 7);
         break;
     case 9: case 10:
         set_types(key, operation == 9, (int)(byte() % 24) - 1);
@@ -562,7 +540,7 @@ static void operate(void) {
         visit_slot();
         break;
     case 24:
-        set_clock(key);
+        advance(key);
         hit_key(key);
         break;
     default:
@@ -676,7 +654,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sweep_all(1000);
     while (live_count > 0) reclaim(0);
     sweep_all(1 << 20);
-    CHECK(stats_now().entries == stats_now().stale && stats_now().records == 0);
+    CHECK(ix->entries == stats_now().stale && stats_now().records == 0);
     vc_index_free(ix);
     CHECK(mapped_bytes == 0);
     free(slot_live);
@@ -712,7 +690,6 @@ static void check_arguments(void) {
     CHECK(ix != NULL && stats_now().bytes <= 4 << 20 && !stats_now().is_sweeping);
     uint64_t hash = vc_siphash13(hash_key, hash_key, 16);
     CHECK(vc_index_fingerprint(ix, hash_key, 16) == hash >> 15);
-    vc_index_prefetch(ix, 0);
     CHECK(vc_index_set_many(ix, NULL, 0));
     vc_index_free(ix);
 }

@@ -365,7 +365,9 @@ static void check_positions(vc_core *core, const uint8_t *data, uint64_t end)
             }
         }
         vc_entry found;
-        bool is_found = vc_core_find(core, vc_core_fingerprint(core, key, length), &found);
+        uint64_t seq;
+        bool is_found =
+            vc_core_find(core, vc_core_fingerprint(core, key, length), &found, &seq);
         CHECK(is_found && found.offset == last && found.is_tombstone == is_deleted);
     }
 }
@@ -382,7 +384,7 @@ static void check_lookup(vc_core *core, disk *from, uint64_t salt, uint16_t volu
     w.key = at + VC_FIXED_BYTES + types_of(at);
     w.key_length = get(at + AT_KEY_LENGTH, 2);
     vc_lookup lookup;
-    if (!vc_core_lookup(core, w.key, w.key_length, &lookup))
+    if (!vc_core_lookup(core, w.key, w.key_length, UINT64_MAX, &lookup))
         return;
     CHECK(lookup.salt == salt && lookup.fd == 7 && lookup.volume == volume);
     if (lookup.offset == offset) {

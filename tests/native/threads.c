@@ -1,12 +1,13 @@
-/* One thread that writes and four that read, on real files.
+/* Three threads that write and four that read, on real files.
  *
  *     threads SECONDS SEED
  *
- * The writer appends records, overwrites and deletes keys, and uses the volumes in a circle:
- * it reclaims the oldest one while its records may be read. Each value says which version of
+ * The writers put records, and overwrite and delete keys; each key has one writer. They use the
+ * volumes in a circle: whoever finds no room, or has to do what is due, acquires the write lock,
+ * and reclaims the oldest volume while its records may be read. Each value says which version of
  * which key it is. What a reader gets is the latest version or a newer one; a miss or damage
- * only if the volume was reclaimed, or if this version was purged. At the end of each round the store is closed while the
- * readers go on. Any failed check aborts. */
+ * only if the volume was reclaimed, or if this version was purged. At the end of each round the
+ * store is closed while the readers go on. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "core.h"
 #include "check.h"
@@ -25,6 +26,7 @@
 #include <unistd.h>
 
 enum {
+    WRITERS = 3,
     READERS = 4,
     VOLUMES = 4,
     KEYS = 300,
@@ -36,9 +38,12 @@ enum {
     RECORD_BYTES_MAX = VC_OVERHEAD_BYTES + 2 * TYPE_BYTES_MAX + KEY_BYTES_MAX + VALUE_BYTES_MAX,
     VOLUME_BYTES = 256 << 10,
     ROUND_SECONDS = 3,
+    PENDING_MAX = 40,
+    DUE_BYTES = 100 << 10,
 };
 
-/* What the writer has finished for a key: version, and the turn of the volume it is in. */
+/* What a writer has finished for a key: version, and the turn of the volume it is in, or one
+ * before it. */
 #define NOTE(version, turn) ((uint64_t)(version) << 32 | (turn))
 #define VERSION_OF(note) ((uint32_t)((note) >> 32))
 #define TURN_OF(note) ((uint32_t)(note))
@@ -58,10 +63,12 @@ static vc_core *core;
 static int descriptors[VOLUMES];
 static _Atomic uint32_t begun[KEYS];    /* the version of which the writing has begun */
 static _Atomic uint64_t finished[KEYS]; /* a NOTE; 0: never written */
+static _Atomic uint32_t latest_turn;
 static _Atomic uint32_t oldest_turn;    /* earlier ones are reclaimed, or being so */
 static _Atomic uint32_t purge_begun[PURGES], purged[PURGES];    /* versions, by key */
 static atomic_bool is_closed, is_ending;
-static uint64_t stored, deletions, rotations, rebound;
+static atomic_ulong stored, deletions, refused, dues;
+static unsigned long rotations, rebound;    /* with the write lock */
 
 static uint64_t mixed(uint64_t x) {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -164,9 +171,14 @@ static ssize_t slow_preadv(void *context, int fd, const struct iovec *parts, int
     return total;
 }
 
-static ssize_t plain_pwritev(void *context, int fd, const struct iovec *parts, int count,
-                             off_t offset) {
+static ssize_t failing_pwritev(void *context, int fd, const struct iovec *parts, int count,
+                               off_t offset) {
+    static _Thread_local unsigned calls;
     (void)context;
+    if (calls++ % 256 == 255) {
+        errno = EIO;
+        return -1;
+    }
     return PWRITEV(fd, parts, count, offset);
 }
 
@@ -174,87 +186,133 @@ static vc_calls system_calls(void) {
     vc_calls calls = vc_os_calls;
     calls.pread = slow_pread;
     calls.preadv = slow_preadv;
-    calls.pwritev = plain_pwritev;
+    calls.pwritev = failing_pwritev;
     return calls;
 }
 
-/* --- The writer ----------------------------------------------------------------------- */
+/* --- The writers ---------------------------------------------------------------------- */
 
-typedef struct {
+static struct {     /* of the volume that is written; used with the write lock */
     vc_writer writer;
     vc_calls calls;
     uint32_t turn, slots[VOLUMES];
-    uint64_t random;
-} writing;
+    unsigned owners;
+} w;
 
-static void start_volume(writing *w) {
-    uint32_t turn = ++w->turn, id = turn % VOLUMES;
+typedef struct {
+    pthread_t thread;
+    uint64_t random;
+    uint32_t number;
+} keeper;
+
+/* Be the only one between this and `release`, whoever puts meanwhile. */
+static void acquire(void) {
+    vc_core_acquire(core);
+    CHECK(vc_core_is_mine(core) && vc_core_try_acquire(core, 0));
+    CHECK(!w.owners++);
+}
+
+static void release(void) {
+    CHECK(!--w.owners);
+    CHECK(vc_core_release(core) && vc_core_release(core));
+}
+
+static void start_volume(void) {
+    uint32_t turn = ++w.turn, id = turn % VOLUMES;
+    atomic_store(&latest_turn, turn);
     if (turn > VOLUMES) {
         atomic_store(&oldest_turn, turn - VOLUMES + 1);
-        vc_core_reclaim(core, w->slots[id]);
+        vc_core_reclaim(core, w.slots[id]);
         rotations++;
     }
-    vc_writer_free(&w->writer);
-    w->writer = (vc_writer){
+    w.slots[id] = vc_core_add_volume(core, turn);
+    CHECK(w.slots[id] != VC_NO_SLOT);
+    vc_writer_free(&w.writer);
+    w.writer = (vc_writer){
+        .calls = &w.calls,
         .fd = descriptors[id],
         .volume = (uint16_t)id,
+        .slot = w.slots[id],
         .salt = make_salt(turn, 0),
         .end = VC_VOLUME_HEADER_BYTES,
         .capacity = VOLUME_BYTES,
+        .pending_max = PENDING_MAX,
     };
-    w->slots[id] = vc_core_add_volume(core, turn);
-    CHECK(w->slots[id] != VC_NO_SLOT);
-    vc_segment whole = {0, w->writer.salt};
-    CHECK(vc_core_bind(core, w->slots[id], descriptors[id], (uint16_t)id, &whole, 1));
+    vc_segment whole = {0, w.writer.salt};
+    CHECK(vc_core_bind(core, w.slots[id], descriptors[id], (uint16_t)id, &whole, 1));
+    CHECK(vc_core_set_writer(core, &w.writer) == VC_MAIN);
 }
 
 /* What follows in the volume has another salt, as after a start. */
-static void start_segment(writing *w) {
-    uint32_t id = w->turn % VOLUMES;
-    w->writer.salt = make_salt(w->turn, 1);
-    vc_segment both[2] = {{0, make_salt(w->turn, 0)}, {w->writer.end, w->writer.salt}};
-    CHECK(vc_core_bind(core, w->slots[id], descriptors[id], (uint16_t)id, both, 2));
+static void start_segment(void) {
+    uint32_t id = w.turn % VOLUMES;
+    w.writer.salt = make_salt(w.turn, 1);
+    vc_segment both[2] = {{0, make_salt(w.turn, 0)}, {w.writer.end, w.writer.salt}};
+    CHECK(vc_core_bind(core, w.slots[id], descriptors[id], (uint16_t)id, both, 2));
     rebound++;
 }
 
-static void write_version(writing *w, uint32_t key) {
-    static uint8_t value[VALUE_BYTES_MAX], type[TYPE_BYTES_MAX + 8];
+/* Do what is due, and make room for a record. */
+static void prepare(const vc_record *record) {
+    CHECK(record->size);
+    vc_due due = vc_core_take_due(core);
+    CHECK(!due.bytes || due.bytes >= DUE_BYTES);
+    CHECK(!vc_core_is_due(core));
+    dues += due.bytes || due.unwritten;
+    refused += due.refused != 0;
+    if (due.unwritten) vc_writer_clear(&w.writer);
+    if (w.writer.end + record->size > w.writer.capacity) start_volume();
+}
+
+/* Put a record; return the turn of its volume, or one before it. */
+static uint32_t put_record(keeper *k, vc_put *put) {
+    while (true) {
+        uint32_t turn = atomic_load(&latest_turn);
+        put->ring = VC_RING_UNKNOWN;
+        vc_status status = vc_core_put(core, put);
+        if (status == VC_DEFERRED) {
+            acquire();
+            prepare(&put->record);
+            turn = atomic_load(&latest_turn);
+            if (next_random(&k->random) % 2) {
+                put->ring = VC_MAIN;
+                status = vc_core_put(core, put);
+            }
+            release();
+        }
+        if (status == VC_OK) return turn;
+        CHECK(status == VC_DEFERRED || status == VC_IO_ERROR);
+    }
+}
+
+static void write_version(keeper *k, uint32_t key) {
+    static _Thread_local uint8_t value[VALUE_BYTES_MAX], type[TYPE_BYTES_MAX + 8];
     uint8_t name[KEY_BYTES_MAX];
-    size_t name_length = make_key(name, key);
     uint32_t version = VERSION_OF(atomic_load(&finished[key])) + 1;
     bool is_put = !is_deletion(key, version);
-    vc_record record = {
-        .key_length = (uint16_t)name_length,
-        .stored_us = version,
-        .expires_ms = key,
-        .kind = !is_put,
+    vc_put put = {
+        .type = type,
+        .encoding = (const uint8_t *)"abcd",
+        .cache = (const uint8_t *)"efghi",
+        .key = name,
+        .value = value,
+        .record.key_length = (uint16_t)make_key(name, key),
+        .record.stored_us = version,
+        .record.expires_ms = key,
+        .record.kind = !is_put,
     };
+    vc_record *record = &put.record;
     if (is_put) {
-        record.length = value_length(key, version);
-        record.type_length = type_length(key, version);
-        record.encoding_length = encoding_length(key, version);
-        record.cache_length = cache_length(key, version);
+        record->length = value_length(key, version);
+        record->type_length = type_length(key, version);
+        record->encoding_length = encoding_length(key, version);
+        record->cache_length = cache_length(key, version);
     }
-    make_bytes(value, record.length, key, version);
-    make_type(type, record.type_length, key, version);
+    make_bytes(value, record->length, key, version);
+    make_type(type, record->type_length, key, version);
     atomic_store(&begun[key], version);
-    vc_status status;
-    do {
-        status = vc_writer_append(&w->writer, &w->calls, &record, type,
-                                  (const uint8_t *)"abcd", (const uint8_t *)"efghi", name,
-                                  value, false);
-        if (status == VC_NO_ROOM) start_volume(w);
-    } while (status == VC_NO_ROOM);
-    CHECK(status == VC_OK);
-    uint64_t fingerprint = vc_core_fingerprint(core, name, name_length);
-    uint32_t slot = w->slots[w->turn % VOLUMES];
-    int types = vc_record_types(&record);
-    if (is_put)
-        CHECK(vc_core_set(core, fingerprint, slot, record.offset, record.size,
-                          version % 3 ? VC_TYPES_UNKNOWN : types));
-    else
-        vc_core_set_tombstone(core, fingerprint, slot, record.offset, record.size);
-    atomic_store(&finished[key], NOTE(version, w->turn));
+    uint32_t turn = put_record(k, &put);
+    atomic_store(&finished[key], NOTE(version, turn));
     stored += is_put;
     deletions += !is_put;
 }
@@ -274,19 +332,25 @@ static void purge(uint32_t key) {
     atomic_store(&purged[key], atomic_load(&purge_begun[key]));
 }
 
+/* What Python does beside puts. */
+static void change_more(uint64_t dice) {
+    acquire();
+    if (dice % 4 == 0) purge((uint32_t)(dice >> 8) % PURGES);
+    if (dice % 4 == 1 && w.writer.salt == make_salt(w.turn, 0)) start_segment();
+    if (dice % 4 == 2) vc_writer_clear(&w.writer);
+    if (dice % 4 == 3) sched_yield();
+    release();
+}
+
 static void *write_always(void *argument) {
-    writing *w = argument;
+    keeper *k = argument;
     while (!atomic_load(&is_ending)) {
-        uint64_t dice = next_random(&w->random);
+        uint64_t dice = next_random(&k->random);
         /* Some keys are written often; half of them seldom, so that volumes take them. */
         uint32_t range = dice % 4 ? KEYS / 10 : KEYS;
-        write_version(w, (uint32_t)(dice >> 8) % range);
-        if (dice >> 40 & 1) vc_core_sweep(core, 16);
-        if ((dice >> 45) % 64 == 0) purge((uint32_t)(dice >> 8) % PURGES);
-        if ((dice >> 41) % 64 == 0 && (uint32_t)w->writer.salt == w->turn &&
-            w->writer.salt == make_salt(w->turn, 0))
-            start_segment(w);
-        if ((dice >> 50) % 512 == 0) vc_writer_free(&w->writer);
+        uint32_t key = (uint32_t)(dice >> 8) % (range / WRITERS) * WRITERS + k->number;
+        write_version(k, key);
+        if ((dice >> 40) % 16 == 0) change_more(dice >> 44);
         if ((dice >> 50) % 8 == 1) sched_yield();
     }
     return NULL;
@@ -355,7 +419,7 @@ static void read_key(reader *r, uint32_t key) {
     uint64_t before = atomic_load(&finished[key]);
     uint32_t purged_before = key < PURGES ? atomic_load(&purged[key]) : 0;
     vc_lookup at;
-    bool is_found = vc_core_lookup(core, name, name_length, &at);
+    bool is_found = vc_core_lookup(core, name, name_length, UINT64_MAX, &at);
     CHECK(!(is_found && was_closed));
     if (was_closed) {
         r->counts.after_close++;
@@ -429,6 +493,7 @@ static void sleep_for(double seconds) {
 static void run_round(double seconds, uint64_t *random, counts *total) {
     static const uint8_t hash_key[16] = "threads";
     static reader readers[READERS];
+    static keeper writers[WRITERS];
     vc_calls calls = system_calls();
     core = vc_core_new(&calls, hash_key, 1 << 24, VOLUMES, 0);
     CHECK(core);
@@ -439,17 +504,23 @@ static void run_round(double seconds, uint64_t *random, counts *total) {
     oldest_turn = 0;
     is_closed = is_ending = false;
     open_files();
-    writing w = {.calls = calls, .random = next_random(random)};
-    start_volume(&w);
-    pthread_t writer;
-    CHECK(!pthread_create(&writer, NULL, write_always, &w));
+    vc_putting how = {.due_bytes = DUE_BYTES};
+    vc_core_set_putting(core, &how);
+    memset(&w, 0, sizeof w);
+    w.calls = calls;
+    start_volume();
+    for (uint32_t i = 0; i < WRITERS; i++) {
+        writers[i].number = i;
+        writers[i].random = next_random(random);
+        CHECK(!pthread_create(&writers[i].thread, NULL, write_always, &writers[i]));
+    }
     for (int i = 0; i < READERS; i++) {
         readers[i].random = next_random(random);
         CHECK(!pthread_create(&readers[i].thread, NULL, read_always, &readers[i]));
     }
     sleep_for(seconds);
     atomic_store(&is_ending, true);
-    CHECK(!pthread_join(writer, NULL));
+    for (int i = 0; i < WRITERS; i++) CHECK(!pthread_join(writers[i].thread, NULL));
     vc_core_close(core);
     for (int i = 0; i < READERS; i++) CHECK(!atomic_load(&readers[i].is_inside));
     atomic_store(&is_closed, true);
@@ -477,9 +548,9 @@ int main(int count, char **arguments) {
     int rounds = 0;
     for (; left > 0; left -= ROUND_SECONDS, rounds++)
         run_round(left < ROUND_SECONDS ? left : ROUND_SECONDS, &random, &total);
-    printf("%d rounds; %" PRIu64 " puts, %" PRIu64 " deletions, %" PRIu64 " rotations, %" PRIu64
-           " segments\n",
-           rounds, stored, deletions, rotations, rebound);
+    printf("%d rounds; %lu puts, %lu deletions, %lu refused, %lu rotations, %lu segments, due %lu"
+           " times\n",
+           rounds, stored, deletions, refused, rotations, rebound, dues);
     printf("%" PRIu64 " reads: %" PRIu64 " ok, %" PRIu64 " misses, %" PRIu64 " purged, %" PRIu64
            " outdated, %" PRIu64 " damaged; %" PRIu64 " with the value apart; %" PRIu64 " after the end\n",
            total.reads, total.ok, total.misses, total.purged, total.outdated, total.damaged,

@@ -74,10 +74,11 @@ def lose_an_entry(store: Store) -> None:
 
     class Index:
         def __getattr__(self, name: str) -> object:
-            if name != "ring_for":
+            if name == "ring_for":
+                store._index = index
+            elif name != "put":
                 return getattr(index, name)
-            store._index = index
-            return lambda _: None
+            return lambda *_: None
 
     store._index = Index()  # type: ignore[assignment]
 

@@ -14,10 +14,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 
 from volcache.front.front cimport *
 from volcache.store._core.core cimport *
-from volcache.store._core._native cimport (
-    INDEX_BATCH, SWEEP_BUCKETS, Clock, Index, Reading, Writer, append_record, data_of,
-    read_record,
-)
+from volcache.store._core._native cimport Clock, Index, Reading, data_of, read_record
 
 from volcache.store._core._native import functions as capsule
 

@@ -496,7 +496,7 @@ static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head
     if (!gate->is_ready || path.length - 1 > gate->config.key_size ||
         !vc_path_is_ordinary(path.at, path.length) ||
         !gate->config.functions->is_absent(gate->config.core, (const uint8_t *)path.at + 1,
-                                           path.length - 1, &is_stale))
+                                           path.length - 1, true, &is_stale))
         return PASS;
     to = put(to, "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n"
                  "Content-Type: text/plain; charset=utf-8\r\nContent-Length: ");
@@ -596,7 +596,7 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     if (path.length < 2 || (path.length > 2 && path.at[1] == '-' && path.at[2] == '/') ||
         !vc_parts_have(&gate->config.ring, path.at, path.length))
         return PASS;
-    if (!functions->lookup_below(core, key, path.length - 1, RECORD_BYTES, &at))
+    if (!functions->lookup(core, key, path.length - 1, RECORD_BYTES, &at))
         return answer_miss(gate, c, path, head);
     if (at.size > RECORD_BYTES) {
         functions->end_read(core);

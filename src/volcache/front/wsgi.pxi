@@ -88,7 +88,7 @@ cdef bint is_plain(object text, Py_ssize_t length_max):
 
 cdef class NativeApp:
     cdef object app, drop_copies, count_disk_read, clock, remaining_ms
-    cdef object value_headers, requests, sample, store_stats, lock, log, promoted
+    cdef object value_headers, requests, sample, store_stats, lock, catch_up, promoted
     cdef public object gate  # in front of this application
     cdef public object front  # called instead; may call `answer`
     cdef Index index
@@ -97,13 +97,8 @@ cdef class NativeApp:
     cdef Timed gets, puts, reads, writes
     cdef int64_t second_ends_ns, second, slow_ns
     cdef uint64_t bytes_in, bytes_out
-    # By ring: the volume that was written last, with its writer and its slot.
-    cdef list volumes
-    cdef list writers
-    cdef uint32_t slots[2]
-    cdef int64_t owed, owed_max  # bytes that the log does not know of
     cdef Py_ssize_t key_size, value_size
-    cdef bint is_merged, has_ttl, syncs_each
+    cdef bint is_merged, has_ttl
     cdef bint has_errors  # maybe: reads may have failed since the last one that did not
     cdef bytes date
 
@@ -113,10 +108,9 @@ cdef class NativeApp:
         self.types = ContentTypes(types)
         self.index = parts.index
         self.lock = parts.lock
-        self.log = parts.log
+        self.catch_up = parts.catch_up
         self.store_stats = parts.stats
         self.clock = parts.clock
-        self.syncs_each = parts.syncs_each
         self.reads = Timed(parts.stats.reads)
         self.writes = Timed(parts.stats.writes)
         self.value_headers = app.value_headers
@@ -134,8 +128,6 @@ cdef class NativeApp:
             self.count_disk_read = app.cache.count_disk_read
             self.drop_copies = app.cache.drop_copies
         self.is_merged = is_merged
-        self.volumes, self.writers = [None, None], [None, None]
-        self.owed_max = parts.log.step_bytes
 
     def __call__(self, dict environ not None, start_response):
         if self.front is not None:
@@ -254,12 +246,12 @@ cdef class NativeApp:
         cdef const uint8_t *text = <const uint8_t *>PyUnicode_1BYTE_DATA(path)
         cdef Py_ssize_t length = PyUnicode_GET_LENGTH(path), size
         cdef char headers[VC_HEADERS_BYTES]
-        cdef vc_record record
-        cdef bytes key, value
+        cdef vc_put put
+        cdef vc_record *record = &put.record
+        cdef bytes value
         cdef int64_t ns
         if (
-            self.syncs_each
-            or self.has_ttl
+            self.has_ttl
             or length > self.key_size + 1
             or not vc_path_is_ordinary(<const char *>text, length)
             or not vc_parts_have(&self.writable.parts, text, length)
@@ -284,7 +276,6 @@ cdef class NativeApp:
         # A Content-Length with leading zeros is left to the application, too.
         if size > self.value_size or environ.get("CONTENT_LENGTH") != f"{size}":
             return None
-        key = (<const char *>text)[1:length]
         record.key_length = length - 1
         record.type_length = PyUnicode_GET_LENGTH(content_type)
         record.encoding_length = PyUnicode_GET_LENGTH(encoding)
@@ -293,17 +284,16 @@ cdef class NativeApp:
         record.flags = 0
         record.expires_ms = 0
         record.kind = 0
-        if not self.store(
-            &record,
-            <const uint8_t *>PyUnicode_1BYTE_DATA(content_type),
-            <const uint8_t *>PyUnicode_1BYTE_DATA(encoding),
-            text + 1,
-            data_of(value),
-            key,
-        ):
+        record.stored_us = 0
+        put.type = <const uint8_t *>PyUnicode_1BYTE_DATA(content_type)
+        put.encoding = <const uint8_t *>PyUnicode_1BYTE_DATA(encoding)
+        put.cache = NULL
+        put.key = text + 1
+        put.value = data_of(value)
+        if not self.store(&put):
             return None
         self.bytes_in += record.length
-        end = vc_put_stored_headers(headers, &record)
+        end = vc_put_stored_headers(headers, record)
         start_response("200 OK", self.end_headers(headers, end))
         ns = monotonic_ns() - started_ns
         self.puts.observe(started_ns, ns)
@@ -311,61 +301,18 @@ cdef class NativeApp:
             self.app.log_slow("PUT", path, "200 OK", started_ns, ns)
         return [b""]
 
-    cdef bint store(
-        self,
-        vc_record *record,
-        const uint8_t *content_type,
-        const uint8_t *encoding,
-        const uint8_t *key,
-        const uint8_t *value,
-        bytes name,
-    ) except -1:
-        """
-        Do what `Cache.put` does; False: nothing was stored, for whatever reason.
-
-        `name` is the key, too.
-        """
-        cdef Writer writer
-        cdef unsigned ring
+    cdef bint store(self, vc_put *put) except -1:
+        """Do what `Cache.put` does; False: nothing was stored, for whatever reason."""
         cdef vc_status status
-        cdef int error = 0
-        cdef int64_t started_ns
+        put.ring = VC_RING_UNKNOWN
         with self.lock:
-            ring = functions.ring_for(self.index.core, key, record.key_length)
-            if ring == VC_RING_UNKNOWN:
-                return False
-            volume = self.log.actives[ring]
-            if volume is None:
-                return False
-            if volume is not self.volumes[ring]:
-                self.volumes[ring], self.writers[ring] = volume, <Writer?>volume.writer
-                self.slots[ring] = self.index.slots[volume.seq]
-            writer = <Writer>self.writers[ring]
-            if type(self.clock) is Clock:
-                record.stored_us = vc_clock_next(&(<Clock>self.clock).clock)
-            else:
-                record.stored_us = self.clock.next_us()
-            started_ns = monotonic_ns()
-            status = append_record(
-                writer, record, content_type, encoding, NULL, key, value, False, &error
-            )
-            if status != VC_OK:
-                writer.calls.error = None
-                if status == VC_IO_ERROR:
-                    self.log.hold(volume)  # The application meets it, too.
-                return False
-            self.writes.observe(started_ns, monotonic_ns() - started_ns)
-            functions.put(
-                self.index.core, self.slots[ring], key, record.key_length, record,
-                SWEEP_BUCKETS,
-            )
-            # After the change and before the lock is released, see `Cache`.
-            if self.drop_copies is not None:
-                self.drop_copies(name)
-            if writer.writer.pending >= INDEX_BATCH and volume.is_index_due:
-                self.log.write_index(volume)
-            self.owed += record.size
-            if self.owed >= self.owed_max:
-                self.log.continue_reclaim(self.owed)
-                self.owed = 0
-        return True
+            with nogil:
+                status = functions.put(self.index.core, put)
+            if status == VC_OK:
+                self.writes.observe(put.started_ns, put.took_ns)
+                # After the change and before the lock is released, see `Cache`.
+                if self.drop_copies is not None:
+                    self.drop_copies((<const char *>put.key)[: put.record.key_length])
+            if functions.is_due(self.index.core):
+                self.catch_up()
+        return status == VC_OK

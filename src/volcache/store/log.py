@@ -83,7 +83,7 @@ class CircularLog:
     Attributes (read-only for others):
         rings, space, syncs, kept_purges, evictor: The parts.
         volumes, actives: Those of `rings`.
-        hold, write_index, continue_reclaim, step_bytes: What the core calls for each put.
+        hold, write_index, continue_reclaim, step_bytes: What a put may need after it.
     """
 
     def __init__(

@@ -38,6 +38,7 @@ from volcache.errors import (
     MountPointError,
     StoreIOError,
     UnreadableRecordError,
+    ValueTooLargeError,
 )
 from volcache.geometry import refuse_too_many
 from volcache.store.directory import StoreDirectory, unusable
@@ -53,6 +54,7 @@ from volcache.store.files import OsFileSystem
 from volcache.store.format import (
     HEADER_BYTES_MAX,
     RECORD_OVERHEAD_BYTES,
+    VALUE_BYTES_MAX,
     Record,
     RecordHeader,
     decode_header,
@@ -78,7 +80,7 @@ if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.eviction import Eviction
     from volcache.store.files import FileSystem
-    from volcache.store.format import RecordIdentity
+    from volcache.store.format import NewRecord, RecordFields, RecordIdentity
     from volcache.store.index import Position
     from volcache.store.native import Index, WriteLock
     from volcache.store.purges import PurgeList, PurgeStay
@@ -88,9 +90,6 @@ if TYPE_CHECKING:
     from volcache.store.volume import Volume
 
 _logger = logging.getLogger("volcache.store")
-
-# Index entries that a put reads while a sweep is under way: at 50 ns each, 2 us.
-_SWEEP_ENTRIES: Final = 40
 
 
 class _Outdated:
@@ -105,11 +104,10 @@ class CoreParts:
     """What `NativeApp` needs to do what `Store.get` and `Store.put` do."""
 
     index: Index
-    log: CircularLog
     lock: WriteLock
     stats: StoreStats
     clock: Clock
-    syncs_each: bool
+    catch_up: Callable[[], None]
 
 
 class Store:
@@ -145,9 +143,14 @@ class Store:
         self._find = recovered.index.find
         self.recovery: RecoveryStats = recovered.recovery
         self.stats: StoreStats = recovered.stats
-        self._syncs_each = options.sync_mode == "always"
         self.lock = self._lock = recovered.index.lock
         self._log = CircularLog(directory, recovered, options, clock)
+        self._syncs_each = options.sync_mode == "always"
+        self._index.set_putting(
+            clock, self._log.step_bytes, self._syncs_each, self.stats.writes
+        )
+        for volume in filter(None, self._log.actives):
+            self._index.set_volume(volume)
         self._volumes = self._log.volumes
         self._is_closed = False
 
@@ -567,12 +570,7 @@ class Store:
     def core_parts(self) -> CoreParts:
         """Return what the fast paths need."""
         return CoreParts(
-            self._index,
-            self._log,
-            self._lock,
-            self.stats,
-            self.clock,
-            self._syncs_each,
+            self._index, self._lock, self.stats, self.clock, self._catch_up
         )
 
     @property
@@ -677,7 +675,7 @@ class Store:
         cache_control: bytes = b"",
         expires_ms: int = 0,
         flags: int = 0,
-        stored_us: int | None = None,
+        stored_us: int = 0,
     ) -> Record:
         """
         Store a value.
@@ -694,42 +692,15 @@ class Store:
             cache_control: Likewise.
             expires_ms: By `clock`, milliseconds since the epoch; 0 = never.
             flags: 32 bits of any kind, returned unchanged.
-            stored_us: The version that `touch` keeps; None: a new one.
+            stored_us: The version that `touch` keeps; 0: a new one.
 
         Raises:
             ValueTooLargeError: The record does not fit an empty volume.
             DiskFullError: There is no disk space for the next volume.
             StoreIOError: The disk refused. In all cases the old value stays.
         """
-        length = len(value)
-        size = (
-            RECORD_OVERHEAD_BYTES
-            + len(key)
-            + len(content_type)
-            + len(content_encoding)
-            + len(cache_control)
-            + length
-        )
-        with self._lock:
-            if self._index.is_sweeping:
-                self._index.sweep(_SWEEP_ENTRIES)
-            volume = self._volume_for(key, size, length)
-            if stored_us is None:
-                stored_us = self.clock.next_us()
-            offset, size, checksum = self._append(
-                volume,
-                key,
-                value,
-                content_type=content_type,
-                content_encoding=content_encoding,
-                cache_control=cache_control,
-                stored_us=stored_us,
-                expires_ms=expires_ms,
-                flags=flags,
-            )
-            self._index.put(key, volume.seq, offset, size)
-            self._log.continue_reclaim(size)
-        return Record(
+        record = (
+            key,
             value,
             content_type,
             content_encoding,
@@ -737,12 +708,10 @@ class Store:
             stored_us,
             expires_ms,
             flags,
-            volume.id,
-            offset,
-            size,
-            length,
-            checksum,
+            False,
         )
+        with self._lock:
+            return new_record(Record, self._append(record))
 
     def touch(self, key: bytes, record: Record, expires_ms: int) -> Record:
         """
@@ -795,54 +764,58 @@ class Store:
             if self._index.ring_for(key) is ring:
                 return volume
 
-    def _append(  # noqa: PLR0913 - One argument for one field.
-        self,
-        volume: Volume,
-        key: bytes,
-        value: bytes,
-        *,
-        stored_us: int,
-        content_type: bytes = b"",
-        content_encoding: bytes = b"",
-        cache_control: bytes = b"",
-        expires_ms: int = 0,
-        flags: int = 0,
-        is_tombstone: bool = False,
-    ) -> tuple[int, int, int]:
+    def _append(self, record: NewRecord) -> RecordFields:
         """
-        Append a record; see `Writer.append` for arguments and result.
+        Append a record: by the core alone, or after what it leaves to Python.
+
+        Raises:
+            StoreError: As by `put`.
+        """
+        written = self._try_append(record, None)
+        if written is None:
+            self._catch_up()
+            length, size = len(record[1]), sum(map(len, record[:5]))
+            volume = self._volume_for(record[0], RECORD_OVERHEAD_BYTES + size, length)
+            written = self._try_append(record, volume)
+            if written is None:
+                raise ValueTooLargeError(size=length, limit=VALUE_BYTES_MAX)
+        self._catch_up()
+        return written
+
+    def _try_append(
+        self, record: NewRecord, volume: Volume | None
+    ) -> RecordFields | None:
+        """
+        Let the core append a record; see `Index.put` for the arguments and the result.
 
         Raises:
             StoreIOError: The disk refused; a start does not find the record.
         """
-        started_ns, sync = perf_counter_ns(), self._syncs_each
-        record = (
-            key,
-            value,
-            content_type,
-            content_encoding,
-            cache_control,
-            stored_us,
-            expires_ms,
-            flags,
-            is_tombstone,
-            sync,
-        )
-        try:
+        may_make_space = True
+        while True:
             try:
-                written = volume.writer.append(*record)
+                written = self._index.put(*record, volume)
             except OSError as error:
-                if not self._log.make_space(error):
-                    raise
-                written = volume.writer.append(*record)
-        except OSError as error:
-            raise self._log.syncs.refused(volume, error) from error
-        self.stats.writes.observe(started_ns, perf_counter_ns() - started_ns)
-        if sync:
-            volume.note_synced()
-        if volume.is_index_due:
-            self._log.write_index(volume)
-        return written
+                _, _, (volume,) = self._index.take_due()
+                if not (may_make_space and self._log.make_space(error)):
+                    raise self._log.syncs.refused(volume, error) from error
+                may_make_space = False
+            else:
+                if self._syncs_each and volume is not None:
+                    volume.note_synced()
+                return written
+
+    def _catch_up(self) -> None:
+        """Do what is due after a put; the caller holds the lock."""
+        if not self._index.is_due:
+            return
+        appended, unwritten, refused = self._index.take_due()
+        for volume in refused:
+            self._log.hold(volume)
+        for volume in unwritten:
+            if volume.is_index_due:
+                self._log.write_index(volume)
+        self._log.continue_reclaim(appended)
 
     def delete(self, key: bytes) -> bool:
         """
@@ -860,6 +833,7 @@ class Store:
             StoreIOError: The disk refused. In both cases the value stays.
         """
         with self._lock:
+            self._catch_up()
             self._log.settle()
             found = self._locate(key)
             # A key that the index has lost for want of memory may be there after a start.
@@ -877,13 +851,10 @@ class Store:
                     return False
                 existed = not self._is_over(key, header)
             volume = self._volume_for(key, RECORD_OVERHEAD_BYTES + len(key), 0)
-            offset, size, _ = self._append(
-                volume, key, b"", stored_us=self.clock.next_us(), is_tombstone=True
-            )
+            self._try_append((key, *(b"",) * 4, 0, 0, 0, True), volume)
             if not volume.has_index_backlog:
                 self._log.write_index(volume)
-            self._index.set_tombstone(key, volume.seq, offset, size)
-            self._log.continue_reclaim(size)
+            self._catch_up()
         return existed
 
     def flush(self) -> None:

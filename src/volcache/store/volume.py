@@ -86,6 +86,7 @@ class Volume:
         self._unnamed: list[Segment] = []  # segments that the index file does not name
         self.writer = Writer(fs, fd, use.volume)
         self.writer.salt = use.salt
+        self.writer.pending_max = _INDEX_BATCH
         # By where the records with it begin, in order.
         self._identities = [(0, volume_identity(use.volume, use.salt))]
         for segment in segments:
@@ -99,7 +100,6 @@ class Volume:
         self.born = 0
         self._index_file: IndexFile | None = None
         self._index_checksum: int | None = None  # of the last checkpoint; None: unknown
-        self._index_batch = _INDEX_BATCH  # this many pending entries are written
 
     @property
     def fd(self) -> int:
@@ -264,7 +264,7 @@ class Volume:
     @property
     def is_index_due(self) -> bool:
         """Whether enough entries are pending to write them to the index file."""
-        return self.writer.pending >= self._index_batch
+        return self.writer.pending >= self.writer.pending_max
 
     def note_synced(self) -> None:
         """Take over from an append with a sync that all of it is on the disk."""
@@ -336,9 +336,9 @@ class Volume:
                 self._index_file, self.writer.lines, self.end, sealed=sealed
             )
         except OSError:
-            self._index_batch = 2 * max(_INDEX_BATCH, self.writer.pending)
+            self.writer.pending_max = 2 * max(_INDEX_BATCH, self.writer.pending)
             raise
-        self._index_batch = _INDEX_BATCH
+        self.writer.pending_max = _INDEX_BATCH
         self.writer.clear()
 
     def _append_block(
@@ -377,7 +377,7 @@ class Volume:
     @property
     def has_index_backlog(self) -> bool:
         """Whether the last write of the index file has failed."""
-        return self._index_batch != _INDEX_BATCH
+        return self.writer.pending_max != _INDEX_BATCH
 
     def close_index_file(self) -> None:
         """Close the index file; the next start adds entries that are still pending."""

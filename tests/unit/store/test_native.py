@@ -20,7 +20,9 @@ from volcache.errors import GeometryError, StoreIOError
 from volcache.store import native
 from volcache.store._core import _native
 from volcache.store.files import ReadOnlyFileSystem, SyncFailedError
+from volcache.store.format import Ring, VolumeUse
 from volcache.store.offline import OfflineStore
+from volcache.store.volume import Volume
 
 KEY = bytes(range(16))
 VOLUME_BYTES = 2**24
@@ -111,7 +113,7 @@ def test_key_is_found_only_where_its_volume_was_bound(tmp_path: Path) -> None:
     assert index.find(b"k") == (3, record.offset, _native.size_max(record.size))
     assert index.read(b"k") is None
 
-    active = store.core_parts().log.rings.last_started
+    active = store._log.rings.last_started
     index.bind_volume(3, active.fd, active.id, active.salts)
     assert index.read(b"k") == tuple(record)
 
@@ -231,55 +233,56 @@ def test_hash_key_depends_on_the_store() -> None:
 # --- The writer --------------------------------------------------------------------
 
 
-def make_writer(fd: int) -> _native.Writer:
-    """Return a writer with 1 MiB of room."""
-    writer = _native.Writer(FS, fd, 1)
-    writer.capacity = 1 << 20
-    return writer
+def make_volume(fd: int) -> Volume:
+    """Return a volume with 1 MiB of room."""
+    volume = Volume(FS, fd, use=VolumeUse(1, 1, Ring.MAIN, 1), store_id=1)
+    volume.writer.capacity = 1 << 20
+    return volume
 
 
-def append(writer: _native.Writer, key: bytes, value: bytes, *types: bytes) -> None:
-    """Append a record."""
-    types = types or (b"", b"", b"")
-    writer.append(key, value, *types, 1, 0, 0, False, False)  # type: ignore[call-arg, arg-type]
+def append(volume: Volume, key: bytes, value: bytes, *types: bytes) -> bool:
+    """Put a record into a volume; return whether there was room."""
+    index = make_index()
+    index.add_volume(volume.seq)
+    first, second, third = types or (b"", b"", b"")
+    put = index.put(key, value, first, second, third, 1, 0, 0, volume=volume)
+    return put is not None
 
 
 def test_key_or_stored_header_of_wrong_length_is_refused() -> None:
     """Nothing is written."""
     fd = os.memfd_create("volume")
-    writer = make_writer(fd)
+    volume = make_volume(fd)
     for key in (b"", bytes(65_536), bytes(100_000)):
         with pytest.raises(ValueError, match="1 to 65,535"):
-            append(writer, key, b"v")
+            append(volume, key, b"v")
     for lengths in ((256, 0, 0), (0, 256, 0), (70_000, 1, 0), (0, 0, 256)):
         with pytest.raises(ValueError, match="at most 255"):
-            append(writer, b"k", b"v", *map(bytes, lengths))
-    assert (writer.end, writer.pending) == (64, 0)
+            append(volume, b"k", b"v", *map(bytes, lengths))
+    assert (volume.end, volume.pending) == (64, ())
     assert os.fstat(fd).st_size == 0
     os.close(fd)
 
 
 def test_record_may_end_where_the_volume_ends() -> None:
     """One byte more is refused, and changes nothing."""
-    writer = make_writer(fd := os.memfd_create("volume"))
-    writer.capacity = 64 + 65 + 10
-    with pytest.raises(ValueError, match="longer than the rest"):
-        append(writer, b"k", bytes(11))
-    assert (writer.end, writer.pending) == (64, 0)
-    append(writer, b"k", bytes(10))
-    assert writer.end == writer.capacity
-    with pytest.raises(ValueError, match="longer than the rest"):
-        append(writer, b"k", b"")
+    volume = make_volume(fd := os.memfd_create("volume"))
+    volume.writer.capacity = 64 + 65 + 10
+    assert not append(volume, b"k", bytes(11))
+    assert (volume.end, volume.pending) == (64, ())
+    assert append(volume, b"k", bytes(10))
+    assert volume.end == volume.capacity
+    assert not append(volume, b"k", b"")
     os.close(fd)
 
 
 def test_closed_file_is_an_error_of_the_disk() -> None:
     """For a write; and the bare functions of `os` are called without Python."""
-    writer = make_writer(-1)
+    volume = make_volume(-1)
     with pytest.raises(OSError, match="Bad file descriptor") as caught:
-        append(writer, b"k", b"v")
+        append(volume, b"k", b"v")
     assert not isinstance(caught.value, SyncFailedError)
-    assert (writer.end, writer.pending) == (64, 0)
+    assert (volume.end, volume.pending) == (64, ())
 
 
 class ScriptedDisk(UnsyncedFileSystem):

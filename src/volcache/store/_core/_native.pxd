@@ -10,13 +10,6 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from volcache.store._core.core cimport *
 
 
-cdef enum:
-    # Entries are written to the index file this many at a time, as in volume.py.
-    INDEX_BATCH = 512
-    # Buckets that a put looks at while a sweep is due: about 2 us.
-    SWEEP_BUCKETS = 64
-
-
 cdef inline const uint8_t *data_of(bytes value) noexcept:
     return <const uint8_t *>PyBytes_AS_STRING(value)
 
@@ -37,6 +30,10 @@ cdef class Index:
     cdef vc_core *core
     cdef Calls calls
     cdef dict slots  # by sequence number
+    cdef list volumes  # that are written, by ring
+    cdef object clock, writes
+    cpdef unsigned set_volume(self, volume) except *
+    cdef object put_failure(self, vc_status status, int error, unsigned ring)
     cdef uint64_t fingerprint(self, bytes key) noexcept
     cdef vc_index_stats get_stats(self) noexcept
 
@@ -52,14 +49,3 @@ cdef struct Reading:
 
 
 cdef bytes read_record(Index index, const uint8_t *key, size_t length, Reading *reading)
-cdef vc_status append_record(
-    Writer writer,
-    vc_record *record,
-    const uint8_t *content_type,
-    const uint8_t *encoding,
-    const uint8_t *cache,
-    const uint8_t *key,
-    const uint8_t *value,
-    bint sync,
-    int *error,
-) noexcept

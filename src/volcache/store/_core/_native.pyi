@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
+from volcache.histogram import Histogram
+from volcache.store import clock
 from volcache.store.eviction import Rates, Terms
 from volcache.store.files import FileSystem
 from volcache.store.format import RecordFields, Ring
@@ -35,15 +37,15 @@ class Index:
 
     A position is (sequence number of the volume, offset, size in bytes). The caller adds a
     volume, sets positions in it, and one day reclaims it. Reclaiming is constant work: the
-    entries of that volume become stale. `sweep` removes stale entries in small steps, so
-    that no request has to remove a million of them.
+    entries of that volume become stale. Each put removes some of them, so that no
+    request has to remove a million.
 
     It keeps fingerprints instead of keys. Two keys with one fingerprint, which is one pair
     in 2^50, share an entry: the key set last has it. There is no list of the keys: read the
     volumes and look each key up.
 
     Invariants:
-        - `find` returns the position set last, unless the key was deleted or swept since.
+        - `find` returns the position set last, unless the key was deleted since.
         - `live(seq)` counts the entries in that volume; their sum over all volumes that
           are not reclaimed is `count`.
 
@@ -86,10 +88,6 @@ class Index:
     @property
     def stale(self) -> int:
         """The number of entries of reclaimed volumes that are still in the table."""
-
-    @property
-    def is_sweeping(self) -> bool:
-        """Whether `sweep` has work to do."""
 
     @property
     def displaced(self) -> int:
@@ -150,9 +148,6 @@ class Index:
 
     def set(self, key: bytes, seq: int, offset: int, size: int) -> None:
         """Set the position of a key; `add_volume(seq)` must have been called."""
-
-    def put(self, key: bytes, seq: int, offset: int, size: int) -> None:
-        """Set the position of a value that was put, and count that."""
 
     def set_tombstone(self, key: bytes, seq: int, offset: int, size: int) -> None:
         """
@@ -221,9 +216,6 @@ class Index:
             The number of live records lost by it, and their size in bytes.
         """
 
-    def sweep(self, budget: int) -> None:
-        """Go on with the sweep under way: read about `budget` entries."""
-
     def read(self, key: bytes) -> RecordFields | None:
         """
         Return the fields of the record of a key, read from the disk and checked.
@@ -231,6 +223,73 @@ class Index:
         Returns:
             None if there is no intact record of the key, or if it is not known: then the
             caller reads it. It may have expired.
+        """
+
+    def set_putting(
+        self, clock: clock.Clock, due_bytes: int, syncs: bool, writes: Histogram
+    ) -> None:
+        """
+        Say how records are put.
+
+        Args:
+            clock: Has the times of records.
+            due_bytes: After so many, a step of a reclaim is due.
+            syncs: Return only when a record is on the disk.
+            writes: Counts the time that the disk takes.
+        """
+
+    def set_volume(self, volume: Volume) -> int:
+        """Let the records of the ring of a volume be put there; return the ring."""
+
+    def put(
+        self,
+        key: bytes,
+        value: bytes,
+        content_type: bytes,
+        content_encoding: bytes,
+        cache_control: bytes,
+        stored_us: int,
+        expires_ms: int,
+        flags: int,
+        is_tombstone: bool = False,
+        volume: Volume | None = None,
+    ) -> RecordFields | None:
+        """
+        Append a record and set the position of its key; see `vc_core_put`.
+
+        Args:
+            key: And the others: as in `format.encode_record`.
+            value: Of any length.
+            content_type: At most 255 bytes.
+            content_encoding: Likewise.
+            cache_control: Likewise.
+            stored_us: Microseconds since the epoch; 0: the next time of the clock.
+            expires_ms: Milliseconds since the epoch; 0 = never.
+            flags: 32 bits.
+            is_tombstone: The record of a deletion; `value` is empty.
+            volume: As for `set_volume`; it gets the record. None: the one of its ring.
+
+        Returns:
+            The fields of the record. None: nothing was written. With a volume, it has no
+            room; otherwise it may be that, or something is due or has to be decided.
+
+        Raises:
+            SyncFailedError: The end of the volume has not moved; it must be retired.
+            OSError: The end has not moved; the next record overwrites this one.
+                Both are reported by `take_due`, too.
+        """
+
+    @property
+    def is_due(self) -> bool:
+        """Whether no record is put without a volume before `take_due`."""
+
+    def take_due(self) -> tuple[int, list[Volume], list[Volume]]:
+        """
+        Return what is due after the last records.
+
+        Returns:
+            How many bytes were put, if a step of a reclaim is due; the volumes whose index
+            file is; and those that the disk has refused a record of.
         """
 
     def load(self, seq: int, fd: int, segments: Iterable[tuple[int, int]]) -> Loaded:
@@ -297,12 +356,14 @@ class Writer:
         end: Offset of the next record.
         capacity: Records may be written up to this offset; 0 if none may.
         salt: Of the records that are appended.
+        pending_max: So many entries are due to be written to the index file.
     """
 
     fd: int
     end: int
     capacity: int
     salt: int
+    pending_max: int
 
     def __init__(self, fs: FileSystem, fd: int, volume: int) -> None:
         """Write after the header of a volume; `capacity` is 0."""
@@ -320,47 +381,6 @@ class Writer:
 
     def add_entry(self, key: bytes, offset: int, size: int) -> None:
         """Keep an entry; offset and size are 0 for a deletion."""
-
-    def append(
-        self,
-        key: bytes,
-        value: bytes,
-        content_type: bytes,
-        content_encoding: bytes,
-        cache_control: bytes,
-        stored_us: int,
-        expires_ms: int,
-        flags: int,
-        is_tombstone: bool,
-        sync: bool,
-    ) -> tuple[int, int, int]:
-        """
-        Write a record at `end` and keep its entry.
-
-        The page that the record ends in is written completely. To write part of a page
-        that is not in memory, the kernel would first read it from the disk: one read for
-        each page of a volume that is used again.
-
-        Args:
-            key: And the others: see `format.Record`.
-            value: Of any length.
-            content_type: At most 255 bytes.
-            content_encoding: Likewise.
-            cache_control: Likewise.
-            stored_us: Microseconds since the epoch.
-            expires_ms: Milliseconds since the epoch; 0 = never.
-            flags: 32 bits.
-            is_tombstone: The record of a deletion; `value` is empty.
-            sync: Return only when the record is on the disk.
-
-        Returns:
-            Offset and size of the record, and the CRC-32C of the value.
-
-        Raises:
-            ValueError: The record does not fit before `capacity`.
-            SyncFailedError: `end` has not moved; the volume must be retired.
-            OSError: `end` has not moved; the next record overwrites this one.
-        """
 
 class Reclaim:
     """

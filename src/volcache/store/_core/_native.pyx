@@ -10,7 +10,7 @@ why, counts it and raises the error.
 import os
 
 from libc.errno cimport EIO, errno
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
@@ -21,6 +21,7 @@ from cpython.pycapsule cimport PyCapsule_New
 from posix.types cimport off_t
 
 from volcache.errors import DamagedRecordError
+from volcache.store.files import SyncFailedError
 from volcache.store.format import Ring
 from volcache.store.index import SHARES, Heat, Loaded, Replayed, Step
 from volcache.store.stats import Fate
@@ -181,6 +182,14 @@ cdef class Clock:
 # --- The index ------------------------------------------------------------------------
 
 
+cdef int64_t python_next_us(void *context) noexcept with gil:
+    return (<Index>context).clock.next_us()
+
+
+cdef int64_t native_next_us(void *context) noexcept nogil:
+    return vc_clock_next(<vc_clock *>context)
+
+
 cdef class Index:
     def __cinit__(
         self,
@@ -195,6 +204,7 @@ cdef class Index:
             raise ValueError("the hash key must have 16 bytes")
         self.calls = Calls(fs)
         self.slots = {}
+        self.volumes = [None] * len(RINGS)
         self.core = vc_core_new(
             &self.calls.table, data_of(hash_key), volume_bytes, volumes, expected
         )
@@ -227,10 +237,6 @@ cdef class Index:
     @property
     def stale(self):
         return self.get_stats().stale
-
-    @property
-    def is_sweeping(self):
-        return bool(self.get_stats().is_sweeping)
 
     @property
     def memory(self):
@@ -266,36 +272,34 @@ cdef class Index:
 
     def find(self, bytes key not None):
         cdef vc_entry found
-        if not vc_core_find(self.core, self.fingerprint(key), &found):
+        cdef uint64_t seq
+        if not vc_core_find(self.core, self.fingerprint(key), &found, &seq):
             return None
-        if found.is_tombstone:
-            return None
-        return vc_core_seq(self.core, found.slot), found.offset, found.size
+        return None if found.is_tombstone else (seq, found.offset, found.size)
 
     def hits(self, bytes key not None):
         cdef vc_entry found
-        if not vc_core_find(self.core, self.fingerprint(key), &found):
+        cdef uint64_t seq
+        if not vc_core_find(self.core, self.fingerprint(key), &found, &seq):
             return 0
         return found.hits
 
     def is_stale(self, bytes key not None):
-        return bool(vc_core_is_stale(self.core, self.fingerprint(key)))
+        cdef c_bool is_stale = False
+        vc_core_is_absent(self.core, data_of(key), PyBytes_GET_SIZE(key), False, &is_stale)
+        return is_stale
 
     def set(self, bytes key not None, seq, uint64_t offset, uint64_t size):
         cdef uint32_t slot = self.slots[seq]
         vc_core_set(
-            self.core, self.fingerprint(key), slot, offset, size, VC_TYPES_UNKNOWN
-        )
-
-    def put(self, bytes key not None, seq, uint64_t offset, uint64_t size):
-        cdef uint32_t slot = self.slots[seq]
-        vc_core_put_position(
-            self.core, self.fingerprint(key), slot, offset, size, VC_TYPES_UNKNOWN
+            self.core, self.fingerprint(key), slot, offset, size, VC_TYPES_UNKNOWN, False
         )
 
     def set_tombstone(self, bytes key not None, seq, uint64_t offset, uint64_t size):
         cdef uint32_t slot = self.slots[seq]
-        vc_core_set_tombstone(self.core, self.fingerprint(key), slot, offset, size)
+        vc_core_set(
+            self.core, self.fingerprint(key), slot, offset, size, VC_TYPES_UNKNOWN, True
+        )
 
     def forget(self, bytes key not None, seq, uint64_t offset):
         slot = self.slots.get(seq)
@@ -305,7 +309,8 @@ cdef class Index:
 
     def is_deleted(self, bytes key not None):
         cdef vc_entry found
-        cdef bint is_found = vc_core_find(self.core, self.fingerprint(key), &found)
+        cdef uint64_t seq
+        cdef bint is_found = vc_core_find(self.core, self.fingerprint(key), &found, &seq)
         return bool(is_found and found.is_tombstone)
 
     # --- Eviction ---------------------------------------------------------------------
@@ -365,9 +370,6 @@ cdef class Index:
         cdef vc_live lost = vc_core_reclaim(self.core, slot)
         return lost.records, lost.bytes
 
-    def sweep(self, uint32_t budget):
-        vc_core_sweep(self.core, budget)
-
     # --- Reading ----------------------------------------------------------------------
 
     def read(self, bytes key not None):
@@ -392,6 +394,92 @@ cdef class Index:
             r.checksum,
             "DISK",
         )
+
+    # --- Putting ----------------------------------------------------------------------
+
+    def set_putting(self, clock, uint64_t due_bytes, bint syncs, writes):
+        cdef vc_putting putting
+        self.clock, self.writes = clock, writes
+        putting.next_us, putting.context = python_next_us, <void *>self
+        if type(clock) is Clock:
+            putting.next_us, putting.context = native_next_us, &(<Clock>clock).clock
+        putting.due_bytes, putting.syncs = due_bytes, syncs
+        vc_core_set_putting(self.core, &putting)
+
+    def put(
+        self,
+        bytes key not None,
+        bytes value not None,
+        bytes content_type not None,
+        bytes content_encoding not None,
+        bytes cache_control not None,
+        uint64_t stored_us,
+        uint64_t expires_ms,
+        uint32_t flags,
+        bint is_tombstone=False,
+        volume=None,
+    ):
+        cdef vc_put put
+        cdef vc_record *record = &put.record
+        cdef vc_status status
+        cdef int error
+        if not 0 < PyBytes_GET_SIZE(key) <= VC_KEY_BYTES_MAX:
+            raise ValueError("a key has 1 to 65,535 bytes")
+        if max(len(content_type), len(content_encoding), len(cache_control)) > 255:
+            raise ValueError("stored headers have at most 255 bytes each")
+        put.key, record.key_length = data_of(key), PyBytes_GET_SIZE(key)
+        put.type, record.type_length = data_of(content_type), len(content_type)
+        put.encoding, record.encoding_length = data_of(content_encoding), len(content_encoding)
+        put.cache, record.cache_length = data_of(cache_control), len(cache_control)
+        put.value = data_of(value)
+        record.length = min(PyBytes_GET_SIZE(value), <Py_ssize_t>VC_VALUE_BYTES_MAX + 1)
+        record.stored_us, record.expires_ms, record.flags = stored_us, expires_ms, flags
+        record.kind = is_tombstone
+        put.ring = VC_RING_UNKNOWN if volume is None else self.set_volume(volume)
+        with nogil:
+            status = vc_core_put(self.core, &put)
+            error = errno
+        if status == VC_DEFERRED:
+            return None
+        if status != VC_OK:
+            raise self.put_failure(status, error, put.ring)
+        if self.writes is not None:
+            self.writes.observe(put.started_ns, put.took_ns)
+        return (
+            value, content_type, content_encoding, cache_control, record.stored_us,
+            expires_ms, flags, record.volume, record.offset, record.size, record.length,
+            record.checksum, "DISK",
+        )
+
+    cpdef unsigned set_volume(self, volume) except *:
+        cdef Writer writer = volume.writer
+        writer.writer.slot = self.slots[volume.seq]
+        cdef unsigned ring = vc_core_set_writer(self.core, &writer.writer)
+        self.volumes[ring] = volume
+        return ring
+
+    cdef object put_failure(self, vc_status status, int error, unsigned ring):
+        cdef Writer writer = self.volumes[ring].writer
+        if status == VC_NO_MEMORY:
+            return MemoryError("no memory for index entries")
+        failure = writer.calls.failure(error)
+        if status == VC_IO_ERROR or not isinstance(failure, OSError):
+            return failure
+        synced = SyncFailedError(failure.errno, failure.strerror)
+        synced.__cause__ = failure
+        return synced
+
+    @property
+    def is_due(self):
+        return vc_core_is_due(self.core)
+
+    def take_due(self):
+        cdef vc_due due = vc_core_take_due(self.core)
+        unwritten = [one for i, one in enumerate(self.volumes) if due.unwritten >> i & 1]
+        refused = [one for i, one in enumerate(self.volumes) if due.refused >> i & 1]
+        for volume in refused:
+            (<Writer>volume.writer).calls.error = None
+        return due.bytes, unwritten, refused
 
     # --- Loading ----------------------------------------------------------------------
 
@@ -505,7 +593,7 @@ cdef bytes read_record(Index index, const uint8_t *key, size_t length, Reading *
     """
     cdef vc_lookup at
     cdef bytes value = None
-    if not vc_core_lookup(index.core, key, length, &at):
+    if not vc_core_lookup(index.core, key, length, UINT64_MAX, &at):
         return None
     try:
         if at.size <= SMALL_BYTES:
@@ -571,6 +659,7 @@ cdef bytes read_large(
 cdef class Writer:
     def __cinit__(self, fs, int fd, uint16_t volume):
         self.calls = Calls(fs)
+        self.writer.calls = &self.calls.table
         self.writer.fd = fd
         self.writer.volume = volume
         self.writer.end = VC_VOLUME_HEADER_BYTES
@@ -615,6 +704,14 @@ cdef class Writer:
         return self.writer.pending
 
     @property
+    def pending_max(self):
+        return self.writer.pending_max
+
+    @pending_max.setter
+    def pending_max(self, size_t pending_max):
+        self.writer.pending_max = pending_max
+
+    @property
     def lines(self):
         if not self.writer.lines_used:
             return b""
@@ -628,81 +725,6 @@ cdef class Writer:
             &self.writer, data_of(key), PyBytes_GET_SIZE(key), offset, size
         ):
             raise MemoryError("no memory for index entries")
-
-    def append(
-        self,
-        bytes key not None,
-        bytes value not None,
-        bytes content_type not None,
-        bytes content_encoding not None,
-        bytes cache_control not None,
-        uint64_t stored_us,
-        uint64_t expires_ms,
-        uint32_t flags,
-        bint is_tombstone,
-        bint sync,
-    ):
-        cdef vc_record record
-        cdef vc_status status
-        cdef int error = 0
-        if not 0 < PyBytes_GET_SIZE(key) <= VC_KEY_BYTES_MAX:
-            raise ValueError("a key has 1 to 65,535 bytes")
-        if max(len(content_type), len(content_encoding), len(cache_control)) > 255:
-            raise ValueError("stored headers have at most 255 bytes each")
-        record.key_length = PyBytes_GET_SIZE(key)
-        record.type_length = PyBytes_GET_SIZE(content_type)
-        record.encoding_length = PyBytes_GET_SIZE(content_encoding)
-        record.cache_length = PyBytes_GET_SIZE(cache_control)
-        record.length = PyBytes_GET_SIZE(value)
-        record.stored_us = stored_us
-        record.expires_ms = expires_ms
-        record.flags = flags
-        record.kind = is_tombstone
-        status = append_record(
-            self,
-            &record,
-            data_of(content_type),
-            data_of(content_encoding),
-            data_of(cache_control),
-            data_of(key),
-            data_of(value),
-            sync,
-            &error,
-        )
-        if status == VC_OK:
-            return record.offset, record.size, record.checksum
-        if status == VC_NO_MEMORY:
-            raise MemoryError("no memory for index entries")
-        if status == VC_NO_ROOM:
-            raise ValueError("the record is longer than the rest of the volume")
-        failure = self.calls.failure(error)
-        if status == VC_SYNC_ERROR and isinstance(failure, OSError):
-            from volcache.store.files import SyncFailedError
-
-            raise SyncFailedError(failure.errno, failure.strerror) from failure
-        raise failure
-
-
-cdef vc_status append_record(
-    Writer writer,
-    vc_record *record,
-    const uint8_t *content_type,
-    const uint8_t *encoding,
-    const uint8_t *cache,
-    const uint8_t *key,
-    const uint8_t *value,
-    bint sync,
-    int *error,
-) noexcept:
-    """Append a record without the interpreter; see `vc_writer_append`."""
-    cdef vc_status status
-    with nogil:
-        status = vc_writer_append(
-            &writer.writer, &writer.calls.table, record, content_type, encoding,
-            cache, key, value, sync,
-        )
-        error[0] = errno
-    return status
 
 
 # --- Reclaiming -----------------------------------------------------------------------
@@ -766,27 +788,25 @@ cdef class Reclaim:
         cdef vc_fate fate
         cdef vc_step step
         cdef vc_writer *to = NULL
-        cdef Calls to_calls = self.index.calls
-        cdef uint32_t slot = 0
+        cdef Writer writer = None
         cdef uint64_t offset = 0
         cdef int error
         c_terms.now_ms = now_ms
         if target is not None:
-            writer = <Writer?>target.writer
-            to, to_calls = &(<Writer>writer).writer, (<Writer>writer).calls
-            slot = self.index.slots[target.seq]
+            writer = target.writer
+            to = &writer.writer
+            to.slot = self.index.slots[target.seq]
         with nogil:
             step = vc_reclaim_step(
-                self.reclaim, end, copy_bytes, &c_terms, slot, to, &to_calls.table, &fate,
-                &offset,
+                self.reclaim, end, copy_bytes, &c_terms, to, &fate, &offset
             )
             error = errno
-        failed = self.failure(step, error, to_calls, offset)
+        failed = self.failure(step, error, writer, offset)
         if failed is not None and not isinstance(failed, (OSError, DamagedRecordError)):
             raise failed
         return Step(ENDS[step], fate_of(&fate), failed)
 
-    cdef object failure(self, vc_step step, int error, Calls to_calls, uint64_t offset):
+    cdef object failure(self, vc_step step, int error, Writer writer, uint64_t offset):
         if step == VC_STEP_DAMAGED:
             return DamagedRecordError(
                 "a check failed before it was copied", self.volume, offset
@@ -794,7 +814,7 @@ cdef class Reclaim:
         if step == VC_STEP_UNREADABLE:
             return self.index.calls.failure(error)
         if step == VC_STEP_REFUSED:
-            return to_calls.failure(error)
+            return writer.calls.failure(error)
         return None
 
 

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "core_parts.h"
 #include "crc32c.h"
 
@@ -20,6 +21,8 @@ enum {
     CHANGES_MAX = 1 << 17,
     /* Half of an L2 cache: the checksums then read from there. */
     COMPARE_WINDOW_BYTES = 512 << 10,
+    /* That a put looks at while a sweep is due: about 2 us. */
+    SWEEP_BUCKETS = 64,
 };
 #define RECORD_BYTES_MAX ((uint64_t)1 << 31)
 
@@ -73,6 +76,10 @@ bool vc_core_try_acquire(vc_core *core, unsigned seconds) {
     return true;
 }
 
+void vc_core_acquire(vc_core *core) {
+    while (!vc_core_try_acquire(core, 1)) continue;
+}
+
 bool vc_core_release(vc_core *core) {
     if (!vc_core_is_mine(core)) return false;
     if (!--core->depth) {
@@ -109,6 +116,9 @@ vc_core *vc_core_new(const vc_calls *calls, const uint8_t hash_key[16], uint64_t
 }
 
 void vc_core_close(vc_core *core) {
+    vc_core_acquire(core);
+    memset(core->writers, 0, sizeof core->writers);
+    vc_core_release(core);
     pthread_mutex_lock(&core->mutex);
     core->is_closed = true;
     pthread_mutex_unlock(&core->mutex);
@@ -206,18 +216,11 @@ vc_live vc_core_live(vc_core *core, uint32_t slot) {
     return found;
 }
 
-uint64_t vc_core_seq(vc_core *core, uint32_t slot) {
-    vc_core_lock(core);
-    uint64_t seq = core->places[slot].seq;
-    vc_core_unlock(core);
-    return seq;
-}
-
 void vc_core_set_age(vc_core *core, uint32_t slot, unsigned ring, uint64_t born, uint64_t end) {
     vc_core_lock(core);
     uint64_t skip = core->has_policy ? core->policy.skip[ring] : VC_NEVER - born;
     vc_index_set_age(core->index, slot, ring, born, skip);
-    vc_index_set_clock(core->index, ring, born + end);
+    vc_index_advance(core->index, slot, end);
     core->has_probation |= ring == VC_PROBATION;
     vc_core_unlock(core);
 }
@@ -349,18 +352,12 @@ uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t len
     return vc_index_fingerprint(core->index, key, length);
 }
 
-bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found) {
+bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found, uint64_t *seq) {
     vc_core_lock(core);
     bool is_found = vc_index_find(core->index, fingerprint, found);
+    if (is_found) *seq = core->places[found->slot].seq;
     vc_core_unlock(core);
     return is_found;
-}
-
-bool vc_core_is_stale(vc_core *core, uint64_t fingerprint) {
-    vc_core_lock(core);
-    bool is_stale = vc_index_is_stale(core->index, fingerprint);
-    vc_core_unlock(core);
-    return is_stale;
 }
 
 /* Whether an entry can have this position. A file whose checksums are right may still name
@@ -370,60 +367,13 @@ static bool is_position(const vc_core *core, uint64_t offset, uint64_t size) {
 }
 
 bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                 uint64_t size, int types) {
+                 uint64_t size, int types, bool is_tombstone) {
     if (!is_position(core, offset, size)) return false;
     vc_core_lock(core);
-    bool is_kept = vc_index_set(core->index, fingerprint, slot, offset, size, types, false);
+    bool is_kept =
+        vc_index_set(core->index, fingerprint, slot, offset, size, types, is_tombstone);
     vc_core_unlock(core);
     return is_kept;
-}
-
-static void advance(vc_core *core, uint32_t slot, uint64_t end) {
-    vc_index_set_clock(core->index, vc_index_ring(core->index, slot),
-                       vc_index_born(core->index, slot) + end);
-}
-
-/* Count a put; its key still has the entry from before. */
-static void count_put(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                      uint64_t size) {
-    vc_entry entry;
-    advance(core, slot, offset + size);
-    add_tokens(core, core->policy.write_rate * (double)size);
-    if (vc_index_find(core->index, fingerprint, &entry)) return;
-    core->ghost_hits += vc_ghost_remove(&core->ghost, fingerprint);
-    vc_ghost_remove(&core->missed, fingerprint);
-}
-
-/* The caller has locked the core. */
-static void put(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                uint64_t size, int types) {
-    if (core->has_policy) count_put(core, fingerprint, slot, offset, size);
-    vc_index_set(core->index, fingerprint, slot, offset, size, types, false);
-}
-
-void vc_core_put_position(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                          uint64_t size, int types) {
-    vc_core_lock(core);
-    put(core, fingerprint, slot, offset, size, types);
-    vc_core_unlock(core);
-}
-
-void vc_core_put(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
-                 const vc_record *record, uint32_t buckets) {
-    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
-    vc_core_lock(core);
-    vc_index_sweep(core->index, buckets);
-    put(core, fingerprint, slot, record->offset, record->size,
-        vc_record_types(record));
-    vc_core_unlock(core);
-}
-
-void vc_core_set_tombstone(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                           uint64_t size) {
-    vc_core_lock(core);
-    if (core->has_policy) advance(core, slot, offset + size);
-    vc_index_set(core->index, fingerprint, slot, offset, size, VC_TYPES_UNKNOWN, true);
-    vc_core_unlock(core);
 }
 
 bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset) {
@@ -434,12 +384,6 @@ bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t o
                     vc_index_bury(core->index, fingerprint, entry.word);
     vc_core_unlock(core);
     return is_there;
-}
-
-void vc_core_sweep(vc_core *core, uint32_t buckets) {
-    vc_core_lock(core);
-    vc_index_sweep(core->index, buckets);
-    vc_core_unlock(core);
 }
 
 void vc_core_stats(vc_core *core, vc_index_stats *stats) {
@@ -522,12 +466,8 @@ static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_re
     return is_found;
 }
 
-bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
-    return look_up(core, key, length, true, UINT64_MAX, found);
-}
-
-bool vc_core_lookup_below(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
-                          vc_lookup *found) {
+bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
+                    vc_lookup *found) {
     return look_up(core, key, length, true, size_max, found);
 }
 
@@ -535,14 +475,15 @@ bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *f
     return look_up(core, key, length, false, 0, found);
 }
 
-bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool *is_stale) {
+bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool counts,
+                       bool *is_stale) {
     uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
     vc_entry entry;
     vc_core_lock(core);
     bool is_found = vc_index_find(core->index, fingerprint, &entry);
     bool is_absent = !core->is_closed && (!is_found || entry.is_tombstone);
     if (is_absent) *is_stale = vc_index_is_stale(core->index, fingerprint);
-    if (core->has_policy && !is_found) vc_ghost_add(&core->missed, fingerprint);
+    if (counts && core->has_policy && !is_found) vc_ghost_add(&core->missed, fingerprint);
     vc_core_unlock(core);
     return is_absent;
 }
@@ -645,24 +586,32 @@ static bool write_all(const vc_calls *calls, int fd, struct iovec *parts, int co
     return true;
 }
 
-vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *record,
-                           const uint8_t *type, const uint8_t *encoding, const uint8_t *cache,
-                           const uint8_t *key, const uint8_t *value, bool sync) {
-    static const uint8_t zeros[PAGE_BYTES];
-    uint8_t prefix[VC_PREFIX_BYTES_MAX];
+/* Whether a record fits, whose lengths are set here. */
+static bool has_room(const vc_writer *writer, vc_record *record) {
     record->prefix =
         VC_OVERHEAD_BYTES + (uint32_t)vc_record_types(record) + record->key_length;
     record->size = (uint64_t)record->prefix + record->length;
-    uint64_t end = writer->end + record->size, written_end = writer->written_end;
-    if (end > writer->capacity) return VC_NO_ROOM;
+    return record->length <= VC_VALUE_BYTES_MAX &&
+           writer->end + record->size <= writer->capacity;
+}
+
+vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
+    static const uint8_t zeros[PAGE_BYTES];
+    uint8_t prefix[VC_PREFIX_BYTES_MAX];
+    vc_record *record = &put->record;
+    const vc_calls *calls = writer->calls;
+    if (!has_room(writer, record)) return VC_NO_ROOM;
     if (!reserve_line(writer, record->key_length)) return VC_NO_MEMORY;
+    uint64_t written_end = writer->written_end;
     record->offset = writer->end;
     record->volume = writer->volume;
-    record->checksum = vc_crc32c(0, value, record->length);
-    vc_record_encode(prefix, writer->salt, record, type, encoding, cache, key);
+    record->checksum = vc_crc32c(0, put->value, record->length);
+    vc_record_encode(prefix, writer->salt, record, put->type, put->encoding, put->cache,
+                     put->key);
+    uint64_t end = record->offset + record->size;
     struct iovec parts[3] = {{prefix, record->prefix}};
     int count = 1;
-    if (record->length) parts[count++] = (struct iovec){(void *)value, record->length};
+    if (record->length) parts[count++] = (struct iovec){(void *)put->value, record->length};
     if (end > written_end) {
         written_end = (end + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
         if (written_end > writer->capacity) written_end = writer->capacity;
@@ -674,9 +623,80 @@ vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *
     writer->written_end = written_end;
     writer->end = end;
     /* A deletion has neither offset nor size in the index file. */
-    vc_writer_add_entry(writer, key, record->key_length, record->kind ? 0 : record->offset,
-                        record->kind ? 0 : record->size);
+    vc_writer_add_entry(writer, put->key, record->key_length,
+                        record->kind ? 0 : record->offset, record->kind ? 0 : record->size);
     return VC_OK;
+}
+
+void vc_core_set_putting(vc_core *core, const vc_putting *how) { core->putting = *how; }
+
+unsigned vc_core_set_writer(vc_core *core, vc_writer *writer) {
+    unsigned ring = vc_index_ring(core->index, writer->slot);
+    core->writers[ring] = writer;
+    return ring;
+}
+
+/* Count a put; its key still has the entry from before. */
+static void count_put(vc_core *core, uint64_t fingerprint, uint64_t size) {
+    vc_entry entry;
+    add_tokens(core, core->policy.write_rate * (double)size);
+    if (vc_index_find(core->index, fingerprint, &entry)) return;
+    core->ghost_hits += vc_ghost_remove(&core->ghost, fingerprint);
+    vc_ghost_remove(&core->missed, fingerprint);
+}
+
+/* Let the index have a record that was appended. */
+static void add_entry(vc_core *core, const vc_put *put, uint32_t slot) {
+    const vc_record *record = &put->record;
+    uint64_t fingerprint = vc_index_fingerprint(core->index, put->key, record->key_length);
+    vc_core_lock(core);
+    vc_index_sweep(core->index, SWEEP_BUCKETS);
+    if (core->has_policy) {
+        vc_index_advance(core->index, slot, record->offset + record->size);
+        if (!record->kind) count_put(core, fingerprint, record->size);
+    }
+    vc_index_set(core->index, fingerprint, slot, record->offset, record->size,
+                 vc_record_types(record), record->kind != 0);
+    vc_core_unlock(core);
+}
+
+static vc_status append(vc_core *core, vc_put *put, vc_writer *writer) {
+    vc_record *record = &put->record;
+    if (!record->stored_us)
+        record->stored_us = (uint64_t)core->putting.next_us(core->putting.context);
+    put->started_ns = vc_monotonic_ns();
+    vc_status status = vc_writer_append(writer, put, core->putting.syncs);
+    put->took_ns = vc_monotonic_ns() - put->started_ns;
+    if (status == VC_IO_ERROR || status == VC_SYNC_ERROR) core->due.refused |= 1u << put->ring;
+    if (status != VC_OK) return status;
+    add_entry(core, put, writer->slot);
+    core->due.bytes += record->size;
+    if (writer->pending >= writer->pending_max) core->due.unwritten |= 1u << put->ring;
+    return VC_OK;
+}
+
+vc_status vc_core_put(vc_core *core, vc_put *put) {
+    vc_core_acquire(core);
+    bool is_plain = put->ring == VC_RING_UNKNOWN;
+    if (is_plain) put->ring = vc_core_ring_for(core, put->key, put->record.key_length);
+    vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;
+    bool is_possible = writer && has_room(writer, &put->record) &&
+                       !(is_plain && (core->putting.syncs || vc_core_is_due(core)));
+    vc_status status = is_possible ? append(core, put, writer) : VC_DEFERRED;
+    vc_core_release(core);
+    return status;
+}
+
+bool vc_core_is_due(vc_core *core) {
+    const vc_due *due = &core->due;
+    return due->bytes >= core->putting.due_bytes || due->unwritten || due->refused;
+}
+
+vc_due vc_core_take_due(vc_core *core) {
+    vc_due due = core->due;
+    core->due = (vc_due){.bytes = due.bytes < core->putting.due_bytes ? due.bytes : 0};
+    due.bytes -= core->due.bytes;
+    return due;
 }
 
 /* --- Loading ----------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
  *                    purges and the figures of the policy. It is held for a lookup or a change,
  *                    never during a system call, so readers wait for no writer.
  * Without any lock, any number of threads may call those under "Reading", and `vc_core_find`,
- * `vc_core_is_stale`, `vc_core_hit`, `vc_core_miss`, `vc_core_count_older`,
+ * `vc_core_hit`, `vc_core_miss`, `vc_core_count_older`,
  * `vc_core_is_purged`, `vc_core_live`, `vc_core_stats` and `vc_core_get_heat`. All others
  * need the write lock; until other threads use the core, as when it is loaded, nothing does.
  * A volume that is reclaimed while a record in it is read may be overwritten meanwhile: the
@@ -57,6 +57,7 @@ void vc_core_free(vc_core *core);
 
 /* --- The write lock ---------------------------------------------------------------- */
 
+void vc_core_acquire(vc_core *core);
 /* Wait for at most some seconds; returns false if another thread has it still. */
 bool vc_core_try_acquire(vc_core *core, unsigned seconds);
 /* Returns false if this thread does not have it. */
@@ -73,7 +74,6 @@ bool vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
                   const vc_segment *segments, size_t count);
 vc_live vc_core_reclaim(vc_core *core, uint32_t slot);
 vc_live vc_core_live(vc_core *core, uint32_t slot);
-uint64_t vc_core_seq(vc_core *core, uint32_t slot);
 
 /* Say that `born` bytes had been appended to its ring when the volume was started, and that
  * its records are read up to `end`. */
@@ -128,25 +128,14 @@ bool vc_core_is_purged(vc_core *core, const uint8_t *key, size_t length, uint64_
 /* --- The index --------------------------------------------------------------------- */
 
 uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length);
-/* `vc_index_find` and the others, with the mutex. */
-bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found);
-bool vc_core_is_stale(vc_core *core, uint64_t fingerprint);
+/* `vc_index_find` and the others, with the mutex; `seq`: of the volume. */
+bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found, uint64_t *seq);
 /* Returns false, too, if the index has no room for such an offset or size. */
 bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                 uint64_t size, int types);
-/* Set the position of a record that was put. */
-void vc_core_put_position(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                          uint64_t size, int types);
-/* Let the last record of a key be a tombstone in a volume. */
-void vc_core_set_tombstone(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                           uint64_t size);
+                 uint64_t size, int types, bool is_tombstone);
 /* Let a key have no value from now on, although its record stays where it is; `slot` and
  * `offset`: only if it is there. */
 bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset);
-/* The same, and look at some buckets for stale entries. */
-void vc_core_put(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
-                 const vc_record *record, uint32_t buckets);
-void vc_core_sweep(vc_core *core, uint32_t buckets);
 void vc_core_stats(vc_core *core, vc_index_stats *stats);
 
 /* --- Reading ----------------------------------------------------------------------- */
@@ -162,18 +151,17 @@ typedef struct {
     unsigned purge_changes;
 } vc_lookup;
 
-/* Look up a key and count a hit. If true, the caller reads it or not, and then calls
+/* Look up a key and count a hit, if `found->size` is at most `size_max`: otherwise the caller
+ * leaves it to others to read the record. If true, the caller reads it or not, and then calls
  * `vc_core_end_read`. */
-bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found);
-/* The same; a hit is counted only if `found->size` is at most `size_max`: otherwise the caller
- * leaves it to others to read the record. */
-bool vc_core_lookup_below(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
-                          vc_lookup *found);
+bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
+                    vc_lookup *found);
 /* The same, without counting. */
 bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found);
-/* Whether there is no value of a key; then this is remembered. `is_stale`: there was one
- * lately. */
-bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool *is_stale);
+/* Whether there is no value of a key; if it `counts`, this is remembered. `is_stale`: there was
+ * one lately. */
+bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool counts,
+                       bool *is_stale);
 
 /* Bytes that `head` must have for a key, if the value is read apart. */
 #define VC_HEAD_BYTES_MAX(key_length) (VC_OVERHEAD_BYTES + VC_TYPES_BYTES_MAX + (key_length))
@@ -199,17 +187,20 @@ void vc_core_end_read(vc_core *core);
 
 /* --- Appending --------------------------------------------------------------------- */
 
-/* The end of the volume that is written, and the entries for its index file. Used by one
- * thread at a time. */
+/* The end of a volume that is written, and the entries for its index file. Used with the write
+ * lock, except that any thread may read `end`: the records before it are written. */
 typedef struct {
+    const vc_calls *calls;
     int fd;
     uint16_t volume;
+    uint32_t slot;          /* of the volume in the index */
     uint64_t salt;
-    uint64_t end;           /* offset of the next record */
+    _Atomic uint64_t end;   /* offset of the next record */
     uint64_t capacity;      /* records may be written up to here */
     uint64_t written_end;   /* whole pages are written up to here */
     char *lines;            /* entries that are not in the index file */
     size_t lines_used, lines_room, pending;
+    size_t pending_max;     /* so many entries are to be written to the index file */
 } vc_writer;
 
 void vc_writer_free(vc_writer *writer);
@@ -218,18 +209,57 @@ void vc_writer_clear(vc_writer *writer);
 /* Add an entry for the index file; size 0: a deletion. Returns false without memory. */
 bool vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length, uint64_t offset,
                          uint64_t size);
-/* Write a record at `end` and add its entry. The caller sets key_length, type_length,
- * encoding_length, cache_length, length, stored_us, expires_ms, flags and kind of `record`; the
- * other fields are set here. With `sync`, return only when it is on the disk.
+/* A record to be appended. Before the call are set: key_length, type_length, encoding_length,
+ * cache_length, length, expires_ms, flags and kind of `record`; stored_us, or 0 for the next
+ * time of the clock; the pointers; and `ring`. The other fields are results. */
+typedef struct {
+    vc_record record;
+    const uint8_t *type, *encoding, *cache, *key, *value;
+    unsigned ring;
+    int64_t started_ns, took_ns;    /* when, and for how long, it was written */
+} vc_put;
+
+/* Write a record at `end` and add its entry. With `sync`, return only when it is on the disk.
  *
  * The page that the record ends in is written completely: to write part of a page that is not
  * in memory, the kernel would first read it from the disk.
  *
  * VC_OK; VC_NO_ROOM, VC_NO_MEMORY: nothing was written; VC_IO_ERROR, VC_SYNC_ERROR: errno says
  * why, `end` has not moved, and the next record overwrites this one. */
-vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *record,
-                           const uint8_t *type, const uint8_t *encoding, const uint8_t *cache,
-                           const uint8_t *key, const uint8_t *value, bool sync);
+vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync);
+
+/* How records are put. */
+typedef struct {
+    int64_t (*next_us)(void *context);  /* later than all times before */
+    void *context;
+    uint64_t due_bytes;     /* after so many, a step of a reclaim is due */
+    bool syncs;             /* each record */
+} vc_putting;
+
+/* What is due before the next plain put, by whoever rotates. Each bit is for a ring. */
+typedef struct {
+    uint64_t bytes;         /* that were put since the last step of a reclaim; 0: none is due */
+    unsigned unwritten;     /* its entries are to be written to the index file */
+    unsigned refused;       /* the disk has refused a record, which a start may find */
+} vc_due;
+
+void vc_core_set_putting(vc_core *core, const vc_putting *how);
+/* Let `writer` have the records of the ring that its volume is in, until another one is set;
+ * returns the ring. To put nothing more into the volume, set its `capacity` to 0. */
+unsigned vc_core_set_writer(vc_core *core, vc_writer *writer);
+/* Put a value, or a tombstone: append it, let the index have it, and count that.
+ *
+ * In a plain put, the ring is VC_RING_UNKNOWN: the core chooses it. Any thread may make one,
+ * without the write lock and without the interpreter. VC_DEFERRED: nothing was done, because the
+ * ring is not known or has no room, because something is due, or because each record is synced,
+ * which takes long. Then whoever rotates has to make room, and to put it with the ring given.
+ *
+ * The other results are those of `vc_writer_append`. After VC_IO_ERROR or VC_SYNC_ERROR nothing
+ * may be acknowledged before that is settled, not even a deletion that finds nothing. */
+vc_status vc_core_put(vc_core *core, vc_put *put);
+bool vc_core_is_due(vc_core *core);
+/* Return what is due, which is not due from now on. */
+vc_due vc_core_take_due(vc_core *core);
 
 /* --- Loading ----------------------------------------------------------------------- */
 

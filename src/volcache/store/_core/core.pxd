@@ -26,7 +26,7 @@ cdef extern from "index.h" nogil:
     ctypedef struct vc_live:
         uint64_t records, bytes
     ctypedef struct vc_index_stats:
-        uint64_t entries, records, stale, displaced, bytes
+        uint64_t records, stale, displaced, bytes
         bint is_sweeping
     uint64_t vc_size_max(uint64_t size)
     uint64_t vc_size_middle(uint64_t size)
@@ -43,6 +43,7 @@ cdef extern from "record.h" nogil:
     enum: VC_VOLUME_HEADER_BYTES
     enum: VC_OVERHEAD_BYTES
     enum: VC_KEY_BYTES_MAX
+    enum: VC_VALUE_BYTES_MAX
     enum: VC_TYPES_BYTES_MAX
     ctypedef enum vc_status:
         VC_OK
@@ -50,6 +51,7 @@ cdef extern from "record.h" nogil:
         VC_NO_ROOM
         VC_NO_MEMORY
         VC_SYNC_ERROR
+        VC_DEFERRED
     ctypedef struct vc_record:
         uint64_t offset, stored_us, expires_ms, size
         uint32_t length, checksum, flags, prefix
@@ -106,16 +108,10 @@ cdef extern from "core.h" nogil:
                       const vc_segment *segments, size_t count)
     vc_live vc_core_reclaim(vc_core *core, uint32_t slot)
     vc_live vc_core_live(vc_core *core, uint32_t slot)
-    uint64_t vc_core_seq(vc_core *core, uint32_t slot)
     uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length)
-    bint vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found)
-    bint vc_core_is_stale(vc_core *core, uint64_t fingerprint)
+    bint vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found, uint64_t *seq)
     bint vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                     uint64_t size, int types)
-    void vc_core_put_position(vc_core *core, uint64_t fingerprint, uint32_t slot,
-                              uint64_t offset, uint64_t size, int types)
-    void vc_core_set_tombstone(vc_core *core, uint64_t fingerprint, uint32_t slot,
-                               uint64_t offset, uint64_t size)
+                     uint64_t size, int types, bint is_tombstone)
     bint vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset)
 
     ctypedef struct vc_policy:
@@ -138,32 +134,56 @@ cdef extern from "core.h" nogil:
     bint vc_core_set_purges(vc_core *core, const vc_purge *purges, size_t count)
     void vc_core_get_heat(vc_core *core, vc_heat *heat)
 
-    void vc_core_sweep(vc_core *core, uint32_t buckets)
     void vc_core_stats(vc_core *core, vc_index_stats *stats)
 
     ctypedef struct vc_lookup:
         uint64_t size
         int types
-    bint vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found)
+    bint vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
+                        vc_lookup *found)
+    bint vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bint counts,
+                           c_bool *is_stale)
     vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
                            const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
                            size_t room, vc_record *record)
     void vc_core_end_read(vc_core *core)
 
     ctypedef struct vc_writer:
+        const vc_calls *calls
         int fd
         uint16_t volume
+        uint32_t slot
         uint64_t salt, end, capacity
         char *lines
-        size_t lines_used, pending
+        size_t lines_used, pending, pending_max
     void vc_writer_free(vc_writer *writer)
     void vc_writer_clear(vc_writer *writer)
     bint vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length,
                              uint64_t offset, uint64_t size)
-    vc_status vc_writer_append(vc_writer *writer, const vc_calls *calls, vc_record *record,
-                               const uint8_t *type, const uint8_t *encoding,
-                               const uint8_t *cache, const uint8_t *key,
-                               const uint8_t *value, bint sync)
+
+    ctypedef struct vc_put:
+        vc_record record
+        const uint8_t *type
+        const uint8_t *encoding
+        const uint8_t *cache
+        const uint8_t *key
+        const uint8_t *value
+        unsigned ring
+        int64_t started_ns, took_ns
+    ctypedef struct vc_putting:
+        int64_t (*next_us)(void *context) noexcept
+        void *context
+        uint64_t due_bytes
+        bint syncs
+    ctypedef struct vc_due:
+        uint64_t bytes
+        unsigned unwritten, refused
+    void vc_core_set_putting(vc_core *core, const vc_putting *how)
+    unsigned vc_core_set_writer(vc_core *core, vc_writer *writer)
+    vc_status vc_core_put(vc_core *core, vc_put *put)
+    bint vc_core_is_due(vc_core *core)
+    vc_due vc_core_take_due(vc_core *core)
+
     vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines)
     void vc_core_end_load(vc_core *core)
 
@@ -211,8 +231,8 @@ cdef extern from "reclaim.h" nogil:
     void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_terms *terms,
                             vc_fate *fate)
     vc_step vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
-                            const vc_terms *terms, uint32_t to, vc_writer *writer,
-                            const vc_calls *writer_calls, vc_fate *fate, uint64_t *offset)
+                            const vc_terms *terms, vc_writer *writer, vc_fate *fate,
+                            uint64_t *offset)
 
 
 cdef extern from "clock.h" nogil:
@@ -228,7 +248,6 @@ cdef extern from "clock.h" nogil:
 cdef extern from "functions.h" nogil:
     const char *VC_FUNCTIONS_NAME
     ctypedef struct vc_core_functions:
-        unsigned (*ring_for)(vc_core *core, const uint8_t *key, size_t length) noexcept
-        void (*put)(vc_core *core, uint32_t slot, const uint8_t *key, size_t length,
-                    const vc_record *record, uint32_t buckets) noexcept
+        vc_status (*put)(vc_core *core, vc_put *put) noexcept nogil
+        bint (*is_due)(vc_core *core) noexcept nogil
     const vc_core_functions vc_functions

@@ -25,6 +25,9 @@ struct vc_core {
     pthread_mutex_t write_lock;
     atomic_uintptr_t owner; /* of the write lock; 0: nobody */
     unsigned depth;         /* how often its owner has acquired it */
+    vc_putting putting;
+    vc_writer *writers[VC_RINGS];
+    vc_due due;
     pthread_mutex_t mutex;
     vc_calls calls;
     vc_index *index;

@@ -2,12 +2,12 @@
 
 const vc_core_functions vc_functions = {
     .is_absent = vc_core_is_absent,
-    .lookup_below = vc_core_lookup_below,
+    .lookup = vc_core_lookup,
     .peek = vc_core_peek,
     .is_cached = vc_core_is_cached,
     .read_cached = vc_core_read_cached,
     .read = vc_core_read,
     .end_read = vc_core_end_read,
-    .ring_for = vc_core_ring_for,
     .put = vc_core_put,
+    .is_due = vc_core_is_due,
 };

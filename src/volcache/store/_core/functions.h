@@ -7,18 +7,18 @@
 
 /* The name of the capsule. Its number changes with the table, and with every struct that the two
  * extensions share. */
-#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 1"
+#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 2"
 
 typedef struct {
     __typeof__(vc_core_is_absent) *is_absent;
-    __typeof__(vc_core_lookup_below) *lookup_below;
+    __typeof__(vc_core_lookup) *lookup;
     __typeof__(vc_core_peek) *peek;
     __typeof__(vc_core_is_cached) *is_cached;
     __typeof__(vc_core_read_cached) *read_cached;
     __typeof__(vc_core_read) *read;
     __typeof__(vc_core_end_read) *end_read;
-    __typeof__(vc_core_ring_for) *ring_for;
     __typeof__(vc_core_put) *put;
+    __typeof__(vc_core_is_due) *is_due;
 } vc_core_functions;
 
 extern const vc_core_functions vc_functions;

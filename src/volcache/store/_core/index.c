@@ -88,7 +88,7 @@ struct vc_index {
     uint8_t *slot_state;
     slot_count *slot_counts;
 
-    uint64_t entries, records, stale, displaced, bytes, grown;
+    uint64_t entries, records, stale, displaced, bytes;
 
     uint64_t clock[VC_RINGS];
 
@@ -430,7 +430,6 @@ static bool grow(vc_index *index, segment *seg) {
     memcpy(copy, seg->base, count * sizeof(bucket));
     bool is_grown = resize(index, seg, next_size(count));
     if (is_grown) {
-        index->grown++;
         /* It hardly ever happens that entries fit less well into more buckets. */
         while (!refill(index, seg, copy, count, false)) {
             if (resize(index, seg, next_size(seg->buckets))) continue;
@@ -522,7 +521,7 @@ uint64_t vc_index_fingerprint(const vc_index *index, const uint8_t *key, size_t 
     return vc_siphash13(index->hash_key, key, length) >> (64 - VC_FINGERPRINT_BITS);
 }
 
-void vc_index_prefetch(const vc_index *index, uint64_t fingerprint) {
+static void prefetch(const vc_index *index, uint64_t fingerprint) {
     const segment *seg = segment_of((vc_index *)index, fingerprint);
     __builtin_prefetch(first_bucket(seg, tag_of(fingerprint)));
 }
@@ -615,16 +614,6 @@ bool vc_index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t
     return index->displaced == displaced;
 }
 
-bool vc_index_delete(vc_index *index, uint64_t fingerprint) {
-    segment *seg = segment_of(index, fingerprint);
-    int k;
-    bucket *b = find_entry(seg, tag_of(fingerprint), &k);
-    if (b == NULL) return false;
-    bool was_live = is_live(index, b->word[k]);
-    remove_entry(index, seg, b, k);
-    return was_live;
-}
-
 bool vc_index_is_same(uint64_t word, uint64_t other) {
     return ((word ^ other) & ~TYPES_MASK) == 0;
 }
@@ -633,14 +622,6 @@ bool vc_index_is_same(uint64_t word, uint64_t other) {
 static bucket *find_same(const vc_index *index, uint64_t fingerprint, uint64_t word, int *k) {
     bucket *b = find_live(index, fingerprint, k);
     return b != NULL && vc_index_is_same(b->word[*k], word) ? b : NULL;
-}
-
-bool vc_index_remove(vc_index *index, uint64_t fingerprint, uint64_t word) {
-    int k;
-    bucket *b = find_same(index, fingerprint, word, &k);
-    if (b == NULL) return false;
-    remove_entry(index, segment_of(index, fingerprint), b, k);
-    return true;
 }
 
 static void replace_entry(vc_index *index, bucket *b, int k, loose_entry e) {
@@ -685,14 +666,11 @@ void vc_index_set_types(vc_index *index, uint64_t fingerprint, uint64_t word, in
 static void apply(vc_index *index, const vc_change *changes, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (count - i > PREFETCH_AHEAD)
-            vc_index_prefetch(index, changes[i + PREFETCH_AHEAD].fingerprint);
+            prefetch(index, changes[i + PREFETCH_AHEAD].fingerprint);
         const vc_change *c = &changes[i];
-        if (c->size == 0)
-            vc_index_delete(index, c->fingerprint);
-        else
-            vc_index_set(index, c->fingerprint, c->slot, c->offset,
-                         c->size == VC_TOMBSTONE ? 1 : c->size, VC_TYPES_UNKNOWN,
-                         c->size == VC_TOMBSTONE);
+        bool is_tombstone = c->size == VC_TOMBSTONE;
+        vc_index_set(index, c->fingerprint, c->slot, c->offset, is_tombstone ? 1 : c->size,
+                     VC_TYPES_UNKNOWN, is_tombstone);
     }
 }
 
@@ -746,12 +724,10 @@ void vc_index_set_age(vc_index *index, uint32_t slot, unsigned ring, uint64_t bo
     index->slot_counts[slot].from = born + skip;
 }
 
-uint64_t vc_index_born(const vc_index *index, uint32_t slot) {
-    return index->slot_counts[slot].born;
-}
-
-void vc_index_set_clock(vc_index *index, unsigned ring, uint64_t bytes) {
-    if (bytes > index->clock[ring]) index->clock[ring] = bytes;
+void vc_index_advance(vc_index *index, uint32_t slot, uint64_t end) {
+    const slot_count *count = &index->slot_counts[slot];
+    uint64_t *clock = &index->clock[count->ring];
+    if (count->born + end > *clock) *clock = count->born + end;
 }
 
 unsigned vc_index_ring(const vc_index *index, uint32_t slot) {
@@ -823,12 +799,10 @@ uint32_t vc_index_add_volume(vc_index *index) {
 
 void vc_index_get_stats(const vc_index *index, vc_index_stats *stats) {
     *stats = (vc_index_stats){
-        .entries = index->entries,
         .records = index->records,
         .stale = index->stale,
         .displaced = index->displaced,
         .bytes = index->bytes,
-        .grown = index->grown,
         .is_sweeping = has_to_sweep(index),
     };
 }

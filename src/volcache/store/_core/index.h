@@ -53,7 +53,7 @@ enum { VC_MAIN, VC_PROBATION, VC_RINGS };
 
 typedef struct vc_index vc_index;
 
-/* What an entry says. `word` identifies it for `vc_index_remove` and `vc_index_set_types`. */
+/* What an entry says. `word` identifies it for `vc_index_bury` and others. */
 typedef struct {
     uint64_t word;
     uint64_t offset;
@@ -70,7 +70,7 @@ typedef struct {
     uint64_t fingerprint;
     uint64_t offset;
     uint32_t slot;
-    uint32_t size;      /* 0: delete the key; VC_TOMBSTONE */
+    uint32_t size;      /* or VC_TOMBSTONE */
 } vc_change;
 
 typedef struct {
@@ -79,12 +79,10 @@ typedef struct {
 } vc_live;
 
 typedef struct {
-    uint64_t entries;   /* live, stale and tombstones */
     uint64_t records;   /* live */
     uint64_t stale;
     uint64_t displaced; /* live entries lost since the start because there was no room */
     uint64_t bytes;     /* of memory, whole pages of buckets */
-    uint64_t grown;     /* how often a segment has grown */
     bool is_sweeping;   /* `vc_index_sweep` has work to do */
 } vc_index_stats;
 
@@ -100,7 +98,6 @@ vc_index *vc_index_new(const uint8_t hash_key[16], uint64_t volume_bytes, uint32
 void vc_index_free(vc_index *index);
 
 uint64_t vc_index_fingerprint(const vc_index *index, const uint8_t *key, size_t length);
-void vc_index_prefetch(const vc_index *index, uint64_t fingerprint);
 
 /* Find the live entry of a fingerprint; tombstones included. */
 bool vc_index_find(const vc_index *index, uint64_t fingerprint, vc_entry *found);
@@ -119,11 +116,8 @@ bool vc_index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t
  * Returns false without memory: nothing was applied. */
 bool vc_index_set_many(vc_index *index, vc_change *changes, size_t count);
 
-/* Remove the live entry of a fingerprint; returns whether there was one. */
-bool vc_index_delete(vc_index *index, uint64_t fingerprint);
-/* Remove it if it is still the one with this `word`. */
-bool vc_index_remove(vc_index *index, uint64_t fingerprint, uint64_t word);
-/* Make it a tombstone at the same position if it is still the one with this `word`. */
+/* Make the live entry of a fingerprint a tombstone at the same position if it is still the one
+ * with this `word`. */
 bool vc_index_bury(vc_index *index, uint64_t fingerprint, uint64_t word);
 /* Set its position and hits if it is still the one with this `word`. */
 bool vc_index_move(vc_index *index, uint64_t fingerprint, uint64_t word, uint32_t slot,
@@ -144,9 +138,8 @@ vc_live vc_index_live(const vc_index *index, uint32_t slot);
  * appended after it. Of a new slot, `skip` is 0. */
 void vc_index_set_age(vc_index *index, uint32_t slot, unsigned ring, uint64_t born,
                       uint64_t skip);
-uint64_t vc_index_born(const vc_index *index, uint32_t slot);
-/* Advance the clock of a ring: the bytes that were appended to it. */
-void vc_index_set_clock(vc_index *index, unsigned ring, uint64_t bytes);
+/* Advance the clock of the ring that a slot is in: its volume ends there now. */
+void vc_index_advance(vc_index *index, uint32_t slot, uint64_t end);
 unsigned vc_index_ring(const vc_index *index, uint32_t slot);
 /* Call `visit` for each record of a slot in one of the 2^VC_SEGMENT_BITS segments. */
 void vc_index_visit(const vc_index *index, uint32_t segment, uint32_t slot,

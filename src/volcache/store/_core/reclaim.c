@@ -162,18 +162,11 @@ static vc_status read_whole(vc_reclaim *reclaim, const member *one, uint64_t siz
     return found == one->fingerprint ? VC_OK : VC_OTHER_KEY;
 }
 
-static void forget(vc_reclaim *reclaim, const member *one) {
-    vc_core_lock(reclaim->core);
-    vc_index_bury(reclaim->core->index, one->fingerprint, one->word);
-    vc_core_unlock(reclaim->core);
-}
-
 /* Copy a record; VC_STEP_MORE: it was copied, or need not be. */
 static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entry,
-                    const vc_terms *terms, uint32_t to, vc_writer *writer,
-                    const vc_calls *writer_calls, vc_fate *fate) {
+                    const vc_terms *terms, vc_writer *writer, vc_fate *fate) {
     vc_core *core = reclaim->core;
-    vc_record record, written;
+    vc_record record;
     vc_status status = read_whole(reclaim, one, entry->size, &record);
     if (status == VC_IO_ERROR) {
         fate->unreadable++;
@@ -185,7 +178,9 @@ static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entr
     }
     if (status != VC_OK) {
         fate->damaged++;
-        forget(reclaim, one);
+        vc_core_lock(core);
+        vc_index_bury(core->index, one->fingerprint, one->word);
+        vc_core_unlock(core);
         return VC_STEP_DAMAGED;
     }
     if (record.expires_ms && record.expires_ms <= terms->now_ms) {
@@ -197,11 +192,17 @@ static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entr
         fate->purged++;
         return VC_STEP_MORE;
     }
-    written = record;
-    const uint8_t *type = record.type, *encoding = type + record.type_length;
-    status = vc_writer_append(writer, writer_calls, &written, type, encoding,
-                              encoding + record.encoding_length, record.key,
-                              reclaim->buffer + record.prefix, false);
+    const uint8_t *encoding = record.type + record.type_length;
+    vc_put put = {
+        .record = record,
+        .type = record.type,
+        .encoding = encoding,
+        .cache = encoding + record.encoding_length,
+        .key = record.key,
+        .value = reclaim->buffer + record.prefix,
+    };
+    status = vc_writer_append(writer, &put, false);
+    const vc_record *written = &put.record;
     if (status == VC_NO_ROOM && writer->capacity &&
         VC_VOLUME_HEADER_BYTES + record.size > writer->capacity) {
         fate->left++; /* Volumes were larger before. */
@@ -211,13 +212,13 @@ static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entr
     if (status != VC_OK) return VC_STEP_REFUSED;
     unsigned hits = entry->hits > terms->hits_taken ? entry->hits - terms->hits_taken : 0;
     vc_core_lock(core);
-    vc_index_move(core->index, one->fingerprint, one->word, to, written.offset, hits);
-    vc_index_set_clock(core->index, vc_index_ring(core->index, to),
-                       vc_index_born(core->index, to) + written.offset + written.size);
-    core->tokens -= (double)written.size;
+    vc_index_move(core->index, one->fingerprint, one->word, writer->slot, written->offset,
+                  hits);
+    vc_index_advance(core->index, writer->slot, written->offset + written->size);
+    core->tokens -= (double)written->size;
     vc_core_unlock(core);
     fate->copied++;
-    fate->copied_bytes += written.size;
+    fate->copied_bytes += written->size;
     return VC_STEP_MORE;
 }
 
@@ -247,8 +248,8 @@ static decision decide(vc_reclaim *reclaim, const member *one, const vc_terms *t
 }
 
 vc_step vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
-                        const vc_terms *terms, uint32_t to, vc_writer *writer,
-                        const vc_calls *writer_calls, vc_fate *fate, uint64_t *offset) {
+                        const vc_terms *terms, vc_writer *writer, vc_fate *fate,
+                        uint64_t *offset) {
     *fate = (vc_fate){0};
     *offset = end;
     while (fate->copied_bytes < copy_bytes) {
@@ -259,7 +260,7 @@ vc_step vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
         vc_entry entry;
         vc_step step = VC_STEP_MORE;
         if (decide(reclaim, one, terms, writer != NULL, &entry, fate) == COPY)
-            step = copy(reclaim, one, &entry, terms, to, writer, writer_calls, fate);
+            step = copy(reclaim, one, &entry, terms, writer, fate);
         if (step == VC_STEP_FULL) return step;
         reclaim->at++;
         if (step != VC_STEP_MORE) return step;

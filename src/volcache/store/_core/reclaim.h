@@ -52,10 +52,10 @@ void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_terms *
 /* Look at the records found until one begins at `end` or later, or until `copy_bytes` were copied.
  * After any result but VC_STEP_DONE, call it again to go on; a record that was refused was
  * passed, except after VC_STEP_FULL.
- *   to, writer  get the copies; `writer` NULL: nothing more is copied.
- *   offset      of the record that the result is about. */
+ *   writer  gets the copies; NULL: nothing more is copied.
+ *   offset  of the record that the result is about. */
 vc_step vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
-                        const vc_terms *terms, uint32_t to, vc_writer *writer,
-                        const vc_calls *writer_calls, vc_fate *fate, uint64_t *offset);
+                        const vc_terms *terms, vc_writer *writer, vc_fate *fate,
+                        uint64_t *offset);
 
 #endif

@@ -14,12 +14,12 @@ enum {
     VC_OVERHEAD_BYTES = 64,         /* of a record without key and value */
     VC_TYPES_BYTES_MAX = 765,
     VC_KEY_BYTES_MAX = 65535,
+    VC_VALUE_BYTES_MAX = 1 << 30,
     VC_PREFIX_BYTES_MAX = VC_OVERHEAD_BYTES + VC_TYPES_BYTES_MAX + VC_KEY_BYTES_MAX,
 };
 
 typedef enum {
     VC_OK = 0,
-    VC_ABSENT,      /* no entry in the index */
     VC_OTHER_KEY,   /* an intact record of another key: a collision */
     VC_SHORT,       /* the record is longer than the bytes given; `size` says how long */
     VC_DAMAGED,     /* a check failed */
@@ -28,6 +28,7 @@ typedef enum {
     VC_NO_MEMORY,
     VC_COLD,        /* not in memory, and the disk was not to be read */
     VC_SYNC_ERROR,  /* the record was written, but the sync failed; errno says why */
+    VC_DEFERRED,    /* something has to be done before; see `vc_core_put` */
     VC_PURGED,      /* it was stored before a purge of a prefix of its key */
     VC_OUTDATED,    /* the purges have changed since the lookup */
 } vc_status;
