@@ -70,17 +70,17 @@ def peek(store: Store, key: bytes) -> bytes | None:
 
 def lose_an_entry(store: Store) -> None:
     """Let the index have lost the entry of the next key, as for want of memory."""
-    index = store._index
+    index = store.index
 
     class Index:
         def __getattr__(self, name: str) -> object:
             if name == "ring_for":
-                store._index = index
+                store.index = index
             elif name != "put":
                 return getattr(index, name)
             return lambda *_: None
 
-    store._index = Index()  # type: ignore[assignment]
+    store.index = Index()  # type: ignore[assignment]
 
 
 def with_expiry(value: bytes, expires_ms: int) -> bytes:

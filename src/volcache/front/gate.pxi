@@ -77,7 +77,7 @@ cdef class Gate:
             raise ImportError(f"bjoern was built for gate version {self.link.version}")
         self.app = app
         self.types = ContentTypes(types)
-        parts = app.cache.store.core_parts()
+        store = app.cache.store
         self.allow = allow.encode("ascii")
         self.requests = app.stats
         self.log = log
@@ -86,8 +86,8 @@ cdef class Gate:
         self.hits = app.stats.answers["GET", "200 OK", "DISK"]
         self.misses = app.stats.answers["GET", "404 Not Found", "MISS"]
         self.reads = self.store_stats.reads
-        if type(parts.clock) is Clock:
-            self.index, self.clock = parts.index, parts.clock
+        if type(store.clock) is Clock:
+            self.index, self.clock = store.index, store.clock
             config.core = self.index.core
             config.functions = functions
             config.clock = &self.clock.clock

@@ -103,16 +103,16 @@ cdef class NativeApp:
     cdef bytes date
 
     def __init__(self, app, types, *, bint is_merged):
-        parts = app.cache.store.core_parts()
+        store = app.cache.store
         self.app = app
         self.types = ContentTypes(types)
-        self.index = parts.index
-        self.lock = parts.lock
-        self.catch_up = parts.catch_up
-        self.store_stats = parts.stats
-        self.clock = parts.clock
-        self.reads = Timed(parts.stats.reads)
-        self.writes = Timed(parts.stats.writes)
+        self.index = store.index
+        self.lock = store.lock
+        self.catch_up = store.catch_up
+        self.store_stats = store.stats
+        self.clock = store.clock
+        self.reads = Timed(store.stats.reads)
+        self.writes = Timed(store.stats.writes)
         self.value_headers = app.value_headers
         self.requests = app.stats
         self.sample = app.sample

@@ -47,7 +47,7 @@ def overwrite(store: Store) -> None:
     """Write over the record of the key, and store it again."""
     for number in range(5):
         fill_volume(store, b"fill/%d" % number)
-    assert store._index.find(b"k") is None
+    assert store.index.find(b"k") is None
     store.put(b"k", NEW)
 
 

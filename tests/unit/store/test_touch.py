@@ -68,7 +68,7 @@ def probation_store(directory: Path, **options: Any) -> Store:
     store = open_store(directory, **options)
     assert store.get(b"k") is None  # It is asked for before it is put.
     store.put(b"k", bytes(300), **FIELDS)
-    assert store._index.ring_for(b"k") is Ring.PROBATION
+    assert store.index.ring_for(b"k") is Ring.PROBATION
     return store
 
 

@@ -1,0 +1,284 @@
+"""
+Writing to a store: a put is one write at the end of a volume, then the index changes.
+
+The core does both, in one call; what it cannot do, such as a rotation, is done here.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from volcache.errors import DamagedRecordError, ValueTooLargeError
+from volcache.store.format import (
+    RECORD_OVERHEAD_BYTES,
+    VALUE_BYTES_MAX,
+    Record,
+    new_record,
+)
+from volcache.store.index_format import encode_key
+from volcache.store.reading import RecordReader
+from volcache.store.usage import purge_stay_of
+
+if TYPE_CHECKING:
+    from volcache.store.clock import Clock
+    from volcache.store.files import FileSystem
+    from volcache.store.format import NewRecord, RecordFields
+    from volcache.store.log import CircularLog
+    from volcache.store.purges import PurgeStay
+    from volcache.store.recovery import Recovered
+    from volcache.store.volume import Volume
+
+_logger = logging.getLogger("volcache.store")
+
+
+class RecordWriter(RecordReader):
+    """The part of a store that changes keys; see `Store`."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        log: CircularLog,
+        recovered: Recovered,
+        clock: Clock,
+        *,
+        syncs_each: bool,
+    ) -> None:
+        """Use `Store.open`."""
+        super().__init__(fs, log, recovered, clock)
+        self._syncs_each = syncs_each
+        self.index.set_putting(clock, log.step_bytes, syncs_each, self.stats.writes)
+        for volume in filter(None, log.actives):
+            self.index.set_volume(volume)
+
+    def put(  # noqa: PLR0913 - One argument for one field.
+        self,
+        key: bytes,
+        value: bytes,
+        *,
+        content_type: bytes = b"",
+        content_encoding: bytes = b"",
+        cache_control: bytes = b"",
+        expires_ms: int = 0,
+        flags: int = 0,
+        stored_us: int = 0,
+    ) -> Record:
+        """
+        Store a value.
+
+        When this returns, reads return it and it survives a process crash; it survives
+        a power loss as `sync_mode` says.
+
+        Args:
+            key: 1 to 65,535 bytes of any kind.
+            value: 0 bytes to what fits a volume; not copied.
+            content_type: At most 255 bytes, returned unchanged. With a control byte in
+                one of these three, the record is damaged.
+            content_encoding: Likewise.
+            cache_control: Likewise.
+            expires_ms: By `clock`, milliseconds since the epoch; 0 = never.
+            flags: 32 bits of any kind, returned unchanged.
+            stored_us: The version that `touch` keeps; 0: a new one.
+
+        Raises:
+            ValueTooLargeError: The record does not fit an empty volume.
+            DiskFullError: There is no disk space for the next volume.
+            StoreIOError: The disk refused. In all cases the old value stays.
+        """
+        record = (
+            key,
+            value,
+            content_type,
+            content_encoding,
+            cache_control,
+            stored_us,
+            expires_ms,
+            flags,
+            False,
+        )
+        with self.lock:
+            return new_record(Record, self._append(record))
+
+    def touch(self, key: bytes, record: Record, expires_ms: int) -> Record:
+        """
+        Write a record again with another expiry; it stays the same version of the key.
+
+        As durable as a put. The caller holds the lock since `get` or `validate` returned
+        the record: a copy of a record that was replaced, deleted or purged would bring it
+        back. Like the copies of a reclaim, the record has an earlier time stored than
+        those before it in its volume; purges cover it, since none was made since `get`.
+
+        Args:
+            key: Of the record.
+            record: With its value; it may come from a copy that `validate` has accepted.
+            expires_ms: By `clock`, milliseconds since the epoch; 0 = never.
+
+        Returns:
+            The record as it is now.
+
+        Raises:
+            ValueError: The record is without its value.
+            ValueTooLargeError: As by `put`; and the others, likewise.
+        """
+        if len(record.value) != record.length:
+            message = f"the value has {record.length} bytes, not {len(record.value)}"
+            raise ValueError(message)
+        return self.put(
+            key,
+            record.value,
+            content_type=record.content_type,
+            content_encoding=record.content_encoding,
+            cache_control=record.cache_control,
+            stored_us=record.stored_us,
+            expires_ms=expires_ms,
+            flags=record.flags,
+        )
+
+    def _volume_for(self, key: bytes, size: int, length: int) -> Volume:
+        """
+        Return the volume that the next record of a key belongs to, with room for it.
+
+        See `CircularLog.with_room` for the arguments and errors.
+        """
+        while True:
+            ring = self.index.ring_for(key)
+            if ring is None:
+                self._log.evictor.record_displaced()
+                continue
+            volume = self._log.with_room(ring, size, length)
+            # A rotation may have copied the record of the key to the other ring.
+            if self.index.ring_for(key) is ring:
+                return volume
+
+    def _append(self, record: NewRecord) -> RecordFields:
+        """
+        Append a record: by the core alone, or after what it leaves to Python.
+
+        Raises:
+            StoreError: As by `put`.
+        """
+        written = self._try_append(record, None)
+        if written is None:
+            self.catch_up()
+            length, size = len(record[1]), sum(map(len, record[:5]))
+            volume = self._volume_for(record[0], RECORD_OVERHEAD_BYTES + size, length)
+            written = self._try_append(record, volume)
+            if written is None:
+                raise ValueTooLargeError(size=length, limit=VALUE_BYTES_MAX)
+        self.catch_up()
+        return written
+
+    def _try_append(
+        self, record: NewRecord, volume: Volume | None
+    ) -> RecordFields | None:
+        """
+        Let the core append a record; see `Index.put` for the arguments and the result.
+
+        Raises:
+            StoreIOError: The disk refused; a start does not find the record.
+        """
+        may_make_space = True
+        while True:
+            try:
+                written = self.index.put(*record, volume)
+            except OSError as error:
+                _, _, (volume,) = self.index.take_due()
+                if not (may_make_space and self._log.make_space(error)):
+                    raise self._log.syncs.refused(volume, error) from error
+                may_make_space = False
+            else:
+                if self._syncs_each and volume is not None:
+                    volume.note_synced()
+                return written
+
+    def catch_up(self) -> None:
+        """Do what is due after a put; the caller holds the lock."""
+        if not self.index.is_due:
+            return
+        appended, unwritten, refused = self.index.take_due()
+        for volume in refused:
+            self._log.hold(volume)
+        for volume in unwritten:
+            if volume.is_index_due:
+                self._log.write_index(volume)
+        self._log.continue_reclaim(appended)
+
+    def delete(self, key: bytes) -> bool:
+        """
+        Delete a key.
+
+        A tombstone and its index entry are written before this returns, so that a
+        deletion is as durable as a put.
+
+        Returns:
+            Whether there was a value; an expired or purged one does not count. A record
+            that cannot be read counts and is deleted.
+
+        Raises:
+            DiskFullError: There is no disk space for the next volume.
+            StoreIOError: The disk refused. In both cases the value stays.
+        """
+        with self.lock:
+            self.catch_up()
+            self._log.settle()
+            found = self._locate(key)
+            # A key that the index has lost for want of memory may be there after a start.
+            if found is None and not self.index.displaced:
+                return False
+            existed = found is not None
+            try:
+                header = self._read_header(*found, key) if found else None
+            except (DamagedRecordError, OSError):
+                header = None
+            if header is not None:
+                # Two keys with one fingerprint have it at every start: the record of the
+                # other key hides that of this one then, too.
+                if header.key != key:
+                    return False
+                existed = not self._is_over(key, header)
+            volume = self._volume_for(key, RECORD_OVERHEAD_BYTES + len(key), 0)
+            self._try_append((key, *(b"",) * 4, 0, 0, 0, True), volume)
+            if not volume.has_index_backlog:
+                self._log.write_index(volume)
+            self.catch_up()
+        return existed
+
+    def flush(self) -> None:
+        """
+        Drop every key, in constant time.
+
+        Raises:
+            DiskFullError: There is no disk space for the next volume.
+            StoreIOError: The disk refused. In both cases nothing was dropped.
+        """
+        with self.lock:
+            self._log.flush()
+
+    def purge(self, prefix: bytes) -> None:
+        """
+        Drop every key stored so far that begins with a prefix, in constant time.
+
+        Survives a power loss when this returns. The space is freed when the volumes are
+        reclaimed; until then `count` includes these keys.
+
+        Args:
+            prefix: 1 to 65,535 bytes of any kind.
+
+        Raises:
+            TooManyPurgesError: The list of purges is full.
+            StoreIOError: The disk refused. In both cases nothing was dropped; but after
+                the second, the purge may take effect at the next start.
+        """
+        with self.lock:
+            self._log.kept_purges.add(prefix)
+            self.stats.purges += 1
+        _logger.warning(
+            "store.purged prefix=%r entries=%d",
+            encode_key(prefix),
+            len(self._log.purges),
+        )
+
+    def purge_stay(self) -> PurgeStay:
+        """Return how long a purge that is made now would stay in the list."""
+        with self.lock:
+            return purge_stay_of(self._log)
