@@ -118,11 +118,8 @@ class RecordReader:
         found = self._locate(key)
         if found is None or not purges:
             return found is not None
-        try:
-            header = self._read_header(*found, key)
-        except (DamagedRecordError, OSError):
-            return True
-        return not purges.covers(key, header.stored_us)
+        header = self._try_read_header(found, key)
+        return header is None or not purges.covers(key, header.stored_us)
 
     def _look_up(
         self, key: bytes, read: Callable[[Volume, int, int, bytes], Record | None]
@@ -251,6 +248,14 @@ class RecordReader:
             raise DamagedRecordError(why, volume.id, offset)
         return header
 
+    def _try_read_header(
+        self, place: tuple[Volume, int, int], key: bytes
+    ) -> RecordHeader | None:
+        """Read the header part of a record; None: it is damaged, or cannot be read."""
+        with suppress(DamagedRecordError, OSError):
+            return self._read_header(*place, key)
+        return None
+
     def _current(self, key: bytes, record: Record, purges: PurgeList) -> Record | None:
         """
         Return the record, or count it as purged or expired.
@@ -330,9 +335,10 @@ class RecordReader:
             is_doubtful = record.stored_us <= self._log.kept_purges.dropped_us
             was_lost = is_doubtful or self._was_deleted(key, *named)
             return None if was_lost else record
-        volume, offset, size = found
+        volume, offset, _ = found
         if (volume.identity_at(offset), offset) != named:
-            if not self._is_copy_of(record, volume, offset, size, key):
+            header = self._try_read_header(found, key)
+            if header is None or not _is_copy(header, key, record):
                 return None
             record = record._replace(volume=volume.id, offset=offset)
         if self.index.hit(key):
@@ -363,20 +369,17 @@ class RecordReader:
             identity == volume.identity_at(offset) for volume in volumes
         )
 
-    def _is_copy_of(
-        self, record: Record, volume: Volume, offset: int, size: int, key: bytes
-    ) -> bool:
-        """Return whether the record at a position is a copy that a reclaim has made."""
-        try:
-            header = self._read_header(volume, offset, size, key)
-        except (DamagedRecordError, OSError):
-            return False
-        return header.key == key and _version_of(header) == _version_of(record)
 
-
-def _version_of(one: RecordHeader | Record) -> tuple[int, int, int, int]:
-    """Return what all copies share: `touch` keeps the time, and changes the expiry."""
-    return one.stored_us, one.expires_ms, one.length, one.checksum
+def _is_copy(header: RecordHeader, key: bytes, record: Record) -> bool:
+    """Return whether a record is a copy that a reclaim has made of another one."""
+    # `touch` keeps the time stored, and changes the expiry.
+    return (
+        header.key == key
+        and header.stored_us == record.stored_us
+        and header.expires_ms == record.expires_ms
+        and header.length == record.length
+        and header.checksum == record.checksum
+    )
 
 
 def _make_record(volume: Volume, header: RecordHeader, value: bytes) -> Record:

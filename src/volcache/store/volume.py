@@ -51,64 +51,30 @@ NO_FILE: Final = -1  # The descriptor of a volume whose data file cannot be open
 _INDEX_BATCH: Final = 512
 
 
-class Volume:
+class VolumeIndex:
     """
-    A volume, as it is used from one start to the next.
+    The entries of a volume: those that are pending, and its index file.
 
     Attributes (read-only for others):
-        use: Its id, sequence number, ring and salt; `id` and `seq` are copies.
+        use: Its id, sequence number, ring and salt.
         segments: Where later mounts have gone on, in order; the last is being written.
-        writer: Appends the records.
-        started_ms: When it was started, milliseconds since the epoch; 0: not known.
-        is_retired: Nothing is appended again, because it is full or sealed, or a sync
-            failed.
-        is_sealed: Its index file is complete.
-        born: The bytes of records that had been appended to its ring when it was started.
+        writer: Appends the records, and has the entries that are pending.
     """
 
     def __init__(
-        self,
-        fs: FileSystem,
-        fd: int,
-        *,
-        use: VolumeUse,
-        store_id: int,
-        segments: Iterable[Segment] = (),
-        started_ms: int = 0,
+        self, fs: FileSystem, fd: int, *, use: VolumeUse, store_id: int
     ) -> None:
-        """Describe a use; nothing is read or written."""
+        """Describe a use without an index file."""
         self._fs = fs
         self.use = use
-        self.id = use.volume
-        self.seq = use.seq
         self.store_id = store_id
         self.segments: list[Segment] = []
         self._unnamed: list[Segment] = []  # segments that the index file does not name
         self.writer = Writer(fs, fd, use.volume)
         self.writer.salt = use.salt
         self.writer.pending_max = _INDEX_BATCH
-        # By where the records with it begin, in order.
-        self._identities = [(0, volume_identity(use.volume, use.salt))]
-        for segment in segments:
-            self.add_segment(segment)
-        self._synced_end = 0
-        self._header = b""  # to be written
-        self._allocated = 0  # records may be written up to here if it is not held
-        self.started_ms = started_ms
-        self.is_retired = False
-        self.is_sealed = False
-        self.born = 0
         self._index_file: IndexFile | None = None
         self._index_checksum: int | None = None  # of the last checkpoint; None: unknown
-
-    @property
-    def fd(self) -> int:
-        """Descriptor of the data file, `NO_FILE` if it cannot be opened."""
-        return self.writer.fd
-
-    @fd.setter
-    def fd(self, fd: int) -> None:
-        self.writer.fd = fd
 
     @property
     def end(self) -> int:
@@ -116,50 +82,9 @@ class Volume:
         return self.writer.end
 
     @property
-    def capacity(self) -> int:
-        """Records may be written up to this offset; 0 if none may."""
-        return self.writer.capacity
-
-    @property
-    def appended(self) -> int:
-        """The bytes of records that were appended to its ring up to its end."""
-        return self.born + self.end - VOLUME_HEADER_BYTES
-
-    @property
-    def held_bytes(self) -> int:
-        """How many bytes of the disk its data file takes."""
-        return self._fs.held_bytes(self.fd)
-
-    def is_synced_up_to(self, end: int) -> bool:
-        """Return whether all its records before an offset are on the disk."""
-        return self._synced_end >= end
-
-    @property
     def index_name(self) -> IndexName:
         """The first line of its index file."""
         return IndexName(self.use, self.store_id)
-
-    @property
-    def last_salt(self) -> int:
-        """The salt of the records that are appended."""
-        return self.segments[-1].salt if self.segments else self.use.salt
-
-    def add_segment(self, segment: Segment) -> None:
-        """Let the records from its start on have its salt; nothing is written."""
-        # Those that got no record, or lost them by a power loss, are listed no more.
-        self.segments = [one for one in self.segments if one.start < segment.start]
-        self._unnamed = [one for one in self._unnamed if one in self.segments]
-        self.segments.append(segment)
-        self._unnamed.append(segment)
-        self.writer.salt = segment.salt
-        identity = volume_identity(self.id, segment.salt)
-        before = [one for one in self._identities if one[0] < segment.start]
-        self._identities = [*before, (segment.start, identity)]
-
-    def identity_at(self, offset: int) -> RecordIdentity:
-        """Return the identity of a record at an offset."""
-        found = reversed(self._identities)
-        return next(identity for start, identity in found if start <= offset)
 
     @property
     def pending(self) -> tuple[Entry, ...]:
@@ -167,133 +92,9 @@ class Volume:
         return tuple(decode_entries(self.writer.lines))
 
     @property
-    def salts(self) -> list[tuple[int, int]]:
-        """From which offset on records have which salt."""
-        return [(0, self.use.salt), *self.segments]
-
-    # --- Starting and resuming -----------------------------------------------------
-
-    def start(
-        self, now_ms: int, *, mount_count: int, oldest_seq: int, previous_salt: int
-    ) -> None:
-        """
-        Write the header, which is used only if META.txt is lost.
-
-        Args:
-            now_ms: The time, milliseconds since the epoch.
-            mount_count: The present one.
-            oldest_seq: Of the oldest valid volume, whatever its ring.
-            previous_salt: Of the volume before it in its ring; 0: there is none.
-
-        Raises:
-            OSError: The header may be torn; the volume is valid by META.txt.
-        """
-        header = VolumeHeader(
-            self.use, self.store_id, mount_count, now_ms, oldest_seq, previous_salt
-        )
-        self.started_ms = now_ms
-        self._header = encode_volume_header(header)
-        self.write_header()
-
-    @property
-    def lacks_header(self) -> bool:
-        """Whether its header could not be written."""
-        return bool(self._header)
-
-    def write_header(self) -> None:
-        """
-        Write the header that could not be written when it was started.
-
-        Raises:
-            OSError: The header may be torn.
-        """
-        write_all(self._fs, self.fd, self._header, 0)
-        self._header = b""
-
-    def resume(
-        self,
-        *,
-        end: int,
-        sealed: bool,
-        index_checksum: int | None,
-        named: Collection[Segment],
-    ) -> None:
-        """
-        Take over what recovery has found; nothing is read or written.
-
-        The entries of records that the index file does not have are in `writer` already.
-
-        Args:
-            end: The end of the last record.
-            sealed: The index file is complete.
-            index_checksum: Of the last valid checkpoint in the index file.
-            named: The segments that the index file names.
-        """
-        self.writer.end = end
-        self.is_sealed = self.is_retired = sealed
-        self._index_checksum = index_checksum
-        self._unnamed = [one for one in self.segments if one not in named]
-
-    def trust_synced(self) -> None:
-        """Take over from META.txt that all of it is on the disk."""
-        self._synced_end = self.end
-
-    def allocate(self, length: int) -> None:
-        """
-        Allocate disk space for `length` bytes; records may be written up to there.
-
-        Raises:
-            OSError: Nothing has changed, except that the file may be longer.
-        """
-        if self.held_bytes < length or self._fs.size(self.fd) < length:
-            self._fs.allocate(self.fd, length)
-        self.writer.capacity = self._allocated = length
-
-    def trim(self) -> None:
-        """
-        Cut the file to its capacity: `volume_size` was larger when it was last used.
-
-        Raises:
-            OSError: The file keeps its length.
-        """
-        if self.capacity and self._fs.size(self.fd) > self.capacity:
-            self._fs.truncate(self.fd, self.capacity)
-
-    # --- Appending -----------------------------------------------------------------
-
-    @property
     def is_index_due(self) -> bool:
         """Whether enough entries are pending to write them to the index file."""
         return self.writer.pending >= self.writer.pending_max
-
-    def note_synced(self) -> None:
-        """Take over from an append with a sync that all of it is on the disk."""
-        self._synced_end = self.end
-
-    def hold(self) -> None:
-        """Append nothing until `release`."""
-        self.writer.capacity = 0
-
-    def release(self) -> None:
-        """Append records again, unless it is retired."""
-        if not self.is_retired:
-            self.writer.capacity = self._allocated
-
-    def erase_refused(self, *, sync: bool) -> None:
-        """
-        Overwrite the header of a record that an append has left behind the end.
-
-        Args:
-            sync: Return only when that is on the disk.
-
-        Raises:
-            OSError: A start may find the record.
-        """
-        write_all(self._fs, self.fd, bytes(RECORD_OVERHEAD_BYTES), self.end)
-        if sync:
-            self._fs.sync(self.fd)
-
-    # --- The index file ------------------------------------------------------------
 
     def open_index_file(self, path: str, valid_end: int) -> None:
         """
@@ -387,6 +188,214 @@ class Volume:
         index_file, self._index_file = self._index_file, None
         if index_file is not None:
             index_file.close()
+
+
+class Volume(VolumeIndex):
+    """
+    A volume, as it is used from one start to the next.
+
+    Attributes (read-only for others):
+        id, seq: As in its `use`.
+        started_ms: When it was started, milliseconds since the epoch; 0: not known.
+        is_retired: Nothing is appended again, because it is full or sealed, or a sync
+            failed.
+        is_sealed: Its index file is complete.
+        born: The bytes of records that had been appended to its ring when it was started.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        fd: int,
+        *,
+        use: VolumeUse,
+        store_id: int,
+        segments: Iterable[Segment] = (),
+        started_ms: int = 0,
+    ) -> None:
+        """Describe a use; nothing is read or written."""
+        super().__init__(fs, fd, use=use, store_id=store_id)
+        self.id = use.volume
+        self.seq = use.seq
+        # By where the records with it begin, in order.
+        self._identities = [(0, volume_identity(use.volume, use.salt))]
+        for segment in segments:
+            self.add_segment(segment)
+        self._synced_end = 0
+        self._header = b""  # to be written
+        self._allocated = 0  # records may be written up to here if it is not held
+        self.started_ms = started_ms
+        self.is_retired = False
+        self.is_sealed = False
+        self.born = 0
+
+    @property
+    def fd(self) -> int:
+        """Descriptor of the data file, `NO_FILE` if it cannot be opened."""
+        return self.writer.fd
+
+    @fd.setter
+    def fd(self, fd: int) -> None:
+        self.writer.fd = fd
+
+    @property
+    def capacity(self) -> int:
+        """Records may be written up to this offset; 0 if none may."""
+        return self.writer.capacity
+
+    @property
+    def appended(self) -> int:
+        """The bytes of records that were appended to its ring up to its end."""
+        return self.born + self.end - VOLUME_HEADER_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of the disk its data file takes."""
+        return self._fs.held_bytes(self.fd)
+
+    def is_synced_up_to(self, end: int) -> bool:
+        """Return whether all its records before an offset are on the disk."""
+        return self._synced_end >= end
+
+    @property
+    def last_salt(self) -> int:
+        """The salt of the records that are appended."""
+        return self.writer.salt
+
+    def add_segment(self, segment: Segment) -> None:
+        """Let the records from its start on have its salt; nothing is written."""
+        # Those that got no record, or lost them by a power loss, are listed no more.
+        self.segments = [one for one in self.segments if one.start < segment.start]
+        self._unnamed = [one for one in self._unnamed if one in self.segments]
+        self.segments.append(segment)
+        self._unnamed.append(segment)
+        self.writer.salt = segment.salt
+        identity = volume_identity(self.id, segment.salt)
+        before = [one for one in self._identities if one[0] < segment.start]
+        self._identities = [*before, (segment.start, identity)]
+
+    def identity_at(self, offset: int) -> RecordIdentity:
+        """Return the identity of a record at an offset."""
+        found = reversed(self._identities)
+        return next(identity for start, identity in found if start <= offset)
+
+    @property
+    def salts(self) -> list[tuple[int, int]]:
+        """From which offset on records have which salt."""
+        return [(0, self.use.salt), *self.segments]
+
+    # --- Starting and resuming -----------------------------------------------------
+
+    def start(
+        self, now_ms: int, *, mount_count: int, oldest_seq: int, previous_salt: int
+    ) -> None:
+        """
+        Write the header, which is used only if META.txt is lost.
+
+        Args:
+            now_ms: The time, milliseconds since the epoch.
+            mount_count: The present one.
+            oldest_seq: Of the oldest valid volume, whatever its ring.
+            previous_salt: Of the volume before it in its ring; 0: there is none.
+
+        Raises:
+            OSError: The header may be torn; the volume is valid by META.txt.
+        """
+        header = VolumeHeader(
+            self.use, self.store_id, mount_count, now_ms, oldest_seq, previous_salt
+        )
+        self.started_ms = now_ms
+        self._header = encode_volume_header(header)
+        self.write_header()
+
+    @property
+    def lacks_header(self) -> bool:
+        """Whether its header could not be written."""
+        return bool(self._header)
+
+    def write_header(self) -> None:
+        """
+        Write the header that could not be written when it was started.
+
+        Raises:
+            OSError: The header may be torn.
+        """
+        write_all(self._fs, self.fd, self._header, 0)
+        self._header = b""
+
+    def resume(
+        self,
+        *,
+        end: int,
+        sealed: bool,
+        index_checksum: int | None,
+        named: Collection[Segment],
+    ) -> None:
+        """
+        Take over what recovery has found; nothing is read or written.
+
+        The entries of records that the index file does not have are in `writer` already.
+
+        Args:
+            end: The end of the last record.
+            sealed: The index file is complete.
+            index_checksum: Of the last valid checkpoint in the index file.
+            named: The segments that the index file names.
+        """
+        self.writer.end = end
+        self.is_sealed = self.is_retired = sealed
+        self._index_checksum = index_checksum
+        self._unnamed = [one for one in self.segments if one not in named]
+
+    def trust_synced(self) -> None:
+        """Take over from META.txt, or an append, that all of it is on the disk."""
+        self._synced_end = self.end
+
+    def allocate(self, length: int) -> None:
+        """
+        Allocate disk space for `length` bytes; records may be written up to there.
+
+        Raises:
+            OSError: Nothing has changed, except that the file may be longer.
+        """
+        if self.held_bytes < length or self._fs.size(self.fd) < length:
+            self._fs.allocate(self.fd, length)
+        self.writer.capacity = self._allocated = length
+
+    def trim(self) -> None:
+        """
+        Cut the file to its capacity: `volume_size` was larger when it was last used.
+
+        Raises:
+            OSError: The file keeps its length.
+        """
+        if self.capacity and self._fs.size(self.fd) > self.capacity:
+            self._fs.truncate(self.fd, self.capacity)
+
+    # --- Appending -----------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Append nothing until `release`."""
+        self.writer.capacity = 0
+
+    def release(self) -> None:
+        """Append records again, unless it is retired."""
+        if not self.is_retired:
+            self.writer.capacity = self._allocated
+
+    def erase_refused(self, *, sync: bool) -> None:
+        """
+        Overwrite the header of a record that an append has left behind the end.
+
+        Args:
+            sync: Return only when that is on the disk.
+
+        Raises:
+            OSError: A start may find the record.
+        """
+        write_all(self._fs, self.fd, bytes(RECORD_OVERHEAD_BYTES), self.end)
+        if sync:
+            self._fs.sync(self.fd)
 
     # --- The end -------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from volcache.errors import DamagedRecordError, ValueTooLargeError
+from volcache.errors import ValueTooLargeError
 from volcache.store.format import (
     RECORD_OVERHEAD_BYTES,
     VALUE_BYTES_MAX,
@@ -61,7 +61,6 @@ class RecordWriter(RecordReader):
         cache_control: bytes = b"",
         expires_ms: int = 0,
         flags: int = 0,
-        stored_us: int = 0,
     ) -> Record:
         """
         Store a value.
@@ -78,26 +77,14 @@ class RecordWriter(RecordReader):
             cache_control: Likewise.
             expires_ms: By `clock`, milliseconds since the epoch; 0 = never.
             flags: 32 bits of any kind, returned unchanged.
-            stored_us: The version that `touch` keeps; 0: a new one.
 
         Raises:
             ValueTooLargeError: The record does not fit an empty volume.
             DiskFullError: There is no disk space for the next volume.
             StoreIOError: The disk refused. In all cases the old value stays.
         """
-        record = (
-            key,
-            value,
-            content_type,
-            content_encoding,
-            cache_control,
-            stored_us,
-            expires_ms,
-            flags,
-            False,
-        )
-        with self.lock:
-            return new_record(Record, self._append(record))
+        headers = content_type, content_encoding, cache_control
+        return self._append((key, value, *headers, 0, expires_ms, flags, False))
 
     def touch(self, key: bytes, record: Record, expires_ms: int) -> Record:
         """
@@ -123,16 +110,8 @@ class RecordWriter(RecordReader):
         if len(record.value) != record.length:
             message = f"the value has {record.length} bytes, not {len(record.value)}"
             raise ValueError(message)
-        return self.put(
-            key,
-            record.value,
-            content_type=record.content_type,
-            content_encoding=record.content_encoding,
-            cache_control=record.cache_control,
-            stored_us=record.stored_us,
-            expires_ms=expires_ms,
-            flags=record.flags,
-        )
+        new = record._replace(expires_ms=expires_ms)
+        return self._append((key, *new[:7], False))
 
     def _volume_for(self, key: bytes, size: int, length: int) -> Volume:
         """
@@ -150,23 +129,26 @@ class RecordWriter(RecordReader):
             if self.index.ring_for(key) is ring:
                 return volume
 
-    def _append(self, record: NewRecord) -> RecordFields:
+    def _append(self, record: NewRecord) -> Record:
         """
         Append a record: by the core alone, or after what it leaves to Python.
 
         Raises:
             StoreError: As by `put`.
         """
-        written = self._try_append(record, None)
-        if written is None:
-            self.catch_up()
-            length, size = len(record[1]), sum(map(len, record[:5]))
-            volume = self._volume_for(record[0], RECORD_OVERHEAD_BYTES + size, length)
-            written = self._try_append(record, volume)
+        with self.lock:
+            written = self._try_append(record, None)
             if written is None:
-                raise ValueTooLargeError(size=length, limit=VALUE_BYTES_MAX)
-        self.catch_up()
-        return written
+                self.catch_up()
+                length, size = len(record[1]), sum(map(len, record[:5]))
+                volume = self._volume_for(
+                    record[0], RECORD_OVERHEAD_BYTES + size, length
+                )
+                written = self._try_append(record, volume)
+                if written is None:
+                    raise ValueTooLargeError(size=length, limit=VALUE_BYTES_MAX)
+            self.catch_up()
+        return new_record(Record, written)
 
     def _try_append(
         self, record: NewRecord, volume: Volume | None
@@ -188,7 +170,7 @@ class RecordWriter(RecordReader):
                 may_make_space = False
             else:
                 if self._syncs_each and volume is not None:
-                    volume.note_synced()
+                    volume.trust_synced()
                 return written
 
     def catch_up(self) -> None:
@@ -226,10 +208,7 @@ class RecordWriter(RecordReader):
             if found is None and not self.index.displaced:
                 return False
             existed = found is not None
-            try:
-                header = self._read_header(*found, key) if found else None
-            except (DamagedRecordError, OSError):
-                header = None
+            header = self._try_read_header(found, key) if found else None
             if header is not None:
                 # Two keys with one fingerprint have it at every start: the record of the
                 # other key hides that of this one then, too.
