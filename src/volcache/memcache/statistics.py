@@ -22,7 +22,6 @@ OK: Final = Result(Status.OK)
 _READS: Final = (*KINDS["get"], "gat", "gats")
 _SETS: Final = KINDS["set"]
 _TOUCHES: Final = KINDS["touch"]
-_DELETES: Final = KINDS["delete"]
 # Names, the commands that count, and which of their results; empty: any.
 _COUNTED: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("cmd_get", _READS, ("hit", "miss")),
@@ -32,8 +31,8 @@ _COUNTED: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("cmd_meta", ("mg", "ms", "md", "ma", "mn", "me"), ()),
     ("get_hits", _READS, ("hit",)),
     ("get_misses", _READS, ("miss",)),
-    ("delete_misses", _DELETES, ("not_found",)),
-    ("delete_hits", _DELETES, ("deleted",)),
+    ("delete_misses", KINDS["delete"], ("not_found",)),
+    ("delete_hits", KINDS["delete"], ("deleted",)),
     ("incr_misses", ("incr",), ("not_found",)),
     ("incr_hits", ("incr",), ("stored",)),
     ("decr_misses", ("decr",), ("not_found",)),

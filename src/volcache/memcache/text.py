@@ -71,8 +71,6 @@ _LONG_KEY: Final = re.compile(rb"(?<![^ ])[^ ]{%d}" % (KEY_BYTES_MAX + 1))
 
 _TOO_LONG: Final = answer_error("unknown", b"CLIENT_ERROR line too long", closes=True)
 
-_HIT: Final = Status.HIT
-_MISS: Final = Status.MISS
 _CR: Final = 13
 _VALUE: Final = TextReply()
 _NEXT_VALUE: Final = TextReply(end=b"")
@@ -226,6 +224,8 @@ class TextDecoder(Decoder):
     def __init__(self, limits: WireLimits, *, wants_credentials: bool = False) -> None:
         """See `Decoder`."""
         super().__init__(limits, wants_credentials=wants_credentials)
+        # How many bytes of a line that has not ended were searched for its end.
+        self._searched = 0
         # The line that is parsed, without its end.
         self._line_at = self._line_stop = 0
         # The keys of a get stay in the line, which has this many bytes left, until their
@@ -240,7 +240,7 @@ class TextDecoder(Decoder):
         data, at = self._data, self._at
         if len(data) - at < self._needed:
             return None
-        end = data.find(b"\n", at)
+        end = data.find(b"\n", at + self._searched)
         size = (end if end >= 0 else len(data)) - at
         if size > LINE_BYTES_MAX and (
             size > GET_LINE_BYTES_MAX or _LONG_LINE.match(data, at) is None
@@ -249,13 +249,14 @@ class TextDecoder(Decoder):
             self._close()
             return _TOO_LONG
         if end < 0:
+            self._searched = size
             return None
         if isinstance(data, bytearray):
             data = self._data = bytes(data)
         stop = end - 1 if size > 1 and data[end - 1] == _CR else end
         self._line_at, self._line_stop = at, stop
         self._at = end + 1
-        self._needed = 1
+        self._needed, self._searched = 1, 0
         if size <= LINE_BYTES_MAX:
             words = data[at:stop].split(b" ")
         else:
@@ -327,7 +328,7 @@ class TextDecoder(Decoder):
 
     def _answer_key(self, command: Command, result: Result) -> bytes:
         """Answer a key that others follow; after an error, none of them is read."""
-        if result.status is not _HIT and result.status is not _MISS:
+        if result.status is not Status.HIT and result.status is not Status.MISS:
             self._end_series()
         reply = _NEXT_VALUE if self._series.reply is _VALUE else _NEXT_VERSION
         return reply(command, result)
