@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.histories import MOUNT_POINT, open_simulated
+from support.histories import (
+    MOUNT_POINT,
+    Files,
+    files_of,
+    make_disk,
+    open_simulated,
+)
 from support.simulated import SimulatedFileSystem
 from support.stores import (
     FakeClock,
@@ -23,26 +29,16 @@ from support.stores import (
     value_of,
 )
 from support.tables import each_row
-from volcache.errors import StoreIOError, TooManyPurgesError
+from volcache.errors import MismatchedFilesError, StoreIOError, TooManyPurgesError
 from volcache.store import Store
-from volcache.store.format import Ring, VolumeUse
-from volcache.store.manifest import ListedPurges, ListedVolume, Manifest
 from volcache.store.purges import (
     PURGES_MAX,
     Purge,
     PurgeFile,
     PurgeList,
-    compare_purges,
     decode_purges,
     encode_purges,
-    next_file,
 )
-
-STORE: Final = 0x0123456789ABCDEF
-SOME: Final = PurgeList([Purge(5, 1, b"a/"), Purge(9, 2, b"b c/\xff")])
-FIRST: Final = next_file(STORE, None, SOME)
-SECOND: Final = next_file(STORE, FIRST.listed, SOME.plus(Purge(11, 3, b"d")))
-THIRD: Final = next_file(STORE, SECOND.listed, SOME)
 
 prefixes = st.binary(min_size=1, max_size=3).map(lambda b: bytes(x % 3 for x in b))
 
@@ -73,54 +69,68 @@ def test_the_list_covers_what_any_of_the_purges_covers(
 def test_any_prefixes_are_read_back(prefixes: list[bytes]) -> None:
     """Every byte."""
     purges = PurgeList(Purge(n, n, prefix) for n, prefix in enumerate(prefixes))
-    file = PurgeFile(STORE, 7, 0, purges)
+    file = PurgeFile(2**64 - 1, 7, 0, purges)
     found = decode_purges(encode_purges(file))
     assert found is not None
     assert found[:3] == file[:3]
     assert found.purges.entries == purges.entries
 
 
-def compared(
-    file: PurgeFile | bytes | None,
-    listed: ListedPurges | None,
-    *,
-    oldest_seq: int = 1,
-    is_lost: bool = False,
-) -> str:
-    """Return the refusal of a start."""
-    data = encode_purges(file) if isinstance(file, PurgeFile) else file
-    uses = [VolumeUse(seq, seq, Ring.MAIN, 0) for seq in (oldest_seq, 9)]
-    volumes = tuple(map(ListedVolume, uses))
-    manifest = Manifest(STORE, 1, 0, 0, volumes, purges=listed)
-    found = compare_purges(data, manifest, is_manifest_lost=is_lost)
-    assert found.doubtful_seq == 0 or found.refusal
-    assert not (found.refusal and found.purges)
-    return found.refusal
+PATHS: Final = ("META.txt", "LOCK", "PURGE.txt", "data/0", "index/0")
+
+
+def stages(files: Files | None = None) -> list[Files]:
+    """Return the files of a store, and those after each of three purges."""
+    fs = SimulatedFileSystem() if files is None else make_disk(files)
+    store = open_simulated(fs)
+    store.put(b"a/1", b"old")
+    found = [files_of(fs, PATHS)]
+    for prefix in (b"a/", b"b c/\xff", b"d"):
+        store.purge(prefix)
+        found.append(files_of(fs, PATHS))
+    store.close()
+    return found
 
 
 @each_row(
-    ("file", "listed", "text"),
+    ("source", "purges", "meta", "text"),
     [
-        (None, FIRST.listed, "is missing although META.txt names it (serial 1"),
-        (b"", FIRST.listed, "is damaged although META.txt names it"),
-        (b"x", None, "PURGE.txt is damaged, so that it is unknown"),
-        (FIRST, SECOND.listed, "it is serial 1 checksum"),
-        (THIRD, FIRST.listed, "it is serial 3 checksum"),
-        (SECOND, None, "and META.txt names none"),
-        (SECOND, FIRST.listed._replace(checksum=1), "do not belong together"),
-        (FIRST, FIRST.listed._replace(checksum=1), "do not belong together"),
-        (FIRST._replace(store_id=1), None, "found 0000000000000001"),
-        (FIRST._replace(store_id=1), FIRST.listed, "found 0000000000000001"),
+        ("ours", 0, 1, "is missing although META.txt names it .serial 1"),
+        ("damaged", 1, 1, "is damaged although META.txt names it"),
+        ("damaged", 1, 0, "PURGE.txt is damaged, so that it is unknown"),
+        ("ours", 1, 2, "do not belong together: it is serial 1 checksum"),
+        ("ours", 3, 1, "it is serial 3 checksum .* and META.txt names serial 1"),
+        ("ours", 2, 0, "and META.txt names none"),
+        ("copy", 1, 2, "do not belong together: it is serial 2 .* names serial 2"),
+        ("copy", 2, 2, "do not belong together: it is serial 3"),
+        ("other", 1, 0, "PURGE.txt: expected store [0-9a-f]{16}, found"),
+        ("other", 1, 1, "PURGE.txt: expected store [0-9a-f]{16}, found"),
     ],
 )
 def test_a_start_refuses_any_other_file(
-    file: PurgeFile | bytes | None, listed: ListedPurges | None, text: str
+    source: str, purges: int, meta: int, text: str
 ) -> None:
-    """Missing, damaged, earlier, later, of a copy, of another store; but the next one."""
-    assert not compared(SECOND, FIRST.listed)
-    assert not compared(SECOND, None, is_lost=True)
-    assert not compared(SECOND, None, oldest_seq=4)
-    assert text in compared(file, listed)
+    """Missing, damaged, earlier, later, of a copy, of another store."""
+    ours = stages()
+    sources = {"ours": ours, "other": stages(), "copy": stages(ours[1])}
+    sources["damaged"] = [{"PURGE.txt": b"x"}] * 2
+    files = {path: ours[meta][path] for path in ours[meta] if path != "PURGE.txt"}
+    found = sources[source][purges]
+    files |= {path: found[path] for path in found if path == "PURGE.txt"}
+    with pytest.raises(MismatchedFilesError, match=text):
+        open_simulated(make_disk(files))
+
+
+@pytest.mark.parametrize("is_meta_lost", [False, True])
+def test_a_start_uses_the_next_file(*, is_meta_lost: bool) -> None:
+    """META.txt was not written after it, or is lost."""
+    _, first, second, _ = stages()
+    files = second | {"META.txt": first["META.txt"]}
+    if is_meta_lost:
+        del files["META.txt"]
+    store = open_simulated(make_disk(files))
+    assert store.usage().purges == 2
+    assert store.get(b"a/1") is None
 
 
 # --- The store ---------------------------------------------------------------------
