@@ -186,8 +186,8 @@ def stored(server: ServerProcess) -> int:
     return server.port
 
 
-def are_equal(port: int, path: str) -> bool:
-    """Return whether the gate answers as the application does."""
+def is_equal(port: int, path: str) -> bool:
+    """Whether the gate answers as the application, if it is within the same second."""
     return see(port, path) == see(port, path, BY_APP)
 
 
@@ -195,10 +195,7 @@ def test_answer_is_that_of_the_application(stored: int) -> None:
     """For any type, encoding, length and key; `test_gate_streams.py` has the rest."""
     for name in (*VALUES, "absent", "k" * 1024, "k" * 1025):
         path = f"/{name}"
-        wait_until(
-            partial(are_equal, stored, path),
-            f"equal answers for {name[:20]} within a second",
-        )
+        wait_until(partial(is_equal, stored, path), f"equal answers for {path[:20]}")
         lines, body = see(stored, path)
         if name in VALUES:
             assert body == VALUES[name][1]

@@ -22,8 +22,8 @@ import pytest
 from google_crc32c import value as crc32c
 
 from support.extent import EXTENT
-from support.native_app import FakeServer
 from support.stores import open_store
+from support.tiers import FakeServer
 from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters

@@ -23,6 +23,31 @@ def open_tier(*servers: str, timeout: float = 0.05) -> Iterator[MemcachedTier]:
         tier.close()
 
 
+class FakeServer:
+    """One memcached, as `MemcachedTier` sees it."""
+
+    is_up = True
+
+    def __init__(self) -> None:
+        """Hold no items."""
+        self.items: dict[bytes, bytes] = {}
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return an item."""
+        return self.items.get(name)
+
+    def set(self, name: bytes, item: bytes, _expire: int) -> bool:
+        """Store an item."""
+        self.items[name] = item
+        return True
+
+    def probe(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Keep the items."""
+
+
 class Scripted:
     """Answers as memcached does, unless a test sets another answer."""
 

@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 
 from support.clocks import ManualClock
-from support.native_app import FakeServer
 from support.stores import fill_volume, open_store, value_of
+from support.tiers import FakeServer
 from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.promotion import MissCounters
