@@ -328,7 +328,7 @@ class TextDecoder(Decoder):
 
     def _answer_key(self, command: Command, result: Result) -> bytes:
         """Answer a key that others follow; after an error, none of them is read."""
-        if result.status is not Status.HIT and result.status is not Status.MISS:
+        if result.record is None and result.status is not Status.MISS:
             self._end_series()
         reply = _NEXT_VALUE if self._series.reply is _VALUE else _NEXT_VERSION
         return reply(command, result)
