@@ -29,18 +29,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemcacheServer]
         yield found
 
 
-def port_of(server: MemcacheServer) -> int:
-    """Return the port of the memcached protocol."""
-    return int(str(server.settings["memcache_listen"]).rpartition(":")[2])
-
-
 @pytest.mark.parametrize("kind", [Bmemcached, Emcache])
 def test_a_client_may_do_what_its_token_allows(
     server: MemcacheServer, kind: type[Bmemcached | Emcache]
 ) -> None:
     """Over HTTP the value is the same; the connection stays open after a refusal."""
     key = f"tokens/{kind.name}"
-    with closing(kind(port_of(server), "any", WRITE)) as writer:
+    with closing(kind(server.memcache_port, "any", WRITE)) as writer:
         writer.set(key, b"value", 60)
         value, unique = writer.gets(key)
         assert value == b"value"
@@ -48,7 +43,7 @@ def test_a_client_may_do_what_its_token_allows(
         assert not writer.cas(key, b"8", unique)
         assert writer.incr(key, 2) == 9
         assert writer.get_many([key, "none"]) == {key: b"9"}
-        with closing(kind(port_of(server), "any", READ)) as reader:
+        with closing(kind(server.memcache_port, "any", READ)) as reader:
             assert reader.get(key) == b"9"
             with pytest.raises(reader.errors):
                 reader.set(key, b"other")
@@ -62,7 +57,7 @@ def test_a_client_may_do_what_its_token_allows(
 
 def test_a_client_without_a_token_is_refused(server: MemcacheServer) -> None:
     """Both ways."""
-    with closing(Pymemcache(port_of(server))) as driver:
+    with closing(Pymemcache(server.memcache_port)) as driver:
         with pytest.raises(driver.errors):
             driver.get("none")
         with pytest.raises(driver.errors):
@@ -73,7 +68,7 @@ def test_a_client_with_a_token_works_without_tokens(tmp_path: Path) -> None:
     """SASL is unknown to the server then, which the client takes as permission."""
     with (
         MemcacheServer(tmp_path / "data", settings=SMALL) as server,
-        closing(Bmemcached(port_of(server), "any", "any")) as client,
+        closing(Bmemcached(server.memcache_port, "any", "any")) as client,
     ):
         client.set("key", b"value")
         assert client.get("key") == b"value"

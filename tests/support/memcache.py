@@ -19,16 +19,14 @@ class RawClient:
 
     def __init__(self, address: tuple[str, int] | str) -> None:
         """Connect to a host and port, or to the path of a unix socket."""
-        if isinstance(address, str):
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.settimeout(SECONDS)
-            try:
-                self.socket.connect(address)
-            except OSError:
-                self.socket.close()
-                raise
-        else:
-            self.socket = socket.create_connection(address, SECONDS)
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        self.socket = socket.socket(family)
+        self.socket.settimeout(SECONDS)
+        try:
+            self.socket.connect(address)
+        except OSError:
+            self.socket.close()
+            raise
         self._received = b""
 
     def send(self, data: bytes) -> None:
@@ -122,17 +120,20 @@ class MemcacheServer(ServerProcess):
         self._has_http = has_http
 
     @property
-    def memcache(self) -> tuple[str, int] | str:
-        """Where the protocol is spoken."""
-        address = str(self.settings["memcache_listen"])
-        if address.startswith("/"):
-            return address
-        host, _, port = address.rpartition(":")
-        return host.strip("[]"), int(port)
+    def memcache_address(self) -> str:
+        """The setting `memcache_listen`."""
+        return str(self.settings["memcache_listen"])
+
+    @property
+    def memcache_port(self) -> int:
+        """Its port."""
+        return int(self.memcache_address.rpartition(":")[2])
 
     def client(self) -> RawClient:
         """Connect."""
-        return RawClient(self.memcache)
+        address = self.memcache_address
+        is_unix = address.startswith("/")
+        return RawClient(address if is_unix else ("127.0.0.1", self.memcache_port))
 
     def answers(self) -> bool:
         """Whether it answers in all protocols that it speaks."""

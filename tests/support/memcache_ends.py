@@ -44,16 +44,6 @@ class MemcacheInstance(MemcacheServer):
         """Choose a port for each."""
         super().__init__(mount_point, settings={**_SETTINGS, **(settings or {})})
 
-    @property
-    def memcache_address(self) -> str:
-        """The setting `memcache_listen`."""
-        return str(self.settings["memcache_listen"])
-
-    @property
-    def memcache_port(self) -> int:
-        """Its port."""
-        return int(self.memcache_address.rpartition(":")[2])
-
 
 class Driver(ABC):
     """One client, connected to one server; what it may do otherwise is overridden."""
