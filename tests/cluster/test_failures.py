@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import socket
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +14,7 @@ import requests
 from support.cluster import Cluster
 from support.load import Load
 from support.machine import ALL_FILES, Machine
-from support.nginx import SOURCE, Nginx, instances_text, with_mode
+from support.nginx import Nginx, instances_text, with_mode
 from support.process import SHARED, ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -118,26 +116,6 @@ def test_failover_skips_an_instance_whose_disk_cannot_be_read(
         assert not read.headers["X-Instance"].endswith(f":{server.port}")
 
 
-def test_reads_of_an_unresponsive_instance_are_misses_after_the_time_out(
-    cluster_with: Callable[..., Cluster],
-) -> None:
-    """Keys of other instances are served meanwhile."""
-    proxy = (SOURCE / "volcache/proxy.conf").read_text()
-    faster = proxy.replace("proxy_read_timeout 2500ms", "proxy_read_timeout 500ms")
-    assert faster != proxy
-    cluster = cluster_with(files={"volcache/proxy.conf": faster})
-    silent = next(iter(cluster.instances))
-    lost = cluster.by_owner(PATHS)[silent]
-    cluster.instances[silent].send_signal(signal.SIGSTOP)
-    try:
-        assert cluster.ask("GET", lost[0]).status_code == 404
-        assert cluster.ask("PUT", lost[0], b"x").status_code == 503
-        path = next(p for p in PATHS if p not in lost)
-        assert cluster.ask("PUT", path, b"x").status_code == 200
-    finally:
-        cluster.instances[silent].send_signal(signal.SIGCONT)
-
-
 def test_reads_of_an_unreachable_machine_are_misses(tmp_path: Path) -> None:
     """If connections are not even refused, proxy_connect_timeout ends the wait."""
     with socket.socket() as full, ExitStack() as stack:
@@ -153,30 +131,6 @@ def test_reads_of_an_unreachable_machine_are_misses(tmp_path: Path) -> None:
             assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
             assert requests.put(f"{nginx.url}/off", timeout=10).status_code == 503
             assert nginx.logged(' answers="504')
-
-
-def test_kill_under_load_causes_misses_until_the_restart(
-    cluster_with: Callable[..., Cluster],
-) -> None:
-    """
-    While one of three is down, its reads are misses and its writes 503; no read returns a
-    wrong value, and no request fails after the restart.
-    """
-    cluster = cluster_with()
-    server = next(iter(cluster.instances.values()))
-    with Load(cluster.nginx.port) as load:
-        load.wait_for(500)
-        killed = time.monotonic()
-        server.kill()
-        load.wait_for(500)
-        server.start()
-        back = time.monotonic()
-        load.wait_for(500)
-    seen = load.count(killed)
-    assert load.count()["GET", 200]
-    assert all(a.is_right for a in load.answers)
-    assert {status for _, status in seen} == {200, 404, 503}
-    assert {status for _, status in load.count(back)} <= {200, 404}
 
 
 def test_reload_of_nginx_fails_no_request(cluster_with: Callable[..., Cluster]) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import resource
 import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import requests
 
 from support.nginx import SOURCE, Nginx
 from support.slow_uploads import SlowUploads, answered, raise_descriptor_limit, statuses
 from support.stub_instance import StubInstance
 from support.waiting import wait_until
-from support.wire import Reply, read_reply, request_bytes
+from support.wire import Reply, Wire, read_reply, request_bytes
 
 pytestmark = pytest.mark.integration
 
@@ -167,3 +171,27 @@ def test_client_behind_a_load_balancer_is_limited_by_its_own_address(
         assert status(second, "192.0.2.1") == 503
         with connect(VISITOR) as visitor:
             assert status(visitor, "192.0.2.1") == 200
+
+
+def test_slow_clients_are_disconnected_by_nginx(
+    stub: StubInstance, nginx_with: Callable[..., Nginx]
+) -> None:
+    """Its time-outs end slow headers and bodies; no instance receives them."""
+    text = (SOURCE / "volcache.conf").read_text()
+    for name in ("client_header_timeout", "client_body_timeout"):
+        padded = f"{name} 10s" if f"{name} 10s" in text else f"{name}   10s"
+        assert padded in text
+        text = text.replace(padded, f"{name} 1s")
+    nginx = nginx_with({"volcache.conf": text})
+    put = request_bytes("PUT", "/slow", headers="Content-Length: 1000") + b"begin"
+    began = time.monotonic()
+    with ExitStack() as stack:
+        wires = [stack.enter_context(Wire(nginx.port)) for _ in range(100)]
+        for number, wire in enumerate(wires):
+            wire.socket.sendall(b"GET /slow HT" if number % 2 else put)
+        url = f"{nginx.url}/200"
+        assert requests.put(url, data=b"x", timeout=10).status_code == 200
+        for wire in wires:
+            assert b" 200 " not in wire.ask(b"")
+    assert time.monotonic() - began < 30
+    assert [received.line for received in stub.received] == ["PUT /200 HTTP/1.1"]

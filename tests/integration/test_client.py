@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import subprocess
@@ -20,7 +19,7 @@ from support.background import in_background
 from support.client_users import TaskClient
 from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
-from volcache_client import AsyncClient, Client, NodeError, ValueTooLargeError
+from volcache_client import Client, NodeError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -145,29 +144,6 @@ def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
         assert client.get_many([key, "missing"]) == {key: value}
 
 
-def test_a_memoized_function_is_called_once(client: Client[bytes]) -> None:
-    """Until its result is forgotten."""
-    calls: list[str] = []
-
-    def page(name: str, *, size: int = 1) -> bytes:
-        calls.append(name)
-        return name.encode() * size
-
-    cached = client.memoize(60, prefix="page/1")(page)
-    assert [cached("a", size=2), cached("a", size=2), cached("b")] == [
-        b"aa",
-        b"aa",
-        b"b",
-    ]
-    assert calls == ["a", "b"]
-    assert client.get(cached.key("b")) == b"b"
-    assert cached.forget("b") is True
-    assert cached.forget("b") is False
-    assert cached("b") == b"b"
-    assert calls == ["a", "b", "b"]
-    assert cached.__wrapped__ is page
-
-
 def test_many_processes_make_a_value_once(server: ServerProcess) -> None:
     """One holds the lease; the others wait for the value."""
     processes = [script(_ASK, server.url, "processes", 0.5, 10) for _ in range(4)]
@@ -208,53 +184,6 @@ def test_a_forked_child_has_connections_and_locks_of_its_own(
     process = script(_FORK, server.url)
     process.communicate(timeout=60)
     assert process.returncode == 0
-
-
-def test_threads_and_tasks_share_keys_leases_and_etags(
-    server: ServerProcess, client: Client[bytes]
-) -> None:
-    """Both clients have one core."""
-
-    async def run() -> None:
-        async with AsyncClient(server.url, **LIMITS, admin_token=TOKEN) as tasks:
-            etag = client.put("shared", b"1", ttl=100)
-            assert etag is not None
-            item = await tasks.get_item("shared")
-            assert item is not None
-            assert (item.value, item.head.etag) == (b"1", etag)
-            assert item.head.max_age is not None
-            assert await tasks.replace("shared", b"2", etag)
-            assert client.replace("shared", b"3", etag) is None
-            assert not await tasks.delete("shared", etag)
-            assert client.get("shared") == b"2"
-            assert await tasks.add("shared", b"4") is None
-            await tasks.purge("sha")
-            assert client.get("shared") is None
-            assert await tasks.add("shared", b"4")
-            assert await tasks.delete("shared")
-
-    asyncio.run(run())
-
-
-def test_a_value_that_is_too_large_is_refused_and_the_node_stays_up(
-    server: ServerProcess, tmp_path: Path
-) -> None:
-    """The answer is read although not all was sent."""
-    path = tmp_path / "large"
-    path.write_bytes(bytes(20 << 20))
-
-    async def run() -> None:
-        async with AsyncClient(server.url, **LIMITS, failures=1) as client:
-            for _ in range(3):
-                with pytest.raises(ValueTooLargeError):
-                    await client.put("large", bytes(5 << 20))
-                with pytest.raises(ValueTooLargeError):
-                    await client.put_file("large", path)
-                assert await client.get("large") is None
-            (node,) = client.metrics().nodes.values()
-            assert (node.is_up, node.failures, node.in_flight) == (True, 0, 0)
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("on_error", ["raise", "miss"])

@@ -251,18 +251,6 @@ def test_page_of_another_origin_reads_and_writes(
 
 
 @pytest.mark.slow
-def test_page_of_another_origin_is_blocked_by_default(
-    browser: Browser, servers: Servers
-) -> None:
-    """It sees no answer, and its PUT and DELETE are not sent."""
-    with a_site() as site, servers.server() as server:
-        assert exchange(server.port, "PUT", "/tile", b"kept").status == 200
-        blocked = seen_by_a_page(browser, f"http://{site.name}", server.url)
-        assert blocked == [[0, [], "TypeError"]] * len(STEPS)
-        assert exchange(server.port, "GET", "/tile").body == b"kept"
-
-
-@pytest.mark.slow
 def test_stored_script_does_not_become_a_service_worker(
     browser: Browser, servers: Servers
 ) -> None:

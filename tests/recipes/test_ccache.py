@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from support.nginx import Proxy
-from support.process import ServerProcess
-from support.recipes import VALUE_BYTES_MAX, a_cache
+from support.recipes import VALUE_BYTES_MAX, WAYS, a_cache, run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 SOURCES: Final = 6
 # A result and its manifest; ccache 4.7 stores them as two files.
 FILES: Final = 2 * SOURCES
-SETTINGS: Final = {"volume_size": 8 << 20, "volume_num": 2}
 
 
 class Project:
@@ -61,15 +56,7 @@ class Project:
         return found
 
     def _run(self, *command: str) -> str:
-        return subprocess.run(
-            command,
-            cwd=self._folder,
-            env=self._environment,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        ).stdout
+        return run(command, self._folder, self._environment)
 
 
 def assert_all_from_remote(counters: dict[str, int]) -> None:
@@ -83,19 +70,14 @@ def assert_all_from_remote(counters: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("layout", ["subdirs", "flat", "bazel"])
-@pytest.mark.parametrize("way", ["alone", "through nginx"])
+@pytest.mark.parametrize("way", WAYS)
 def test_second_build_comes_from_the_cache(
     tmp_path: Path, way: str, layout: str
 ) -> None:
     """Every object, byte for byte, and again after the service was killed."""
-    with ExitStack() as stack:
-        server = ServerProcess(tmp_path / "data", settings=SETTINGS)
-        stack.enter_context(server)
-        port = server.port
-        if way == "through nginx":
-            front = Proxy(tmp_path / "nginx", port, body_bytes_max=1 << 20)
-            port = stack.enter_context(front).port
-        url = f"http://127.0.0.1:{port}/ccache|layout={layout}"
+    with a_cache(tmp_path, way) as cache:
+        # The token is sent as a password, with every request.
+        url = f"http://ci:secret@{cache.host}/ccache|layout={layout}"
         project = Project(tmp_path / "project", url)
         cold = project.compile()
         assert cold["cache_miss"] == SOURCES
@@ -104,18 +86,10 @@ def test_second_build_comes_from_the_cache(
         compiled = project.objects()
         assert_all_from_remote(project.compile())
         assert project.objects() == compiled
-        server.kill()
-        server.restart()
+        cache.server.kill()
+        cache.server.restart()
         assert_all_from_remote(project.compile())
         assert project.objects() == compiled
-
-
-def test_the_token_is_sent_as_a_password(tmp_path: Path) -> None:
-    """With every request."""
-    with a_cache(tmp_path, "with a token") as cache:
-        project = Project(tmp_path / "project", f"http://ci:secret@{cache.host}/ccache")
-        assert project.compile()["remote_storage_write"] == FILES
-        assert_all_from_remote(project.compile())
 
 
 def test_an_object_above_the_limit_is_compiled_every_time(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -10,27 +9,24 @@ from pathlib import Path
 import pytest
 import requests
 
-from support.ports import listens, pick_port
+from support.fetched import fetched_program
 from support.process import ServerProcess
-from support.program import Program
-from support.recipes import FRONT, INSTANCE, snippet
+from support.recipes import FRONT, INSTANCE, Daemon, snippet
 from support.wire import exchange
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
-PROGRAM = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") or ""
 KEYS = [f"key {number}" for number in range(60)]
 
 
-class HAProxy(Program):
+class HAProxy(Daemon):
     """One haproxy."""
 
     def __init__(self, folder: Path, servers: list[ServerProcess]) -> None:
         """Write its configuration."""
         super().__init__()
-        self.port = pick_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        text = snippet("HAProxy", "haproxy").replace(FRONT, f"127.0.0.1:{self.port}")
+        self._program = fetched_program("haproxy")
+        text = snippet("HAProxy", "haproxy").replace(FRONT, self.host)
         text = text.replace(INSTANCE, f"127.0.0.1:{servers[0].port}")
         text = text.replace("127.0.0.1:1235", f"127.0.0.1:{servers[1].port}")
         self._file = folder / "haproxy.cfg"
@@ -38,18 +34,12 @@ class HAProxy(Program):
 
     def command(self) -> list[str | Path]:
         """Return the command that starts it in the foreground."""
-        return [PROGRAM, "-db", "-f", self._file]
-
-    def answers(self) -> bool:
-        """Whether it accepts connections."""
-        return listens(self.port)
+        return [self._program, "-db", "-f", self._file]
 
 
 @contextmanager
 def haproxy(folder: Path) -> Iterator[tuple[HAProxy, list[ServerProcess]]]:
     """Run two instances behind HAProxy."""
-    if not PROGRAM:
-        pytest.skip("haproxy is not installed")
     with ExitStack() as stack:
         settings = {"volume_size": 8 << 20, "volume_num": 2}
         servers = [ServerProcess(folder / name, settings=settings) for name in "ab"]

@@ -6,7 +6,6 @@ Configuration files and the ring are those of the document.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -17,11 +16,11 @@ import requests
 from pymemcache.client.base import Client  # noqa: TID251 - Under test.
 from pymemcache.exceptions import MemcacheServerError  # noqa: TID251
 
+from support.fetched import fetched_program
 from support.memcache_ends import PYLIBMC, SECONDS, MemcacheInstance
 from support.nginx import Nginx
-from support.ports import listens, pick_port
-from support.program import Program
-from support.recipes import Front, snippet
+from support.ports import pick_port
+from support.recipes import Daemon, Front, snippet
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
@@ -82,7 +81,7 @@ def forget(instances: list[MemcacheInstance]) -> None:
             client.delete_many(KEYS)
 
 
-class Twemproxy(Program):
+class Twemproxy(Daemon):
     """One nutcracker, with the configuration of the document."""
 
     is_asked_to_end = False
@@ -94,26 +93,23 @@ class Twemproxy(Program):
         super().__init__()
         self._folder = folder / "twemproxy"
         self._folder.mkdir()
-        self.port = pick_port()
+        self._program = fetched_program("nutcracker")
         self._stats = next(p for p in iter(pick_port, 0) if p != self.port)
         text = placed(snippet("twemproxy", "yaml", number), instances)
-        text = text.replace("127.0.0.1:22121", f"127.0.0.1:{self.port}")
+        text = text.replace("127.0.0.1:22121", self.host)
         (self._folder / "nutcracker.yml").write_text(text)
 
     def command(self) -> Sequence[str | Path]:
         """Return the command that starts it in the foreground."""
-        program = shutil.which("nutcracker", path="/usr/sbin:/usr/bin:/usr/local/sbin")
-        if program is None:
-            pytest.skip("nutcracker is not installed")
         return [
-            *(program, "-c", self._folder / "nutcracker.yml", "-a", "127.0.0.1"),
+            *(self._program, "-c", self._folder / "nutcracker.yml", "-a", "127.0.0.1"),
             *("-s", str(self._stats), "-p", self._folder / "pid"),
             *("-o", self._folder / "log"),
         ]
 
     def answers(self) -> bool:
         """Whether it reaches the instances."""
-        if not listens(self.port):
+        if not super().answers():
             return False
         with closing(connect(self.port)) as client, suppress(MemcacheServerError):
             client.get("any")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +15,7 @@ import pytest
 import requests
 
 from support.memcache_ends import MemcacheInstance, Pymemcache
-from support.ports import listens, pick_port
-from support.program import Program
-from support.recipes import snippet
+from support.recipes import Daemon, need, snippet
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
@@ -53,7 +50,7 @@ echo json_encode([
 """
 
 
-class PHP(Program):
+class PHP(Daemon):
     """PHP's own web server, with the document's configuration."""
 
     is_asked_to_end = False
@@ -68,7 +65,6 @@ class PHP(Program):
         """Write the application and php.ini, with more lines and some values changed."""
         super().__init__()
         self._folder = folder
-        self.port = pick_port()
         text = snippet("PHP sessions", "ini")
         text = text.replace(MEMCACHED, instance.memcache_address)
         for name, value in changes.items():
@@ -81,19 +77,12 @@ class PHP(Program):
 
     def command(self) -> Sequence[str | Path]:
         """Return the command that starts it."""
-        where = f"127.0.0.1:{self.port}"
-        return ["php", "-c", self._folder / "php.ini", "-S", where, *self._script()]
-
-    def _script(self) -> Sequence[str | Path]:
-        return [self._folder / "application.php"]
+        script = self._folder / "application.php"
+        return ["php", "-c", self._folder / "php.ini", "-S", self.host, script]
 
     def environment(self) -> dict[str, str]:
         """Let it answer several requests at a time."""
         return {**super().environment(), "PHP_CLI_SERVER_WORKERS": "4"}
-
-    def answers(self) -> bool:
-        """Whether it accepts connections."""
-        return listens(self.port)
 
     def kill(self) -> None:
         """Kill it and its workers."""
@@ -119,8 +108,9 @@ class Browser:
 
     def ask(self, what: str, **more: str) -> dict[str, object]:
         """Send a request; return what the application knows of the session."""
-        url = f"http://127.0.0.1:{self._php.port}/"
-        answer = self._session.get(url, params={"do": what, **more}, timeout=30)
+        answer = self._session.get(
+            self._php.url, params={"do": what, **more}, timeout=30
+        )
         assert answer.headers["Content-Type"] == "application/json", answer.text
         found: dict[str, object]
         found, end = json.JSONDecoder().raw_decode(answer.text)
@@ -141,8 +131,7 @@ class Browser:
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[MemcacheInstance]:
     """Run an instance."""
-    if shutil.which("php") is None:
-        pytest.skip("php is not installed")
+    need("php")
     with MemcacheInstance(tmp_path / "data") as server:
         yield server
 
@@ -228,8 +217,7 @@ def sasl(token: str) -> dict[str, str]:
 
 def test_a_token_is_sent_as_a_password(tmp_path: Path) -> None:
     """With the binary protocol; with another one there is no session."""
-    if shutil.which("php") is None:
-        pytest.skip("php is not installed")
+    need("php")
     settings = {"read_token": "of reading", "write_token": "of writing"}
     binary = {"sess_binary_protocol": "On"}
     with MemcacheInstance(tmp_path / "data", settings) as instance:
@@ -241,8 +229,8 @@ def test_a_token_is_sent_as_a_password(tmp_path: Path) -> None:
             assert user.ask("look")["user"] == "ann"
             user.close()
         with PHP(tmp_path, instance, sasl("another"), **binary) as php:
-            url = f"http://127.0.0.1:{php.port}/?do=look"
-            assert "Failed to create session" in requests.get(url, timeout=60).text
+            answer = requests.get(f"{php.url}/?do=look", timeout=60)
+            assert "Failed to create session" in answer.text
 
 
 def test_a_session_above_the_limit_is_lost(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Final
 import pytest
 import requests
 
-from support.ports import listens, pick_port
-from support.program import Program
-from support.recipes import FRONT, RunningCache, a_cache, snippet
+from support.fetched import fetched_program
+from support.recipes import FRONT, Daemon, RunningCache, a_cache, snippet
 from support.wire import exchange
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
-PROGRAM: Final = shutil.which("squid", path="/usr/sbin:/usr/bin:/usr/local/sbin") or ""
 EXPIRES: Final = {"Expires": "Fri, 01 Jan 2100 00:00:00 GMT"}
 THREE_DAYS: Final = 259_200
 # It keeps neither logs nor a process id, and ends at once.
@@ -30,33 +27,26 @@ shutdown_lifetime 1 second
 """
 
 
-class Squid(Program):
+class Squid(Daemon):
     """One squid."""
 
     def __init__(self, folder: Path, cache: RunningCache) -> None:
         """Write its configuration."""
         super().__init__()
-        self.port = pick_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        text = snippet("Squid", "squid").replace(FRONT, f"127.0.0.1:{self.port}")
+        self._program = fetched_program("squid")
+        text = snippet("Squid", "squid").replace(FRONT, self.host)
         text = text.replace(" 1234 ", f" {cache.host.split(':')[1]} ")
         self._file = folder / "squid.conf"
         self._file.write_text(text + QUIET)
 
     def command(self) -> list[str | Path]:
         """Return the command that starts it in the foreground."""
-        return [PROGRAM, "-N", "-f", self._file]
-
-    def answers(self) -> bool:
-        """Whether it accepts connections."""
-        return listens(self.port)
+        return [self._program, "-N", "-f", self._file]
 
 
 @contextmanager
 def squid(folder: Path) -> Iterator[tuple[str, RunningCache]]:
     """Run an instance behind Squid; return the address of Squid."""
-    if not PROGRAM:
-        pytest.skip("squid is not installed")
     with a_cache(folder, "alone") as cache, Squid(folder, cache) as front:
         yield front.url, cache
 

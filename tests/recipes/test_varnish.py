@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,24 +9,20 @@ from pathlib import Path
 import pytest
 import requests
 
-from support.ports import pick_port
-from support.program import Program
-from support.recipes import VALUE_BYTES_MAX, RunningCache, a_cache, snippet
+from support.fetched import fetched_program
+from support.recipes import VALUE_BYTES_MAX, Daemon, RunningCache, a_cache, snippet
 from support.wire import exchange
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
-PROGRAM = shutil.which("varnishd", path="/usr/sbin:/usr/bin:/usr/local/sbin") or ""
 
-
-class Varnish(Program):
+class Varnish(Daemon):
     """One varnishd."""
 
     def __init__(self, folder: Path, cache: RunningCache) -> None:
         """Write the VCL."""
         super().__init__()
-        self.port = pick_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._program = fetched_program("varnishd")
         self._folder = folder / "varnish"
         text = snippet("Varnish", "vcl")
         port = cache.host.split(":")[1]
@@ -36,11 +31,19 @@ class Varnish(Program):
 
     def command(self) -> list[str]:
         """Return the command that starts it."""
-        address = f"127.0.0.1:{self.port}"
         # Without a jail: as root it would become a user who cannot enter our folders.
         options = ["-F", "-j", "none", "-T", "none", "-s", "malloc,32m"]
         folder = str(self._folder)
-        return [PROGRAM, *options, "-n", folder, "-a", address, "-f", str(self._vcl)]
+        return [
+            self._program,
+            *options,
+            "-n",
+            folder,
+            "-a",
+            self.host,
+            "-f",
+            str(self._vcl),
+        ]
 
     def answers(self) -> bool:
         """Whether it passes a request on."""
@@ -53,8 +56,6 @@ class Varnish(Program):
 @contextmanager
 def varnish(folder: Path, way: str = "alone") -> Iterator[tuple[Varnish, RunningCache]]:
     """Run an instance behind Varnish."""
-    if not PROGRAM:
-        pytest.skip("varnishd is not installed")
     with a_cache(folder, way) as cache, Varnish(folder, cache) as front:
         yield front, cache
 

@@ -92,83 +92,53 @@ static void wait_for_disk(int ms) {
         ;
     errno = saved;
 }
-static ssize_t read_or_fail(const char *name, int fd, void *to, size_t n, off64_t at) {
-    int ms, is_late;
-    if (is_unreadable(fd)) {
-        errno = EIO;
-        return -1;
-    }
-    int is_slow = in_memory(fd, n, at, 1, &ms, &is_late) < n;
-    if (is_slow && is_late <= 0)
-        wait_for_disk(ms);
-    ssize_t (*next)(int, void *, size_t, off64_t) = dlsym(RTLD_NEXT, name);
-    ssize_t got = next(fd, to, n, at);
-    if (is_slow && is_late > 0)
-        wait_for_disk(ms);
-    return got;
-}
-ssize_t pread(int fd, void *to, size_t n, off_t at) {
-    return read_or_fail("pread", fd, to, n, at);
-}
-ssize_t pread64(int fd, void *to, size_t n, off64_t at) {
-    return read_or_fail("pread64", fd, to, n, at);
-}
 static size_t total(const struct iovec *parts, int count) {
     size_t sum = 0;
     for (int i = 0; i < count; i++)
         sum += parts[i].iov_len;
     return sum;
 }
-static ssize_t readv_or_fail(const char *name, int fd, const struct iovec *parts, int count,
-                             off64_t at) {
+/* With RWF_NOWAIT, there is one part. */
+ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off64_t at, int flags) {
     int ms, is_late;
     size_t n = total(parts, count);
+    struct iovec part = parts[0];
     if (is_unreadable(fd)) {
         errno = EIO;
         return -1;
     }
-    int is_slow = in_memory(fd, n, at, 1, &ms, &is_late) < n;
+    int waits = !(flags & RWF_NOWAIT);
+    size_t ready = in_memory(fd, n, at, waits, &ms, &is_late);
+    int is_slow = waits && ready < n;
+    if (!waits && !ready && n) {
+        errno = is_late < 0 ? EOPNOTSUPP : EAGAIN;
+        return -1;
+    }
+    if (!waits) {
+        part.iov_len = ready;
+        parts = &part;
+    }
     if (is_slow && is_late <= 0)
         wait_for_disk(ms);
-    ssize_t (*next)(int, const struct iovec *, int, off64_t) = dlsym(RTLD_NEXT, name);
-    ssize_t got = next(fd, parts, count, at);
+    ssize_t (*next)(int, const struct iovec *, int, off64_t, int);
+    next = dlsym(RTLD_NEXT, "preadv64v2");
+    ssize_t got = next(fd, parts, count, at, flags);
     if (is_slow && is_late > 0)
         wait_for_disk(ms);
     return got;
 }
-ssize_t preadv(int fd, const struct iovec *parts, int count, off_t at) {
-    return readv_or_fail("preadv", fd, parts, count, at);
-}
 ssize_t preadv64(int fd, const struct iovec *parts, int count, off64_t at) {
-    return readv_or_fail("preadv64", fd, parts, count, at);
+    return preadv64v2(fd, parts, count, at, 0);
 }
-/* With RWF_NOWAIT, and one part. */
-static ssize_t readv2_or_fail(const char *name, int fd, const struct iovec *parts,
-                              int count, off64_t at, int flags) {
-    int ms, is_late;
-    if (is_unreadable(fd)) {
-        errno = EIO;
-        return -1;
-    }
-    struct iovec part = parts[0];
-    if ((flags & RWF_NOWAIT) && count == 1) {
-        part.iov_len = in_memory(fd, part.iov_len, at, 0, &ms, &is_late);
-        if (!part.iov_len && parts[0].iov_len) {
-            errno = is_late < 0 ? EOPNOTSUPP : EAGAIN;
-            return -1;
-        }
-        parts = &part;
-    }
-    ssize_t (*next)(int, const struct iovec *, int, off64_t, int);
-    next = dlsym(RTLD_NEXT, name);
-    return next(fd, parts, count, at, flags);
+ssize_t pread64(int fd, void *to, size_t n, off64_t at) {
+    struct iovec part = {to, n};
+    return preadv64v2(fd, &part, 1, at, 0);
 }
-ssize_t preadv2(int fd, const struct iovec *parts, int count, off_t at, int flags) {
-    return readv2_or_fail("preadv2", fd, parts, count, at, flags);
-}
-ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off64_t at, int flags) {
-    return readv2_or_fail("preadv64v2", fd, parts, count, at, flags);
-}
+/* Here, off_t and off64_t are one type. */
+ssize_t preadv2(int, const struct iovec *, int, off_t, int)
+    __attribute__((alias("preadv64v2")));
+ssize_t preadv(int, const struct iovec *, int, off_t) __attribute__((alias("preadv64")));
+ssize_t pread(int, void *, size_t, off_t) __attribute__((alias("pread64")));
 """
 
 

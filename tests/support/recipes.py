@@ -20,7 +20,9 @@ from typing import Final
 import pytest
 
 from support.nginx import Nginx, PlainNginx
+from support.ports import listens, pick_port
 from support.process import ServerProcess
+from support.program import Program
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "RECIPES.md"
 # The instance and the nginx of a recipe, as they are written in the document.
@@ -92,6 +94,21 @@ def run(
 def shell(text: str, folder: Path, environment: Mapping[str, str] | None = None) -> str:
     """Run commands of a recipe; fail if one of them fails."""
     return run(["bash", "-euo", "pipefail", "-c", text], folder, environment)
+
+
+class Daemon(Program):
+    """A program of a recipe that listens at a port of its own."""
+
+    def __init__(self) -> None:
+        """Choose the port."""
+        super().__init__()
+        self.port = pick_port()
+        self.host = f"127.0.0.1:{self.port}"
+        self.url = f"http://{self.host}"
+
+    def answers(self) -> bool:
+        """Whether it accepts connections."""
+        return listens(self.port)
 
 
 class Front(PlainNginx):
