@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -36,6 +36,8 @@ from support.stores import (
     VOLUME_NUM,
     ProcessFileSystem,
     UnsyncedFileSystem,
+    assert_sums,
+    counted_size,
     disk_bytes,
     kill,
     open_fifo,
@@ -162,6 +164,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.written: dict[int, list[Entry]] = {}  # by the number of the volume
         self.expired: set[bytes] = set()  # by a get, and not stored again since
         self.purged: set[bytes] = set()  # and not stored again since
+        self.evicted: list[int] = []  # sizes of records, by this process
 
     def disk(self) -> Any:
         """Return the disk of a new process: the core makes its system calls by itself."""
@@ -201,6 +204,14 @@ class StoreMachine(RuleBasedStateMachine):
             return None
         return record
 
+    def live_sizes(self, turn: int) -> list[int]:
+        """Return the sizes of the values in a volume, as the index counts them."""
+        return [
+            counted_size(record.size)
+            for record, of_turn in self.model.values()
+            if of_turn == turn
+        ]
+
     def see_record(
         self, key: bytes, offset: int, size: int, *, is_tombstone: bool
     ) -> int:
@@ -213,6 +224,7 @@ class StoreMachine(RuleBasedStateMachine):
         volume.append(Entry(key, offset, size, is_tombstone))
         for gone in [old for old in self.written if old <= turn - VOLUME_NUM]:
             del self.written[gone]
+            self.evicted += self.live_sizes(gone)
         self.expired.discard(key)
         self.purged.discard(key)
         return turn
@@ -311,6 +323,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def stop(self, *, is_clean: bool) -> None:
         """End the process; the files have all records, and entries of them."""
+        self.evicted.clear()
         volumes: dict[int, Volume] = dict(self.store._log.volumes)
         for turn, volume in volumes.items():
             reader = VolumeReader(UnsyncedFileSystem(), volume, volume.end)
@@ -396,6 +409,24 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.stats.damaged_records == 0
         assert (self.store.recovery.damaged, self.store.recovery.torn) == (0, 0)
         assert disk_bytes(self.directory) <= VOLUME_NUM * VOLUME_SIZE
+
+    @invariant()
+    def usage_is_that_of_the_model(self) -> None:
+        """Which bytes of each volume are live, and what was evicted."""
+        usage = self.store.usage()
+        for volume in usage.volumes:
+            sizes = self.live_sizes(volume.seq) if volume.seq else []
+            live = min(sum(sizes), max(0, volume.used - VOLUME_HEADER_BYTES))
+            assert (volume.live_records, volume.live) == (len(sizes), live)
+            assert volume.live + volume.dead == volume.used <= volume.size
+        assert_sums(usage)
+        short = self.store.usage(volumes=False)
+        # The free space of the disk changes meanwhile.
+        assert replace(short, disk=usage.disk) == replace(usage, volumes=[])
+        assert usage.live + usage.dead + usage.free == VOLUME_NUM * VOLUME_SIZE
+        stats = self.store.stats
+        evicted = len(self.evicted), sum(self.evicted)
+        assert (stats.evicted_records, stats.evicted_bytes) == evicted
 
     @invariant()
     def no_expired_value_returns(self) -> None:

@@ -33,7 +33,7 @@ from google_crc32c import value as crc32c
 from support.clocks import ManualClock
 from support.histories import MOUNT_POINT
 from support.simulated import SimulatedFileSystem
-from support.stores import Crash
+from support.stores import Crash, assert_sums
 from support.unsynced import File, is_one_bit_missing
 from volcache.errors import (
     DamagedRecordError,
@@ -680,6 +680,7 @@ class RingRun:
 
     def count(self) -> None:
         """Add up what this process has reclaimed."""
+        assert_sums(self.store.usage())
         stats = self.store.stats
         self.copied += stats.fate.copied
         self.rotations += stats.rotations

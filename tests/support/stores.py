@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from volcache.store._core import _native
 from volcache.store.files import FileSystem, OsFileSystem
 from volcache.store.format import Record
 from volcache.store.manifest import Manifest, decode_manifest
+from volcache.store.stats import STATES, StoreUsage
 
 VOLUME_SIZE = 16 * 1024
 VOLUME_NUM = 4
@@ -271,6 +273,26 @@ def manifest_of(directory: Path) -> Manifest:
     manifest = decode_manifest((directory / "META.txt").read_bytes())
     assert manifest is not None
     return manifest
+
+
+def assert_sums(usage: StoreUsage) -> None:
+    """Compare what is computed without the list of volumes with that list."""
+    volumes = usage.volumes
+    assert usage.states == dict.fromkeys(STATES, 0) | Counter(
+        volume.state for volume in volumes
+    )
+    for name, ring in zip(("main", "probation"), usage.rings, strict=True):
+        found = [volume for volume in volumes if volume.ring == name]
+        assert ring == (
+            len(found),
+            sum(volume.used for volume in found),
+            sum(volume.live for volume in found),
+            sum(volume.live_records for volume in found),
+            min((v.started_ms for v in found if v.started_ms), default=0),
+        )
+    started = [v.started_ms for v in volumes if v.started_ms]
+    assert usage.oldest_started_ms == min(started, default=0)
+    assert usage.active_started_ms == volumes[usage.active_id].started_ms
 
 
 def disk_bytes(directory: Path | str) -> int:

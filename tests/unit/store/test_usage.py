@@ -1,10 +1,7 @@
-"""How full the volumes are, against a model that remembers every record."""
+"""What the usage of a store says; test_store_model.py compares how full its volumes are."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +9,9 @@ import pytest
 
 from support.damage import overwrite
 from support.stores import (
-    VOLUME_NUM,
     VOLUME_SIZE,
     FakeClock,
     UnsyncedFileSystem,
-    counted_size,
     fill_volume,
     open_store,
     reopen,
@@ -24,102 +19,7 @@ from support.stores import (
 from volcache.store import Store
 from volcache.store.eviction import Eviction
 from volcache.store.format import VOLUME_HEADER_BYTES
-from volcache.store.stats import STATES, EvictionUsage, StoreUsage
-
-
-class Model:
-    """Which records are live, where, and which were evicted."""
-
-    def __init__(self, store: Store) -> None:
-        """Start with an empty store."""
-        self.store = store
-        self.live: dict[bytes, tuple[int, int]] = {}
-        self.evicted_records = 0
-        self.evicted_bytes = 0
-
-    def put(self, key: bytes, length: int) -> None:
-        """Store a value."""
-        record = self.store.put(key, bytes(length))
-        self._evict()
-        seq = self.store.usage().active_seq
-        self.live[key] = (seq, counted_size(record.size))
-
-    def delete(self, key: bytes) -> None:
-        """Delete a key; the tombstone may cause a rotation."""
-        self.store.delete(key)
-        self._evict()
-        self.live.pop(key, None)
-
-    def _evict(self) -> None:
-        """Remove and count the records of reclaimed volumes."""
-        valid = {v.seq for v in self.store.usage().volumes if v.used}
-        for key, (volume, size) in list(self.live.items()):
-            if volume not in valid:
-                del self.live[key]
-                self.evicted_records += 1
-                self.evicted_bytes += size
-
-    def agrees(self) -> None:
-        """Compare the usage with the model."""
-        usage = self.store.usage()
-        by_place: dict[int, list[int]] = {}
-        for place, size in self.live.values():
-            by_place.setdefault(place, []).append(size)
-        for volume in usage.volumes:
-            sizes = by_place.get(volume.seq, [])
-            live = min(sum(sizes), max(0, volume.used - VOLUME_HEADER_BYTES))
-            assert (volume.live_records, volume.live) == (len(sizes), live)
-            assert volume.live + volume.dead == volume.used <= volume.size
-        assert usage.keys == len(self.live) == self.store.count
-        assert_sums(usage)
-        short = self.store.usage(volumes=False)
-        # The free space of the disk changes meanwhile.
-        assert replace(short, disk=usage.disk) == replace(usage, volumes=[])
-        assert usage.live + usage.dead + usage.free == VOLUME_NUM * VOLUME_SIZE
-        stats = self.store.stats
-        assert stats.evicted_records == self.evicted_records
-        assert stats.evicted_bytes == self.evicted_bytes
-
-
-def assert_sums(usage: StoreUsage) -> None:
-    """Compare what is computed without the list of volumes with that list."""
-    volumes = usage.volumes
-    assert usage.states == dict.fromkeys(STATES, 0) | Counter(
-        volume.state for volume in volumes
-    )
-    for name, ring in zip(("main", "probation"), usage.rings, strict=True):
-        found = [volume for volume in volumes if volume.ring == name]
-        assert ring == (
-            len(found),
-            sum(volume.used for volume in found),
-            sum(volume.live for volume in found),
-            sum(volume.live_records for volume in found),
-            min((v.started_ms for v in found if v.started_ms), default=0),
-        )
-    started = [v.started_ms for v in volumes if v.started_ms]
-    assert usage.oldest_started_ms == min(started, default=0)
-    assert usage.active_started_ms == volumes[usage.active_id].started_ms
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-def test_live_dead_and_evicted_bytes_are_those_of_a_model(
-    tmp_path: Path, seed: int
-) -> None:
-    """Over several turns, with keys overwritten and deleted."""
-    chance = random.Random(seed)  # noqa: S311 - No secret.
-    store = open_store(tmp_path)
-    model = Model(store)
-    for _ in range(400):
-        key = b"%d" % chance.randrange(60)
-        if chance.random() < 0.2:
-            model.delete(key)
-        else:
-            model.put(key, chance.randrange(1500))
-        model.agrees()
-    assert store.stats.rotations > VOLUME_NUM
-    assert model.evicted_records
-    store.close()
+from volcache.store.stats import EvictionUsage
 
 
 def test_the_start_time_of_a_volume_survives_a_restart(tmp_path: Path) -> None:
