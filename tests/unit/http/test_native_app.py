@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.clocks import ManualClock
 from support.extent import examples
 from support.native import BareProcess
 from support.stores import ProcessFileSystem, UnsyncedFileSystem, open_store
@@ -33,7 +34,6 @@ from volcache.http.app import App, RequestLimits
 from volcache.http.native_app import with_fast_path
 from volcache.http.responses import format_date
 from volcache.keys import parse_key
-from volcache.store.clock import Clock
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse
@@ -182,7 +182,7 @@ class Apps:
         self.store = open_store(
             self._folder,
             # Not at the end of a second: the next time of a record is in it.
-            clock=Clock(lambda: self.second * 1_000_000 + 500_000, lambda: 0),
+            clock=ManualClock(lambda: self.second * 1_000_000 + 500_000, lambda: 0),
             **self._options,
         )
         self.cache = Cache(self.store)

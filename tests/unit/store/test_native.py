@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from support.native import BareProcess
-from support.stores import UnsyncedFileSystem, kill, open_store
+from support.stores import UnsyncedFileSystem, open_store
 from support.tables import each_row
-from volcache.errors import GeometryError, StoreIOError
+from volcache.errors import GeometryError
 from volcache.store import native
 from volcache.store._core import _native
 from volcache.store.files import ReadOnlyFileSystem, SyncFailedError
@@ -283,75 +281,3 @@ def test_closed_file_is_an_error_of_the_disk() -> None:
         append(volume, b"k", b"v")
     assert not isinstance(caught.value, SyncFailedError)
     assert (volume.end, volume.pending) == (64, ())
-
-
-class ScriptedDisk(UnsyncedFileSystem):
-    """A disk that writes a number of bytes at a time, and refuses some syncs."""
-
-    bytes_max = 1 << 20
-    refused = 0  # of the next syncs
-
-    def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:  # type: ignore[override]
-        """Write what is allowed."""
-        return os.pwrite(fd, b"".join(buffers)[: self.bytes_max], offset)
-
-    def sync(self, fd: int) -> None:  # type: ignore[override]
-        """Do nothing, or refuse to."""
-        del fd
-        self.refused -= 1
-        if self.refused >= 0:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-def test_record_that_the_disk_takes_in_parts_is_whole(tmp_path: Path) -> None:
-    """Wherever a part ends: in the header, in the value, or behind it."""
-    disk, records = ScriptedDisk(), {}
-    store = open_store(tmp_path, fs=disk, volume_size=1 << 20)
-    for number, length in enumerate((1, 7, 60, 64, 69, 70, 100, 1000, 4096)):
-        disk.bytes_max = length
-        key, value = b"%d" % number, bytes(range(256)) * 2
-        records[key] = store.put(key, value, content_type=b"text/plain")
-    kill(store)
-
-    for index_is_lost in (False, True):
-        if index_is_lost:
-            (tmp_path / "index" / "0").unlink()
-        store = open_store(tmp_path, volume_size=1 << 20)
-        assert {key: store.get(key) for key in records} == records
-        kill(store)
-
-
-def test_record_whose_sync_was_refused_is_not_there(tmp_path: Path) -> None:
-    """Nor after a start, which would find it if the end of its volume were behind it."""
-    disk = ScriptedDisk()
-    store = open_store(tmp_path, fs=disk, sync_mode="always")
-    old = store.put(b"k", b"old")
-    disk.refused = 1
-    with pytest.raises(StoreIOError):
-        store.put(b"k", b"new")
-
-    assert store.usage().volumes[0].used == old.offset + old.size
-    for is_clean in (False, True, False):
-        assert store.get(b"k") == old
-        if is_clean:
-            store.close()
-        else:
-            kill(store)
-        store = open_store(tmp_path)
-    assert store.get(b"k") == old
-    store.close()
-
-
-def test_deletion_is_one_in_the_index_file(tmp_path: Path) -> None:
-    """A start that reads only that knows of no value."""
-    store = open_store(tmp_path)
-    store.put(b"k", b"value")
-    store.put(b"other", b"value")
-    store.delete(b"k")
-    store.close()
-
-    store = open_store(tmp_path)
-    assert (store.recovery.entries, store.recovery.scanned, store.count) == (3, 0, 1)
-    assert store.get(b"k") is None
-    assert store.stats.damaged_records == 0
-    store.close()

@@ -25,7 +25,6 @@ from support.stores import (
 )
 from volcache.errors import (
     DiskFullError,
-    StoreIOError,
     ValueTooLargeError,
 )
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
@@ -36,34 +35,6 @@ from volcache.store.index_format import (
 )
 
 ROOM = VOLUME_SIZE - VOLUME_HEADER_BYTES - RECORD_OVERHEAD_BYTES - 1
-
-
-def test_get_returns_a_value_with_all_its_metadata(tmp_path: Path) -> None:
-    """Put and get agree on every field."""
-    clock = FakeClock()
-    store = open_store(tmp_path, clock=clock)
-    put = store.put(
-        b"a b/\xff",
-        b"value",
-        content_type=b"image/png",
-        content_encoding=b"br",
-        flags=7,
-    )
-
-    got = store.get(b"a b/\xff")
-
-    assert got == put
-    assert got is not None
-    assert (got.value, got.content_type, got.content_encoding) == (
-        b"value",
-        b"image/png",
-        b"br",
-    )
-    assert (got.volume, got.flags, got.offset) == (0, 7, VOLUME_HEADER_BYTES)
-    stored_us = clock.now_ms * 1000
-    assert (got.stored_us, got.length, got.source) == (stored_us, 5, "DISK")
-    assert store.stat(b"a b/\xff") == got._replace(value=b"")
-    store.close()
 
 
 def test_values_of_every_length_are_stored(tmp_path: Path) -> None:
@@ -129,21 +100,6 @@ def test_a_store_on_a_full_disk_opens() -> None:
     fs.failing.clear()
     store.put(b"new", b"v")
     assert (store.stats.rotations, value_of(store.get(b"new"))) == (0, b"v")
-
-
-def test_a_volume_whose_sync_failed_is_not_written_again() -> None:
-    """In mode "always" the put fails, the old value stays, the next put starts a volume."""
-    fs = SimulatedFileSystem()
-    store = open_store(MOUNT_POINT, fs=fs, sync_mode="always")
-    store.put(b"k", b"old")
-    fs.failing["sync"] = errno.EIO
-    with pytest.raises(StoreIOError, match="disk refused to sync"):
-        store.put(b"k", b"new")
-    fs.failing.clear()
-    assert value_of(store.get(b"k")) == b"old"
-
-    assert store.put(b"k", b"newer").volume == 1
-    assert store.stats.sync_errors == 1
 
 
 def test_a_large_value_is_in_memory_once_while_it_is_read(tmp_path: Path) -> None:
