@@ -139,7 +139,7 @@ class Service:
     def execute(  # noqa: C901, PLR0911 - The hot path.
         self, session: ClientSession, command: Command
     ) -> Result:
-        """Answer a command; see `Session.is_broken`."""
+        """Answer a command; see `ClientSession.is_broken`."""
         try:
             if session.access is not self.access:
                 session.renew(self.access)
