@@ -46,6 +46,7 @@ TESTS: Final = (
     "tests/crash/test_bad_disk.py",
     "tests/crash/test_bit_rot.py",
     "tests/crash/test_replaced_files.py",
+    "tests/crash/test_purge.py",
     "tests/crash/test_power_loss.py",
     "tests/property",
 )

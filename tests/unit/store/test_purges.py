@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import Final
 
 import pytest
 from hypothesis import given
@@ -12,9 +11,6 @@ from hypothesis import strategies as st
 
 from support.histories import (
     MOUNT_POINT,
-    Files,
-    files_of,
-    make_disk,
     open_simulated,
 )
 from support.simulated import SimulatedFileSystem
@@ -28,7 +24,6 @@ from support.stores import (
     reopen,
     value_of,
 )
-from support.tables import each_row
 from volcache.errors import MismatchedFilesError, StoreIOError, TooManyPurgesError
 from volcache.store import Store
 from volcache.store.purges import (
@@ -76,61 +71,12 @@ def test_any_prefixes_are_read_back(prefixes: list[bytes]) -> None:
     assert found.purges.entries == purges.entries
 
 
-PATHS: Final = ("META.txt", "LOCK", "PURGE.txt", "data/0", "index/0")
-
-
-def stages(files: Files | None = None) -> list[Files]:
-    """Return the files of a store, and those after each of three purges."""
-    fs = SimulatedFileSystem() if files is None else make_disk(files)
-    store = open_simulated(fs)
-    store.put(b"a/1", b"old")
-    found = [files_of(fs, PATHS)]
-    for prefix in (b"a/", b"b c/\xff", b"d"):
-        store.purge(prefix)
-        found.append(files_of(fs, PATHS))
-    store.close()
-    return found
-
-
-@each_row(
-    ("source", "purges", "meta", "text"),
-    [
-        ("ours", 0, 1, "is missing although META.txt names it .serial 1"),
-        ("damaged", 1, 1, "is damaged although META.txt names it"),
-        ("damaged", 1, 0, "PURGE.txt is damaged, so that it is unknown"),
-        ("ours", 1, 2, "do not belong together: it is serial 1 checksum"),
-        ("ours", 3, 1, "it is serial 3 checksum .* and META.txt names serial 1"),
-        ("ours", 2, 0, "and META.txt names none"),
-        ("copy", 1, 2, "do not belong together: it is serial 2 .* names serial 2"),
-        ("copy", 2, 2, "do not belong together: it is serial 3"),
-        ("other", 1, 0, "PURGE.txt: expected store [0-9a-f]{16}, found"),
-        ("other", 1, 1, "PURGE.txt: expected store [0-9a-f]{16}, found"),
-    ],
-)
-def test_a_start_refuses_any_other_file(
-    source: str, purges: int, meta: int, text: str
-) -> None:
-    """Missing, damaged, earlier, later, of a copy, of another store."""
-    ours = stages()
-    sources = {"ours": ours, "other": stages(), "copy": stages(ours[1])}
-    sources["damaged"] = [{"PURGE.txt": b"x"}] * 2
-    files = {path: ours[meta][path] for path in ours[meta] if path != "PURGE.txt"}
-    found = sources[source][purges]
-    files |= {path: found[path] for path in found if path == "PURGE.txt"}
-    with pytest.raises(MismatchedFilesError, match=text):
-        open_simulated(make_disk(files))
-
-
-@pytest.mark.parametrize("is_meta_lost", [False, True])
-def test_a_start_uses_the_next_file(*, is_meta_lost: bool) -> None:
-    """META.txt was not written after it, or is lost."""
-    _, first, second, _ = stages()
-    files = second | {"META.txt": first["META.txt"]}
-    if is_meta_lost:
-        del files["META.txt"]
-    store = open_simulated(make_disk(files))
-    assert store.usage().purges == 2
-    assert store.get(b"a/1") is None
+def test_a_damaged_file_that_no_purge_explains_is_refused(tmp_path: Path) -> None:
+    """What is in others, and which are refused: test_purge.py of the crash tests."""
+    open_store(tmp_path).close()
+    (tmp_path / "PURGE.txt").write_bytes(b"x")
+    with pytest.raises(MismatchedFilesError, match="damaged, so that it is unknown"):
+        open_store(tmp_path)
 
 
 # --- The store ---------------------------------------------------------------------
