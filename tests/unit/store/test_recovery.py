@@ -19,26 +19,6 @@ from support.stores import (
 from volcache.errors import UnreadableRecordError, UnreadableVolumeError
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_a_restart_loses_nothing(tmp_path: Path, *, is_killed: bool) -> None:
-    """After a kill, records without an index entry are found by a scan."""
-    store = open_store(tmp_path)
-    store.put(b"k", b"first")
-    keys = fill_volume(store)
-    store.put(b"k", b"second")
-    if is_killed:
-        kill(store)
-    else:
-        store.close()
-    store = open_store(tmp_path)
-
-    assert all(value_of(store.get(key)) == key.ljust(1000, b".") for key in keys)
-    assert value_of(store.get(b"k")) == b"second"
-    assert store.recovery.scanned == 2 * is_killed
-    assert (store.recovery.torn, store.recovery.damaged) == (0, 0)
-    store.close()
-
-
 def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     """The index file, or else the first record, has the generation."""
     store = open_store(tmp_path)
@@ -57,22 +37,6 @@ def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
 
 
 # --- Records without an index entry, found by a scan --------------------------------
-
-
-def test_the_next_record_overwrites_a_torn_tail(tmp_path: Path) -> None:
-    """It is found at the next start."""
-    store = open_store(tmp_path)
-    record = store.put(b"torn", b"x" * 100)
-    kill(store)
-    overwrite(tmp_path / "data" / "0", record.offset + record.size - 1, b"Z")
-    store = open_store(tmp_path)
-    assert store.get(b"torn") is None
-    assert store.put(b"next", b"v").offset == record.offset
-    store = reopen(store, tmp_path)
-
-    assert value_of(store.get(b"next")) == b"v"
-    assert store.get(b"torn") is None
-    store.close()
 
 
 def test_a_record_whose_value_cannot_be_read_supersedes_an_older_one(
