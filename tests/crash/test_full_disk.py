@@ -130,19 +130,6 @@ def test_a_store_shrinks_and_grows_with_the_space_that_others_leave(
     client.hits(store)
 
 
-@pytest.mark.parametrize("eviction", POLICIES)
-def test_an_allocation_that_cannot_succeed_is_not_tried(eviction: Eviction) -> None:
-    """To try it takes half a second on a real disk."""
-    fs, tried, client = small_disk(4), list[int](), Client()
-    store = start(fs, eviction)
-    client.run(store, 300)
-    fs.watch = lambda name, *_: tried.append(1) if name == "allocate" else None
-    client.run(store, 300)
-
-    assert store.stats.rotations > 10
-    assert tried == []
-
-
 def test_a_quota_that_refuses_a_volume_does_not_stop_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
