@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,53 +75,41 @@ def test_value_that_was_seen_expired_does_not_return(
     store.close()
 
 
-def test_time_of_a_stop_is_in_meta(tmp_path: Path) -> None:
-    """Also if LOCK is lost and nothing was stored."""
-    clock = FakeClock()
-    store = open_store(tmp_path, clock=clock)
-    clock.advance(60)
-    store.close()
-    (tmp_path / "LOCK").unlink()
-    clock.advance(-3600)
-    store = open_store(tmp_path, clock=clock)
+@pytest.mark.parametrize(
+    ("steps", "lost"),
+    [
+        ("close", ["LOCK"]),
+        ("put kill", ["LOCK"]),
+        ("put sync kill", ["LOCK"]),
+        ("flush close", ["META.txt", "LOCK"]),
+    ],
+)
+def test_time_is_seen_without_lock(tmp_path: Path, steps: str, lost: list[str]) -> None:
+    """
+    Of a stop, it is in META.txt; of a killed process, it is that of the last record.
 
-    assert store.clock.now_ms() == clock.now_ms + 3_600_000
-    store.close()
-
-
-@pytest.mark.parametrize("is_indexed", [True, False])
-def test_time_of_the_last_record_is_seen_without_lock(
-    tmp_path: Path, *, is_indexed: bool
-) -> None:
-    """Whether it is found by a scan or in the index file."""
+    Whether the record is found by a scan or in the index file. Without META.txt, it is
+    that of the volume that was started last.
+    """
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
     store.put(b"first", b"value")
     clock.advance(60)
-    last = store.put(b"last", b"value")
-    if is_indexed:
-        store.sync()
-    kill(store)
-    (tmp_path / "LOCK").unlink()
-    clock.advance(-3600)
-    store = open_store(tmp_path, clock=clock)
-
-    assert store.clock.now_us() == last.stored_us
-    assert store.put(b"next", b"value").stored_us > last.stored_us
-    store.close()
-
-
-def test_time_is_taken_from_the_headers_without_meta_and_lock(tmp_path: Path) -> None:
-    """That of the last volume that was started."""
-    clock = FakeClock()
-    store = open_store(tmp_path, clock=clock)
-    clock.advance(60)
-    store.flush()
-    store.close()
-    for name in ("META.txt", "LOCK"):
+    calls: dict[str, Callable[[], object]] = {
+        "put": lambda: store.put(b"last", b"value"),
+        "sync": store.sync,
+        "flush": store.flush,
+        "close": store.close,
+        "kill": lambda: kill(store),
+    }
+    for step in steps.split():
+        calls[step]()
+    for name in lost:
         (tmp_path / name).unlink()
+    latest_ms = clock.now_ms
     clock.advance(-3600)
-    store = open_store(tmp_path, clock=clock)
+    again = open_store(tmp_path, clock=clock)
 
-    assert store.clock.now_ms() == clock.now_ms + 3_600_000
-    store.close()
+    assert again.clock.now_ms() == latest_ms
+    assert again.put(b"next", b"value").stored_us > latest_ms * 1000
+    again.close()
