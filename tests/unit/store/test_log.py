@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,7 @@ import pytest
 from support.histories import MOUNT_POINT
 from support.rings import lose_an_entry
 from support.simulated import SimulatedFileSystem
-from support.stores import manifest_of, open_store, reopen, ring_of, value_of
+from support.stores import manifest_of, open_store, ring_of, value_of
 from volcache.errors import StoreIOError
 from volcache.store import Store
 from volcache.store.stats import Fate
@@ -75,35 +74,6 @@ def test_value_that_was_asked_for_goes_to_probation(tmp_path: Path, ask: str) ->
     store.close()
 
 
-@pytest.mark.parametrize("first", ["main", "probation"])
-@pytest.mark.parametrize("second", ["main", "probation"])
-@pytest.mark.parametrize("between", ["nothing", "delete", "restart"])
-def test_value_goes_to_the_ring_of_the_one_it_replaces(
-    tmp_path: Path, first: str, second: str, between: str
-) -> None:
-    """Whether it was asked for or not, deleted meanwhile or not."""
-    store = open_rings(tmp_path)
-    if first == "probation":
-        store.get(b"k")
-    store.put(b"k", b"1")
-    if between == "delete":
-        before = ends(store)
-        store.delete(b"k")
-        grown = {ring for ring, end in ends(store).items() if end > before[ring]}
-        assert grown == {first}
-    elif between == "restart":
-        store = reopen(store, tmp_path, volume_num=VOLUME_NUM)
-    if second == "probation":
-        store.get(b"k")
-    store.put(b"k", b"2")
-
-    assert ring_of(store, b"k") == first
-    store = reopen(store, tmp_path, volume_num=VOLUME_NUM)
-    assert ring_of(store, b"k") == first
-    assert value_of(store.get(b"k")) == b"2"
-    store.close()
-
-
 # --- Reclaiming --------------------------------------------------------------------
 
 
@@ -114,20 +84,6 @@ def put_until_reclaim(store: Store) -> int:
         ask_and_put(store, [b"k%06d" % number])
         number += 1
     return number
-
-
-def churn(store: Store, seed: int, steps: int, keys: int = 150) -> None:
-    """Get random keys, some much more often than others, and put those that miss."""
-    dice = random.Random(seed)  # noqa: S311 - No secret.
-    names = keys_named(b"k", keys)
-    for _ in range(steps):
-        key = names[int(keys * dice.random() ** 3)]
-        if dice.random() < 0.05:
-            store.delete(key)
-        elif dice.random() < 0.1:
-            store.put(key, VALUE[: dice.randrange(len(VALUE))])
-        else:
-            ask_and_put(store, [key])
 
 
 @pytest.mark.slow
@@ -209,7 +165,8 @@ def test_with_one_ring_nothing_is_copied(
 ) -> None:
     """All volumes are used, and the oldest is evicted although it is read."""
     store = open_rings(tmp_path, **options)
-    churn(store, 3, 1500)
+    for key in keys_named(b"k", 300):
+        ask_and_put(store, [b"used", key])
 
     usage = store.usage()
     assert usage.eviction.policy == "fifo"
