@@ -15,7 +15,6 @@ from support.histories import MOUNT_POINT, VOLUME_BYTES, Runner, open_simulated
 from support.simulated import SimulatedFileSystem
 from support.stores import fill_volume, kill, open_fifo, open_store, reopen, value_of
 from volcache.errors import (
-    MountPointError,
     StoreError,
     StoreIOError,
     UnreadableRecordError,
@@ -110,26 +109,6 @@ def test_a_failed_rotation_loses_nothing(name: str) -> None:
     fs.failing.clear()
     store.put(b"new", bytes(1500))
     assert value_of(store.get(b"new")) == bytes(1500)
-
-
-@pytest.mark.parametrize("name", ["pwritev", "create", "rename", "sync_directory"])
-def test_a_start_on_a_failing_disk_is_an_error_that_names_the_directory(
-    name: str,
-) -> None:
-    """When the disk works again, nothing is lost."""
-    fs = SimulatedFileSystem()
-    store = open_simulated(fs)
-    store.put(b"k", b"v")
-    fs = fs.after_kill()
-    fs.failing[name] = errno.ENOSPC
-    if name == "create":
-        fs.failing["rename"] = errno.EROFS
-    with pytest.raises(MountPointError, match="cannot be used"):
-        open_simulated(fs)
-    assert fs.descriptors == 0
-    fs.failing.clear()
-
-    assert value_of(open_simulated(fs).get(b"k")) == b"v"
 
 
 def test_index_lines_are_not_retried_with_every_put_on_a_full_disk() -> None:

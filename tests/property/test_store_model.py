@@ -54,6 +54,7 @@ VOLUME_SIZE: Final = 48 * 1024
 KEYS: Final = [
     *(b"a", b"b/c", b"b c", b"%20", b"#", b"\n\x00\xff", "grün".encode(), b"x" * 300),
     *(b"key %d" % number for number in range(9)),
+    *(b"long/key 1", b"long/key 10", b"long/key 12", b"long/key 2", b"long/key 1\0"),
 ]
 BYTES: Final = random.Random(1).randbytes(2 * VOLUME_SIZE)  # noqa: S311 - To be repeated.
 HOUR_MS = 3_600_000
@@ -306,7 +307,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.stat(key) == header
         assert (key in self.store) == (self.is_kept(key) and key not in self.purged)
 
-    @rule(key=keys, length=st.integers(1, 5))
+    @rule(key=keys, length=st.integers(1, 12))
     def purge(self, key: bytes, length: int) -> None:
         """Drop what begins with a part of a key; time passes between put and purge."""
         self.pass_time(0, 1)

@@ -82,27 +82,6 @@ def test_a_damaged_file_that_no_purge_explains_is_refused(tmp_path: Path) -> Non
 # --- The store ---------------------------------------------------------------------
 
 
-def test_what_was_stored_before_a_purge_is_a_miss(tmp_path: Path) -> None:
-    """For every call; what is stored after it is not."""
-    store = open_fifo(tmp_path)
-    for key in (b"a/1", b"a/2", b"a", b"b/1"):
-        store.put(key, key)
-    store.purge(b"a/")
-    assert store.get(b"a/1") is None
-    assert store.stat(b"a/1") is None
-    assert b"a/1" not in store
-    assert store.stats.misses()["purged"] == 2
-    assert not store.delete(b"a/2")
-    assert {key: value_of(store.get(key)) for key in (b"a", b"b/1")} == {
-        b"a": b"a",
-        b"b/1": b"b/1",
-    }
-    store.put(b"a/1", b"new")
-    assert b"a/1" in store
-    assert value_of(store.get(b"a/1")) == b"new"
-    assert store.delete(b"a/1")
-
-
 def test_values_of_every_size_are_purged(tmp_path: Path) -> None:
     """They are read in different ways."""
     store = open_fifo(tmp_path, volume_size=4 << 20)
