@@ -310,6 +310,20 @@ def run_program(path: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+def test_write_that_has_returned_survives_a_kill(tmp_path: Path) -> None:
+    """Without a sync or a close, as the kernel has it."""
+    text = "cache['a'] = b'1'\ncache['b'] = b'2'\ncache.delete('b')\n"
+    done = run_program(tmp_path, text + "os.kill(os.getpid(), 9)\n")
+    assert done.returncode == -signal.SIGKILL
+    with open_small(tmp_path) as cache:
+        assert (cache.get("a"), cache.get("b"), cache.stats().damaged) == (
+            b"1",
+            None,
+            0,
+        )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
