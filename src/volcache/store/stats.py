@@ -109,7 +109,111 @@ class ScrubStats:
 
 
 @dataclass(slots=True)
-class StoreStats:
+class DiskStats:
+    """What the disk has refused, and whether it reads and writes now."""
+
+    damaged_records: int = 0  # misses: a check of the record failed
+    read_errors: int = 0
+    read_errors_in_row: int = 0
+    write_errors: int = 0
+    sync_errors: int = 0
+    index_errors: int = 0
+    # Of the kinds that have happened. `damaged` includes records that a reclaim found.
+    last_errors: dict[ErrorKind, LastError] = field(default_factory=dict)
+    clock: Callable[[], int] = time.time_ns  # nanoseconds since the epoch
+    refused: Refusal = ""  # why the disk has refused the last write that failed
+    writes_at_refusal: int = 0  # how many records had been written then
+    reads: Histogram = field(default_factory=Histogram)  # `pread` of a record
+    writes: Histogram = field(default_factory=Histogram)  # `pwritev` of a record
+    syncs: Histogram = field(default_factory=Histogram)  # one per call of `sync`
+
+    @property
+    def is_disk_good(self) -> bool:
+        """Whether reads work: false after several errors in a row."""
+        return self.read_errors_in_row < READ_ERRORS_IN_ROW_MAX
+
+    def count_damaged(self, error: DamagedRecordError) -> None:
+        """Count a record that failed a check."""
+        self.damaged_records += 1
+        self._keep("damaged", error)
+        _log_some("read.damaged count=%d error=%r", error, self.damaged_records)
+
+    def count_read_error(self, error: OSError) -> None:
+        """Count a read that failed: it is unknown whether there is a value."""
+        self.read_errors += 1
+        self.read_errors_in_row += 1
+        self._keep("read", error)
+        _log_some("read.failed count=%d error=%r", error, self.read_errors)
+        if self.read_errors_in_row == READ_ERRORS_IN_ROW_MAX:
+            _logger.error("disk.not_ready errors_in_row=%d", self.read_errors_in_row)
+
+    def count_disk_recovery(self) -> None:
+        """Log that reads work again."""
+        self.read_errors_in_row = 0
+        _logger.warning("disk.ready read_errors=%d", self.read_errors)
+
+    def count_write_error(self, error: Exception) -> None:
+        """Count a put or delete that the disk refused."""
+        self.write_errors += 1
+        self._keep("write", error)
+        _log_some("write.failed count=%d error=%r", error, self.write_errors)
+        self._record_refusal(error)
+
+    def count_rotation_error(self, error: Exception) -> None:
+        """Count a rotation that the disk refused; it is a write error, too."""
+        self.write_errors += 1
+        self._keep("write", error)
+        _log_some("rotation.failed count=%d error=%r", error, self.write_errors)
+        self._record_refusal(error)
+
+    def _record_refusal(self, error: Exception) -> None:
+        """Remember why the disk refuses to write, and log it once."""
+        code = error.errno if isinstance(error, OSError) else None
+        why: Refusal = ""
+        if code == errno.EROFS:
+            why = "read-only"
+        elif code in DISK_FULL or isinstance(error, DiskFullError):
+            why = "full"
+        if not why:
+            return
+        if why != self.refusal():
+            _logger.error("disk.refuses_writes reason=%s error=%r", why, str(error))
+        self.refused, self.writes_at_refusal = why, self.writes.count
+
+    def refusal(self) -> Refusal:
+        """Return why the disk refuses to write; empty if it has written since."""
+        if self.refused and self.writes.count != self.writes_at_refusal:
+            _logger.warning("disk.accepts_writes reason=%s", self.refused)
+            self.refused = ""
+        return self.refused
+
+    def count_sync_error(self, error: OSError) -> None:
+        """Count a failed sync: data written since the last one may be lost."""
+        self.sync_errors += 1
+        self._keep("sync", error)
+        _log_some("sync.failed count=%d error=%r", error, self.sync_errors)
+
+    def count_index_error(self, error: OSError, *, volume: int) -> None:
+        """Count a failed write of an index file; the records stay readable."""
+        self.index_errors += 1
+        self._keep("index", error)
+        count = self.index_errors
+        _log_some("index.failed count=%d volume=%d error=%r", error, count, volume)
+
+    def _keep(self, kind: ErrorKind, error: Exception) -> None:
+        """Keep the time and the text of an error until the next one of its kind."""
+        text = " ".join(str(error).split())[:_TEXT_MAX]
+        self.last_errors[kind] = LastError(self.clock() / NS_PER_SECOND, text)
+
+
+def _log_some(event: str, error: Exception, count: int, *fields: int) -> None:
+    """Log an error with its count and other fields, unless there are too many."""
+    if count <= _LINES_OF_A_KIND or count & (count - 1) == 0:
+        _logger.error(event, count, *fields, str(error))
+
+
+@dataclass(slots=True)
+class StoreStats(DiskStats):
     """Counts since the store was opened."""
 
     rotations: int = 0
@@ -119,32 +223,11 @@ class StoreStats:
     evicted_reads: int = 0  # misses: the volume of the record was reclaimed
     expired_reads: int = 0  # misses: the time to live is over
     purged_reads: int = 0  # misses: stored before a purge of a prefix of the key
-    damaged_records: int = 0  # misses: a check of the record failed
-    read_errors: int = 0
-    read_errors_in_row: int = 0
-    write_errors: int = 0
-    sync_errors: int = 0
-    index_errors: int = 0
     purges: int = 0  # that were made
-    # Of the kinds that have happened. `damaged` includes records that a reclaim found.
-    last_errors: dict[ErrorKind, LastError] = field(default_factory=dict)
-    clock: Callable[[], int] = time.time_ns  # nanoseconds since the epoch
     given_up_volumes: int = 0  # whose space was needed on a full disk
-    refused: Refusal = ""  # why the disk has refused the last write that failed
-    writes_at_refusal: int = 0  # how many records had been written then
-    fate: Fate = field(
-        default_factory=Fate
-    )  # of the records of volumes that were reclaimed
-    reads: Histogram = field(default_factory=Histogram)  # `pread` of a record
-    writes: Histogram = field(default_factory=Histogram)  # `pwritev` of a record
+    fate: Fate = field(default_factory=Fate)  # of the records of reclaimed volumes
     rotating: Histogram = field(default_factory=Histogram)  # one per rotation
-    syncs: Histogram = field(default_factory=Histogram)  # one per call of `sync`
     scrub: ScrubStats = field(default_factory=ScrubStats)
-
-    @property
-    def is_disk_good(self) -> bool:
-        """Whether reads work: false after several errors in a row."""
-        return self.read_errors_in_row < READ_ERRORS_IN_ROW_MAX
 
     def misses(self) -> dict[str, int]:
         """Return the number of store misses by reason."""
@@ -157,25 +240,10 @@ class StoreStats:
             "unreadable": self.read_errors,
         }
 
-    def count_damaged(self, error: DamagedRecordError) -> None:
-        """Count a record that failed a check."""
-        self.damaged_records += 1
-        self._keep("damaged", error)
-        _log_some("read.damaged count=%d error=%r", self.damaged_records, error)
-
     def count_reclaim_damage(self, error: DamagedRecordError) -> None:
         """Log a record that failed a check before it was copied."""
         self._keep("damaged", error)
-        _log_some("reclaim.damaged count=%d error=%r", self.fate.damaged, error)
-
-    def count_read_error(self, error: OSError) -> None:
-        """Count a read that failed: it is unknown whether there is a value."""
-        self.read_errors += 1
-        self.read_errors_in_row += 1
-        self._keep("read", error)
-        _log_some("read.failed count=%d error=%r", self.read_errors, error)
-        if self.read_errors_in_row == READ_ERRORS_IN_ROW_MAX:
-            _logger.error("disk.not_ready errors_in_row=%d", self.read_errors_in_row)
+        _log_some("reclaim.damaged count=%d error=%r", error, self.fate.damaged)
 
     def count_given_up(
         self, volume: int, seq: int, *, free: int, error: Exception
@@ -189,86 +257,6 @@ class StoreStats:
             free,
             str(error),
         )
-
-    def count_disk_recovery(self) -> None:
-        """Log that reads work again."""
-        self.read_errors_in_row = 0
-        _logger.warning("disk.ready read_errors=%d", self.read_errors)
-
-    def count_write_error(self, error: Exception) -> None:
-        """Count a put or delete that the disk refused."""
-        self.write_errors += 1
-        self._keep("write", error)
-        _log_some("write.failed count=%d error=%r", self.write_errors, error)
-        self._note_refusal(error)
-
-    def count_rotation_error(self, error: Exception) -> None:
-        """Count a rotation that the disk refused; it is a write error, too."""
-        self.write_errors += 1
-        self._keep("write", error)
-        _log_some("rotation.failed count=%d error=%r", self.write_errors, error)
-        self._note_refusal(error)
-
-    def _note_refusal(self, error: Exception) -> None:
-        """Remember why the disk refuses to write, and log it once."""
-        code = error.errno if isinstance(error, OSError) else None
-        why: Refusal = ""
-        if code == errno.EROFS:
-            why = "read-only"
-        elif code in DISK_FULL or isinstance(error, DiskFullError):
-            why = "full"
-        if not why:
-            return
-        if why != self.refusal():
-            self.log_refusal(why, error)
-        self.refused, self.writes_at_refusal = why, self.writes.count
-
-    def log_refusal(self, why: Refusal, error: Exception) -> None:
-        """Log that the disk does not accept writes any longer."""
-        _logger.error("disk.refuses_writes reason=%s error=%r", why, str(error))
-
-    def refusal(self) -> Refusal:
-        """Return why the disk refuses to write; empty if it has written since."""
-        if self.refused and self.writes.count != self.writes_at_refusal:
-            _logger.warning("disk.accepts_writes reason=%s", self.refused)
-            self.refused = ""
-        return self.refused
-
-    def count_sync_error(self, error: OSError) -> None:
-        """Count a failed sync: data written since the last one may be lost."""
-        self.sync_errors += 1
-        self._keep("sync", error)
-        _log_some("sync.failed count=%d error=%r", self.sync_errors, error)
-
-    def count_index_error(self, error: OSError, *, volume: int) -> None:
-        """Count a failed write of an index file; the records stay readable."""
-        self.index_errors += 1
-        self._keep("index", error)
-        if _is_logged(self.index_errors):
-            _logger.error(
-                "index.failed count=%d volume=%d error=%r",
-                self.index_errors,
-                volume,
-                str(error),
-            )
-
-    def _keep(self, kind: ErrorKind, error: Exception) -> None:
-        """Keep the time and the text of an error until the next one of its kind."""
-        text = " ".join(str(error).split())
-        self.last_errors[kind] = LastError(
-            self.clock() / NS_PER_SECOND, text[:_TEXT_MAX]
-        )
-
-
-def _log_some(event: str, count: int, error: Exception) -> None:
-    """Log an event with the fields `count` and `error`, unless there are too many."""
-    if _is_logged(count):
-        _logger.error(event, count, str(error))
-
-
-def _is_logged(count: int) -> bool:
-    """Return whether the event with this number is logged."""
-    return count <= _LINES_OF_A_KIND or count & (count - 1) == 0
 
 
 # --- Recovery ----------------------------------------------------------------------
@@ -403,14 +391,9 @@ class EvictionUsage:
         return self.policy == "frequency" or self.probation.volumes > 0
 
     @property
-    def reinserted_bytes(self) -> int:
-        """Bytes of records that were copied."""
-        return self.fate.copied_bytes
-
-    @property
     def write_amplification(self) -> float:
         """Bytes written for each byte that was put."""
-        return 1 + self.reinserted_bytes / self.put_bytes if self.put_bytes else 1.0
+        return 1 + self.fate.copied_bytes / self.put_bytes if self.put_bytes else 1.0
 
 
 class DiskUsage(NamedTuple):
