@@ -112,8 +112,7 @@ def make_admin(store: Store, *, has_series: bool) -> Admin:
     status = Monitor(
         Cache(store),
         requests,
-        mount_point="data",
-        sync_mode="none",
+        settings={"mount_point": "data", "sync_mode": "none"},
         boot_seconds=1.0,
     )
     return Admin(Cache(store), status=status, metrics_volumes=has_series)

@@ -184,8 +184,7 @@ def _open_core(config: Config, outside: _Outside, closing: ExitStack) -> _Core:
     status = Monitor(
         cache,
         RequestStats(),
-        mount_point=config.mount_point,
-        sync_mode=config.sync_mode,
+        settings=visible_settings(config),
         boot_seconds=seconds,
         is_draining=draining.is_set,
     )

@@ -31,13 +31,12 @@ class FakeTier:
 
 def watch(store: Store, requests: RequestStats | None = None, **more: Any) -> Monitor:
     """Return a monitor of an instance without a hot tier."""
+    settings = more.pop("settings", None) or visible_settings(DEFAULTS)
     return Monitor(
         more.pop("cache", None) or Cache(store),
         requests or RequestStats(),
-        mount_point="data",
-        sync_mode="none",
+        settings=settings | {"mount_point": "data", "sync_mode": "none"},
         boot_seconds=1.5,
-        settings=more.pop("settings", None) or visible_settings(DEFAULTS),
         **more,
     )
 

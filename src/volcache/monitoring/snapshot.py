@@ -77,16 +77,12 @@ class Snapshot:
     uptime: float  # seconds
     boot_seconds: float
     problem: str  # why it is not ready; empty if it is
-    mount_point: str
-    sync_mode: str
     settings: Mapping[str, object]  # in effect; of a secret, whether it is set
     usage: StoreUsage
     counts: StoreStats
     recovery: RecoveryStats
     requests: RequestStats
-    request_durations: dict[str, Histogram]  # by verb
     commands: CommandStats | None  # of the memcached protocol; None without it
-    command_durations: dict[str, Histogram]  # by kind
     sync_durations: Histogram
     hot: HotState | None
     connections: Mapping[str, int] | None  # as the gate counts them; None without it
@@ -102,10 +98,8 @@ class Monitor:
         requests: RequestStats,
         *,
         commands: CommandStats | None = None,
-        mount_point: str,
-        sync_mode: str,
+        settings: Mapping[str, object],
         boot_seconds: float,
-        settings: Mapping[str, object] | None = None,
         is_draining: Callable[[], bool] = lambda: False,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -116,10 +110,8 @@ class Monitor:
             cache: The cache it serves.
             requests: The counters of its HTTP layer.
             commands: Those of the memcached protocol; None without it.
-            mount_point: As in the settings.
-            sync_mode: As in the settings.
-            boot_seconds: How long it took to open the store, just before this call.
             settings: All in effect, without secrets; may be replaced later.
+            boot_seconds: How long it took to open the store, just before this call.
             is_draining: Whether the process is stopping.
             clock: Nanoseconds since the epoch.
         """
@@ -127,10 +119,8 @@ class Monitor:
         self.cache = cache
         self.requests = requests
         self.commands = commands
-        self._mount_point = mount_point
-        self._sync_mode = sync_mode
         self._boot_seconds = boot_seconds
-        self.settings = settings or {}
+        self.settings = settings
         self._clock = clock
         # Set when there is a gate: returns its figures.
         self.count_connections: Callable[[], Mapping[str, int]] | None = None
@@ -152,16 +142,12 @@ class Monitor:
             uptime=time.monotonic() - self._started_monotonic,
             boot_seconds=self._boot_seconds,
             problem=self.readiness.problem(),
-            mount_point=self._mount_point,
-            sync_mode=self._sync_mode,
             settings=self.settings,
             usage=store.usage(volumes=volumes),
             counts=store.stats,
             recovery=store.recovery,
             requests=self.requests,
-            request_durations=self.requests.latencies(),
             commands=self.commands,
-            command_durations=self.commands.latencies() if self.commands else {},
             # Copied: the thread that syncs counts here while the snapshot is shown.
             sync_durations=Histogram(list(syncs.counts), syncs.total_ns),
             hot=self.cache.hot_state(),
