@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.client import (
     HTTPConnection,
@@ -184,7 +184,6 @@ class Exchange:
             InstanceError: There is no answer in time, or not one of HTTP.
         """
         self._url, self._timeout = url, timeout
-        self._parts = ExitStack()
         deadline = time.monotonic() + timeout if is_whole else None
         where = urlsplit(url)
         kind = _KINDS[where.scheme]
@@ -192,7 +191,6 @@ class Exchange:
         sent: dict[str, str | bytes] = dict(headers or {})
         if token:
             sent["Authorization"] = f"Bearer {token}".encode()
-        self._parts.callback(self._connection.close)
         is_chunked = not isinstance(body, bytes) and "Content-Length" not in sent
         try:
             with self._translated():
@@ -255,7 +253,7 @@ class Exchange:
 
     def close(self) -> None:
         """End the connection."""
-        self._parts.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         """Begin."""
