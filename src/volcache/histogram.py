@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 NS_PER_SECOND: Final = 1_000_000_000
 # Durations above one millisecond are kept for a while, with the time they started: a
@@ -102,3 +105,21 @@ class Histogram:
                 return float(2.0 ** (bits - 1 + within)) / NS_PER_SECOND
             below += count
         return 0.0
+
+
+class Answers(dict[tuple[str, ...], Histogram]):
+    """The durations of answers, by what was asked for, its result and perhaps more."""
+
+    def __init__(self, names: Container[str], other: str) -> None:
+        """Count what is not one of these names as `other`, so clients add few."""
+        super().__init__()
+        self._names = names
+        self._other = other
+
+    def __missing__(self, answer: tuple[str, ...]) -> Histogram:
+        """Add a histogram."""
+        name, *more = answer
+        if name not in self._names:
+            return self[self._other, *more]
+        histogram = self[answer] = Histogram()
+        return histogram

@@ -92,8 +92,7 @@ class Admin:
                 by default there is no such path.
             stalled: Returns for how many seconds the memcached protocol has not got on.
         """
-        self._cache = cache
-        self._stalled = stalled
+        self._cache, self._stalled = cache, stalled
         self.set_access(token, hosts)
         stats = status.requests if status else RequestStats()
         self._refusals = refusals or Refusals(stats.refused)

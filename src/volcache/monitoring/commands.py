@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from volcache.histogram import Histogram
+from volcache.histogram import Answers, Histogram
 
 # The commands that are counted by name, by what they do; all others are "other".
 KINDS: Final = {
@@ -22,19 +23,6 @@ KINDS: Final = {
 KIND_OF: Final = {name: kind for kind, names in KINDS.items() for name in names}
 # The result of a command that cannot be understood; the others are those of `Status`.
 ERROR: Final = "error"
-_OTHER: Final = "other"
-
-
-class _CommandDurations(dict[tuple[str, str], Histogram]):
-    """The durations of commands, by name and result."""
-
-    def __missing__(self, answer: tuple[str, str]) -> Histogram:
-        """Add a histogram; unknown names share one, so clients add few."""
-        name, result = answer
-        if name not in KIND_OF:
-            return self[_OTHER, result]
-        histogram = self[answer] = Histogram()
-        return histogram
 
 
 @dataclass(slots=True)
@@ -51,11 +39,12 @@ class CommandStats:
     connections: int = 0  # open now
     connections_total: int = 0  # accepted
     connections_refused: int = 0  # closed at once, because there are too many
-    answers: _CommandDurations = field(default_factory=_CommandDurations)
+    answers: Answers = field(default_factory=partial(Answers, KIND_OF, "other"))
 
     def commands(self) -> dict[tuple[str, str], int]:
         """Return the number of commands by name and result."""
-        return {answer: histogram.count for answer, histogram in sorted(self._items())}
+        items = sorted(self._items())
+        return {(name, result): found.count for (name, result), found in items}
 
     @property
     def total(self) -> int:
@@ -92,6 +81,6 @@ class CommandStats:
             if result == wanted
         )
 
-    def _items(self) -> list[tuple[tuple[str, str], Histogram]]:
+    def _items(self) -> list[tuple[tuple[str, ...], Histogram]]:
         # A copy: the thread that counts may add an answer meanwhile.
         return list(self.answers.items())

@@ -7,10 +7,11 @@ import random
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Final
 
-from volcache.histogram import Histogram
+from volcache.histogram import Answers, Histogram
 
 VERBS: Final = ("GET", "HEAD", "PUT", "DELETE", "OTHER")
 # One read in 64 is sampled to find the hottest keys: those whose duration in nanoseconds
@@ -26,18 +27,6 @@ MISDIRECTED_KINDS: Final = ("read", "write")
 READS: Final = ("GET", "HEAD")
 
 
-class _Answers(dict[tuple[str, str, str], Histogram]):
-    """The durations of requests, by verb, status line and source."""
-
-    def __missing__(self, answer: tuple[str, str, str]) -> Histogram:
-        """Add a histogram; methods outside `VERBS` share one, so clients add few."""
-        method, status, source = answer
-        if method not in VERBS:
-            return self["OTHER", status, source]
-        histogram = self[answer] = Histogram()
-        return histogram
-
-
 @dataclass(slots=True)
 class RequestStats:
     """
@@ -49,7 +38,7 @@ class RequestStats:
     One thread counts; any thread may sample, or read: what it looks through is a copy.
     """
 
-    answers: _Answers = field(default_factory=_Answers)
+    answers: Answers = field(default_factory=partial(Answers, VERBS, "OTHER"))
     bytes_in: int = 0  # of values stored
     bytes_out: int = 0  # of values, or parts of values, sent
     sampled: Counter[bytes] = field(default_factory=Counter)  # keys of reads
