@@ -3,9 +3,9 @@ Writes docs/REFERENCE.md: settings, metrics, log events and exit codes.
 
     make reference
 
-The page is generated from the tables in the code: `volcache.settings.SETTINGS`,
-`volcache.monitoring.metrics.SECTIONS` and `volcache.monitoring.events.EVENTS`; level and
-fields of events are read from the log calls.
+The page is generated from the tables of the code, `volcache.settings.SETTINGS` and
+`volcache.monitoring.metrics.SECTIONS`, and from events.toml; level and fields of events are
+read from the log calls.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,7 +26,6 @@ from volcache.cli.command import (
     EXIT_OK,
     EXIT_USAGE,
 )
-from volcache.monitoring.events import EVENTS
 from volcache.monitoring.metrics import SECTIONS
 from volcache.settings import SETTINGS
 from volcache.text import size
@@ -39,6 +39,10 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 _NONE: Final = "\N{EN DASH}"
 PAGE: Final = ROOT / "docs" / "REFERENCE.md"
 SOURCE: Final = ROOT / "src" / "volcache"
+# The texts of each event: what it means and, unless that is nothing, what to do.
+EVENTS: Final[dict[str, list[str]]] = tomllib.loads(
+    (ROOT / "tools" / "events.toml").read_text(encoding="utf-8")
+)
 EVENT: Final = re.compile(r"[a-z]+\.[a-z_]+( [a-z_]+=\S+)*")
 _LEVELS: Final = {
     "debug": "debug",
@@ -228,10 +232,10 @@ def _labels(metric: Metric) -> str:
 
 def _events() -> Iterator[str]:
     calls = {call.name: call for call in log_calls()}
-    for name, event in EVENTS.items():
+    for name, (meaning, *action) in EVENTS.items():
         call = calls[name]
         fields = ", ".join(map(_code, call.fields)) or _NONE
-        yield _row(_code(name), call.level, fields, event.meaning, event.action)
+        yield _row(_code(name), call.level, fields, meaning, *(action or [""]))
 
 
 def main() -> None:
