@@ -462,9 +462,6 @@ class Comparison:
             lines: The valid part of the index file.
         """
 
-    @property
-    def at(self) -> int:
-        """Where in `lines` the next line begins."""
     def skip(self, count: int) -> None:
         """Pass as many entries."""
     def run(

@@ -866,10 +866,6 @@ cdef class Comparison:
         free(self.comparison.window)
         vc_writer_free(&self.comparison.expected)
 
-    @property
-    def at(self):
-        return self.comparison.at
-
     def skip(self, size_t count):
         cdef const char *lines = <const char *>self.comparison.lines
         cdef size_t at = self.comparison.at
