@@ -7,7 +7,7 @@ import random
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -80,7 +80,7 @@ def counted(store: Store) -> dict[str, Any]:
     """Return what a store has counted."""
     stats = store.stats
     counts: dict[str, Any] = {}
-    for name in type(stats).__slots__:
+    for name in (field.name for field in fields(stats)):
         value = getattr(stats, name)
         if hasattr(value, "observe"):
             value = value.count
