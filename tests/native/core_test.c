@@ -40,7 +40,7 @@ static void check_absent(void) {
 static void check_hits(void) {
     vc_lookup found;
     vc_heat heat;
-    uint64_t size = vc_size_max(1000);
+    uint64_t size = 1024;   /* a size class */
     CHECK(vc_core_set(core, fingerprint("large"), slot, 400, size, 0, false));
     CHECK(vc_core_lookup(core, bytes("large"), 5, size - 1, &found) && !found.is_raised);
     vc_core_end_read(core);
@@ -123,7 +123,10 @@ static void check_puts(void) {
     vc_core_set_putting(core, &how);
     CHECK(put("synced", VC_RING_UNKNOWN, false) == VC_DEFERRED && !synced);
     CHECK(put("synced", VC_MAIN, false) == VC_OK && synced == 1);
+    writer.capacity = writer.end + 64 + strlen("too long") + 100 - 1;
     CHECK(put("too long", VC_MAIN, false) == VC_DEFERRED);
+    writer.capacity++;
+    CHECK(put("too long", VC_MAIN, false) == VC_OK && writer.end == writer.capacity);
     vc_writer_free(&writer);
 }
 

@@ -124,6 +124,8 @@ static bool is_refusing(void) {
     return refuses_now || (refuses_later >= 0 && refuses_later-- == 0);
 }
 
+static uint64_t size_max(uint64_t size) { return class_max(size_class(size)); }
+
 static vc_index_stats stats_now(void) {
     vc_index_stats stats;
     vc_index_get_stats(ix, &stats);
@@ -161,7 +163,7 @@ static void check_found(model_key *key, bool is_found, const vc_entry *found) {
     CHECK(is_found == key->is_present);
     if (!is_found) return;
     CHECK(found->slot == key->slot && found->offset == key->offset);
-    CHECK(found->size == vc_size_max(key->size) && found->types == key->types);
+    CHECK(found->size == size_max(key->size) && found->types == key->types);
     CHECK(found->hits == key->hits && found->is_tombstone == key->is_tombstone);
     key->word = found->word;
 }
@@ -244,7 +246,7 @@ static void check_layout(void) {
         CHECK((size_t)(seg->base + seg->buckets - g->base) * sizeof(bucket) <= g->bytes);
         if (is_first) bytes += g->bytes;
     }
-    CHECK(bytes == stats_now().bytes && bytes == mapped_bytes);
+    CHECK(bytes == ix->bytes && bytes == mapped_bytes);
 }
 
 static void check_everything(void) {
@@ -274,7 +276,7 @@ static void check_everything(void) {
             stale_slots += count->entries > 0;
         }
     }
-    CHECK(ix->entries == entries && stats.stale == stale && stats.records == records);
+    CHECK(ix->entries == entries && ix->stale == stale && stats.records == records);
     CHECK(stats.displaced == displaced);
     CHECK(ix->live_slots == live && live == live_count && ix->stale_slots == stale_slots);
     for (uint32_t i = 0; i < key_count; i++) {
@@ -283,18 +285,18 @@ static void check_everything(void) {
     }
     CHECK(present == entries - stale);
     bool is_due = stale > 0 && (stale * 8 > entries || stale_slots * 2 > ix->slots - live);
-    CHECK(stats.is_sweeping || !is_due);
+    CHECK(has_to_sweep(ix) || !is_due);
     free(counts);
 }
 
 static void sweep_all(uint32_t budget) {
-    uint64_t buckets = stats_now().bytes / sizeof(bucket), rounds = 0;
-    bool is_whole_pass = stats_now().is_sweeping && !ix->is_sweeping;
-    while (stats_now().is_sweeping) {
+    uint64_t buckets = ix->bytes / sizeof(bucket), rounds = 0;
+    bool is_whole_pass = has_to_sweep(ix) && !ix->is_sweeping;
+    while (has_to_sweep(ix)) {
         vc_index_sweep(ix, budget);
         CHECK(rounds++ <= 2 * buckets / budget + 2);
     }
-    CHECK(!is_whole_pass || stats_now().stale == 0);
+    CHECK(!is_whole_pass || ix->stale == 0);
     check_everything();
 }
 
@@ -654,7 +656,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sweep_all(1000);
     while (live_count > 0) reclaim(0);
     sweep_all(1 << 20);
-    CHECK(ix->entries == stats_now().stale && stats_now().records == 0);
+    CHECK(ix->entries == ix->stale && stats_now().records == 0);
     vc_index_free(ix);
     CHECK(mapped_bytes == 0);
     free(slot_live);
@@ -666,15 +668,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 #ifndef VC_FUZZER
 static void check_sizes(void) {
-    CHECK(vc_size_max(0) == 0 && vc_size_middle(0) == 0);
+    CHECK(size_max(0) == 0 && vc_size_middle(0) == 0);
     for (uint64_t size = 1; size <= (uint64_t)1 << 31; size += 1 + size / 1000) {
-        uint64_t max = vc_size_max(size), middle = vc_size_middle(size);
-        CHECK(max >= size && max <= size + size / 8 && vc_size_max(max) == max);
-        CHECK(middle <= max && vc_size_middle(max) == middle && vc_size_max(middle) == max);
-        CHECK(vc_size_max(max + 1) > max);
+        uint64_t max = size_max(size), middle = vc_size_middle(size);
+        CHECK(max >= size && max <= size + size / 8 && size_max(max) == max);
+        CHECK(middle <= max && vc_size_middle(max) == middle && size_max(middle) == max);
+        CHECK(size_max(max + 1) > max);
     }
-    CHECK(vc_size_max((uint64_t)1 << 31) == (uint64_t)1 << 31);
-    CHECK(vc_size_max(UINT64_MAX) == vc_size_max((uint64_t)1 << 34));
+    CHECK(size_max((uint64_t)1 << 31) == (uint64_t)1 << 31);
+    CHECK(size_max(UINT64_MAX) == size_max((uint64_t)1 << 34));
 }
 
 static void check_arguments(void) {
@@ -687,7 +689,7 @@ static void check_arguments(void) {
     CHECK(vc_index_new(hash_key, 1 << 24, 1, UINT64_MAX) == NULL);
     vc_index_free(NULL);
     ix = vc_index_new(hash_key, (uint64_t)1 << 31, 65536, 0);
-    CHECK(ix != NULL && stats_now().bytes <= 4 << 20 && !stats_now().is_sweeping);
+    CHECK(ix != NULL && ix->bytes <= 4 << 20 && !has_to_sweep(ix));
     uint64_t hash = vc_siphash13(hash_key, hash_key, 16);
     CHECK(vc_index_fingerprint(ix, hash_key, 16) == hash >> 15);
     CHECK(vc_index_set_many(ix, NULL, 0));

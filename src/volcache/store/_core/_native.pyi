@@ -13,12 +13,6 @@ from volcache.store.purges import PurgeList
 from volcache.store.stats import Fate
 from volcache.store.volume import Volume
 
-def crc32c(data: bytes, crc: int = 0) -> int:
-    """Return the CRC-32C of the bytes with the checksum `crc` followed by `data`."""
-
-def size_max(size: int) -> int:
-    """Return the largest size of the class of `size`; at most an eighth more."""
-
 def size_middle(size: int) -> int:
     """Return the middle of the class of `size`, by which live bytes are counted."""
 
@@ -86,16 +80,8 @@ class Index:
         """The number of keys with a live position."""
 
     @property
-    def stale(self) -> int:
-        """The number of entries of reclaimed volumes that are still in the table."""
-
-    @property
     def displaced(self) -> int:
         """The number of keys lost because the table could not grow."""
-
-    @property
-    def memory(self) -> int:
-        """The bytes of all buckets."""
 
     def live(self, seq: int) -> tuple[int, int]:
         """
@@ -139,9 +125,6 @@ class Index:
         one has its fingerprint. The size is a hint for the first read, at least that of the
         record; the header of the record is authoritative.
         """
-
-    def hits(self, key: bytes) -> int:
-        """Return how often a key was read since it was set, at most 3."""
 
     def is_stale(self, key: bytes) -> bool:
         """Return whether a key that has no position had one in a reclaimed volume."""

@@ -57,14 +57,6 @@ cdef enum:
     LARGE_BYTES = 1048576
 
 
-def crc32c(bytes data not None, uint32_t crc=0):
-    return vc_crc32c(crc, data_of(data), PyBytes_GET_SIZE(data))
-
-
-def size_max(uint64_t size):
-    return vc_size_max(size)
-
-
 def size_middle(uint64_t size):
     return vc_size_middle(size)
 
@@ -235,14 +227,6 @@ cdef class Index:
         return self.get_stats().records
 
     @property
-    def stale(self):
-        return self.get_stats().stale
-
-    @property
-    def memory(self):
-        return self.get_stats().bytes
-
-    @property
     def displaced(self):
         return self.get_stats().displaced
 
@@ -276,13 +260,6 @@ cdef class Index:
         if not vc_core_find(self.core, self.fingerprint(key), &found, &seq):
             return None
         return None if found.is_tombstone else (seq, found.offset, found.size)
-
-    def hits(self, bytes key not None):
-        cdef vc_entry found
-        cdef uint64_t seq
-        if not vc_core_find(self.core, self.fingerprint(key), &found, &seq):
-            return 0
-        return found.hits
 
     def is_stale(self, bytes key not None):
         cdef c_bool is_stale = False

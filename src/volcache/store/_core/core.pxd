@@ -10,10 +10,6 @@ cdef extern from "<sys/uio.h>" nogil:
         size_t iov_len
 
 
-cdef extern from "crc32c.h" nogil:
-    uint32_t vc_crc32c(uint32_t crc, const void *data, size_t length)
-
-
 cdef extern from "index.h" nogil:
     enum: VC_TYPES_UNKNOWN
     enum: VC_NO_SLOT
@@ -26,9 +22,7 @@ cdef extern from "index.h" nogil:
     ctypedef struct vc_live:
         uint64_t records, bytes
     ctypedef struct vc_index_stats:
-        uint64_t records, stale, displaced, bytes
-        bint is_sweeping
-    uint64_t vc_size_max(uint64_t size)
+        uint64_t records, displaced
     uint64_t vc_size_middle(uint64_t size)
 
 

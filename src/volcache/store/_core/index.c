@@ -121,10 +121,6 @@ static uint64_t class_middle(unsigned class) {
     return class == 0 ? 0 : (class_max(class - 1) + 1 + class_max(class)) / 2;
 }
 
-uint64_t vc_size_max(uint64_t size) {
-    return class_max(size_class(size));
-}
-
 uint64_t vc_size_middle(uint64_t size) {
     return class_middle(size_class(size));
 }
@@ -800,9 +796,6 @@ uint32_t vc_index_add_volume(vc_index *index) {
 void vc_index_get_stats(const vc_index *index, vc_index_stats *stats) {
     *stats = (vc_index_stats){
         .records = index->records,
-        .stale = index->stale,
         .displaced = index->displaced,
-        .bytes = index->bytes,
-        .is_sweeping = has_to_sweep(index),
     };
 }

@@ -80,10 +80,7 @@ typedef struct {
 
 typedef struct {
     uint64_t records;   /* live */
-    uint64_t stale;
     uint64_t displaced; /* live entries lost since the start because there was no room */
-    uint64_t bytes;     /* of memory, whole pages of buckets */
-    bool is_sweeping;   /* `vc_index_sweep` has work to do */
 } vc_index_stats;
 
 /* Return an empty index, or NULL without memory.
@@ -150,8 +147,7 @@ void vc_index_sweep(vc_index *index, uint32_t buckets);
 
 void vc_index_get_stats(const vc_index *index, vc_index_stats *stats);
 
-/* The bounds of size classes: the largest size of the class of `size`, and its middle. */
-uint64_t vc_size_max(uint64_t size);
+/* The middle of the class of sizes that `size` is in. */
 uint64_t vc_size_middle(uint64_t size);
 
 #endif
