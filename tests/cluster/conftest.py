@@ -12,7 +12,7 @@ import pytest
 from support.cluster import Cluster, Proxies, running_cluster
 from support.nginx import Nginx, with_mode
 from support.process import Servers
-from support.stub_instance import StubInstance, stub_instance
+from support.stub_instance import StubInstance
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def cluster_with(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Clu
 
 @pytest.fixture(scope="session")
 def _stub() -> Iterator[StubInstance]:
-    with stub_instance() as running:
+    with StubInstance() as running:
         yield running
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 import requests
@@ -19,10 +19,12 @@ from support.ports import pick_port
 from support.process import ServerProcess
 from support.stats_server import StatsServer, add_errors, add_reads, empty_stats
 from support.waiting import wait_until
+from support.wire import Talk
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 
 MARKUP = "<img src=x onerror=alert(1)><script>document.title='taken'</script>"
+KEY = "x/<script>alert(1)</script><img/src=x/onerror=alert(1)>"
 ODD = ("NaN", "undefined", "null", "Infinity", "[object")
 
 
@@ -148,8 +150,18 @@ def test_page_of_each_instance_is_served_by_the_dashboard(
         assert [text for text in tab.complaints if "502" not in text] == []
 
 
+def own_page(browser: Browser, server: ServerProcess) -> Tab:
+    """Open the page of an instance; a key with markup is text there."""
+    own = Tab(browser)
+    own.page.goto(f"{server.url}/-/")
+    own.wait_for("keys", KEY)
+    assert own.page.locator("#keys script, #keys img").count() == 0
+    assert own.complaints == []
+    return own
+
+
 def test_figures_are_those_of_a_real_instance(browser: Browser, tmp_path: Path) -> None:
-    """Rates and charts follow the load; a killed instance is down, then up again."""
+    """Also on its own page, with a key of markup; a killed one is down, then up again."""
     settings = {"volume_size": 8 << 20, "volume_num": 4}
     with (
         ServerProcess(tmp_path, settings=settings) as server,
@@ -159,11 +171,12 @@ def test_figures_are_those_of_a_real_instance(browser: Browser, tmp_path: Path) 
         with served(address, address_of(other)) as (url, _):
             tab = look(browser, url)
             assert tab.text("verdict") == "OK: All 2 instances are healthy."
-            with requests.Session() as session:
-                session.put(f"{server.url}/key", data=b"value", timeout=5)
-                for number in range(60):
-                    key = "key" if number % 4 else "missing"
-                    session.get(f"{server.url}/{key}", timeout=5)
+            with Talk(server.port) as client:
+                client.exchange("PUT", f"/{quote(KEY)}", b"value")
+                for number in range(2000):
+                    client.exchange(
+                        "GET", f"/{quote(KEY)}" if number % 4 else "/missing"
+                    )
             tab.wait_for("hits-big", "75.0 %")
             assert "75.0 %" in row_of(tab, address)
             labels = [
@@ -175,11 +188,15 @@ def test_figures_are_those_of_a_real_instance(browser: Browser, tmp_path: Path) 
             assert labels[0].startswith("Requests per second over 1 min: ")
             assert labels[1].startswith("Hit ratio over 1 min: ")
             assert labels[2].startswith("p99 over 1 min: ")
+            own = own_page(browser, server)
             server.kill()
             tab.wait_for("verdict", "1 of 2 instances is down")
+            own.wait_for("link", "Not reachable")
             assert names_in(tab)[0] == address
             server.restart()
             tab.wait_for("verdict", "OK: All 2 instances are healthy.")
+            own.wait_for("link", "Live")
+            assert "the instance was restarted" in own.text("verdict")
             follow(tab, address)
             tab.wait_for("link", "Live")
             assert tab.complaints == []

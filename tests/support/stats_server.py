@@ -7,16 +7,16 @@ A test can also restart it, or make it unreachable.
 from __future__ import annotations
 
 import json
-import threading
+import socket
 import time
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
 from support.instances import operator_of, watch_tiered
 from support.ports import pick_port
+from support.scripted_server import ScriptedServer, answering
 from support.simulated import SimulatedFileSystem
 from support.stores import open_store
 from volcache.http.admin import page_response
@@ -230,7 +230,7 @@ class StatsServer:
         self.clock_ahead = 0.0
         self.asked: list[str] = []  # paths, with their queries
         self.port = pick_port()
-        self._server: ThreadingHTTPServer | None = None
+        self._server: ScriptedServer | None = None
 
     @property
     def name(self) -> str:
@@ -253,15 +253,14 @@ class StatsServer:
 
     def start(self) -> None:
         """Listen, on the same port each time."""
-        server = _Listener(("127.0.0.1", self.port), self)
-        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-        self._server = server
+        listener = socket.create_server(("127.0.0.1", self.port))
+        self._server = ScriptedServer(answering(self._answer), listener=listener)
+        self._server.__enter__()
 
     def stop(self) -> None:
         """Refuse connections from now on."""
         if self._server:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.__exit__()
             self._server = None
 
     def encoded(self, query: str = "") -> bytes:
@@ -276,45 +275,23 @@ class StatsServer:
             stats["store"] = {**stats["store"], "volumes": []}
         return json.dumps(stats).encode()
 
-
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], owner: StatsServer) -> None:
-        super().__init__(address, _Handler)
-        self.owner = owner
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Listener
-
-    def do_GET(self) -> None:
-        """Send the page or the numbers."""
-        owner = self.server.owner
-        path, _, query = self.path.partition("?")
-        owner.asked.append(self.path)
-        if path == "/-/":
-            _, headers, (body,), _ = page_response()
-            self._send(200, headers, body)
-        elif path == "/-/stats":
-            status, body = owner.answer or (200, owner.encoded(query))
-            self._send(status, [("Content-Type", "application/json")], body)
+    def _answer(self, request: bytes) -> bytes:
+        """Return the page, the numbers, or the reply to a POST, which is kept."""
+        line, *lines = request.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+        method, target, _ = line.split(" ")
+        path, _, query = target.partition("?")
+        status, headers, body = 404, [("Content-Type", "application/json")], b""
+        if method == "POST":
+            tokens = [one[15:] for one in lines if one.startswith("Authorization: ")]
+            self.told.append(f"{target} {''.join(tokens)}")
+            status, body = self.reply[0], f"{self.reply[1]}\n".encode()
         else:
-            self._send(404, [], b"")
-
-    def do_POST(self) -> None:
-        """Keep what was asked for."""
-        owner = self.server.owner
-        owner.told.append(f"{self.path} {self.headers.get('Authorization', '')}")
-        status, text = owner.reply
-        self._send(status, [], f"{text}\n".encode())
-
-    def _send(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        self.send_response(status)
-        for name, value in headers:
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
+            self.asked.append(target)
+        if target == "/-/":
+            _, headers, (body,), _ = page_response()
+            status = 200
+        elif path == "/-/stats":
+            status, body = self.answer or (200, self.encoded(query))
+        fields = {**dict(headers), "Content-Length": str(len(body))}
+        text = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        return f"HTTP/1.1 {status} x\r\n{text}\r\n".encode() + body

@@ -7,14 +7,11 @@ recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from email.parser import Parser
+from typing import Final, NamedTuple
 
-from support.background import in_background
+from support.scripted_server import ScriptedServer, answering
 
 # What nginx must not remove or change.
 HEADERS: Final = {
@@ -38,8 +35,7 @@ HEADERS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class Received(NamedTuple):
     """A request as it arrived."""
 
     line: str
@@ -47,62 +43,26 @@ class Received:
     body: bytes
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: StubInstance
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("do_"):
-            return self._answer
-        raise AttributeError(name)
-
-    def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length", 0))
-        body = self.rfile.read(length)
-        self.server.received.append(
-            Received(line=self.requestline, headers=self.headers, body=body)
-        )
-        status = int(self.path.rpartition("/")[2])
-        text = instance_text(status)
-        self.send_response(status)
-        for header in HEADERS.items():
-            self.send_header(*header)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(text)
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
-class StubInstance(ThreadingHTTPServer):
+class StubInstance(ScriptedServer):
     """Listens at a free port."""
-
-    daemon_threads = True
-    block_on_close = False
 
     def __init__(self) -> None:
         """Listen."""
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(answering(self._answer))
         self.received: list[Received] = []
 
-    @property
-    def name(self) -> str:
-        """`host:port`, as in `instances.conf`."""
-        return f"127.0.0.1:{self.server_port}"
+    def _answer(self, request: bytes) -> bytes:
+        head, _, body = request.partition(b"\r\n\r\n")
+        line, _, fields = head.decode("latin-1").partition("\r\n")
+        self.received.append(Received(line, Parser().parsestr(fields), body))
+        method, path, _ = line.split(" ")
+        status = int(path.rpartition("/")[2])
+        text = instance_text(status)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
+        head = f"HTTP/1.1 {status} x\r\n{lines}Content-Length: {len(text)}\r\n\r\n".encode()
+        return head + (b"" if method == "HEAD" else text)
 
 
 def instance_text(status: int) -> bytes:
     """Return the body of an answer."""
     return f"the instance answers {status}\n".encode()
-
-
-@contextmanager
-def stub_instance() -> Iterator[StubInstance]:
-    """Run an instance until the context ends."""
-    with StubInstance() as server, in_background(lambda _: server.serve_forever(0.01)):
-        try:
-            yield server
-        finally:
-            server.shutdown()
