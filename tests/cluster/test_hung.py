@@ -20,7 +20,7 @@ from support.extent import EXTENT, SEED
 from support.load import Load
 from support.machine import Machine
 from support.nginx import with_mode
-from support.process import ADMIN_TOKEN, SHARED, ServerProcess, run_to_its_end
+from support.process import ADMIN_TOKEN, SHARED, ServerProcess
 from support.ringed import list_of, misdirected, ringed
 from support.waiting import wait_until
 from volcache.fleet.summary import poll
@@ -141,30 +141,13 @@ def test_lists_that_differ_are_noticed_and_move_no_key(tmp_path: Path) -> None:
             assert "ring.misdirected requests=1 path='/hung/" in server.stderr
 
 
-def test_wrong_list_stops_the_start_and_not_a_running_instance(tmp_path: Path) -> None:
+def test_wrong_list_does_not_stop_a_running_instance(tmp_path: Path) -> None:
     """A reload keeps the list before, and says so."""
     wrong = {
         "server 127.0.0.1:1;": "does not have this instance",
         "": "no nodes in it",
         None: "No such file",
     }
-    path = tmp_path / "list"
-    for text, reason in wrong.items():
-        if text is not None:
-            path.write_text(text)
-        done = run_to_its_end(
-            tmp_path,
-            {
-                "mount_point": tmp_path / "disk",
-                "ring": path if text is not None else tmp_path / "none",
-                "ring_self": "127.0.0.1:2",
-                "port": 0,
-            },
-        )
-        assert done.returncode == 2
-        assert reason in done.stderr
-        assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "disk").exists()
     with ringed(tmp_path / "cluster") as cluster:
         name, server = next(iter(cluster.instances.items()))
         path = tmp_path / "cluster" / "list0"

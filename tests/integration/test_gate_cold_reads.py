@@ -26,10 +26,8 @@ from support.waiting import wait_until
 from support.wire import (
     ANSWER_SECONDS,
     Talk,
-    connect,
     exchange,
     request_bytes,
-    reset,
 )
 
 pytestmark = [
@@ -288,24 +286,6 @@ def test_several_cold_reads_are_made_at_once(tmp_path: Path, machine: Machine) -
     assert 1.4 < took < 4
 
 
-def test_limits_of_a_client_do_not_count_while_the_disk_is_slow(
-    tmp_path: Path, machine: Machine
-) -> None:
-    """It has nothing to do meanwhile."""
-    limits = dict.fromkeys(("head_timeout", "idle_timeout", "transfer_timeout"), 1)
-    with SlowServer(tmp_path, machine, **limits) as server:
-        server.fill()
-        server.slow_down(1.5)
-        for path, headers in (("/cold", ""), ("/apart", "Authorization: x")):
-            with Talk(server.port) as client:
-                reply = client.exchange("GET", path, None, headers)
-                assert reply.status == 200
-                # Its idle time begins with the answer.
-                time.sleep(0.2)
-                assert client.exchange("GET", "/hot").body == b"hot"
-                assert client.has_ended()
-
-
 def test_file_system_that_cannot_tell_what_is_in_memory_is_read_by_threads(
     tmp_path: Path, machine: Machine
 ) -> None:
@@ -347,49 +327,6 @@ def test_store_in_memory_is_read_at_once(machine: Machine) -> None:
 
 
 # --- What happens during a read --------------------------------------------------------
-
-
-def test_clients_that_leave_during_a_read_leave_nothing_behind(
-    slow: SlowServer,
-) -> None:
-    """Closed or reset, before and while it is read, whatever else they sent."""
-    at_first = slow.descriptors()
-    requests = [
-        request_bytes("GET", "/cold"),
-        request_bytes("GET", "/cold") * 5,
-        request_bytes("GET", "/cold") + b"GE",
-        request_bytes("HEAD", "/cold"),
-        request_bytes("GET", "/cold", None, "Range: bytes=0-9"),
-    ]
-    for leave in (reset, socket.socket.close):
-        slow.slow_down()
-        for request in requests:
-            client = connect(slow.port)
-            client.sendall(request)
-            assert exchange(slow.port, "GET", "/hot").body == b"hot"
-            leave(client)
-    wait_until(lambda: slow.descriptors() <= at_first, "all connections to be closed")
-    assert exchange(slow.port, "GET", "/cold").body == COLD
-
-
-def test_large_cold_value_reaches_a_slow_reader(slow: SlowServer) -> None:
-    """What the thread cannot send is sent later."""
-    value = random.Random(1).randbytes(MIB)  # noqa: S311 - Any bytes.
-    exchange(slow.port, "PUT", "/large", value)
-    slow.slow_down(0.3)
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.settimeout(ANSWER_SECONDS)
-        client.connect(("127.0.0.1", slow.port))
-        last = request_bytes("GET", "/hot", None, "Connection: close")
-        client.sendall(request_bytes("GET", "/large") + last)
-        received = b""
-        while piece := client.recv(32 * KIB):
-            received += piece
-            assert exchange(slow.port, "GET", "/hot").body == b"hot"
-    first, second = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
-    assert first.partition(b"\r\n\r\n")[2] == value
-    assert second.endswith(b"\r\n\r\nhot")
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])

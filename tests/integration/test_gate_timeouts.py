@@ -202,21 +202,6 @@ def test_idle_connection_is_closed_without_a_word(server: ServerProcess) -> None
     assert time.monotonic() - began < IDLE_TIMEOUT + SLACK
 
 
-def test_slow_but_steady_client_is_served(server: ServerProcess) -> None:
-    """Its body takes longer than the limit, but never pauses so long."""
-    with Talk(server.port) as whole, Talk(server.port) as chunked:
-        whole.send(b"PUT /slow HTTP/1.1\r\nHost: t\r\nContent-Length: 12000\r\n\r\n")
-        chunked.send(CHUNKS.replace(b"key", b"slow2"))
-        for _ in range(6):
-            whole.send(b"x" * 2000)
-            chunked.send(b"7d0\r\n" + b"x" * 2000 + b"\r\n")
-            time.sleep(TRANSFER_TIMEOUT / 4)
-        chunked.send(b"0\r\n\r\n")
-        for client, path in ((whole, "/slow"), (chunked, "/slow2")):
-            assert client.read("PUT").status == 200
-            assert client.exchange("GET", path).body == b"x" * 12000
-
-
 @pytest.mark.parametrize("header", ["", "Authorization: x"])
 def test_slow_but_steady_reader_gets_everything(
     server: ServerProcess, header: str
@@ -483,30 +468,6 @@ def is_closed_or_answered(connection: socket.socket) -> bool:
 
 
 # --- The end ---------------------------------------------------------------------------
-
-
-def test_open_connections_do_not_delay_the_end(patient: ServerProcess) -> None:
-    """Idle ones, halves of requests, refused ones, and answers that no client reads."""
-    exchange(patient.port, "PUT", "/large", LARGE)
-    with ExitStack() as opened:
-        for data in (
-            b"",
-            GET_KEY,
-            GET_KEY[:-2],
-            HALF_BODY,
-            b"bad\r\n\r\n",
-            request_bytes("GET", "/large") * 20,
-            request_bytes("GET", "/large", None, "Authorization: x") * 20,
-        ):
-            for _ in range(5):
-                client = opened.enter_context(connect(patient.port))
-                client.sendall(data)
-        assert exchange(patient.port, "GET", "/key").body == b"value"
-        began = time.monotonic()
-        assert patient.terminate() == 0
-        assert time.monotonic() - began < 3 + SLACK
-    patient.start()
-    assert exchange(patient.port, "GET", "/key").body == b"value"
 
 
 def test_request_in_progress_is_answered_at_the_end(patient: ServerProcess) -> None:

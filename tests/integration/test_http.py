@@ -128,17 +128,6 @@ def test_health_checks_of_load_balancers_are_answered(ports: dict[str, int]) -> 
     assert exchange(ports["alone"], "OPTIONS", "*").status == 200
 
 
-def test_keys_that_look_like_directories_are_independent(port: int) -> None:
-    """Each is a key of its own; special characters are kept."""
-    paths = ["/a", "/a/", "/a/b", "/a//b", "/a/-/b", "/a+b", "/a%20b", "/@a/!b", "/a:b"]
-    for path in paths:
-        assert exchange(port, "PUT", path, path.encode()).status == 200
-    for path in paths:
-        assert exchange(port, "GET", path).body == path.encode()
-    assert exchange(port, "GET", "/a%2Bb").body == b"/a+b"
-    assert exchange(port, "GET", "/%40a/%21b").body == b"/@a/!b"
-
-
 def test_value_of_64_mib_is_stored_and_one_byte_more_is_refused(port: int) -> None:
     """The response names the limit."""
     value = b"0123456789abcdef" * (VALUE_BYTES_MAX // 16)

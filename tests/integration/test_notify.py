@@ -76,20 +76,6 @@ def test_manager_is_told_the_life_of_a_process(
         server.__exit__()
 
 
-def test_process_that_is_killed_says_nothing(
-    tmp_path: Path, manager: ServiceManager
-) -> None:
-    """And is ready again after the next start."""
-    with start(tmp_path, manager) as server:
-        manager.wait_for("READY=1")
-        server.kill()
-        count = len(manager.receive())
-        assert "STOPPING=1" not in manager.lines
-        assert len(manager.receive()) == count
-        server.restart()
-        manager.wait_for("READY=1", times=2)
-
-
 def test_stopped_process_does_not_feed_the_watchdog(
     tmp_path: Path, manager: ServiceManager
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from support.process import ServerProcess, run_to_its_end
+from support.process import ServerProcess
 
 pytestmark = pytest.mark.integration
 
@@ -135,17 +135,6 @@ def test_a_disk_that_others_fill_and_a_read_only_one_are_served(tmp_path: Path) 
         assert "volcache_disk_writable 0.0" in metrics
         assert "disk.not_writable" in server.stderr
         server.terminate()
-
-
-def test_a_disk_that_is_too_small_for_two_volumes_is_refused(tmp_path: Path) -> None:
-    """One line names the sizes and the remedy."""
-    with mounted("tmpfs", tmp_path) as disk:
-        ended = run_to_its_end(
-            tmp_path, {"mount_point": disk / "cache", "port": 0, "volume_size": "16MiB"}
-        )
-        assert ended.returncode == 1
-        *_, line = ended.stderr.splitlines()
-        assert "two volumes of volume_size = 16777216 take 33554432; set" in line
 
 
 def test_auto_leaves_space(tmp_path: Path) -> None:

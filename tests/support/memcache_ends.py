@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -84,21 +84,11 @@ class Driver(ABC):
         if not self.do("set", key, value, seconds):
             raise ConnectionError("not stored")
 
-    def add(self, key: str, value: bytes) -> bool:
-        """Store a value if there is none."""
-        return bool(self.do("add", key, value))
-
-    def replace(self, key: str, value: bytes) -> bool:
-        """Store a value if there is one."""
-        return bool(self.do("replace", key, value))
-
-    def cas(self, key: str, value: bytes, unique: Any) -> bool:
-        """Store a value if the one there is has this cas unique."""
-        return bool(self.do("cas", key, value, unique))
-
-    def delete(self, key: str) -> bool:
-        """Delete a key."""
-        return bool(self.do("delete", key))
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        """Return add, append, cas, delete, prepend, replace or touch: is it done?"""
+        if name.startswith("_") or name == "client":
+            raise AttributeError(name)
+        return lambda *arguments: bool(self.do(name, *arguments))
 
     def incr(self, key: str, number: int) -> int:
         """Add to a number."""
@@ -107,18 +97,6 @@ class Driver(ABC):
     def decr(self, key: str, number: int) -> int:
         """Subtract from a number."""
         return int(self.do("decr", key, number))
-
-    def append(self, key: str, value: bytes) -> bool:
-        """Append to the value there is."""
-        return bool(self.do("append", key, value))
-
-    def prepend(self, key: str, value: bytes) -> bool:
-        """Prepend to the value there is."""
-        return bool(self.do("prepend", key, value))
-
-    def touch(self, key: str, seconds: int) -> bool:
-        """Set the time to live."""
-        return bool(self.do("touch", key, seconds))
 
     def close(self) -> None:
         """Close the connections."""

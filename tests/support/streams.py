@@ -44,6 +44,7 @@ from urllib.parse import unquote_to_bytes
 import h11
 
 from support.extent import SEED
+from support.wsgi_client import called
 from volcache.cache import Cache
 from volcache.http.app import App, RequestLimits
 from volcache.store import Store
@@ -795,16 +796,8 @@ class Judge:
 
     def _ask(self, environ: dict[str, Any]) -> Answer:
         """Return the answer of the application."""
-        found: list[tuple[str, list[tuple[str, str]]]] = []
-
-        def start_response(
-            status: str, headers: list[tuple[str, str]], *_: object
-        ) -> Any:
-            found.append((status, headers))
-
-        body = b"".join(self._app(environ, start_response))
-        [(status, headers)] = found
-        return Answer(status, dict(headers), body)
+        status, headers, body = called(self._app, environ)
+        return Answer(status, dict(headers), b"".join(body))
 
 
 def comparable(answer: Answer) -> Answer:

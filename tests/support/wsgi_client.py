@@ -25,6 +25,22 @@ class Answer(NamedTuple):
     body: bytes
 
 
+def called(
+    app: Any, environ: dict[str, Any]
+) -> tuple[str, list[tuple[str, str]], list[bytes]]:
+    """Call an application once; return status, headers and body as it gives them."""
+    found: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], *_: object) -> Any:
+        found.append((status, headers))
+
+    body = app(environ, start_response)
+    [(status, headers)] = found
+    assert (type(status), type(headers), type(body)) == (str, list, list)
+    assert len(dict(headers)) == len(headers)
+    return status, headers, body
+
+
 class Client:
     """Calls an application as bjoern does, and checks what bjoern does not check."""
 
@@ -89,18 +105,8 @@ class Client:
 
     def call(self, environ: dict[str, Any]) -> Answer:
         """Call the application and check the form of its response."""
-        answers: list[tuple[str, list[tuple[str, str]]]] = []
-
-        def start_response(
-            status: str, headers: list[tuple[str, str]], *_: object
-        ) -> Any:
-            answers.append((status, headers))
-
-        chunks = self.app(environ, start_response)
-        [(status, pairs)] = answers
+        status, pairs, chunks = called(self.app, environ)
         headers = dict(pairs)
-        assert len(headers) == len(pairs)
-        assert type(chunks) is list
         assert headers["Date"] == format_date(self.now_ms // 1000)
         if environ.get("REQUEST_METHOD") == "HEAD" or status.startswith("304"):
             assert chunks == []
