@@ -16,7 +16,6 @@ from support.stores import (
     open_store,
     reopen,
 )
-from volcache.store import Store
 from volcache.store.eviction import Eviction
 from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.stats import EvictionUsage
@@ -66,44 +65,36 @@ def test_usage_works_if_the_disk_does_not_answer(
     store.close()
 
 
-class Readers:
-    """Keys that are read once, again much later, and one that is read all the time."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        """Begin with the first key."""
-        self.clock = clock
-        self.number = 0
-
-    def read(self, store: Store) -> EvictionUsage:
-        """Read the next keys, and store what is missing."""
-        for key in (self.number, self.number - 120, 0):
-            if store.get(b"%d" % key) is None:
-                store.put(b"%d" % key, bytes(1000))
-        self.number += 1
-        self.clock.advance(1)
-        return store.usage().eviction
-
-
 def test_gain_is_known_when_as_much_as_the_capacity_was_put(tmp_path: Path) -> None:
     """It is that since then: what was counted before is not part of it."""
     clock = FakeClock()
     options: dict[str, Any] = {"volume_num": 16, "clock": clock}
-    readers = Readers(clock)
+    numbers = count()
+
+    def read() -> EvictionUsage:
+        """Read a new key, one again much later, and one that is read all the time."""
+        number = next(numbers)
+        for key in (number, number - 120, 0):
+            if store.get(b"%d" % key) is None:
+                store.put(b"%d" % key, bytes(1000))
+        clock.advance(1)
+        return store.usage().eviction
+
     store = open_store(tmp_path, **options)
-    while not readers.read(store).fate.unused:
+    while not read().fate.unused:
         pass
     store = reopen(store, tmp_path, **options)
-    eviction, before = readers.read(store), 0
+    eviction, before = read(), 0
     while eviction.gained_hits is None:
         assert eviction.put_bytes < 18 * VOLUME_SIZE
         assert eviction.older_hits == 0
         before = eviction.ghost_hits
-        eviction = readers.read(store)
+        eviction = read()
     assert eviction.put_bytes >= 16 * VOLUME_SIZE
     assert before > 5
     assert abs(eviction.gained_hits) <= 2  # Those of the last reads.
     for _ in range(100):
-        eviction = readers.read(store)
+        eviction = read()
     gained = eviction.older_hits - (eviction.ghost_hits - before)
     assert eviction.gained_hits is not None
     assert gained <= eviction.gained_hits <= gained + 2
