@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container, Mapping
 
 NS_PER_SECOND: Final = 1_000_000_000
 # Durations above one millisecond are kept for a while, with the time they started: a
@@ -123,3 +123,15 @@ class Answers(dict[tuple[str, ...], Histogram]):
             return self[self._other, *more]
         histogram = self[answer] = Histogram()
         return histogram
+
+    def number(self, matches: Callable[[tuple[str, ...]], bool]) -> int:
+        """Return how many answers match; another thread may add one meanwhile."""
+        found = self.copy().items()
+        return sum(histogram.count for answer, histogram in found if matches(answer))
+
+    def merged(self, kind_of: Mapping[str, str]) -> dict[str, Histogram]:
+        """Return the durations by the kinds of the names."""
+        merged = {kind: Histogram() for kind in kind_of.values()}
+        for (name, *_), histogram in self.copy().items():
+            merged[kind_of[name]] = merged[kind_of[name]].merged(histogram)
+        return merged

@@ -43,44 +43,29 @@ class CommandStats:
 
     def commands(self) -> dict[tuple[str, str], int]:
         """Return the number of commands by name and result."""
-        items = sorted(self._items())
-        return {(name, result): found.count for (name, result), found in items}
+        found = sorted(self.answers.copy().items())
+        return {(name, result): times.count for (name, result), times in found}
 
     @property
     def total(self) -> int:
         """The number of commands."""
-        return sum(histogram.count for _, histogram in self._items())
+        return self.answers.number(lambda _: True)
 
     @property
     def hits(self) -> int:
         """The number of keys read that had a value."""
-        return self._with_result("hit")
+        return self.answers.number(lambda answer: answer[1] == "hit")
 
     @property
     def stored(self) -> int:
         """The number of values stored."""
-        return self._with_result("stored")
+        return self.answers.number(lambda answer: answer[1] == "stored")
 
     @property
     def misses(self) -> int:
         """The number of keys read that had no value."""
-        return self._with_result("miss")
+        return self.answers.number(lambda answer: answer[1] == "miss")
 
     def latencies(self) -> dict[str, Histogram]:
         """Return the durations of commands by kind."""
-        merged = {kind: Histogram() for kind in KINDS}
-        for (name, _), histogram in self._items():
-            kind = KIND_OF[name]
-            merged[kind] = merged[kind].merged(histogram)
-        return merged
-
-    def _with_result(self, wanted: str) -> int:
-        return sum(
-            histogram.count
-            for (_, result), histogram in self._items()
-            if result == wanted
-        )
-
-    def _items(self) -> list[tuple[tuple[str, ...], Histogram]]:
-        # A copy: the thread that counts may add an answer meanwhile.
-        return list(self.answers.items())
+        return self.answers.merged(KIND_OF)

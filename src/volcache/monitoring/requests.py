@@ -105,22 +105,15 @@ class RequestStats:
     @property
     def gets(self) -> int:
         """The number of GETs that found a value, or none."""
-        return sum(
-            histogram.count
-            for (verb, _, source), histogram in self.answers.copy().items()
-            if verb == "GET" and source
+        return self.answers.number(
+            lambda answer: answer[0] == "GET" and answer[2] != ""
         )
 
     def _reads(self, source: str) -> int:
-        return sum(
-            histogram.count
-            for (verb, _, found), histogram in self.answers.copy().items()
-            if found == source and verb in READS
+        return self.answers.number(
+            lambda answer: answer[2] == source and answer[0] in READS
         )
 
     def latencies(self) -> dict[str, Histogram]:
         """Return the durations of requests by verb."""
-        merged = {verb: Histogram() for verb in VERBS}
-        for (verb, _, _), histogram in self.answers.copy().items():
-            merged[verb] = merged[verb].merged(histogram)
-        return merged
+        return self.answers.merged({verb: verb for verb in VERBS})
