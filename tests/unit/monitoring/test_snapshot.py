@@ -38,26 +38,20 @@ def test_process_without_free_descriptors_still_has_figures(tmp_path: Path) -> N
     assert without.pid == figures.pid
 
 
-@pytest.mark.parametrize(
-    ("is_draining", "read_errors", "words"),
-    [(False, 0, ""), (True, 0, "is stopping"), (False, 3, "reads in a row failed")],
-)
 def test_ready_answers_with_the_reason(
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_draining: bool,
-    read_errors: int,
-    words: str,
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopping process and a bad disk differ; `/-/healthy` is 200 in any case."""
-    store.stats.read_errors_in_row = read_errors
     monkeypatch.setattr(store._log, "probe", lambda _reads: False)
-    client = operator_of(watch(store, is_draining=lambda: is_draining))
-    answer = client.ask("GET", "/-/ready")
-    assert_error(answer, 503 if words else 200, words or "ready")
-    assert json.loads(client.ask("GET", "/-/stats").body)["ready"] is not bool(words)
-    assert client.ask("GET", "/-/healthy").status == "200 OK"
+    for reason, errors in (("", 0), ("is stopping", 0), ("reads in a row failed", 3)):
+        store.stats.read_errors_in_row = errors
+        is_draining = reason == "is stopping"
+        client = operator_of(watch(store, is_draining=lambda now=is_draining: now))
+        answer = client.ask("GET", "/-/ready")
+        assert_error(answer, 503 if reason else 200, reason or "ready")
+        shown = json.loads(client.ask("GET", "/-/stats").body)
+        assert shown["ready"] is (reason == "")
+        assert client.ask("GET", "/-/healthy").status == "200 OK"
 
 
 def test_unknown_path_lists_all_that_exist(store: Store) -> None:

@@ -121,9 +121,8 @@ def test_a_tombstone_is_not_a_value() -> None:
     header = decode_header(data, VOLUME, 64)
 
     assert header is not None
-    assert header.tombstone
-    assert header.key == b"gone"
-    assert header.size == len(data)
+    found = (header.tombstone, header.key, header.size)
+    assert found == (True, b"gone", len(data))
     with pytest.raises(DamagedRecordError):
         decode_record(data, VOLUME, 64, b"gone")
 
