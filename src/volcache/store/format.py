@@ -327,11 +327,7 @@ def record_size(data: bytes) -> int:
 
 
 def decode_header(
-    data: bytes,
-    identity: RecordIdentity,
-    offset: int,
-    *,
-    with_control_bytes: bool = False,
+    data: bytes, identity: RecordIdentity, offset: int, *, is_lenient: bool = False
 ) -> RecordHeader | None:
     """
     Check the header part of a record and return it.
@@ -340,7 +336,7 @@ def decode_header(
         data: The bytes from `offset` on, at least the header part.
         identity: Of the volume.
         offset: Where in the volume `data` begins.
-        with_control_bytes: Accept them in the text fields.
+        is_lenient: Accept control bytes in the text fields.
 
     Returns:
         None if no intact header of that volume and offset is here. Each header contains
@@ -366,7 +362,7 @@ def decode_header(
         or _CHECKSUM.unpack_from(data, key_end)[0] != crc32c(data[:key_end])
     ):
         return None
-    if not with_control_bytes and _CONTROL_BYTE.search(data, FIXED_BYTES, key_start):
+    if not is_lenient and _CONTROL_BYTE.search(data, FIXED_BYTES, key_start):
         return None
     return RecordHeader(
         data[key_start:key_end],
@@ -405,7 +401,7 @@ def correct_header(
     Returns:
         None if more than one bit is wrong, or the header is longer than 4,096 bytes.
     """
-    found = decode_header(data, identity, offset, with_control_bytes=True)
+    found = decode_header(data, identity, offset, is_lenient=True)
     if found is not None:
         return found
     wrong = _different_bits(data[:IDENTITY_BYTES], identity.prefix)
