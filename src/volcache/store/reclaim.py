@@ -211,7 +211,6 @@ class Evictor:
         self._space, self._purges, self._last_policy = space, purges, policy
         self._start_for_copies = start_for_copies
         self.reclaimer: Reclaimer | None = None
-        self._bytes_since_reclaim = 0
         self.step_bytes = _NO_STEPS
         if policy is not None:
             self.step_bytes = min(_STEP_BYTES, max(1, space.volume_size // 64))
@@ -286,10 +285,6 @@ class Evictor:
         Args:
             appended: The bytes appended since the last call.
         """
-        self._bytes_since_reclaim += appended
-        if self._bytes_since_reclaim < self.step_bytes:
-            return
-        appended, self._bytes_since_reclaim = self._bytes_since_reclaim, 0
         reclaimer = self.reclaimer or self._begin_if_due()
         if reclaimer is None:
             return

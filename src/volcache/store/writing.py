@@ -183,7 +183,8 @@ class RecordWriter(RecordReader):
         for volume in unwritten:
             if volume.is_index_due:
                 self._log.write_index(volume)
-        self._log.continue_reclaim(appended)
+        if appended:
+            self._log.continue_reclaim(appended)
 
     def delete(self, key: bytes) -> bool:
         """
