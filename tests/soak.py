@@ -58,6 +58,10 @@ class Load:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+class WrongAnswerError(Exception):
+    """What no client may be answered."""
+
+
 class Connection:
     """The two ways to the server."""
 
@@ -69,35 +73,21 @@ class Connection:
         )
         self._dice = dice
 
-    def get(self, key: str) -> tuple[bytes | None, str]:
-        """Return the value, and what is wrong with the answer, if anything is."""
+    def get(self, key: str) -> bytes | None:
+        """Return the value."""
         if self._is_http():
-            status, body = self._request("GET", key, None)
-            wrong = "" if status in {200, 404} else f"{status} {body[:60]!r}"
-            return (body if status == 200 else None), wrong
-        try:
-            found: bytes | None = self._memcache.get(key)
-        except MemcacheUnexpectedCloseError:
-            raise
-        except MemcacheError as error:
-            return None, repr(error)
-        return found, ""
+            return self._request("GET", key, None)
+        found: bytes | None = self._memcache.get(key)
+        return found
 
-    def change(self, key: str, value: bytes | None) -> str:
-        """Store a value, or delete; return what is wrong with the answer."""
+    def change(self, key: str, value: bytes | None) -> None:
+        """Store a value, or delete."""
         if self._is_http():
-            method = "DELETE" if value is None else "PUT"
-            status, _ = self._request(method, key, value)
-            return "" if status in {200, 404} else str(status)
-        try:
-            if value is None:
-                self._memcache.delete(key)
-                return ""
-            return "" if self._memcache.set(key, value) is True else "not stored"
-        except MemcacheUnexpectedCloseError:
-            raise
-        except MemcacheError as error:
-            return repr(error)
+            self._request("DELETE" if value is None else "PUT", key, value)
+        elif value is None:
+            self._memcache.delete(key)
+        elif self._memcache.set(key, value) is not True:
+            raise WrongAnswerError("not stored")
 
     def close(self) -> None:
         """Close both."""
@@ -107,10 +97,13 @@ class Connection:
     def _is_http(self) -> bool:
         return self._dice.random() < 0.5
 
-    def _request(self, method: str, key: str, body: bytes | None) -> tuple[int, bytes]:
+    def _request(self, method: str, key: str, body: bytes | None) -> bytes | None:
         self._http.request(method, f"/{key}", body)
         answer = self._http.getresponse()
-        return answer.status, answer.read()
+        data = answer.read()
+        if answer.status not in {200, 404} or (method, answer.status) == ("PUT", 404):
+            raise WrongAnswerError(f"{answer.status} {data[:60]!r}")
+        return data if answer.status == 200 else None
 
 
 class Client:
@@ -135,10 +128,15 @@ class Client:
         """Send requests until one fails."""
         with suppress(*_FAILURES), closing(Connection(server, self.dice)) as connection:
             while True:
-                self._operate(connection)
+                key = f"client-{self.number}/{self.dice.randrange(KEYS)}"
+                try:
+                    self._operate(connection, key)
+                except MemcacheUnexpectedCloseError:
+                    raise
+                except (MemcacheError, WrongAnswerError) as error:
+                    self._complain(f"{key}: {error!r}")
 
-    def _operate(self, connection: Connection) -> None:
-        key = f"client-{self.number}/{self.dice.randrange(KEYS)}"
+    def _operate(self, connection: Connection, key: str) -> None:
         kind = self.dice.random()
         self.load.operations += 1
         if kind < 0.6:
@@ -157,29 +155,22 @@ class Client:
         allowed, at = self.allowed.get(key, ([None], 0))
         # Until the response, a get may return either.
         self.allowed[key] = ([*allowed, value], at)
-        wrong = connection.change(key, value)
-        if wrong:
-            self._complain(f"{'delete' if value is None else 'set'} {key}: {wrong}")
+        connection.change(key, value)
         self.allowed[key] = ([value], self.load.written)
 
     def _get(self, connection: Connection, key: str) -> None:
-        found, wrong = connection.get(key)
+        found = connection.get(key)
         allowed, at = self.allowed.get(key, ([None], 0))
         self.load.checked += 1
         is_old = self.load.written - at > KEPT_BYTES
-        if wrong or (found not in allowed and not (found is None and is_old)):
-            self._complain(f"get {key}: {wrong or (found or b'miss')[:60]!r}")
+        if found not in allowed and not (found is None and is_old):
+            self._complain(f"get {key}: {(found or b'miss')[:60]!r}")
         elif len(allowed) > 1:
             self.allowed[key] = ([found], at)
 
     def _complain(self, what: str) -> None:
         with self.load.lock:
             self.load.wrong.append(what)
-
-
-def memory_of(pid: int) -> int:
-    """Return the resident bytes of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 def soak(minutes: float, seed: int, directory: Path) -> int:
@@ -202,7 +193,7 @@ def soak(minutes: float, seed: int, directory: Path) -> int:
             threads = [client.start(server) for client in clients]
             left = max(0.1, end - time.monotonic())
             time.sleep(min(left, ROUND_SECONDS * dice.uniform(0.3, 1.2)))
-            memory.append(memory_of(server.pid))
+            memory.append(server.memory())
             descriptors.append(server.descriptors())
             kill = dice.random() < 0.6
             kills += kill

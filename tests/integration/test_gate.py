@@ -385,10 +385,7 @@ def test_last_answer_is_complete_whatever_was_sent_after_its_request(
 ) -> None:
     """A socket that is closed with unread bytes loses what it has not sent."""
     for headers in ("Connection: close", "Authorization: x\nConnection: close") * 20:
-        with socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * KIB)
-            client.settimeout(ANSWER_SECONDS)
-            client.connect(("127.0.0.1", stored))
+        with connect(stored, buffer=32 * KIB) as client:
             request = request_bytes("GET", "/large", None, headers)
             client.sendall(request + b"x" * 100 * KIB)
             received = read_to_the_end(client)

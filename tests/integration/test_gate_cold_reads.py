@@ -37,7 +37,6 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-KIB: Final = 1 << 10
 SETTINGS: Final = {**SHARED, "max_value_size": 4 * MIB}
 VOLUMES: Final = "/data/"
 DISK_SECONDS: Final = 1.0

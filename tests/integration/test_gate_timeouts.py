@@ -6,9 +6,8 @@ import os
 import resource
 import select
 import socket
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import product
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from support.process import MIB, SOURCE, ServerProcess, Servers
+from support.process import MIB, ServerProcess, Servers
 from support.waiting import comes_true, wait_until
 from support.wire import (
     ANSWER_SECONDS,
@@ -42,6 +41,7 @@ TRANSFER_TIMEOUT: Final = 1.0
 # By how much the measured time may exceed a limit: the machine may be busy.
 SLACK: Final = 5.0
 MANY: Final = 10_000
+LIMIT: Final = 120  # of descriptors
 LARGE: Final = b"0123456789abcdef" * (MIB // 16)
 GET_KEY: Final = request_bytes("GET", "/key")
 HALF_BODY: Final = b"PUT /key HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nhalf"
@@ -173,10 +173,7 @@ def test_client_that_does_not_read_its_answer_is_disconnected(
 ) -> None:
     """By the gate and by bjoern; it cannot hold its 20 MiB for ever."""
     before = connections_of(server)["closed"]["transfer"]
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.settimeout(ANSWER_SECONDS)
-        client.connect(("127.0.0.1", server.port))
+    with connect(server.port, buffer=4096) as client:
         client.sendall(request_bytes("GET", "/large", None, header) * 20)
         wait_until(
             lambda: connections_of(server)["closed"]["transfer"] > before,
@@ -207,10 +204,7 @@ def test_slow_but_steady_reader_gets_everything(
     server: ServerProcess, header: str
 ) -> None:
     """Four values that fit into no buffer, in more time than the limit."""
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * KIB)
-        client.settimeout(ANSWER_SECONDS)
-        client.connect(("127.0.0.1", server.port))
+    with connect(server.port, buffer=64 * KIB) as client:
         requests = request_bytes("GET", "/large", None, header) * 3
         client.sendall(
             requests + request_bytes("GET", "/large", None, "Connection: close")
@@ -305,65 +299,61 @@ def test_thousands_of_connections_are_all_served(patient: ServerProcess) -> None
     assert "connections.full" not in patient.stderr
 
 
-class LimitedServer(ServerProcess):
-    """An instance that may open few files."""
-
-    limit = 120
-
-    def command(self) -> Sequence[str | Path]:
-        """Return the command after another that sets the limit for it."""
-        limits = f'ulimit -n {self.limit} && exec "$@"'
-        return ["sh", "-c", limits, "sh", sys.executable, SOURCE]
-
-
 @pytest.fixture
-def limited(tmp_path: Path) -> Iterator[LimitedServer]:
+def limited(tmp_path: Path) -> Iterator[ServerProcess]:
     """Yield an instance that has room for some dozens of connections."""
-    with LimitedServer(tmp_path / "data", settings=SETTINGS) as running:
+    running = ServerProcess(tmp_path / "data", settings=SETTINGS)
+    running.descriptor_limit = LIMIT
+    with running:
         exchange(running.port, "PUT", "/key", b"value")
         yield running
         assert exchange(running.port, "GET", "/key").body == b"value"
 
 
-def is_closed(connection: socket.socket) -> bool:
-    """Return whether a connection was closed, without waiting."""
+def arrived(connection: socket.socket) -> bytes | None:
+    """Return a byte that has arrived, without taking it; empty: it was closed."""
     connection.settimeout(0)
     try:
-        return connection.recv(1) == b""
+        return connection.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
-        return False
+        return None
     except ConnectionResetError:
-        return True
+        return b""
     finally:
         connection.settimeout(ANSWER_SECONDS)
 
 
-def test_oldest_idle_connections_make_room_for_new_ones(limited: LimitedServer) -> None:
+def is_closed_or_answered(connection: socket.socket) -> bool:
+    """Return whether something has arrived."""
+    return arrived(connection) is not None
+
+
+def test_oldest_idle_connections_make_room_for_new_ones(limited: ServerProcess) -> None:
     """All new ones are served; one line in the log says that there were too many."""
     with ExitStack() as opened:
         clients = []
-        for _ in range(2 * limited.limit):
+        for _ in range(2 * LIMIT):
             client = opened.enter_context(Talk(limited.port))
             assert client.exchange("GET", "/key").body == b"value"
             clients.append(client)
         wait_until(lambda: "connections.full" in limited.stderr, "a line in the log")
-        closed = [is_closed(client.socket) for client in clients]
+        closed = [arrived(client.socket) == b"" for client in clients]
         kept = closed.count(False)
         assert closed == [True] * (len(clients) - kept) + [False] * kept
-        assert 8 <= kept < limited.limit
+        assert 8 <= kept < LIMIT
         # Those that stay can be used, in any order.
         for client in reversed(clients[-kept:]):
             assert client.exchange("GET", "/key").body == b"value"
         counted = connections_of(limited)
-        assert counted["closed"]["room"] >= 2 * limited.limit - kept
+        assert counted["closed"]["room"] >= 2 * LIMIT - kept
         assert counted["open"] <= counted["limit"] == kept
     assert limited.stderr.count("connections.full") == 1
 
 
-def fill(limited: LimitedServer, opened: ExitStack, data: bytes) -> list[socket.socket]:
+def fill(limited: ServerProcess, opened: ExitStack, data: bytes) -> list[socket.socket]:
     """Open connections that are not idle until one is turned away; return the others."""
     busy: list[socket.socket] = []
-    while len(busy) < limited.limit:
+    while len(busy) < LIMIT:
         client = opened.enter_context(connect(limited.port))
         client.sendall(data)
         busy.append(client)
@@ -376,7 +366,7 @@ def fill(limited: LimitedServer, opened: ExitStack, data: bytes) -> list[socket.
 
 @pytest.mark.parametrize("data", [HALF_BODY, GET_KEY[:-2]])
 def test_connections_beyond_the_limit_get_503_while_all_others_are_busy(
-    limited: LimitedServer, data: bytes
+    limited: ServerProcess, data: bytes
 ) -> None:
     """Without using the CPU; when one ends, the next is served."""
     with ExitStack() as opened:
@@ -451,20 +441,6 @@ def test_shortage_of_descriptors_lowered_while_serving_is_survived(
         wait_until(lambda: "connections.full" in patient.stderr, "a line in the log")
     assert comes_true(lambda: is_served(patient)), "connections are no longer accepted"
     patient.kill()  # Its limit stays.
-
-
-def is_closed_or_answered(connection: socket.socket) -> bool:
-    """Return whether something has arrived, without taking it."""
-    connection.settimeout(0)
-    try:
-        connection.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        return True
-    finally:
-        connection.settimeout(ANSWER_SECONDS)
-    return True
 
 
 # --- The end ---------------------------------------------------------------------------

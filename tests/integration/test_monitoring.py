@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
-import requests
 
 from support.fetched import fetched_program
 from support.instances import operator_of, watch_tiered
-from support.process import ServerProcess
-from support.stores import counted_size, fill_volume, open_store
+from support.stores import fill_volume, open_store
 
 pytestmark = pytest.mark.integration
 
@@ -60,37 +57,7 @@ def test_promtool_accepts_the_metrics(
     assert promtool("check", "metrics", text=text) == ""
 
 
-def test_serving_process_has_metrics(
-    promtool: Callable[..., str], server_with: Callable[..., ServerProcess]
-) -> None:
-    """Over HTTP, about what was stored; the output is complete."""
-    server = server_with()
-    requests.put(f"{server.url}/key", data=b"value", timeout=5)
-    answer = requests.get(f"{server.url}/-/metrics", timeout=5)
-    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-    assert "\nvolcache_keys 1.0\n" in answer.text
-    live = counted_size(64 + len("key") + len("value"))
-    assert f"\nvolcache_live_bytes {live}.0\n" in answer.text
-    assert promtool("check", "metrics", text=answer.text) == ""
-
-
 # --- Files in conf/ ----------------------------------------------------------------
-
-
-def expressions() -> list[str]:
-    """Return the queries of the dashboard, as Prometheus receives them."""
-    found: list[str] = [
-        target["expr"]
-        for panel in json.loads(DASHBOARD.read_text())["panels"]
-        for target in panel.get("targets", [])
-    ]
-    assert len(found) > 60
-    return [
-        re.sub(r"\$(machine|instance)", ".*", expression).replace(
-            "$__rate_interval", "1m"
-        )
-        for expression in found
-    ]
 
 
 def test_alarms_fire_when_they_should(promtool: Callable[..., str]) -> None:

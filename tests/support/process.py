@@ -98,6 +98,7 @@ class ServerProcess(Program):
         self.settings: dict[str, object] = dict(settings or {})
         self.ip = str(self.settings.get("ip", "127.0.0.1"))
         self.port = int(str(self.settings.get("port", 0))) or pick_port(self.ip)
+        self.descriptor_limit = 0
         self._environment = dict(environment or {})
 
     @property
@@ -107,8 +108,10 @@ class ServerProcess(Program):
         return f"http://{host}:{self.port}"
 
     def command(self) -> Sequence[str | Path]:
-        """Return the command that a user types."""
-        return [sys.executable, SOURCE]
+        """Return the command that a user types; `descriptor_limit` is set before it."""
+        limits = f'ulimit -n {self.descriptor_limit} && exec "$@"'
+        before = ["sh", "-c", limits, "sh"] if self.descriptor_limit else []
+        return [*before, sys.executable, SOURCE]
 
     def environment(self) -> dict[str, str]:
         """Return our environment with the settings of the server and no others."""

@@ -35,9 +35,11 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import pairwise
+from select import select
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -348,62 +350,41 @@ class Heard(NamedTuple):
 
 def send_stream(port: int, stream: Stream) -> Heard:
     """Send a stream on a new connection, and read until the instance closes it."""
-    received = bytearray()
     address = ("127.0.0.1", port)
-    with socket.create_connection(address, _ANSWER_SECONDS) as connection:
+    with (
+        socket.create_connection(address, _ANSWER_SECONDS) as connection,
+        ThreadPoolExecutor(1) as reader,
+    ):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reading = reader.submit(_read_to_the_end, connection)
         is_reset = False
         try:
             for piece in stream.pieces:
-                _send(connection, piece, received)
+                connection.sendall(piece)
                 if stream.pauses:
-                    _receive(connection, received, 0.0003)
+                    select([connection], [], [], 0.0003)
             connection.shutdown(socket.SHUT_WR)
-        except (BrokenPipeError, ConnectionResetError):
-            is_reset = True
         except OSError as error:
-            if error.errno != errno.ENOTCONN:
+            if error.errno not in {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN}:
                 raise
             is_reset = True
-        heard = _read_to_the_end(connection, received, stream)
+        try:
+            heard = reading.result()
+        except TimeoutError as error:
+            raise Discrepancy(
+                f"{stream.name}: no answer and no end for {_ANSWER_SECONDS} s; sent was"
+                f" {stream.data[:2000]!r}"
+            ) from error
         return heard._replace(is_reset=heard.is_reset or is_reset)
 
 
-def _send(connection: socket.socket, piece: bytes, received: bytearray) -> None:
-    """Send a piece; read whatever the instance sends meanwhile."""
-    rest = memoryview(piece)
-    connection.settimeout(0)
-    while rest:
-        try:
-            rest = rest[connection.send(rest) :]
-        except BlockingIOError:
-            _receive(connection, received, 0.001)
-            connection.settimeout(0)
-
-
-def _receive(connection: socket.socket, received: bytearray, seconds: float) -> None:
-    """Read what arrives within a time."""
-    connection.settimeout(seconds)
-    try:
-        received += connection.recv(1 << 18)
-    except (TimeoutError, BlockingIOError):
-        return
-
-
-def _read_to_the_end(
-    connection: socket.socket, received: bytearray, stream: Stream
-) -> Heard:
-    connection.settimeout(_ANSWER_SECONDS)
+def _read_to_the_end(connection: socket.socket) -> Heard:
+    received = bytearray()
     try:
         while data := connection.recv(1 << 18):
             received += data
     except ConnectionResetError:
         return Heard(bytes(received), is_reset=True)
-    except TimeoutError as error:
-        raise Discrepancy(
-            f"{stream.name}: no answer and no end for {_ANSWER_SECONDS} s after"
-            f" {bytes(received[-200:])!r}; sent was {stream.data[:2000]!r}"
-        ) from error
     return Heard(bytes(received), is_reset=False)
 
 

@@ -55,9 +55,14 @@ def exchange(
     return send(port, request_bytes(method, path, body, headers), method)
 
 
-def connect(port: int) -> socket.socket:
-    """Open a connection."""
-    return socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS)
+def connect(port: int, *, buffer: int = 0) -> socket.socket:
+    """Open a connection, whose buffer for answers may be small."""
+    connection = socket.socket()
+    if buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.settimeout(ANSWER_SECONDS)
+    connection.connect(("127.0.0.1", port))
+    return connection
 
 
 def read_to_the_end(connection: socket.socket) -> bytes:
