@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,8 +10,8 @@ from typing import Final
 import pytest
 import requests
 
-from support.command_line import VOLCACHE
-from support.process import MIB, SOURCE, ServerProcess, Servers
+from support.command_line import run_volcache
+from support.process import MIB, ServerProcess, Servers
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 
@@ -32,19 +30,8 @@ def run(
     server: ServerProcess, *argv: str, data: bytes = b"", write: str = WRITE
 ) -> tuple[int, bytes, str]:
     """Run a command with tokens; return its exit code, its output and its errors."""
-    done = subprocess.run(
-        [sys.executable, "-c", VOLCACHE, argv[0], "-t", server.url, *argv[1:]],
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(SOURCE),
-            "VOLCACHE_READ_TOKEN": READ,
-            "VOLCACHE_WRITE_TOKEN": write,
-        },
-        input=data,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
+    words = [argv[0], "-t", server.url, *argv[1:]]
+    done = run_volcache(*words, data=data, read_token=READ, write_token=write)
     return done.returncode, done.stdout, done.stderr.decode()
 
 

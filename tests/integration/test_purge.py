@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
 import requests
 
+from support.command_line import run_volcache
 from support.memcached import MemcachedProcess
-from support.process import SOURCE, ServerProcess, Servers
+from support.process import ServerProcess, Servers
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -105,21 +103,11 @@ def test_copies_in_memcached_are_purged(
         assert ask(server, "GET", "/a/1") == 404
 
 
-def run(*arguments: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
-    """Run the command."""
-    program = "import sys; from volcache.cli.main import main; sys.exit(main())"
-    environment = os.environ | {
-        "VOLCACHE_ADMIN_TOKEN": token,
-        "PYTHONPATH": str(SOURCE),
-    }
-    return subprocess.run(
-        [sys.executable, "-c", program, "purge", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+def run(*arguments: str, token: str = TOKEN) -> tuple[int, str]:
+    """Run the command; return its exit code and output."""
+    done = run_volcache("purge", *arguments, admin_token=token)
+    assert done.stderr == b""
+    return done.returncode, done.stdout.decode()
 
 
 def test_the_command_asks_every_instance(
@@ -130,9 +118,9 @@ def test_the_command_asks_every_instance(
     with servers.server(SETTINGS) as other:
         for one in (server, other):
             assert ask(one, "PUT", key, data=b"") == 200
-        done = run("a +ü%", server.url, other.url)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert [line.split(": ")[0] for line in done.stdout.splitlines()] == [
+        code, out = run("a +ü%", server.url, other.url)
+        assert code == 0
+        assert [line.split(": ")[0] for line in out.splitlines()] == [
             server.url,
             other.url,
         ]
@@ -140,12 +128,12 @@ def test_the_command_asks_every_instance(
             assert ask(one, "GET", key) == 404
         gone = other.url
         other.kill()
-    failed = run("b", gone, server.url)
-    assert failed.returncode == 1
-    first, second = failed.stdout.splitlines()
+    code, out = run("b", gone, server.url)
+    assert code == 1
+    first, second = out.splitlines()
     assert first == f"failed: {gone}: Connection refused"
     assert second.startswith(f"{server.url}: purged b: ")
-    found = json.loads(run("b", gone, server.url, "--json").stdout)
+    found = json.loads(run("b", gone, server.url, "--json")[1])
     assert (found["prefix"], [row["done"] for row in found["instances"]]) == (
         "b",
         [False, True],
@@ -155,4 +143,4 @@ def test_the_command_asks_every_instance(
         "done": False,
         "answer": "Connection refused",
     }
-    assert "401 purge needs" in run("b", server.url, token="x").stdout  # noqa: S106
+    assert "401 purge needs" in run("b", server.url, token="x")[1]  # noqa: S106

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from support.process import SOURCE
+from support.process import SOURCE, settings_environment
 from support.program import Program
 
 VOLCACHE: Final = "import sys; from volcache.cli.main import main; sys.exit(main())"
@@ -71,6 +71,21 @@ def run_unheard(
     finally:
         os.close(writer)
     return done.returncode, done.stderr
+
+
+def run_volcache(
+    *argv: str, data: bytes = b"", **settings: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command in a process of its own, with settings in its environment."""
+    path = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE)}
+    return subprocess.run(
+        [sys.executable, "-c", VOLCACHE, *argv],
+        env=path | settings_environment(settings),
+        input=data,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
 
 
 class CommandProcess(Program):
