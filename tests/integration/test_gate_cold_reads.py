@@ -285,6 +285,24 @@ def test_several_cold_reads_are_made_at_once(tmp_path: Path, machine: Machine) -
     assert 1.4 < took < 4
 
 
+def test_limits_of_a_client_do_not_count_while_the_disk_is_slow(
+    tmp_path: Path, machine: Machine
+) -> None:
+    """It has nothing to do meanwhile."""
+    limits = dict.fromkeys(("head_timeout", "idle_timeout", "transfer_timeout"), 1)
+    with SlowServer(tmp_path, machine, **limits) as server:
+        server.fill()
+        server.slow_down(1.5)
+        for path, headers in (("/cold", ""), ("/apart", "Authorization: x")):
+            with Talk(server.port) as client:
+                reply = client.exchange("GET", path, None, headers)
+                assert reply.status == 200
+                # Its idle time begins with the answer.
+                time.sleep(0.2)
+                assert client.exchange("GET", "/hot").body == b"hot"
+                assert client.has_ended()
+
+
 def test_file_system_that_cannot_tell_what_is_in_memory_is_read_by_threads(
     tmp_path: Path, machine: Machine
 ) -> None:

@@ -199,6 +199,21 @@ def test_idle_connection_is_closed_without_a_word(server: ServerProcess) -> None
     assert time.monotonic() - began < IDLE_TIMEOUT + SLACK
 
 
+def test_slow_but_steady_client_is_served(server: ServerProcess) -> None:
+    """Its body takes longer than the limit, but never pauses so long."""
+    with Talk(server.port) as whole, Talk(server.port) as chunked:
+        whole.send(b"PUT /slow HTTP/1.1\r\nHost: t\r\nContent-Length: 12000\r\n\r\n")
+        chunked.send(CHUNKS.replace(b"key", b"slow2"))
+        for _ in range(6):
+            whole.send(b"x" * 2000)
+            chunked.send(b"7d0\r\n" + b"x" * 2000 + b"\r\n")
+            time.sleep(TRANSFER_TIMEOUT / 4)
+        chunked.send(b"0\r\n\r\n")
+        for client, path in ((whole, "/slow"), (chunked, "/slow2")):
+            assert client.read("PUT").status == 200
+            assert client.exchange("GET", path).body == b"x" * 12000
+
+
 @pytest.mark.parametrize("header", ["", "Authorization: x"])
 def test_slow_but_steady_reader_gets_everything(
     server: ServerProcess, header: str
