@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
@@ -10,6 +11,7 @@ import pytest
 
 from support.client_users import TaskClient
 from support.process import ServerProcess, Servers
+from support.scripted_server import Peer, ScriptedServer
 from support.waiting import wait_until
 from volcache_client import Client, NodeConnectionError, NodeDownError, NodeEvent
 from volcache_client.ring import HashRing
@@ -135,3 +137,37 @@ def test_keys_of_a_killed_instance_are_misses_and_the_others_are_served(
     changes = [event[:2] for event in lenient.events]
     assert changes == [("down", instances.failing), ("up", instances.failing)]
     assert lenient.client.metrics().nodes[instances.failing].is_up
+
+
+def test_instance_that_is_not_ready_stays_down(user: Callable[..., User]) -> None:
+    """It gets nothing but probes, of which each fails."""
+    paths: list[str] = []
+    is_ready = threading.Event()
+
+    def serve(peer: Peer) -> None:
+        while request := peer.request():
+            paths.append(request.split()[1].decode())
+            if paths[-1] != "/-/ready" and not is_ready.is_set():
+                return  # Without an answer.
+            status = (503, 200)[is_ready.is_set()] if paths[-1] == "/-/ready" else 404
+            peer.send(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
+
+    with ScriptedServer(serve) as server:
+        options = dict.fromkeys(
+            ("timeout", "connect_timeout", "probe_timeout"), GENEROUS
+        )
+        waiting = user([server.name], backoff=SHORT, **options)
+        fail_until_down(waiting, ["a", "b", "c"], NodeConnectionError)
+        wait_until(
+            lambda: waiting.client.get("key") or paths.count("/-/ready") > 5, "probes"
+        )
+        assert set(paths) == {"/a", "/b", "/c", "/-/ready"}
+        assert len(waiting.events) == 1
+        numbers = waiting.client.metrics().nodes[server.name]
+        assert numbers.failures == FAILURES + paths.count("/-/ready")
+        is_ready.set()
+        wait_until(
+            lambda: waiting.client.get("key") or len(waiting.events) > 1, "it is up"
+        )
+        assert [event.kind for event in waiting.events] == ["down", "up"]
+        assert paths[-2:] == ["/-/ready", "/key"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,48 @@ def test_promtool_accepts_the_metrics(
 
 
 # --- Files in conf/ ----------------------------------------------------------------
+
+
+def expressions() -> list[str]:
+    """Return the queries of the dashboard, as Prometheus receives them."""
+    found: list[str] = [
+        target["expr"]
+        for panel in json.loads(DASHBOARD.read_text())["panels"]
+        for target in panel.get("targets", [])
+    ]
+    assert len(found) > 60
+    return [
+        re.sub(r"\$(machine|instance)", ".*", expression).replace(
+            "$__rate_interval", "1m"
+        )
+        for expression in found
+    ]
+
+
+@pytest.mark.parametrize("path", [ALERTS, DASHBOARD], ids=lambda path: path.name)
+def test_every_metric_and_label_in_use_exists(path: Path, tmp_path: Path) -> None:
+    """With a name that does not exist an alarm never fires, and a panel stays empty."""
+    store = open_store(tmp_path)
+    store.stats.scrub.rate = 1
+    status = watch_tiered(store)
+    status.requests.answers["GET", "200 OK", "DISK"].observe(0, 1000)
+    text = operator_of(status).ask("GET", "/-/metrics").body.decode()
+    store.close()
+    given = set(re.findall(r"^\w+", text, re.MULTILINE))
+    # Those without a value yet.
+    given |= set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
+    labels = set(re.findall(r"[{,](\w+)=", text)) | {"instance", "job", "machine"}
+
+    asked = path.read_text() if path == ALERTS else "\n".join(expressions())
+    names = set(re.findall(r"\b(?:volcache|process)_\w+", asked))
+    assert len(names) > 10
+    assert names <= given
+    by = re.findall(r"\b(?:by|on) \(([^)]*)\)", asked)
+    used = {label.strip() for group in by for label in group.split(",")}
+    used |= set(re.findall(r"[{,] ?(\w+)=", asked))
+    used |= set(re.findall(r"\$labels\.(\w+)", asked))
+    assert len(used) > 3
+    assert used <= labels
 
 
 def test_alarms_fire_when_they_should(promtool: Callable[..., str]) -> None:
