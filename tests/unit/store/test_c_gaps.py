@@ -22,7 +22,7 @@ from volcache.store import Store
 from volcache.store._core import _native
 from volcache.store.eviction import HITS_MAX, Rates, Terms
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES, Ring
-from volcache.store.index import SHARES, Loaded, Replayed
+from volcache.store.index import SHARES, Replayed
 from volcache.store.index_format import close_block, decode_key, encode_entries
 from volcache.store.purges import Purge, PurgeList
 
@@ -131,16 +131,6 @@ def test_segment_begins_with_its_first_record(index: Any, store: Store) -> None:
 
 
 # --- What was there ----------------------------------------------------------------
-
-
-def test_deleted_key_was_not_evicted(index: Any) -> None:
-    """When the volume of its deletion is reclaimed."""
-    index.set(b"value", SEQ, 64, 70)
-    index.set_tombstone(b"deletion", SEQ, 200, 70)
-    index.reclaim(SEQ)
-
-    assert index.is_stale(b"value")
-    assert not index.is_stale(b"deletion")
 
 
 def test_few_stale_entries_are_not_swept(index: Any) -> None:
@@ -384,72 +374,7 @@ def test_record_at_a_limit_needs_the_hits_of_larger_ones(index: Any) -> None:
 # --- A start -----------------------------------------------------------------------
 
 FIRST, FIRST_CHECKSUM = close_block(b"", 64, sealed=False, previous=None)
-ENTRY: Final = b"a 64 70\n"
 # Of the only segment that has to be named.
-SEGMENT: Final = (100, 5)
-NAMED: Final = b"# from 100 salt 0000000000000005\n"
-
-
-def valid_end(data: bytes) -> int:
-    """Return where the valid part of an index file ends."""
-    return int(_native.read_lines(data, [SEGMENT])[0].file_end)
-
-
-@pytest.mark.parametrize(
-    ("lines", "end", "is_valid"),
-    [
-        (NAMED + ENTRY, 134, True),
-        (ENTRY, 100, False),  # It ends behind the end of the block.
-        (ENTRY, 134, False),  # The segment is not named.
-        (b"a 64 30\n", 94, True),
-        (NAMED.replace(b"5\n", b"6\n") + ENTRY, 134, False),
-        (NAMED.replace(b"100", b"101") + ENTRY, 134, False),
-        (NAMED + NAMED + ENTRY, 134, False),
-        (b"a b 64 30\n", 94, False),
-        (b"a 00000000000064 30\n", 94, False),
-        (b"a 0000000000064 30\n", 94, True),
-        (b"a 64 00000000030\n", 94, False),
-        (b"a 64 0000000030\n", 94, True),
-        (b"a 63 30\n", 94, False),
-        (b"a 0 0\n", 94, True),
-        (b" 64 30\n", 94, False),
-        (b"a%4 64 30\n", 94, True),
-        (b"%" * 65_535 + b" 64 30\n", 94, True),
-        (b"%" * 65_536 + b" 64 30\n", 94, False),
-        (b"", 63, False),
-    ],
-)
-def test_block_is_valid_only_as_documented(
-    lines: bytes, end: int, *, is_valid: bool
-) -> None:
-    """With right checksums; Python says the same."""
-    block, _ = close_block(lines, end, sealed=False, previous=FIRST_CHECKSUM)
-    assert valid_end(FIRST + block) == len(FIRST) + is_valid * len(block)
-
-
-@pytest.mark.parametrize("is_sealed", [False, True])
-def test_checkpoint_counts_only_with_the_checksum_of_all_before(
-    *, is_sealed: bool
-) -> None:
-    """And only if the line ends with it."""
-    block, checksum = close_block(
-        NAMED + ENTRY, 134, sealed=is_sealed, previous=FIRST_CHECKSUM
-    )
-    alone, _ = close_block(NAMED + ENTRY, 134, sealed=is_sealed, previous=None)
-    loaded = _native.read_lines(FIRST + block, [SEGMENT])[0]
-    assert loaded == Loaded(
-        len(FIRST + block),
-        134,
-        is_sealed,
-        checksum,
-        1,
-        is_of_copy=False,
-        entries=1,
-        last_offset=64,
-    )
-    assert valid_end(FIRST + block.replace(b"a ", b"b ")) == len(FIRST)
-    assert valid_end(FIRST + alone) == len(FIRST)
-    assert valid_end(FIRST + block[:-1] + b"0\n") == len(FIRST)
 
 
 def test_any_byte_of_a_key_is_written_as_in_python() -> None:

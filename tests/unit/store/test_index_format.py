@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from support.index_files import encode_block, read
+from support.tables import each_row
 from volcache.store.format import Ring, Segment, VolumeUse
 from volcache.store.index_file import IndexContents
 from volcache.store.index_format import (
     Entry,
     IndexName,
+    close_block,
     decode_index_header,
     decode_key,
     encode_index_header,
     encode_key,
+    encode_segments,
 )
 
 NAME = IndexName(
@@ -72,10 +77,43 @@ def test_the_core_ends_the_valid_part_where_the_definition_does(
         )
         data += more
     for damaged in (data, data[:at] + bytes([wrong]) + data[at + 1 :], data[:at]):
-        one = IndexContents(damaged, NAME, SEGMENTS)
-        other = IndexContents(damaged, NAME, SEGMENTS)
-        for _ in read(one):
-            pass
-        other.read_lines()
+        assert_same(damaged)
 
-        assert vars(one) == vars(other)
+
+def assert_same(data: bytes) -> None:
+    """Read an index file with the core and as defined, and compare."""
+    one, other = (IndexContents(data, NAME, SEGMENTS) for _ in range(2))
+    for _ in read(one):
+        pass
+    other.read_lines()
+    assert vars(one) == vars(other)
+
+
+NAMED: Final = encode_segments(SEGMENTS)
+
+
+@each_row(
+    ("lines", "end"),
+    [
+        (NAMED + b"a 64 70\n", 634),
+        (NAMED + b"a 564 70\n", 633),
+        (b"a 564 70\n", 634),
+        (NAMED.replace(b"2\n", b"3\n") + b"a 64 70\n", 634),
+        (NAMED.replace(b"500", b"501") + b"a 64 70\n", 634),
+        (NAMED + NAMED + b"a 64 70\n", 634),
+        *((b"a b 64 30\n", 94), (b"a 63 30\n", 94), (b"a 0 0\n", 94)),
+        *((b"a 00000000000064 30\n", 94), (b"a 0000000000064 30\n", 94)),
+        *((b"a 64 00000000030\n", 94), (b"a 64 0000000030\n", 94)),
+        *((b" 64 30\n", 94), (b"a%4 64 30\n", 94), (b"", 63)),
+        *((b"%" * length + b" 64 30\n", 94) for length in (65_535, 65_536)),
+    ],
+)
+def test_the_core_reads_odd_lines_as_the_definition_does(
+    lines: bytes, end: int
+) -> None:
+    """With right checksums, and where the last one is not that of all before."""
+    for sealed in (False, True):
+        block, _ = close_block(lines, end, sealed=sealed, previous=CHECKSUM)
+        alone, _ = close_block(lines, end, sealed=sealed, previous=None)
+        for data in (block, alone, block.replace(b"a ", b"b "), block[:-1] + b"0\n"):
+            assert_same(HEADER + data)
