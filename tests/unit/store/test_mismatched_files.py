@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ from support.stores import (
     UnreadableFileSystem,
     fill_volume,
     kill,
-    manifest_of,
     open_fifo,
     value_of,
 )
@@ -39,9 +39,7 @@ def root(tmp_path: Path) -> Path:
 USE = r"volume \d seq \d+ salt [0-9a-f]{16} of store [0-9a-f]{16}"
 
 
-def assert_refused(
-    directory: Path, why: str, fs: FileSystem | None = None, *, is_whole: bool = True
-) -> None:
+def assert_refused(directory: Path, why: str, fs: FileSystem | None = None) -> None:
     """
     Check that a start is refused, and has changed nothing.
 
@@ -49,7 +47,6 @@ def assert_refused(
         directory: The mount point.
         why: A pattern; USE stands for a use of a volume, as found or as expected.
         fs: Of the start.
-        is_whole: The pattern is that of the whole reason.
     """
     before = files_of(directory)
     with pytest.raises(MismatchedFilesError) as caught:
@@ -65,8 +62,7 @@ def assert_refused(
     assert text.startswith(begin)
     assert text.endswith(end)
     text = text.removeprefix(begin).removesuffix(end)
-    match = re.fullmatch if is_whole else re.search
-    assert match(why.replace("USE", USE), text), text
+    assert re.fullmatch(why.replace("USE", USE), text), text
 
 
 def change(
@@ -136,29 +132,146 @@ def leave_out(path: Path, records: int, *, is_sealed: bool) -> None:
     rewrite(path, remove_lines, end=end, sealed=is_sealed)
 
 
-# --- With META.txt -----------------------------------------------------------------
+# --- What is refused -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_meta_earlier", [True, False])
-def test_volume_that_is_newer_than_meta_is_refused(
-    root: Path, *, is_meta_earlier: bool
-) -> None:
-    """META.txt is an earlier one, or the data file is that of a copy that went on."""
-    if is_meta_earlier:
-        mix(root, ["META.txt"])
-        volume = 1
+def copy_from_copy(root: Path, name: str, *steps: Callable[[Store], object]) -> None:
+    """Make a store and a copy that goes on; replace a file by that of the copy."""
+    copy = make_copy(root)
+    change(copy, *steps)
+    replace(root, copy, [name])
+
+
+def copy_from_twin(root: Path, name: str) -> None:
+    """Let a store and a copy of it go on alike; without LOCK, which has the salt of one."""
+    make_store(root)
+    shutil.copytree(root, root.with_name("twin"))
+    for directory in (root, root.with_name("twin")):
+        change(directory, put_later)
+    replace(root, root.with_name("twin"), [name])
+    remove(root, "LOCK")
+
+
+def copy_from_other(root: Path, *names: str, is_stopped: bool = True) -> None:
+    """Replace files by those of another store."""
+    make_store(root, is_stopped=is_stopped)
+    make_store(root.with_name("other"), turns=9 if is_stopped else 2)
+    replace(root, root.with_name("other"), names)
+
+
+def put_back_what_was_written(root: Path) -> None:
+    """Replace a volume that LOCK names by an earlier use, which no kill explains."""
+    mix(root, [])
+    change(root, put_later, is_stopped=False)
+    replace(root, root.with_name(f"{root.name} earlier"), ["data/2", "index/2"])
+
+
+def cut_index_file(root: Path) -> None:
+    """Replace a data file, and remove the last block of its index file."""
+    mix(root, ["data/1"])
+    data = (root / "index" / "1").read_bytes()
+    (root / "index" / "1").write_bytes(data[: list(decode_blocks(data))[-2].file_end])
+
+
+def shorten_index_file(root: Path) -> None:
+    """Replace a data file, and its index file by one that META.txt does not name."""
+    mix(root, ["data/2"])
+    leave_out(root / "index" / "2", 1, is_sealed=False)
+
+
+def lose(root: Path, *names: str, is_mixed: bool = False) -> None:
+    """Lose META.txt and other files, or have an earlier data file."""
+    if is_mixed:
+        mix(root, ["data/1"])
     else:
-        copy = make_copy(root)
-        change(copy, fill_volume, put_later)
-        volume = manifest_of(copy).active.volume
-        replace(root, copy, [f"data/{volume}"])
-    newest = manifest_of(root).active.seq
-    assert_refused(
-        root,
-        r"META\.txt is older than the volumes, or a volume comes from a copy of this mount"
-        rf" point: data/{volume}: expected at most seq {newest}, found USE.*; put back"
-        " the files that belong together",
-    )
+        make_store(root, turns=8)
+    remove(root, "META.txt", *names)
+
+
+def lose_meta_and_copy(root: Path) -> None:
+    """Lose META.txt, and replace a volume by that of a copy which went its own way."""
+    copy = make_copy(root)
+    for directory in (root, copy):
+        change(directory, fill_volume, fill_volume)
+    remove(root, "META.txt")
+    replace(root, copy, ["data/3", "index/3"])
+
+
+OLDER = (
+    r"META\.txt is older than the volumes, or a volume comes from a copy of this mount"
+    r" point: data/%d: expected at most seq %d, found USE.*; put back the files that belong"
+    " together"
+)
+INCOMPLETE = (
+    "data/%d was replaced and its index file is not complete, so that it is unknown which"
+    " older values it replaced: data/%d: expected USE, found USE; put back the right file"
+)
+THREE = "; ".join([r"(data|index)/\d: expected USE, found USE"] * 3)
+ANOTHER = (
+    rf"4 of 4 volumes do not match META\.txt: {THREE}.* more; put back the right"
+    r" META\.txt or the right volumes"
+)
+COPIED = (
+    r"index/2 and META\.txt do not belong together: one of them is from a copy of this"
+    " mount point; put back the right file"
+)
+LOST = (
+    r"META\.txt is missing or damaged, and no file is the volume before data/%d \(seq %d\),"
+    r" but there are older ones, such as data/%d \(seq %d\); put back the right files"
+)
+NEWEST_LOST = (
+    r"META\.txt is missing or damaged, and LOCK names the volume that was written"
+    " last, and it is not there; put it back, or remove LOCK if it is not of this"
+    " mount point"
+)
+DATA = [f"data/{volume}" for volume in range(VOLUME_NUM)]
+
+
+@pytest.mark.parametrize(
+    ("arrange", "why"),
+    [
+        (partial(mix, names=["META.txt"]), OLDER % (1, 5)),
+        (
+            lambda root: copy_from_copy(root, "data/3", fill_volume, put_later),
+            OLDER % (3, 7),
+        ),
+        (
+            lambda root: copy_from_copy(root, "index/3", fill_volume),
+            r"index/3 is newer \(seq 8\) than META\.txt \(seq 7\); put back .*",
+        ),
+        (put_back_what_was_written, ".*data/2: expected USE, found USE.*"),
+        (cut_index_file, INCOMPLETE % (1, 1)),
+        (shorten_index_file, INCOMPLETE % (2, 2)),
+        (lambda root: copy_from_other(root, "META.txt"), ANOTHER),
+        (lambda root: copy_from_other(root, *DATA), ANOTHER),
+        (lambda root: copy_from_twin(root, "META.txt"), COPIED),
+        (lambda root: copy_from_twin(root, "index/2"), COPIED),
+        (lambda root: lose(root, "data/2", "index/2"), LOST % (3, 8, 1, 6)),
+        (lose_meta_and_copy, LOST % (0, 9, 3, 8)),
+        (
+            lambda root: lose(root, "data/0", "index/0"),
+            NEWEST_LOST,
+        ),
+        (
+            lambda root: lose(root, is_mixed=True),
+            ".*data/1 and index/1 do not belong together: USE and USE.*",
+        ),
+    ],
+)
+def test_mismatched_files_are_refused(
+    root: Path, arrange: Callable[[Path], object], why: str
+) -> None:
+    """With the reason, the files, and what to do."""
+    arrange(root)
+    assert_refused(root, why)
+
+
+def test_active_volume_of_another_store_is_refused_after_a_power_loss(
+    root: Path,
+) -> None:
+    """A power loss takes what was written last, but brings no file of another store."""
+    copy_from_other(root, "data/2", "index/2", is_stopped=False)
+    assert_refused(root, ".*data/2: expected USE, found USE.*", BootedFileSystem())
 
 
 def test_meta_from_before_the_last_start_is_refused(root: Path, tmp_path: Path) -> None:
@@ -192,55 +305,6 @@ def test_replaced_volume_whose_keys_are_not_known_is_refused(root: Path) -> None
     assert_refused(root, f"{begin}; put back the right files")
 
 
-def test_active_volume_of_another_store_is_refused_after_a_power_loss(
-    root: Path, tmp_path: Path
-) -> None:
-    """A power loss takes what was written last, but brings no file of another store."""
-    make_store(root, is_stopped=False)
-    make_store(tmp_path / "other", turns=2)
-    active = manifest_of(root).active.volume
-    replace(root, tmp_path / "other", [f"data/{active}", f"index/{active}"])
-
-    assert_refused(
-        root,
-        f"data/{active}: expected USE, found USE",
-        BootedFileSystem(),
-        is_whole=False,
-    )
-
-
-def test_active_volume_that_was_written_is_refused_if_it_is_an_earlier_one(
-    root: Path,
-) -> None:
-    """LOCK says that the header was written: no kill explains that it is missing."""
-    mix(root, [])
-    change(root, put_later, is_stopped=False)
-    replace(root, root.with_name(f"{root.name} earlier"), ["data/2", "index/2"])
-
-    assert_refused(root, "data/2: expected USE, found USE", is_whole=False)
-
-
-@pytest.mark.parametrize("volume", [1, 2])
-def test_replaced_volume_with_an_incomplete_index_file_is_refused(
-    root: Path, volume: int
-) -> None:
-    """Its last block is missing, or it is intact but not the one META.txt names."""
-    mix(root, [f"data/{volume}"])
-    if volume == 1:
-        path = root / "index" / "1"
-        data = path.read_bytes()
-        path.write_bytes(data[: list(decode_blocks(data))[-2].file_end])
-    else:
-        leave_out(root / "index" / "2", 1, is_sealed=False)
-
-    assert_refused(
-        root,
-        f"data/{volume} was replaced and its index file is not complete, so that it is"
-        f" unknown which older values it replaced: data/{volume}: expected USE, found USE;"
-        " put back the right file",
-    )
-
-
 def test_replaced_active_data_file_is_not_written(root: Path) -> None:
     """It may be that of a copy, to be put back there: the next volume is started."""
     mixed = mix(root, ["data/2"])
@@ -252,55 +316,6 @@ def test_replaced_active_data_file_is_not_written(root: Path) -> None:
     assert (root / "data" / "2").read_bytes() == before
     left = mixed.of({0, 1})
     assert values_in(root, b"later", *left) == [b"value", *left.values()]
-
-
-@pytest.mark.parametrize("is_meta_theirs", [True, False])
-def test_meta_or_volumes_of_another_store_are_refused(
-    root: Path, tmp_path: Path, *, is_meta_theirs: bool
-) -> None:
-    """No volume is what META.txt says; three of them are named."""
-    make_store(root)
-    make_store(tmp_path / "other", turns=9)
-    volumes = [f"data/{volume}" for volume in range(VOLUME_NUM)]
-    replace(root, tmp_path / "other", ["META.txt"] if is_meta_theirs else volumes)
-
-    three = "; ".join([r"(data|index)/\d: expected USE, found USE"] * 3)
-    assert_refused(
-        root,
-        rf"{VOLUME_NUM} of {VOLUME_NUM} volumes do not match META\.txt: {three}.* more; put"
-        r" back the right META\.txt or the right volumes",
-    )
-
-
-def test_index_file_that_is_newer_than_meta_is_refused(root: Path) -> None:
-    """It is that of a copy that went on."""
-    copy = make_copy(root)
-    change(copy, fill_volume)
-    active = manifest_of(copy).active
-    replace(root, copy, [f"index/{active.volume}"])
-
-    assert_refused(
-        root,
-        rf"index/{active.volume} is newer \(seq {active.seq}\) than META\.txt \(seq"
-        rf" {manifest_of(root).active.seq}\); put back the right files",
-    )
-
-
-@pytest.mark.parametrize("is_meta_theirs", [True, False])
-def test_index_file_of_a_copy_is_refused(root: Path, *, is_meta_theirs: bool) -> None:
-    """Both have gone on with the same volume, each with a salt of its own."""
-    copy = make_copy(root)
-    change(root, put_later)
-    change(copy, put_later)
-    active = manifest_of(root).active.volume
-    replace(root, copy, ["META.txt" if is_meta_theirs else f"index/{active}"])
-    remove(root, "LOCK")
-
-    assert_refused(
-        root,
-        rf"index/{active} and META\.txt do not belong together: one of them is from a"
-        " copy of this mount point; put back the right file",
-    )
 
 
 # --- Without META.txt --------------------------------------------------------------
@@ -325,51 +340,6 @@ def test_volumes_of_two_stores_without_meta_are_refused(
             rf" {replaced} to another one than the rest \([0-9a-f]{{16}}\); move away what"
             " does not belong here.*",
         )
-
-
-@pytest.mark.parametrize("is_copy", [False, True])
-def test_missing_volume_without_meta_is_refused(root: Path, *, is_copy: bool) -> None:
-    """Volumes are counted; the next one does not follow one of a copy."""
-    copy = make_copy(root)
-    for directory in (root, copy):
-        change(directory, fill_volume, fill_volume)
-    oldest, lost, after, last = (listed.use for listed in manifest_of(root).volumes)
-    remove(root, "META.txt")
-    if is_copy:
-        replace(root, copy, [f"data/{after.volume}", f"index/{after.volume}"])
-        oldest, after = after, last
-    else:
-        remove(root, f"data/{lost.volume}", f"index/{lost.volume}")
-
-    assert_refused(
-        root,
-        r"META\.txt is missing or damaged, and no file is the volume before"
-        rf" data/{after.volume} \(seq {after.seq}\), but there are older ones, such as"
-        rf" data/{oldest.volume} \(seq {oldest.seq}\); put back the right files",
-    )
-
-
-def test_lost_newest_volume_without_meta_is_refused(root: Path) -> None:
-    """LOCK names it."""
-    make_store(root)
-    newest = manifest_of(root).active.volume
-    remove(root, "META.txt", f"data/{newest}", f"index/{newest}")
-
-    assert_refused(
-        root,
-        r"META\.txt is missing or damaged, and LOCK names the volume that was written last,"
-        " and it is not there; put it back, or remove LOCK if it is not of this mount"
-        " point",
-    )
-
-
-def test_older_data_file_without_meta_is_refused(root: Path) -> None:
-    """Its index file says that there was a newer use."""
-    mix(root, ["data/1"])
-    remove(root, "META.txt")
-
-    why = "data/1 and index/1 do not belong together: USE and USE"
-    assert_refused(root, why, is_whole=False)
 
 
 def test_unreadable_header_without_meta_is_refused(root: Path) -> None:
