@@ -354,27 +354,6 @@ def test_a_kill_at_any_operation_on_a_full_disk_leaves_a_store_that_starts(
     assert survive > 60
 
 
-@pytest.mark.parametrize("eviction", POLICIES)
-def test_a_volume_is_given_up_if_meta_cannot_be_replaced(eviction: Eviction) -> None:
-    """At a rotation and at a start; the others stay."""
-    fs, client = small_disk(6), Client()
-    store = start(fs, eviction)
-    client.run(store, 200)
-    before = volumes_of(store)
-    fill(fs)
-    fs.capacity -= 2000  # It is more than full, as with blocks that are reserved.
-    client.run(store, 40)
-    assert volumes_of(store) < before
-    kill(store)
-    fill(fs)
-    store = start(fs, eviction)
-    client.hits(store)
-    assert not store.refusal
-    client.run(store, 40)
-
-    assert volumes_of(store) >= 2
-
-
 # --- Read-only ---------------------------------------------------------------------
 
 
