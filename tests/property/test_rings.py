@@ -6,16 +6,12 @@ Random runs of a store with two rings, with a crash after each step; see support
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
 
 from support.extent import SEED, Count, examples
 from support.rings import KINDS, Kind, RingRun
-from volcache.store import Store
-from volcache.store.format import Ring
-from volcache.store.volume import Volume
 
 pytestmark = [pytest.mark.property, pytest.mark.slow]
 
@@ -42,23 +38,3 @@ def test_no_crash_returns_an_older_or_deleted_value(
     assert total["copied"] > (0 if kind == "faults" else _PER_TEST)
     record_property("ring_runs", _PER_TEST)
     record_property("ring_crashes", total["images"])
-
-
-def test_the_runs_notice_a_value_in_the_wrong_ring(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """If a value does not go to the ring of what it replaces, older values return."""
-    dice = random.Random(1)  # noqa: S311 - Repeatable.
-
-    def volume_for(store: Store, _key: bytes, size: int, length: int) -> Volume:
-        return store._log.with_room(dice.choice(list(Ring)), size, length)
-
-    monkeypatch.setattr(Store, "_volume_for", volume_for)
-    violated = 0
-    for seed in range(5):
-        try:
-            RingRun(seed, "kills").run(STEPS)
-        except AssertionError:
-            violated += 1
-
-    assert violated == 5
