@@ -260,20 +260,32 @@ def test_ctrl_c_ends_the_import_between_two_files(
 
 
 def test_write_error_ends_the_import_with_a_summary(
-    paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, run: Run
+    paths: tuple[Path, Path], run: Run
 ) -> None:
-    """The error is one line, the imported files are counted, and the store is closed."""
+    """
+    The error is one line, the imported files are counted, and the store is closed.
+
+    What was stored before is kept, and a second import adds the other files.
+    """
 
     def fail() -> None:
         raise StoreIOError("the disk refused")
 
-    put_files(paths[1], {b"%d" % n: b"value" for n in range(9)})
-    open_store(paths[0]).close()
-    at_fourth_put(monkeypatch, fail)
-    code, out, err = run("import", *paths)
+    files = {b"%d" % n: b"value" for n in range(9)}
+    put_files(paths[1], files)
+    store = open_store(paths[0])
+    for key in (b"old", b"0", b"3"):
+        store.put(key, b"before")
+    store.close()
+    with pytest.MonkeyPatch.context() as patch:
+        at_fourth_put(patch, fail)
+        code, out, err = run("import", *paths)
     assert (code, err) == (1, "volcache: the disk refused\n")
     assert ": 3 files, 15 B; left out: 0; " in out
-    assert sorted(values(paths[0])) == [b"0", b"1", b"2"]
+    before = {b"old": b"before", b"3": b"before"}
+    assert values(paths[0]) == dict(list(files.items())[:3]) | before
+    assert run("import", *paths).code == 0
+    assert values(paths[0]) == files | {b"old": b"before"}
 
 
 def test_import_invalidates_all_copies_in_memcached(
