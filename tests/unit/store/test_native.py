@@ -34,25 +34,6 @@ def make_index(*, volumes: int = 2) -> _native.Index:
 # --- The index ---------------------------------------------------------------------
 
 
-def test_hash_key_has_16_bytes() -> None:
-    """Any other length is an error."""
-    for length in (0, 1, 15, 17, 32):
-        with pytest.raises(ValueError, match="must have 16 bytes"):
-            _native.Index(FS, bytes(length), volume_bytes=VOLUME_BYTES, volumes=2)
-
-
-@each_row(
-    ("volume_bytes", "volumes"),
-    [(2**40, 2**8), (2**40 + 1, 1), (2**24, 65_537), (2**24, 0), (2**32, 2**16)],
-)
-def test_index_whose_positions_do_not_fit_is_refused(
-    volume_bytes: int, volumes: int
-) -> None:
-    """Positions have 48 bits, for twice as many volumes as there may be."""
-    with pytest.raises(MemoryError):
-        _native.Index(FS, KEY, volume_bytes=volume_bytes, volumes=volumes)
-
-
 @each_row("volumes", [1, 2, 3, 5])
 def test_more_volumes_than_promised_are_refused(volumes: int) -> None:
     """Until one is reclaimed; a volume that is there already is no error."""

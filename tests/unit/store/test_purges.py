@@ -82,17 +82,6 @@ def test_a_damaged_file_that_no_purge_explains_is_refused(tmp_path: Path) -> Non
 # --- The store ---------------------------------------------------------------------
 
 
-def test_values_of_every_size_are_purged(tmp_path: Path) -> None:
-    """They are read in different ways."""
-    store = open_fifo(tmp_path, volume_size=4 << 20)
-    for size in (0, 100, 8000, 14_000, 2 << 20):
-        store.put(b"a/1", bytes(size))
-        store.purge(b"a/1")
-        assert store.get(b"a/1") is None
-        store.put(b"a/1", bytes(size))
-        assert value_of(store.get(b"a/1")) == bytes(size)
-
-
 def test_after_a_start_with_an_earlier_clock_new_values_are_not_purged(
     tmp_path: Path,
 ) -> None:
