@@ -228,23 +228,19 @@ def test_the_pace_is_the_rate() -> None:
     assert now - before == pytest.approx(0.5)
 
 
-def test_an_uncached_read_returns_what_a_read_returns(tmp_path: Path) -> None:
-    """At any offset, and at the end of the file."""
+@pytest.mark.parametrize("is_in_memory", [False, True])
+def test_an_uncached_read_returns_what_a_read_returns(
+    tmp_path: Path, *, is_in_memory: bool
+) -> None:
+    """At any offset, and at the end; also of a file that allows no direct reads."""
+    flags = os.O_RDWR | os.O_CREAT
     path = tmp_path / "file"
-    path.write_bytes(os.urandom(12_345))
-    fd = os.open(path, os.O_RDWR)
+    fd = os.memfd_create("file") if is_in_memory else os.open(path, flags)
+    os.write(fd, os.urandom(12_345))
     reader = UncachedReader(10_000)
     for length, offset in (
         *((0, 0), (1, 0), (10_000, 0), (4096, 4096)),
         *((5000, 4095), (9000, 9000), (5, 20_000)),
     ):
         assert reader.pread(fd, length, offset) == os.pread(fd, length, offset)
-    os.close(fd)
-
-
-def test_an_uncached_read_works_without_direct_reads() -> None:
-    """As on tmpfs of older kernels, and of files in memory."""
-    fd = os.memfd_create("file")
-    os.write(fd, b"content")
-    assert UncachedReader(10).pread(fd, 4, 3) == b"tent"
     os.close(fd)

@@ -76,7 +76,7 @@ def test_a_damaged_record_is_a_miss_and_leaves_the_index(
 
 
 def test_a_store_on_a_full_disk_opens() -> None:
-    """Reads are served; puts are refused until there is disk space."""
+    """Reads are served; puts and flushes are refused until there is disk space."""
     fs = SimulatedFileSystem()
     store = open_store(MOUNT_POINT, fs=fs)
     store.put(b"k", b"v")
@@ -88,9 +88,14 @@ def test_a_store_on_a_full_disk_opens() -> None:
     assert value_of(store.get(b"k")) == b"v"
     with pytest.raises(DiskFullError):
         store.put(b"new", b"v")
+    with pytest.raises(DiskFullError):
+        store.flush()
+    assert value_of(store.get(b"k")) == b"v"
     fs.failing.clear()
     store.put(b"new", b"v")
     assert (store.stats.rotations, value_of(store.get(b"new"))) == (0, b"v")
+    store.flush()
+    assert store.get(b"k") is None
 
 
 def test_a_large_value_is_in_memory_once_while_it_is_read(tmp_path: Path) -> None:
@@ -109,21 +114,6 @@ def test_a_large_value_is_in_memory_once_while_it_is_read(tmp_path: Path) -> Non
     assert peak < 1.1 * len(value)
     assert store.stats.reads.count == 1
     store.close()
-
-
-def test_a_flush_on_a_full_disk_drops_nothing() -> None:
-    """It raises the error of a full disk."""
-    fs = SimulatedFileSystem()
-    store = open_store(MOUNT_POINT, fs=fs)
-    store.put(b"k", b"v")
-    fs.failing["allocate"] = errno.ENOSPC
-    with pytest.raises(DiskFullError):
-        store.flush()
-
-    assert value_of(store.get(b"k")) == b"v"
-    fs.failing.clear()
-    store.flush()
-    assert store.get(b"k") is None
 
 
 def test_a_copy_is_valid_while_the_index_has_its_record(tmp_path: Path) -> None:
