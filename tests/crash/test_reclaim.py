@@ -122,17 +122,6 @@ def test_a_probation_volume_with_copies_is_reclaimed_before_any_of_ring_main(
     assert peek(store, b"k1") is None
 
 
-def test_a_store_of_four_volumes_with_two_used_takes_puts_to_both_rings() -> None:
-    """There is nothing to reclaim yet when both active volumes are nearly full."""
-    store = start(SimulatedFileSystem(), volume_num=4)
-    put_main(store, b"main", 1500)
-    ask_and_put(store, b"probation", bytes(1500))
-
-    store.put(b"small", b"v")
-
-    assert value_of(store.get(b"small")) == b"v"
-
-
 def test_a_start_after_the_newest_volume_was_dropped_is_not_refused() -> None:
     """META.txt must not be older than LOCK says."""
     disk = SimulatedFileSystem()
