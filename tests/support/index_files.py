@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from google_crc32c import extend
 
-from volcache.store.format import VOLUME_HEADER_BYTES, Segment
+from volcache.store.format import KEY_BYTES_MAX, VOLUME_HEADER_BYTES, Segment
 from volcache.store.index import Loaded
 from volcache.store.index_file import IndexContents
 from volcache.store.index_format import (
@@ -27,6 +27,9 @@ from volcache.store.index_format import (
 
 _CHECKPOINT: Final = re.compile(
     rb"^# checkpoint ([0-9]{1,13}) (open|sealed) ([0-9a-f]{8})\n", re.MULTILINE
+)
+_LINE: Final = re.compile(
+    rb"^(?:#.*|[^# \n][^ \n]* [0-9]{1,13} [0-9]{1,10})\n", re.MULTILINE
 )
 
 
@@ -69,11 +72,12 @@ def decode_blocks(data: bytes) -> Iterator[IndexBlock]:
 
 def decode_block(block: IndexBlock) -> list[Entry] | None:
     """Return the entries of a block, None if one is malformed or out of range."""
-    try:
-        entries = decode_entries(block.lines)
-    except ValueError:
+    if _LINE.sub(b"", block.lines):
         return None
-    for _, offset, size in entries:
+    entries = decode_entries(block.lines)
+    for key, offset, size in entries:
+        if len(key) > KEY_BYTES_MAX:
+            return None
         if size and not VOLUME_HEADER_BYTES <= offset <= block.volume_end - size:
             return None
     return entries

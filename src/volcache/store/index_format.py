@@ -19,14 +19,12 @@ holds only the comment that identifies the volume::
 from __future__ import annotations
 
 import re
-from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from google_crc32c import extend as extend_crc32c
 
 from volcache.store.format import (
-    KEY_BYTES_MAX,
     VERSION,
     VOLUME_HEADER_BYTES,
     Ring,
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
 # Printable ASCII without the space, "%", and "#", which starts a comment.
 _PLAIN: Final = "!\"$&'()*+,/:;<=>?@[\\]^`{|}"
-_UNCHANGED: Final = (_PLAIN + ascii_letters + digits + "-._~").encode()
 _CHECKPOINT: Final = re.compile(
     rb"^# checkpoint ([0-9]{1,13}) (open|sealed) ([0-9a-f]{8})\n", re.MULTILINE
 )
@@ -51,8 +48,7 @@ _INDEX_HEADER: Final = re.compile(
 _SEGMENT: Final = re.compile(
     rb"^# from ([0-9]{1,13}) salt ([0-9a-f]{16})$", re.MULTILINE
 )
-_COMMENT: Final = re.compile(rb"^#.*\n", re.MULTILINE)
-_ENTRY: Final = re.compile(rb"([^ \n]+) ([0-9]{1,13}) ([0-9]{1,10})\n")
+_ENTRY: Final = re.compile(rb"^([^# \n][^ \n]*) ([0-9]+) ([0-9]+)\n", re.MULTILINE)
 
 Entry = tuple[bytes, int, int]  # key, offset, size; the last two 0 for a deletion
 
@@ -66,14 +62,12 @@ class IndexName(NamedTuple):
 
 def encode_key(key: bytes) -> str:
     """Return the key as written in a line: no space, newline, "#" or non-ASCII byte."""
-    if not key.translate(None, _UNCHANGED):
-        return key.decode("ascii")
     return quote_from_bytes(key, safe=_PLAIN)
 
 
 def decode_key(text: bytes) -> bytes:
     """Return the key that `encode_key` has encoded."""
-    return unquote_to_bytes(text) if b"%" in text else text
+    return unquote_to_bytes(text)
 
 
 def encode_segments(segments: Iterable[Segment]) -> bytes:
@@ -84,10 +78,8 @@ def encode_segments(segments: Iterable[Segment]) -> bytes:
 
 def decode_segments(lines: bytes) -> list[Segment]:
     """Return the segments that the comments of a block name."""
-    if b"# from " not in lines:
-        return []
-    found = _SEGMENT.finditer(lines)
-    return [Segment(int(line[1]), int(line[2], 16)) for line in found]
+    found = _SEGMENT.findall(lines)
+    return [Segment(int(start), int(salt, 16)) for start, salt in found]
 
 
 def encode_index_header(name: IndexName) -> tuple[bytes, int]:
@@ -152,19 +144,8 @@ def decode_index_header(data: bytes) -> tuple[int, IndexName] | None:
 
 
 def decode_entries(lines: bytes) -> list[Entry]:
-    """
-    Return key, offset and size of every entry of a block with a right checksum.
-
-    Raises:
-        ValueError: A line is neither an entry nor a comment, as docs/FORMAT.md has them.
-    """
-    lines = _COMMENT.sub(b"", lines)
-    if _ENTRY.sub(b"", lines):
-        raise ValueError("A line is malformed.")
-    entries = [
+    """Return key, offset and size of every entry of lines that the core has checked."""
+    return [
         (decode_key(key), int(offset), int(size))
         for key, offset, size in _ENTRY.findall(lines)
     ]
-    if any(len(key) > KEY_BYTES_MAX for key, _, _ in entries):
-        raise ValueError("A key is too long.")
-    return entries
