@@ -6,7 +6,7 @@ No network, no configuration, no global state; importing it has no effect.
 
 from volcache.store.format import Record
 from volcache.store.periodic_sync import PeriodicSync
+from volcache.store.recovery import SyncMode
 from volcache.store.store import Store
-from volcache.store.syncs import SyncMode
 
 __all__ = ["PeriodicSync", "Record", "Store", "SyncMode"]

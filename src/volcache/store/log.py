@@ -39,7 +39,7 @@ import logging
 import random
 import secrets
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from volcache.errors import DiskFullError, ValueTooLargeError
 from volcache.store.files import SyncFailedError
@@ -47,7 +47,7 @@ from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES, Ring, Vo
 from volcache.store.reclaim import Evictor
 from volcache.store.rings import RING_NAMES, KeptPurges, Rings
 from volcache.store.space import DiskSpace
-from volcache.store.syncs import SyncMode, Syncs
+from volcache.store.syncs import Syncs
 from volcache.store.volume import Volume
 
 if TYPE_CHECKING:
@@ -55,25 +55,14 @@ if TYPE_CHECKING:
 
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
-    from volcache.store.eviction import Frequency
     from volcache.store.manifest import Manifest
     from volcache.store.purges import PurgeList
-    from volcache.store.recovery import Recovered
+    from volcache.store.recovery import LogOptions, Recovered
 
 _logger = logging.getLogger("volcache.store")
 _PROBE_BYTES: Final = 4096
 # If giving up a volume has freed nothing, none is given up for this time.
 _GIVE_UP_PAUSE_NS: Final = 60_000_000_000
-
-
-class LogOptions(NamedTuple):
-    """How the volumes are used."""
-
-    volume_size: int  # bytes of a volume that is started from now on
-    volume_num: int
-    sync_mode: SyncMode
-    policy: Frequency | None  # None: "fifo"
-    refusal: str = ""  # why nothing can be written, as a sentence; empty: it can
 
 
 class CircularLog:

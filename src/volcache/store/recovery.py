@@ -31,7 +31,7 @@ import logging
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from volcache.errors import MountPointError
 from volcache.store.disk import is_short
@@ -47,11 +47,24 @@ from volcache.store.volume import NO_FILE, Volume
 if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
+    from volcache.store.eviction import Frequency
     from volcache.store.inventory import StoreInventory
     from volcache.store.manifest import ListedPurges, Manifest
     from volcache.store.native import Index
 
+SyncMode = Literal["none", "periodic", "always"]
+
 _logger = logging.getLogger("volcache.store")
+
+
+class LogOptions(NamedTuple):
+    """How the volumes are used."""
+
+    volume_size: int  # bytes of a volume that is started from now on
+    volume_num: int
+    sync_mode: SyncMode
+    policy: Frequency | None  # None: "fifo"
+    refusal: str = ""  # why nothing can be written, as a sentence; empty: it can
 
 
 class NothingStoredError(MountPointError):
@@ -73,29 +86,19 @@ class Recovered:
     stats: StoreStats  # of the store; counts what the disk has refused so far
 
 
-def recover(
-    directory: StoreDirectory,
-    *,
-    volume_size: int,
-    volume_num: int,
-    clock: Clock,
-    writes_probation: bool,
-    is_read_only: bool = False,
-) -> Recovered:
+def recover(directory: StoreDirectory, options: LogOptions, clock: Clock) -> Recovered:
     """
     Build the index of a mount point and make it ready for writing.
 
     Args:
         directory: Locked by this process.
-        volume_size: The length of a volume that is started from now on.
-        volume_num: The maximum number of volumes; the oldest ones beyond are removed.
-        clock: Is advanced to the latest time that any file names.
-        writes_probation: Ring probation is written, too.
-        is_read_only: Change nothing; what is returned can be read only. META.txt keeps its
+        options: The oldest volumes beyond `volume_num` are removed. With a `refusal`,
+            nothing is changed, and what is returned can be read only: META.txt keeps its
             mount count, and HOT.txt stays for the next start, but is not used.
+        clock: Is advanced to the latest time that any file names.
 
     Raises:
-        NothingStoredError: With `is_read_only`: there is nothing to be read.
+        NothingStoredError: With a `refusal`: there is nothing to be read.
         OSError: The disk cannot be written; what was stored is still there.
         FormatVersionError: A volume was written by another version of volcache.
         ForeignDirectoryError: `data` contains files that are not volumes.
@@ -106,15 +109,8 @@ def recover(
     fs, descriptors = directory.fs, dict[int, int]()
     try:
         directory.open_data_files(descriptors)
-        recovery = _Recovery(
-            directory,
-            descriptors,
-            max(volume_size, *map(fs.size, descriptors.values()), 0),
-            max(volume_num, len(descriptors)) if is_read_only else volume_num,
-            clock,
-            rings=tuple(Ring) if writes_probation else (Ring.MAIN,),
-        )
-        return recovery.read() if is_read_only else recovery.run()
+        recovery = _Recovery(directory, descriptors, options, clock)
+        return recovery.read() if options.refusal else recovery.run()
     except BaseException:
         for fd in descriptors.values():
             fs.close(fd)
@@ -128,27 +124,19 @@ class _Recovery:
         self,
         directory: StoreDirectory,
         descriptors: dict[int, int],
-        volume_bytes: int,
-        volume_num: int,
+        options: LogOptions,
         clock: Clock,
-        *,
-        rings: tuple[Ring, ...],
     ) -> None:
-        """
-        Take the inventory.
-
-        Args:
-            directory: Of the store.
-            descriptors: Of the data files.
-            volume_bytes: The length of the longest volume.
-            volume_num: The maximum number of volumes.
-            clock: Of the store.
-            rings: Those that are written.
-        """
-        self._rings = rings
+        """Take the inventory; `descriptors` are those of the data files."""
         self._directory = directory
-        self._volume_num = volume_num
         self._clock = clock
+        # Ring probation is written only with a policy.
+        self._rings = (Ring.MAIN,) if options.policy is None else tuple(Ring)
+        self._volume_num = volume_num = options.volume_num
+        if options.refusal:  # No volume can be removed.
+            self._volume_num = volume_num = max(volume_num, len(descriptors))
+        lengths = map(directory.fs.size, descriptors.values())
+        longest = max(options.volume_size, 0, *lengths)
         inventory = self._inventory = take_inventory(directory, descriptors)
         found = inventory.open_volumes(descriptors)
         self._dropped = self._oldest_first(found)[: max(0, len(found) - volume_num)]
@@ -163,7 +151,7 @@ class _Recovery:
                 directory.fs,
                 inventory.manifest.store_id,
                 volumes=volume_num,
-                volume_bytes=volume_bytes,
+                volume_bytes=longest,
                 expected=expected_keys(directory, volumes),
             ),
             inventory.purges.purges,
@@ -382,9 +370,8 @@ class _Recovery:
         probation = [v.seq for v in volumes if v.use.ring is Ring.PROBATION]
         first = before.probation_first
         if probation and Ring.PROBATION not in self._rings:
-            first = probation[
-                -1
-            ]  # What is put from now on replaces records there, too.
+            # What is put from now on replaces records there, too.
+            first = probation[-1]
         return before._replace(
             mount_count=before.mount_count + 1,
             time_us=self._clock.now_us(),

@@ -35,9 +35,9 @@ from volcache.store.disk import (
 from volcache.store.eviction import make_policy
 from volcache.store.files import OsFileSystem
 from volcache.store.key_scan import KeyScan
-from volcache.store.log import CircularLog, LogOptions
+from volcache.store.log import CircularLog
 from volcache.store.native import make_clock
-from volcache.store.recovery import NothingStoredError, recover
+from volcache.store.recovery import LogOptions, NothingStoredError, recover
 from volcache.store.scrub import Scrub
 from volcache.store.stats import READ_ERRORS_IN_ROW_MAX
 from volcache.store.usage import usage_of
@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.eviction import Eviction
     from volcache.store.files import FileSystem
-    from volcache.store.recovery import Recovered
+    from volcache.store.recovery import Recovered, SyncMode
     from volcache.store.stats import StoreUsage
-    from volcache.store.syncs import SyncMode
 
 _logger = logging.getLogger("volcache.store")
 
@@ -368,25 +367,19 @@ def _recover(
             volume_num=min(number, holding.volumes_of(wanted.volume_size)),
             reinsert_reads=wanted.reinsert_reads,
         )
-        recovered = recover(
-            opened,
-            volume_size=wanted.volume_size,
-            volume_num=number,
-            clock=clock,
-            writes_probation=policy is not None,
-            is_read_only=refused is not None,
+        refusal = "" if refused is None else _refusal_text(refused)
+        options = LogOptions(
+            wanted.volume_size, number, wanted.sync_mode, policy, refusal
         )
+        recovered = recover(opened, options, clock)
     except OSError as error:
         opened.close()
         raise unusable(opened.root, error) from error
     except BaseException:
         opened.close()
         raise
-    refusal = ""
     if refused is not None:
-        refusal = _refusal_text(refused)
         recovered.stats.count_write_error(refused)
-    options = LogOptions(wanted.volume_size, number, wanted.sync_mode, policy, refusal)
     return recovered, options, holding
 
 

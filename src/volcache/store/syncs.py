@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from volcache.store.files import SyncFailedError
 from volcache.store.rings import refusal_of
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from volcache.errors import StoreIOError
+    from volcache.store.recovery import SyncMode
     from volcache.store.rings import Rings
     from volcache.store.volume import Volume
-
-SyncMode = Literal["none", "periodic", "always"]
 
 # A start after a kill may begin this much later than the time at the kill.
 _PROGRESS_AHEAD_US: Final = 1_000_000
