@@ -56,7 +56,7 @@ def check(directory: str, report: Callable[[str], None]) -> bool:
 def _check_hot(store: OfflineStore) -> Iterator[Anomaly]:
     """Verify HOT.txt, whose format belongs to the hot tier."""
     with suppress(OSError):  # It is missing for a server, too.
-        if is_damaged(store.directory.read_hot()):
+        if is_damaged(store.directory.read(HOT) or b""):
             yield Anomaly("file", HOT, 0, "its checksum is wrong")
 
 

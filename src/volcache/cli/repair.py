@@ -32,6 +32,7 @@ from volcache.store.index_format import (
     encode_segments,
 )
 from volcache.store.inventory import following_volume
+from volcache.store.manifest import decode_manifest
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.purges import PURGE
 from volcache.store.recovery import drop_volumes
@@ -131,7 +132,7 @@ class _Repair:
         self.volumes = len(kept)
         self._repair_manifest(kept)
         self._repair_purges()
-        if is_damaged(directory.read_hot()):
+        if is_damaged(directory.read(HOT) or b""):
             directory.remove_hot()
             self._done(HOT, "removed; all copies in memcached are discarded")
 
@@ -221,7 +222,9 @@ class _Repair:
                 volume=place, seq=self._store.newest_seq
             )
             listed.append(following_volume(newest))
-        found = directory.read_manifest()[0] or inventory.manifest._replace(volumes=())
+        found = decode_manifest(
+            directory.read(META) or b""
+        ) or inventory.manifest._replace(volumes=())
         before = {one.use for one in found.volumes}
         kept = {one.use for one in listed}
         if (

@@ -22,12 +22,7 @@ from volcache.errors import (
 )
 from volcache.store.files import DISK_FULL, read_file, replace_file, write_all
 from volcache.store.format import VERSION, VOLUME_ID_MAX
-from volcache.store.manifest import (
-    Manifest,
-    decode_manifest,
-    encode_manifest,
-    manifest_version,
-)
+from volcache.store.manifest import encode_manifest, manifest_version
 from volcache.store.progress import Progress, decode_progress, encode_progress
 from volcache.store.purges import PURGE
 
@@ -35,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from volcache.store.files import FileSystem
+    from volcache.store.manifest import Manifest
 
 _logger = logging.getLogger("volcache.store")
 
@@ -72,9 +68,7 @@ class StoreDirectory:
         self._descriptors: list[int] = []
         self.data = os.path.join(root, DATA)
         self.index = os.path.join(root, INDEX)
-        self._meta = os.path.join(root, META)
         self._hot = os.path.join(root, HOT)
-        self._purges = os.path.join(root, PURGE)
         self.progress: Sequence[Progress] = ()
 
     @classmethod
@@ -135,7 +129,7 @@ class StoreDirectory:
             self._descriptors.append(lock_fd)
             _lock(fs, path, lock_fd)
             self.progress = decode_progress(fs.pread(lock_fd, _LOCK_BYTES_MAX, 0))
-        self.refuse_version(META, manifest_version(read_file(fs, self._meta) or b""))
+        self.refuse_version(META, manifest_version(self.read(META) or b""))
         if is_written:
             self._sign_lock()
             fs.make_directory(self.data)
@@ -202,20 +196,23 @@ class StoreDirectory:
         except OSError:
             return []
 
-    def read_manifest(self) -> tuple[Manifest | None, bool]:
+    def read(self, name: str) -> bytes | None:
         """
-        Read META.txt.
-
-        Returns:
-            The manifest, None if it is missing or damaged; and whether the file exists.
+        Read META.txt, PURGE.txt or HOT.txt; None if it is missing.
 
         Raises:
             OSError: It cannot be read.
         """
-        data = read_file(self.fs, self._meta)
-        if data is None:
-            return None, False
-        return decode_manifest(data), True
+        return read_file(self.fs, os.path.join(self.root, name))
+
+    def replace(self, name: str, data: bytes) -> None:
+        """
+        Replace one of these files durably and atomically.
+
+        Raises:
+            OSError: The old one or the new one is in place.
+        """
+        replace_file(self.fs, os.path.join(self.root, name), data)
 
     def write_manifest(self, manifest: Manifest) -> None:
         """
@@ -224,25 +221,7 @@ class StoreDirectory:
         Raises:
             OSError: The old one is still in place.
         """
-        replace_file(self.fs, self._meta, encode_manifest(manifest))
-
-    def read_purges(self) -> bytes | None:
-        """
-        Read PURGE.txt; None if there is none.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        return read_file(self.fs, self._purges)
-
-    def write_purges(self, data: bytes) -> None:
-        """
-        Replace PURGE.txt durably and atomically.
-
-        Raises:
-            OSError: The old one or the new one is in place.
-        """
-        replace_file(self.fs, self._purges, data)
+        self.replace(META, encode_manifest(manifest))
 
     def remove_purges(self) -> None:
         """
@@ -253,25 +232,7 @@ class StoreDirectory:
         Raises:
             OSError: It is still there.
         """
-        self.fs.unlink(self._purges)
-
-    def read_hot(self) -> bytes:
-        """
-        Read HOT.txt; empty if there is none.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        return read_file(self.fs, self._hot) or b""
-
-    def write_hot(self, data: bytes) -> None:
-        """
-        Replace HOT.txt durably and atomically.
-
-        Raises:
-            OSError: The old one is still in place.
-        """
-        replace_file(self.fs, self._hot, data)
+        self.fs.unlink(os.path.join(self.root, PURGE))
 
     def identify_hot(self) -> str:
         """
@@ -413,10 +374,9 @@ def _create_durably(fs: FileSystem, path: str) -> None:
 def _exists(fs: FileSystem, path: str) -> bool:
     try:
         fs.names(path)
-    except FileNotFoundError:
-        return False
-    except OSError:  # It exists but cannot be listed: creating it reports the error.
-        return True
+    except OSError as error:
+        # If it exists but cannot be listed, creating it reports the error.
+        return not isinstance(error, FileNotFoundError)
     return True
 
 

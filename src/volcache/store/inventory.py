@@ -28,9 +28,9 @@ from volcache.store.format import (
     volume_version,
 )
 from volcache.store.index_format import decode_index_header, decode_segments
-from volcache.store.manifest import ListedVolume, Manifest
+from volcache.store.manifest import ListedVolume, Manifest, decode_manifest
 from volcache.store.native import read_lines
-from volcache.store.purges import FoundPurges, compare_purges
+from volcache.store.purges import PURGE, FoundPurges, compare_purges
 from volcache.store.volume import NO_FILE, Volume
 from volcache.text import counted
 
@@ -191,7 +191,8 @@ def take_inventory(
         OSError: META.txt or PURGE.txt cannot be read.
     """
     found = StoreInventory(directory, descriptors)
-    manifest, exists = directory.read_manifest()
+    data = directory.read(META)
+    manifest = decode_manifest(data or b"")
     if manifest is not None:
         found.manifest = manifest
         is_wrong = _compare(found)
@@ -203,8 +204,8 @@ def take_inventory(
             found.leave_out([use for use in uses if use.volume in found.unknown_ids])
             found.unknown_ids, found.refusal = set(), ""
     elif not _Rebuild(found, descriptors, lenient=lenient).run():
-        _begin(found, exists=exists)
-    _add_purges(found, directory.read_purges(), lenient=lenient)
+        _begin(found, exists=data is not None)
+    _add_purges(found, directory.read(PURGE), lenient=lenient)
     return found
 
 

@@ -38,7 +38,7 @@ from volcache.store.disk import is_short
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring, Segment
 from volcache.store.inventory import following_volume, take_inventory
 from volcache.store.native import make_index
-from volcache.store.purges import PurgeList, encode_purges, next_file
+from volcache.store.purges import PURGE, PurgeList, encode_purges, next_file
 from volcache.store.replay import Replay, expected_keys
 from volcache.store.spill import Spill
 from volcache.store.stats import RecoveryStats, StoreStats
@@ -403,7 +403,7 @@ class _Recovery:
             last = last._replace(seq=volumes[-1].seq)
         self._state.purges = PurgeList([*others, last])
         file = next_file(found.file.store_id, before, self._state.purges)
-        self._directory.write_purges(encode_purges(file))
+        self._directory.replace(PURGE, encode_purges(file))
         return file.listed
 
     def _give_up_oldest(self, actives: list[Volume], error: OSError) -> bool:

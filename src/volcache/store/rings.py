@@ -32,7 +32,7 @@ from volcache.errors import (
 from volcache.store.disk import is_short
 from volcache.store.format import Ring
 from volcache.store.progress import Progress
-from volcache.store.purges import PURGES_MAX, Purge, encode_purges, next_file
+from volcache.store.purges import PURGE, PURGES_MAX, Purge, encode_purges, next_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -407,7 +407,7 @@ class KeptPurges:
             raise TooManyPurgesError(limit=PURGES_MAX)
         file = next_file(rings.manifest.store_id, rings.manifest.purges, purges)
         with rings.refusals_counted("record a purge"):
-            rings.directory.write_purges(encode_purges(file))
+            rings.directory.replace(PURGE, encode_purges(file))
             rings.write_manifest(purges=file.listed)
         self._set(purges)
 

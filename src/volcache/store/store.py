@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from volcache.errors import ForeignDirectoryError, MountPointError, StoreIOError
 from volcache.geometry import refuse_too_many
-from volcache.store.directory import StoreDirectory, unusable
+from volcache.store.directory import HOT, StoreDirectory, unusable
 from volcache.store.disk import (
     VOLUMES_MIN,
     Holding,
@@ -187,12 +187,12 @@ class Store(RecordWriter):
             return b"", ""
         try:
             is_valid = self._directory.identify_hot() == valid
-            data = self._directory.read_hot() if is_valid else b""
+            data = self._directory.read(HOT) if is_valid else b""
             self._directory.remove_hot()
         except OSError as error:
             _logger.warning("hot.snapshot_failed error=%r", str(error))
             return b"", ""
-        return data, self._binding(self._mount_count - 1)
+        return data or b"", self._binding(self._mount_count - 1)
 
     def write_hot_snapshot(self, make: Callable[[str], bytes]) -> None:
         """
@@ -206,7 +206,7 @@ class Store(RecordWriter):
         if not binding or self._log.kept_purges.dropped_us >= 0 or self.refusal:
             return
         try:
-            self._directory.write_hot(make(binding))
+            self._directory.replace(HOT, make(binding))
             self._log.rings.bind_hot(self._directory.identify_hot())
         except OSError as error:
             _logger.warning("hot.snapshot_failed error=%r", str(error))
