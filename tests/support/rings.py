@@ -495,7 +495,9 @@ class RingRun:
         if self.kind == "faults" and self.dice.random() < 0.3:
             self.fs.failing["pread"] = errno.EIO
         for _ in range(self.dice.randint(1, 4)):
-            self.store._log.continue_reclaim(self.dice.randint(1, self.volume_size))
+            self.store._log.evictor.continue_reclaim(
+                self.dice.randint(1, self.volume_size)
+            )
         self.fs.failing.pop("pread", None)
 
     def flush(self) -> None:

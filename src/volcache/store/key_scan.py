@@ -16,7 +16,6 @@ changes meanwhile, else perhaps more than once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from volcache.store.format import VOLUME_HEADER_BYTES
@@ -26,11 +25,8 @@ from volcache.store.volume import NO_FILE
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from volcache.store.clock import Clock
-    from volcache.store.files import FileSystem
     from volcache.store.format import RecordHeader
     from volcache.store.log import CircularLog
-    from volcache.store.native import Index
     from volcache.store.volume import Volume
 
 # Read at a time: behind a longer value, the next header is read by itself.
@@ -40,16 +36,15 @@ _PIECE_BYTES: Final = 64 << 10
 _ROUNDS: Final = 8
 
 
-@dataclass
 class KeyScan:
-    """One scan of a store, whose parts it is given; nothing is read yet."""
+    """One scan of a store."""
 
-    log: CircularLog
-    index: Index
-    fs: FileSystem
-    clock: Clock
-    # How far each volume is read in this round, by sequence number.
-    _ends: dict[int, int] = field(default_factory=dict)
+    def __init__(self, log: CircularLog) -> None:
+        """Read nothing yet."""
+        self._rings, self._kept_purges = log.rings, log.kept_purges
+        self._volumes, self._index = log.volumes, log.rings.index
+        # How far each volume is read in this round, by sequence number.
+        self._ends: dict[int, int] = {}
 
     def batches(self) -> Iterator[list[bytes]]:
         """
@@ -60,8 +55,8 @@ class KeyScan:
         """
         for _ in range(_ROUNDS):
             read = self._ends
-            with self.index.lock:
-                volumes = [volume for _, volume in sorted(self.log.volumes.items())]
+            with self._index.lock:
+                volumes = [volume for _, volume in sorted(self._volumes.items())]
                 self._ends = {volume.seq: volume.end for volume in volumes}
             is_complete = True
             for volume in volumes:
@@ -75,7 +70,7 @@ class KeyScan:
         end = self._ends[volume.seq]
         if volume.fd == NO_FILE:
             return True
-        reader = VolumeReader(self.fs, volume, end, piece=_PIECE_BYTES)
+        reader = VolumeReader(self._rings.directory.fs, volume, end, piece=_PIECE_BYTES)
         offset, is_valid = start, True
         while offset < end and is_valid:
             batch, limit = list[bytes](), min(offset + _PIECE_BYTES, end)
@@ -94,20 +89,20 @@ class KeyScan:
         return is_valid
 
     def _is_valid(self, volume: Volume) -> bool:
-        return self.log.volumes.get(volume.seq) is volume
+        return self._volumes.get(volume.seq) is volume
 
     def _has(self, volume: Volume, header: RecordHeader) -> bool:
         """Return whether a key has a value and is to be returned at this record."""
         if header.tombstone:
             return False
-        position = self.index.find(header.key)
-        if position is None or position[0] not in self.log.volumes:
+        position = self._index.find(header.key)
+        if position is None or position[0] not in self._volumes:
             return False
         seq, offset, _ = position
         if (seq, offset) != (volume.seq, header.offset):
             # The record of the key is read by itself, unless it is behind what is read.
             return offset >= self._ends.get(seq, 0)
-        is_expired = 0 < header.expires_ms <= self.clock.now_ms()
-        return not is_expired and not self.log.purges.covers(
+        is_expired = 0 < header.expires_ms <= self._rings.clock.now_ms()
+        return not is_expired and not self._kept_purges.current.covers(
             header.key, header.stored_us
         )

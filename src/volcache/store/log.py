@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
-    from volcache.store.manifest import Manifest
-    from volcache.store.purges import PurgeList
     from volcache.store.recovery import LogOptions, Recovered
 
 _logger = logging.getLogger("volcache.store")
@@ -72,7 +70,6 @@ class CircularLog:
     Attributes (read-only for others):
         rings, space, syncs, kept_purges, evictor: The parts.
         volumes, actives: Those of `rings`.
-        hold, write_index, continue_reclaim, step_bytes: What a put may need after it.
     """
 
     def __init__(
@@ -91,15 +88,12 @@ class CircularLog:
             directory, recovered, clock, options.refusal, syncs_each=is_synced
         )
         self.volumes, self.actives = rings.volumes, rings.actives
-        self.hold, self.write_index = rings.hold, rings.write_index
         self.space = DiskSpace(rings, options.volume_size, options.volume_num)
         self.syncs = Syncs(rings, options.sync_mode)
         self.kept_purges = KeptPurges(rings, recovered.purges)
         self.evictor = Evictor(
             rings, self.space, self.syncs, policy, self.kept_purges, self._start_main
         )
-        self.step_bytes = self.evictor.step_bytes
-        self.continue_reclaim = self.evictor.continue_reclaim
         self._give_up_again_ns = 0
         if not options.refusal:
             self._allocate_actives()
@@ -114,16 +108,6 @@ class CircularLog:
                 active.trim()
             except (OSError, DiskFullError) as error:
                 self.rings.stats.count_write_error(error)
-
-    @property
-    def manifest(self) -> Manifest:
-        """The contents of META.txt."""
-        return self.rings.manifest
-
-    @property
-    def purges(self) -> PurgeList:
-        """Which records are misses although the index has them."""
-        return self.kept_purges.current
 
     def settle(self) -> None:
         """

@@ -28,20 +28,13 @@ from volcache.store.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from volcache.store.clock import Clock
     from volcache.store.files import FileSystem
     from volcache.store.format import RecordIdentity
     from volcache.store.index import Position
     from volcache.store.log import CircularLog
-    from volcache.store.purges import PurgeList
     from volcache.store.recovery import Recovered
     from volcache.store.volume import Volume
-
-
-class _OutdatedError(Exception):
-    """What was to be read is elsewhere by now, or gone."""
 
 
 class RecordReader:
@@ -60,7 +53,7 @@ class RecordReader:
         self.lock = self.index.lock
         self.stats = recovered.stats
         self.clock = clock
-        self._log = log
+        self._log, self._kept_purges = log, log.kept_purges
         self._volumes = log.volumes
         self._find = self.index.find
         self._pread = fs.pread
@@ -81,19 +74,15 @@ class RecordReader:
         started_ns = perf_counter_ns()
         fields = self.index.read(key)
         if fields is None:
-            return self.peek(key)
+            return self._look_up(key, with_value=True)
         self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
         self.stats.read_errors_in_row = 0
-        return self._current(key, new_record(Record, fields), self._log.purges)
+        record: Record = new_record(Record, fields)  # Not a purged one.
+        return self._unexpired(record) if record.expires_ms else record
 
     def peek(self, key: bytes) -> Record | None:
-        """
-        Return what `get` returns; the eviction policy does not count it as a read.
-
-        It is read in Python, also for `get` when the core has found nothing: this finds
-        out why.
-        """
-        return self._look_up(key, self._read)
+        """Return what `get` returns; the eviction policy does not count it as a read."""
+        return self._look_up(key, with_value=True)
 
     def stat(self, key: bytes) -> Record | None:
         """
@@ -106,7 +95,7 @@ class RecordReader:
         """
         if self._find(key) is None:
             self.index.miss(key)
-        return self._look_up(key, self._read_without_value)
+        return self._look_up(key, with_value=False)
 
     def __contains__(self, key: bytes) -> bool:
         """
@@ -114,25 +103,17 @@ class RecordReader:
 
         A record is only read if there are purges; one that cannot be read counts.
         """
-        purges = self._log.purges
+        purges = self._kept_purges.current
         found = self._locate(key)
         if found is None or not purges:
             return found is not None
         header = self._try_read_header(found, key)
         return header is None or not purges.covers(key, header.stored_us)
 
-    def _look_up(
-        self, key: bytes, read: Callable[[Volume, int, int, bytes], Record | None]
-    ) -> Record | None:
-        """Look a key up and read its record, until no other thread moves it meanwhile."""
-        while True:
-            with suppress(_OutdatedError):
-                return self._try_look_up(key, read)
-
-    def _try_look_up(
-        self, key: bytes, read: Callable[[Volume, int, int, bytes], Record | None]
-    ) -> Record | None:
-        purges = self._log.purges
+    def _look_up(self, key: bytes, *, with_value: bool) -> Record | None:
+        """Look a key up and read its record; again if another thread moves it meanwhile."""
+        # Later, a purge that covers the record may be dropped with its volume.
+        purges = self._kept_purges.current
         position = self._find(key)
         if position is None:
             if self.index.is_stale(key):
@@ -140,87 +121,106 @@ class RecordReader:
             else:
                 self.stats.absent_reads += 1
             return None
-        volume = self._volumes.get(position[0])
+        seq, offset, size = position
+        volume = self._volumes.get(seq)
         if volume is None:
-            self._refuse_outdated(key, position)
+            if self._is_outdated(key, position):
+                return self._look_up(key, with_value=with_value)
             self.stats.evicted_reads += 1
             return None
         try:
-            record = read(volume, position[1], position[2], key)
+            record = self._read(volume, offset, size, key, with_value=with_value)
         except (DamagedRecordError, OSError) as error:
-            self._count_failed_read(key, position, error)
-            return None
+            is_miss = self._count_failed_read(key, position, error)
+            return None if is_miss else self._look_up(key, with_value=with_value)
         if record is None:
             self.stats.absent_reads += 1  # The position is that of another key.
-            return None
-        return self._current(key, record, purges)
+        elif record.stored_us <= purges.newest_us and purges.covers(
+            key, record.stored_us
+        ):
+            self.stats.purged_reads += 1
+        else:
+            return self._unexpired(record) if record.expires_ms else record
+        return None
 
-    def _refuse_outdated(self, key: bytes, position: Position) -> None:
-        """
-        Check that the position of a key has not changed since it was looked up.
-
-        Raises:
-            _OutdatedError: It has.
-        """
+    def _is_outdated(self, key: bytes, position: Position) -> bool:
+        """Return whether the position of a key has changed since it was looked up."""
         found = self._find(key)
-        if found is None or found[:2] != position[:2]:
-            raise _OutdatedError
+        return found is None or found[:2] != position[:2]
 
     def _count_failed_read(
         self, key: bytes, position: Position, error: DamagedRecordError | OSError
-    ) -> None:
+    ) -> bool:
         """
         Count a failed read; a damaged record leaves the index.
 
+        Returns:
+            False if another thread has moved or reclaimed the record meanwhile.
+
         Raises:
             UnreadableRecordError: The disk refused.
-            _OutdatedError: Another thread has moved or reclaimed the record meanwhile.
         """
         if isinstance(error, OSError):
             self.stats.count_read_error(error)
             message = f"the disk cannot be read: {error.strerror or error}"
             raise UnreadableRecordError(message) from error
         with self.lock:
-            if position[0] not in self._volumes:
-                raise _OutdatedError
-            self._refuse_outdated(key, position)
+            if position[0] not in self._volumes or self._is_outdated(key, position):
+                return False
             # Its entry stays: a value that is put later belongs into the same ring.
             self.index.forget(key, position[0], position[1])
         self.stats.count_damaged(error)
+        return True
 
     def _read(
-        self, volume: Volume, offset: int, size: int, key: bytes
+        self, volume: Volume, offset: int, size: int, key: bytes, *, with_value: bool
     ) -> Record | None:
         """
         Read a record: the header, then the value, which is not copied.
+
+        Args:
+            volume: The volume.
+            offset: Of the record.
+            size: A hint, see `Index.find`.
+            key: Of the record.
+            with_value: Else the record gets an empty one, and the disk does not count as
+                one that reads again.
 
         Returns:
             None if it is the record of another key.
 
         Raises:
-            DamagedRecordError: A check of either part failed.
+            DamagedRecordError: A check of a part that is read failed.
             OSError: The disk refused.
         """
         started_ns = perf_counter_ns()
         header = self._read_header(volume, offset, size, key)
-        if header.key != key:
-            self.stats.read_errors_in_row = 0
-            return None
-        value = self._pread(volume.fd, header.length, offset + header.value_start)
+        value, reads_value = b"", with_value and header.key == key
+        if reads_value:
+            value = self._pread(volume.fd, header.length, offset + header.value_start)
         self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
-        if len(value) != header.length or crc32c(value) != header.checksum:
+        if reads_value and (
+            len(value) != header.length or crc32c(value) != header.checksum
+        ):
             raise DamagedRecordError("value checksum mismatch", volume.id, offset)
-        self.stats.read_errors_in_row = 0
-        return _make_record(volume, header, value)
-
-    def _read_without_value(
-        self, volume: Volume, offset: int, size: int, key: bytes
-    ) -> Record | None:
-        """Read the header of a record; as `_read` otherwise."""
-        started_ns = perf_counter_ns()
-        header = self._read_header(volume, offset, size, key)
-        self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
-        return _make_record(volume, header, b"") if header.key == key else None
+        if with_value:
+            self.stats.read_errors_in_row = 0
+        if header.key != key:
+            return None
+        return Record(
+            value,
+            header.content_type,
+            header.content_encoding,
+            header.cache_control,
+            header.stored_us,
+            header.expires_ms,
+            header.flags,
+            volume.id,
+            offset,
+            header.size,
+            header.length,
+            header.checksum,
+        )
 
     def _read_header(
         self, volume: Volume, offset: int, size: int, key: bytes
@@ -239,13 +239,13 @@ class RecordReader:
             OSError: The disk refused.
         """
         data = self._pread(volume.fd, min(size, HEADER_BYTES_MAX + len(key)), offset)
-        length = prefix_length(data)
-        if length > len(data):
-            data = self._pread(volume.fd, length, offset)
-        header = decode_header(data, volume.identity_at(offset), offset)
+        identity = volume.identity_at(offset)
+        header = decode_header(data, identity, offset)
+        if header is None and prefix_length(data) > len(data):
+            data = self._pread(volume.fd, prefix_length(data), offset)
+            header = decode_header(data, identity, offset)
         if header is None or header.tombstone:
-            why = explain(data, volume.identity_at(offset))
-            raise DamagedRecordError(why, volume.id, offset)
+            raise DamagedRecordError(explain(data, identity), volume.id, offset)
         return header
 
     def _try_read_header(
@@ -256,30 +256,18 @@ class RecordReader:
             return self._read_header(*place, key)
         return None
 
-    def _current(self, key: bytes, record: Record, purges: PurgeList) -> Record | None:
-        """
-        Return the record, or count it as purged or expired.
-
-        `purges` are those from before the look-up: a purge that covers the record may have
-        been dropped with its volume since.
-        """
-        if purges.covers(key, record.stored_us):
-            self.stats.purged_reads += 1
-            return None
-        if self._is_expired(record):
-            self.stats.expired_reads += 1
-            self._log.syncs.record_expiry(record.expires_ms)
-            return None
-        return record
-
-    def _is_expired(self, header: RecordHeader | Record) -> bool:
-        return bool(header.expires_ms) and header.expires_ms <= self.clock.now_ms()
+    def _unexpired(self, record: Record) -> Record | None:
+        """Return a record that may expire, or count it as expired."""
+        if record.expires_ms > self.clock.now_ms():
+            return record
+        self.stats.expired_reads += 1
+        self._log.syncs.record_expiry(record.expires_ms)
+        return None
 
     def _is_over(self, key: bytes, header: RecordHeader | Record) -> bool:
         """Return whether an intact record has expired or is purged."""
-        return self._is_expired(header) or self._log.purges.covers(
-            key, header.stored_us
-        )
+        is_expired = 0 < header.expires_ms <= self.clock.now_ms()
+        return is_expired or self._kept_purges.current.covers(key, header.stored_us)
 
     def _locate(self, key: bytes) -> tuple[Volume, int, int] | None:
         """Return volume, offset and size of a key's record."""
@@ -332,7 +320,7 @@ class RecordReader:
         found = self._locate(key)
         if found is None:
             # A purge that was dropped may have covered it: its prefix is not known now.
-            is_doubtful = record.stored_us <= self._log.kept_purges.dropped_us
+            is_doubtful = record.stored_us <= self._kept_purges.dropped_us
             was_lost = is_doubtful or self._was_deleted(key, *named)
             return None if was_lost else record
         volume, offset, _ = found
@@ -379,21 +367,4 @@ def _is_copy(header: RecordHeader, key: bytes, record: Record) -> bool:
         and header.expires_ms == record.expires_ms
         and header.length == record.length
         and header.checksum == record.checksum
-    )
-
-
-def _make_record(volume: Volume, header: RecordHeader, value: bytes) -> Record:
-    return Record(
-        value,
-        header.content_type,
-        header.content_encoding,
-        header.cache_control,
-        header.stored_us,
-        header.expires_ms,
-        header.flags,
-        volume.id,
-        header.offset,
-        header.size,
-        header.length,
-        header.checksum,
     )

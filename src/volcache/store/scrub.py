@@ -153,7 +153,7 @@ class Scrub:
             _EndedError: It was reclaimed, or the thread is to stop.
             OSError: Its index file cannot be read.
         """
-        uses = {listed.use: listed for listed in self._log.manifest.volumes}
+        uses = {listed.use: listed for listed in self._log.rings.manifest.volumes}
         if volume.use not in uses:
             return
         walk = VolumeWalk(

@@ -161,12 +161,7 @@ class Store(RecordWriter):
 
         See `key_scan.py` for what a change during the scan does.
         """
-        return KeyScan(
-            self._log,
-            self.index,
-            fs=self._directory.fs,
-            clock=self.clock,
-        ).batches()
+        return KeyScan(self._log).batches()
 
     @property
     def count(self) -> int:
@@ -218,7 +213,7 @@ class Store(RecordWriter):
             return ""
         device, inode, _ = self._directory.fs.identify(self._directory.root)
         return (
-            f"store {self._log.manifest.store_id:016x} mount {mount_count}"
+            f"store {self._log.rings.manifest.store_id:016x} mount {mount_count}"
             f" directory {device}:{inode} boot {boot:08x}"
         )
 

@@ -39,7 +39,7 @@ def usage_of(log: CircularLog, *, volumes: bool = True) -> StoreUsage:
         active_end=active.end,
         active_started_ms=active.started_ms,
         eviction=_eviction_usage(log),
-        purges=len(log.purges),
+        purges=len(log.kept_purges.current),
         disk=log.space.usage(),
     )
 

@@ -47,7 +47,9 @@ class RecordWriter(RecordReader):
         """Use `Store.open`."""
         super().__init__(fs, log, recovered, clock)
         self._syncs_each = syncs_each
-        self.index.set_putting(clock, log.step_bytes, syncs_each, self.stats.writes)
+        self.index.set_putting(
+            clock, log.evictor.step_bytes, syncs_each, self.stats.writes
+        )
         for volume in filter(None, log.actives):
             self.index.set_volume(volume)
 
@@ -179,12 +181,12 @@ class RecordWriter(RecordReader):
             return
         appended, unwritten, refused = self.index.take_due()
         for volume in refused:
-            self._log.hold(volume)
+            self._log.rings.hold(volume)
         for volume in unwritten:
             if volume.is_index_due:
-                self._log.write_index(volume)
+                self._log.rings.write_index(volume)
         if appended:
-            self._log.continue_reclaim(appended)
+            self._log.evictor.continue_reclaim(appended)
 
     def delete(self, key: bytes) -> bool:
         """
@@ -219,7 +221,7 @@ class RecordWriter(RecordReader):
             volume = self._volume_for(key, RECORD_OVERHEAD_BYTES + len(key), 0)
             self._try_append((key, *(b"",) * 4, 0, 0, 0, True), volume)
             if not volume.has_index_backlog:
-                self._log.write_index(volume)
+                self._log.rings.write_index(volume)
             self.catch_up()
         return existed
 
@@ -250,12 +252,12 @@ class RecordWriter(RecordReader):
                 the second, the purge may take effect at the next start.
         """
         with self.lock:
-            self._log.kept_purges.add(prefix)
+            self._kept_purges.add(prefix)
             self.stats.purges += 1
         _logger.warning(
             "store.purged prefix=%r entries=%d",
             encode_key(prefix),
-            len(self._log.purges),
+            len(self._kept_purges.current),
         )
 
     def purge_stay(self) -> PurgeStay:
