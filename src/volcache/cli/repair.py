@@ -158,7 +158,7 @@ class _Repair:
         path = self._directory.index_path(volume.id)
         before = self._directory.read_index_file(volume.id)
         wrong = self._count_wrong_lines(volume)
-        entries, kept = list(volume.pending), contents.file_end
+        entries, kept = list(volume.entries), contents.file_end
         if wrong:
             entries, kept = self._entries(volume) + entries, 0
         data, checksum = before[:kept], contents.checksum

@@ -309,7 +309,7 @@ class _Recovery:
         last_salts = dict.fromkeys(Ring, 0)
         for volume in volumes:
             previous_salt = last_salts[volume.use.ring]
-            last_salts[volume.use.ring] = volume.last_salt
+            last_salts[volume.use.ring] = volume.salt
             if volume not in newest and volume.id not in inventory.stale:
                 continue
             header = inventory.headers.get(volume.id)
@@ -327,7 +327,7 @@ class _Recovery:
         """Add the scanned records to the index file; leave it open unless sealed."""
         contents = self._replay.contents.get(volume.seq)  # None: a new volume.
         valid_end = 0 if contents is None else contents.file_end
-        pending = volume.writer.pending + self._spill.records(volume.seq)
+        pending = volume.pending + self._spill.records(volume.seq)
         if contents is not None and pending and not contents.is_whole:
             self._state.recovery.count_rebuilt(volume.id, pending)
         try:

@@ -298,7 +298,7 @@ class Replay:
             return False
         if listed.is_open:
             lines = self._directory.progress
-            return all(end >= one.end for one in lines if one.salt == volume.last_salt)
+            return all(end >= one.end for one in lines if one.salt == volume.salt)
         if not listed.end:
             # META.txt is lost. The index file was sealed: if it is intact, but not sealed,
             # then it is an earlier one.
@@ -356,7 +356,7 @@ class Replay:
             while start < limit:
                 data = reader.read(start, _CHUNK_BYTES)
                 end, records, latest_us = self._index.replay(
-                    volume.seq, data, salt, volume.id, start, limit, volume.writer
+                    volume.seq, data, salt, volume.id, start, limit, volume
                 )
                 del data  # Before more is read.
                 self._recovery.scanned += records
@@ -384,10 +384,10 @@ class Replay:
             self._index.set_tombstone(
                 header.key, volume.seq, header.offset, header.size
             )
-            volume.writer.add_entry(header.key, 0, 0)
+            volume.add_entry(header.key, 0, 0)
         else:
             self._index.set(header.key, volume.seq, header.offset, header.size)
-            volume.writer.add_entry(header.key, header.offset, header.size)
+            volume.add_entry(header.key, header.offset, header.size)
 
     def _is_outdated(self, volume: Volume, header: RecordHeader) -> bool:
         """

@@ -228,7 +228,7 @@ class Rings:
                 self.clock.now_ms(),
                 mount_count=self.manifest.mount_count,
                 oldest_seq=min(v.seq for v in [*kept, volume]),
-                previous_salt=0 if before is None else before.last_salt,
+                previous_salt=0 if before is None else before.salt,
             )
         except OSError as error:
             self.stats.count_write_error(error)
@@ -249,7 +249,7 @@ class Rings:
         time_us = self.clock.now_us() + ahead_us
         store_id, boot = self.manifest.store_id, self.manifest.boot
         lines = [
-            Progress(store_id, active.seq, active.last_salt, active.end, time_us, boot)
+            Progress(store_id, active.seq, active.salt, active.end, time_us, boot)
             for active in self.written
         ]
         # It only helps a start to notice replaced files: the next one may succeed.

@@ -36,11 +36,11 @@ class Spill:
 
     def take(self, volume: Volume, end: int) -> None:
         """Take over the pending entries of a volume, up to a record, if they are many."""
-        lines, records = volume.writer.lines, volume.writer.pending
+        lines, records = volume.lines, volume.pending
         if len(lines) < _SPILLED_BYTES:
             return
         if self.drops:
-            volume.writer.clear()
+            volume.clear()
             return
         try:
             if self._file is None:
@@ -52,7 +52,7 @@ class Spill:
             return
         self._blocks[volume.seq].append((self._length, len(lines), records, end))
         self._length += len(lines)
-        volume.writer.clear()
+        volume.clear()
 
     def records(self, seq: int) -> int:
         """Return of how many records of a volume entries were taken over."""

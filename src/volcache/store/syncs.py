@@ -74,7 +74,7 @@ class Syncs:
             # By them a start notices that files were replaced.
             if any(active.has_index_backlog for active in actives):
                 rings.record_progress()
-            elif any(active.writer.pending for active in actives):
+            elif any(active.pending for active in actives):
                 for active in actives:
                     rings.write_index(active)
             elif rings.clock.now_us() - rings.last_progress_us > _PROGRESS_EVERY_US:

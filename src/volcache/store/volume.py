@@ -51,18 +51,22 @@ NO_FILE: Final = -1  # The descriptor of a volume whose data file cannot be open
 _INDEX_BATCH: Final = 512
 
 
-class VolumeIndex:
+class VolumeIndex(Writer):
     """
     The entries of a volume: those that are pending, and its index file.
 
     Attributes (read-only for others):
         use: Its id, sequence number, ring and salt.
         segments: Where later mounts have gone on, in order; the last is being written.
-        writer: Appends the records, and has the entries that are pending.
     """
 
     def __init__(
-        self, fs: FileSystem, fd: int, *, use: VolumeUse, store_id: int
+        self,
+        fs: FileSystem,
+        fd: int,  # noqa: ARG002 - For `Writer`.
+        *,
+        use: VolumeUse,
+        store_id: int,
     ) -> None:
         """Describe a use without an index file."""
         self._fs = fs
@@ -70,16 +74,9 @@ class VolumeIndex:
         self.store_id = store_id
         self.segments: list[Segment] = []
         self._unnamed: list[Segment] = []  # segments that the index file does not name
-        self.writer = Writer(fs, fd, use.volume)
-        self.writer.salt = use.salt
-        self.writer.pending_max = _INDEX_BATCH
+        self.pending_max = _INDEX_BATCH
         self._index_file: IndexFile | None = None
         self._index_checksum: int | None = None  # of the last checkpoint; None: unknown
-
-    @property
-    def end(self) -> int:
-        """Offset of the next record."""
-        return self.writer.end
 
     @property
     def index_name(self) -> IndexName:
@@ -87,14 +84,14 @@ class VolumeIndex:
         return IndexName(self.use, self.store_id)
 
     @property
-    def pending(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[Entry, ...]:
         """The entries of records that are not in the index file yet."""
-        return tuple(decode_entries(self.writer.lines))
+        return tuple(decode_entries(self.lines))
 
     @property
     def is_index_due(self) -> bool:
         """Whether enough entries are pending to write them to the index file."""
-        return self.writer.pending >= self.writer.pending_max
+        return self.pending >= self.pending_max
 
     def open_index_file(self, path: str, valid_end: int) -> None:
         """
@@ -127,20 +124,18 @@ class VolumeIndex:
         """
         if self._index_file is None:
             # It could not be created. The next start finds these records by a scan.
-            self.writer.clear()
+            self.clear()
             self._index_checksum = None
             return
-        if not (self.writer.pending or sealed):
+        if not (self.pending or sealed):
             return
         try:
-            self._append_block(
-                self._index_file, self.writer.lines, self.end, sealed=sealed
-            )
+            self._append_block(self._index_file, self.lines, self.end, sealed=sealed)
         except OSError:
-            self.writer.pending_max = 2 * max(_INDEX_BATCH, self.writer.pending)
+            self.pending_max = 2 * max(_INDEX_BATCH, self.pending)
             raise
-        self.writer.pending_max = _INDEX_BATCH
-        self.writer.clear()
+        self.pending_max = _INDEX_BATCH
+        self.clear()
 
     def _append_block(
         self,
@@ -178,13 +173,13 @@ class VolumeIndex:
     @property
     def has_index_backlog(self) -> bool:
         """Whether the last write of the index file has failed."""
-        return self.writer.pending_max != _INDEX_BATCH
+        return self.pending_max != _INDEX_BATCH
 
     def close_index_file(self) -> None:
         """Close the index file; the next start adds entries that are still pending."""
-        if self.writer.pending:
+        if self.pending:
             self._index_checksum = None  # The file is not complete.
-        self.writer.clear()
+        self.clear()
         index_file, self._index_file = self._index_file, None
         if index_file is not None:
             index_file.close()
@@ -230,20 +225,6 @@ class Volume(VolumeIndex):
         self.born = 0
 
     @property
-    def fd(self) -> int:
-        """Descriptor of the data file, `NO_FILE` if it cannot be opened."""
-        return self.writer.fd
-
-    @fd.setter
-    def fd(self, fd: int) -> None:
-        self.writer.fd = fd
-
-    @property
-    def capacity(self) -> int:
-        """Records may be written up to this offset; 0 if none may."""
-        return self.writer.capacity
-
-    @property
     def appended(self) -> int:
         """The bytes of records that were appended to its ring up to its end."""
         return self.born + self.end - VOLUME_HEADER_BYTES
@@ -257,11 +238,6 @@ class Volume(VolumeIndex):
         """Return whether all its records before an offset are on the disk."""
         return self._synced_end >= end
 
-    @property
-    def last_salt(self) -> int:
-        """The salt of the records that are appended."""
-        return self.writer.salt
-
     def add_segment(self, segment: Segment) -> None:
         """Let the records from its start on have its salt; nothing is written."""
         # Those that got no record, or lost them by a power loss, are listed no more.
@@ -269,7 +245,7 @@ class Volume(VolumeIndex):
         self._unnamed = [one for one in self._unnamed if one in self.segments]
         self.segments.append(segment)
         self._unnamed.append(segment)
-        self.writer.salt = segment.salt
+        self.salt = segment.salt
         identity = volume_identity(self.id, segment.salt)
         before = [one for one in self._identities if one[0] < segment.start]
         self._identities = [*before, (segment.start, identity)]
@@ -334,7 +310,7 @@ class Volume(VolumeIndex):
         """
         Take over what recovery has found; nothing is read or written.
 
-        The entries of records that the index file does not have are in `writer` already.
+        The entries of records that the index file does not have are pending already.
 
         Args:
             end: The end of the last record.
@@ -342,7 +318,7 @@ class Volume(VolumeIndex):
             index_checksum: Of the last valid checkpoint in the index file.
             named: The segments that the index file names.
         """
-        self.writer.end = end
+        self.end = end
         self.is_sealed = self.is_retired = sealed
         self._index_checksum = index_checksum
         self._unnamed = [one for one in self.segments if one not in named]
@@ -360,7 +336,7 @@ class Volume(VolumeIndex):
         """
         if self.held_bytes < length or self._fs.size(self.fd) < length:
             self._fs.allocate(self.fd, length)
-        self.writer.capacity = self._allocated = length
+        self.capacity = self._allocated = length
 
     def trim(self) -> None:
         """
@@ -376,12 +352,12 @@ class Volume(VolumeIndex):
 
     def hold(self) -> None:
         """Append nothing until `release`."""
-        self.writer.capacity = 0
+        self.capacity = 0
 
     def release(self) -> None:
         """Append records again, unless it is retired."""
         if not self.is_retired:
-            self.writer.capacity = self._allocated
+            self.capacity = self._allocated
 
     def erase_refused(self, *, sync: bool) -> None:
         """
@@ -402,7 +378,7 @@ class Volume(VolumeIndex):
     def retire(self) -> None:
         """Append nothing from now on."""
         self.is_retired = True
-        self.writer.capacity = 0
+        self.capacity = 0
 
     def seal(self) -> None:
         """

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pytest
 from google_crc32c import value as crc32c
@@ -21,10 +21,16 @@ from support.stores import UnsyncedFileSystem, open_store
 from volcache.store import Store
 from volcache.store._core import _native
 from volcache.store.eviction import HITS_MAX, Rates, Terms
-from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES, Ring
+from volcache.store.format import (
+    RECORD_OVERHEAD_BYTES,
+    VOLUME_HEADER_BYTES,
+    Ring,
+    VolumeUse,
+)
 from volcache.store.index import SHARES, Replayed
 from volcache.store.index_format import close_block, decode_key, encode_entries
 from volcache.store.purges import Purge, PurgeList
+from volcache.store.volume import Volume
 
 FS: Final = UnsyncedFileSystem()
 VOLUME_BYTES: Final = 2**24
@@ -59,14 +65,19 @@ def bind(index: Any, store: Store) -> Any:
     return active
 
 
+def make_volume(fd: int, use: VolumeUse) -> Volume:
+    """Return a volume without an index file."""
+    return Volume(FS, fd, use=use, store_id=1)
+
+
 def put_at(index: Any, key: bytes, seq: int, offset: int, size: int) -> None:
     """Put a record of a size at an offset."""
     fd = os.open("/dev/null", os.O_WRONLY)
-    writer = _native.Writer(FS, fd, seq)
-    writer.end, writer.capacity = offset, offset + size
+    volume = make_volume(fd, VolumeUse(seq, seq, Ring.MAIN, 0))
+    volume.end, volume.capacity = offset, offset + size
     value = bytes(size - RECORD_OVERHEAD_BYTES - len(key))
     fields = key, value, b"", b"", b"", 1, 0, 0
-    assert index.put(*fields, volume=Target(seq, writer)) is not None
+    assert index.put(*fields, volume=volume) is not None
     os.close(fd)
 
 
@@ -237,13 +248,6 @@ def test_ghost_that_shrinks_to_less_than_an_eighth_keeps_some_keys(index: Any) -
 # --- Reclaiming --------------------------------------------------------------------
 
 
-class Target(NamedTuple):
-    """A volume that copies are written to."""
-
-    seq: int
-    writer: Any
-
-
 @pytest.fixture
 def target(index: Any, tmp_path: Path) -> Iterator[Any]:
     """A volume of ring main, with room."""
@@ -251,9 +255,9 @@ def target(index: Any, tmp_path: Path) -> Iterator[Any]:
     index.add_volume(SEQ + 1)
     index.set_age(SEQ + 1, Ring.MAIN, 0, VOLUME_HEADER_BYTES)
     fd = os.open(tmp_path / "target", os.O_RDWR | os.O_CREAT)
-    writer = _native.Writer(FS, fd, 5)
-    writer.end, writer.capacity, writer.salt = 200, VOLUME_BYTES, 6
-    yield Target(SEQ + 1, writer)
+    volume = make_volume(fd, VolumeUse(5, SEQ + 1, Ring.MAIN, 6))
+    volume.end, volume.capacity = 200, VOLUME_BYTES
+    yield volume
     os.close(fd)
 
 
@@ -282,7 +286,7 @@ def test_copies_count_as_bytes_of_the_ring(
     step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, terms, target, 0)
 
     assert step.fate.copied == 1
-    put_at(index, b"more", target.seq, target.writer.end, 1000)
+    put_at(index, b"more", target.seq, target.end, 1000)
     assert [index.hit(b"k") for _ in range(3)] == [True, True, False]
     assert index.hit(b"old")
 
@@ -314,7 +318,6 @@ def test_step_ends_where_it_should(index: Any, store: Store, target: Any) -> Non
         assert index.hit(key)
     reclaim = _native.Reclaim(index, SEQ, active.id, VOLUME_BYTES)
     reclaim.collect(SHARES, TERMS)
-    writer = target.writer
 
     def step(end: int, copy_bytes: int) -> tuple[str, int, int]:
         found = reclaim.step(end, copy_bytes, TERMS, target, 0)
@@ -325,10 +328,10 @@ def test_step_ends_where_it_should(index: Any, store: Store, target: Any) -> Non
     assert step(records[1].offset + 1, VOLUME_BYTES) == ("more", 1, 0)
     assert step(VOLUME_BYTES, 1) == ("more", 1, 0)
     assert step(VOLUME_BYTES, size + 1) == ("more", 2, 0)
-    writer.capacity = writer.end + 2 * size - 1
+    target.capacity = target.end + 2 * size - 1
     assert step(VOLUME_BYTES, VOLUME_BYTES) == ("full", 1, 0)
     assert step(VOLUME_BYTES, VOLUME_BYTES) == ("full", 0, 0)
-    writer.end, writer.capacity = 200, 200 + 2 * size
+    target.end, target.capacity = 200, 200 + 2 * size
     assert step(VOLUME_BYTES, VOLUME_BYTES) == ("done", 2, 1)
 
 
@@ -381,9 +384,9 @@ def test_any_byte_of_a_key_is_written_as_in_python() -> None:
     """Eight bytes at a time, and one by one."""
     for length, byte in product((1, 7, 8, 9, 16), range(256)):
         key = b"k" * (length - 1) + bytes([byte])
-        writer = _native.Writer(FS, -1, 1)
-        writer.add_entry(key, 64, 70)
-        assert writer.lines == encode_entries([(key, 64, 70)])
+        volume = make_volume(-1, VolumeUse(1, 1, Ring.MAIN, 0))
+        volume.add_entry(key, 64, 70)
+        assert volume.lines == encode_entries([(key, 64, 70)])
 
 
 def load(index: Any, path: Path, entry: bytes, end: int) -> int:
@@ -431,10 +434,10 @@ def test_replay_stops_at_a_key_that_is_in_the_other_ring(
     index.set_age(SEQ, Ring.MAIN, 0, 64)
     index.set_age(SEQ + 1, ring, 0, 164)
     index.set(b"k", SEQ + 1, 64, 100)
-    writer = _native.Writer(FS, active.fd, active.id)
 
+    volume = make_volume(active.fd, active.use)
     salt, limit = active.salts[-1][1], VOLUME_BYTES
-    run = index.replay(SEQ, data, salt, active.id, record.offset, limit, writer)
+    run = index.replay(SEQ, data, salt, active.id, record.offset, limit, volume)
 
     assert run.records == (ring is Ring.MAIN)
 

@@ -201,7 +201,7 @@ def test_hash_key_depends_on_the_store() -> None:
 def make_volume(fd: int) -> Volume:
     """Return a volume with 1 MiB of room."""
     volume = Volume(FS, fd, use=VolumeUse(1, 1, Ring.MAIN, 1), store_id=1)
-    volume.writer.capacity = 1 << 20
+    volume.capacity = 1 << 20
     return volume
 
 
@@ -223,7 +223,7 @@ def test_key_or_stored_header_of_wrong_length_is_refused() -> None:
     for lengths in ((256, 0, 0), (0, 256, 0), (70_000, 1, 0), (0, 0, 256)):
         with pytest.raises(ValueError, match="at most 255"):
             append(volume, b"k", b"v", *map(bytes, lengths))
-    assert (volume.end, volume.pending) == (64, ())
+    assert (volume.end, volume.entries) == (64, ())
     assert os.fstat(fd).st_size == 0
     os.close(fd)
 
@@ -234,4 +234,4 @@ def test_closed_file_is_an_error_of_the_disk() -> None:
     with pytest.raises(OSError, match="Bad file descriptor") as caught:
         append(volume, b"k", b"v")
     assert not isinstance(caught.value, SyncFailedError)
-    assert (volume.end, volume.pending) == (64, ())
+    assert (volume.end, volume.entries) == (64, ())

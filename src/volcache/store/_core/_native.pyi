@@ -1,13 +1,13 @@
 """The contracts of the native core."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Self
 
 from volcache.histogram import Histogram
 from volcache.store import clock
 from volcache.store.eviction import Rates, Terms
 from volcache.store.files import FileSystem
-from volcache.store.format import RecordFields, Ring
+from volcache.store.format import RecordFields, Ring, VolumeUse
 from volcache.store.index import Heat, Loaded, Position, Replayed, Step
 from volcache.store.purges import PurgeList
 from volcache.store.stats import Fate
@@ -335,7 +335,7 @@ class Writer:
     The end of a volume and the entries of records that its index file does not have.
 
     Attributes:
-        fd: Descriptor of the data file.
+        fd: Descriptor of the data file, `NO_FILE` if it cannot be opened.
         end: Offset of the next record.
         capacity: Records may be written up to this offset; 0 if none may.
         salt: Of the records that are appended.
@@ -348,7 +348,7 @@ class Writer:
     salt: int
     pending_max: int
 
-    def __init__(self, fs: FileSystem, fd: int, volume: int) -> None:
+    def __new__(cls, fs: FileSystem, fd: int, *, use: VolumeUse, **_: object) -> Self:
         """Write after the header of a volume; `capacity` is 0."""
 
     @property

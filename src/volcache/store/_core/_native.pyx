@@ -429,14 +429,14 @@ cdef class Index:
         )
 
     cpdef unsigned set_volume(self, volume) except *:
-        cdef Writer writer = volume.writer
+        cdef Writer writer = volume
         writer.writer.slot = self.slots[volume.seq]
         cdef unsigned ring = vc_core_set_writer(self.core, &writer.writer)
         self.volumes[ring] = volume
         return ring
 
     cdef object put_failure(self, vc_status status, int error, unsigned ring):
-        cdef Writer writer = self.volumes[ring].writer
+        cdef Writer writer = self.volumes[ring]
         if status == VC_NO_MEMORY:
             return MemoryError("no memory for index entries")
         failure = writer.calls.failure(error)
@@ -455,7 +455,7 @@ cdef class Index:
         unwritten = [one for i, one in enumerate(self.volumes) if due.unwritten >> i & 1]
         refused = [one for i, one in enumerate(self.volumes) if due.refused >> i & 1]
         for volume in refused:
-            (<Writer>volume.writer).calls.error = None
+            (<Writer>volume).calls.error = None
         return due.bytes, unwritten, refused
 
     # --- Loading ----------------------------------------------------------------------
@@ -634,11 +634,12 @@ cdef bytes read_large(
 
 
 cdef class Writer:
-    def __cinit__(self, fs, int fd, uint16_t volume):
+    def __cinit__(self, fs, int fd, *, use, **_):
         self.calls = Calls(fs)
         self.writer.calls = &self.calls.table
         self.writer.fd = fd
-        self.writer.volume = volume
+        self.writer.volume = use.volume
+        self.writer.salt = use.salt
         self.writer.end = VC_VOLUME_HEADER_BYTES
 
     def __dealloc__(self):
@@ -770,7 +771,7 @@ cdef class Reclaim:
         cdef int error
         c_terms.now_ms = now_ms
         if target is not None:
-            writer = target.writer
+            writer = target
             to = &writer.writer
             to.slot = self.index.slots[target.seq]
         with nogil:
