@@ -35,7 +35,7 @@ from volcache.store.progress import Progress
 from volcache.store.purges import PURGE, PURGES_MAX, Purge, encode_purges, next_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
@@ -102,7 +102,7 @@ class Rings:
     @property
     def written(self) -> list[Volume]:
         """The active volumes."""
-        return [volume for volume in self.actives if volume is not None]
+        return list(filter(None, self.actives))
 
     @property
     def last_started(self) -> Volume:
@@ -250,7 +250,7 @@ class Rings:
         store_id, boot = self.manifest.store_id, self.manifest.boot
         lines = [
             Progress(store_id, active.seq, active.salt, active.end, time_us, boot)
-            for active in self.written
+            for active in filter(None, self.actives)
         ]
         # It only helps a start to notice replaced files: the next one may succeed.
         with suppress(OSError):
@@ -261,25 +261,22 @@ class Rings:
 
     def write_index(self, volume: Volume) -> None:
         """Write pending entries; if that fails, a start finds the records by a scan."""
-        with self._index_errors_counted(volume):
-            volume.write_index()
+        self._attempt(volume, volume.write_index)
         self.record_progress()
 
     def seal(self, volume: Volume) -> None:
         """Seal a volume; without a complete index file the next start scans it."""
-        with self._index_errors_counted(volume):
-            volume.seal()
+        self._attempt(volume, volume.seal)
 
     def _open_index_file(self, volume: Volume) -> None:
         """Create the index file of a volume; without it, the volume still works."""
-        with self._index_errors_counted(volume):
-            volume.open_index_file(self.directory.index_path(volume.id), 0)
+        path = self.directory.index_path(volume.id)
+        self._attempt(volume, lambda: volume.open_index_file(path, 0))
 
-    @contextmanager
-    def _index_errors_counted(self, volume: Volume) -> Iterator[None]:
-        """Count what the disk refuses of an index file, and continue without it."""
+    def _attempt(self, volume: Volume, write: Callable[[], None]) -> None:
+        """Write an index file; count what the disk refuses, and continue without it."""
         try:
-            yield
+            write()
         except OSError as error:
             if not self._is_full(error):
                 self.stats.count_index_error(error, volume=volume.id)
