@@ -28,7 +28,6 @@ _VOLUME_BYTES_MIN: Final = 2**24
 Comparison = _native.Comparison
 Index = _native.Index
 Reclaim = _native.Reclaim
-WriteLock = _native.WriteLock
 Writer = _native.Writer
 read_lines = _native.read_lines
 

@@ -29,12 +29,8 @@ from volcache.store.walk import Anomaly, VolumeWalk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from volcache.store.clock import Clock
-    from volcache.store.directory import StoreDirectory
     from volcache.store.files import FileSystem
     from volcache.store.log import CircularLog
-    from volcache.store.native import WriteLock
-    from volcache.store.stats import ScrubStats
     from volcache.store.volume import Volume
 
 _logger = logging.getLogger("volcache.store")
@@ -52,36 +48,20 @@ class _EndedError(Exception):
 class Scrub:
     """The thread that verifies the volumes of a store."""
 
-    def __init__(  # noqa: PLR0913 - The parts, by keyword.
-        self,
-        log: CircularLog,
-        directory: StoreDirectory,
-        lock: WriteLock,
-        rate: int,
-        *,
-        stats: ScrubStats,
-        clock: Clock,
-        period: float,
-    ) -> None:
+    def __init__(self, log: CircularLog, rate: int, period: float) -> None:
         """
         Start at once, with any one of the volumes: a start may come often.
 
         Args:
-            log: Has the volumes.
-            directory: Their files.
-            lock: Of the store.
+            log: Has the volumes, and counts what is read and found.
             rate: Bytes per second, above 0.
-            stats: Counts what is read and found.
-            clock: Of the store.
             period: Seconds from the beginning of a pass to that of the next, at least.
         """
-        self._log = log
-        self._directory = directory
-        self._lock = lock
-        self._stats = stats
-        self._clock = clock
+        self._rings, self._directory = log.rings, log.rings.directory
+        self._stats, self._clock = log.rings.stats.scrub, log.rings.clock
+        self._lock = log.rings.index.lock
         self._period = period
-        stats.rate = rate
+        self._stats.rate = rate
         self._lines = 0
         self._stopped = threading.Event()
         self._pace = Pace(rate, self._stopped.wait)
@@ -113,8 +93,8 @@ class Scrub:
         with self._lock:
             return [
                 volume
-                for _, volume in sorted(self._log.volumes.items())
-                if volume not in self._log.actives and volume.fd != NO_FILE
+                for _, volume in sorted(self._rings.volumes.items())
+                if volume not in self._rings.actives and volume.fd != NO_FILE
             ]
 
     def _verify(self, volumes: list[Volume]) -> None:
@@ -153,7 +133,7 @@ class Scrub:
             _EndedError: It was reclaimed, or the thread is to stop.
             OSError: Its index file cannot be read.
         """
-        uses = {listed.use: listed for listed in self._log.rings.manifest.volumes}
+        uses = {listed.use: listed for listed in self._rings.manifest.volumes}
         if volume.use not in uses:
             return
         walk = VolumeWalk(
@@ -183,7 +163,7 @@ class Scrub:
             raise _EndedError
 
     def _is_valid(self, volume: Volume) -> bool:
-        return self._log.volumes.get(volume.seq) is volume
+        return self._rings.volumes.get(volume.seq) is volume
 
     def _report(self, found: Anomaly) -> None:
         """Count damage and log it."""

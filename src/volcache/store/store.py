@@ -284,15 +284,7 @@ class Store(RecordWriter):
             period: Seconds from the beginning of a pass to that of the next, at least:
                 to verify the same bytes more often is of no use.
         """
-        return Scrub(
-            self._log,
-            self._directory,
-            self.lock,
-            rate,
-            stats=self.stats.scrub,
-            clock=self.clock,
-            period=period,
-        )
+        return Scrub(self._log, rate, period)
 
     def close(self) -> None:
         """Write and sync what is buffered, and release the mount point."""
