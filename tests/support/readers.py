@@ -29,7 +29,7 @@ def _load(self: IndexContents, index: Index, fs: FileSystem, fd: int) -> None:
             if size:
                 index.set(key, seq, offset, size)
             else:
-                index.set_tombstone(key, seq, VOLUME_HEADER_BYTES, 1)
+                index.set(key, seq, VOLUME_HEADER_BYTES, 1, tombstone=True)
 
 
 def _read_lines(self: IndexContents) -> tuple[bytes, bool]:

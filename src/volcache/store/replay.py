@@ -380,14 +380,13 @@ class Replay:
             self._recovery.count_damage("value", volume.id, header.offset, end)
             if self._has_original(header):
                 return  # It is a copy, and what it was copied from is still there.
-        if header.tombstone:
-            self._index.set_tombstone(
-                header.key, volume.seq, header.offset, header.size
-            )
-            volume.add_entry(header.key, 0, 0)
-        else:
-            self._index.set(header.key, volume.seq, header.offset, header.size)
-            volume.add_entry(header.key, header.offset, header.size)
+        key, place, tombstone = (
+            header.key,
+            (header.offset, header.size),
+            header.tombstone,
+        )
+        self._index.set(key, volume.seq, *place, tombstone=tombstone)
+        volume.add_entry(key, *((0, 0) if tombstone else place))
 
     def _is_outdated(self, volume: Volume, header: RecordHeader) -> bool:
         """

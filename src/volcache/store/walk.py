@@ -318,7 +318,8 @@ class VolumeWalk:
     def _forget(self, key: bytes) -> None:
         """Let a key have no value, whatever is in older volumes."""
         if self._index is not None:
-            self._index.set_tombstone(key, self._volume.seq, VOLUME_HEADER_BYTES, 1)
+            place = self._volume.seq, VOLUME_HEADER_BYTES, 1
+            self._index.set(key, *place, tombstone=True)
 
     def _gap(self, start: int, end: int) -> Iterator[Anomaly]:
         if start < end:

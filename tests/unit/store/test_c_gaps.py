@@ -197,7 +197,7 @@ def test_only_reads_of_values_earn_tokens(index: Any) -> None:
     index.set_policy(Rates(1.0, 0.0, 1e9, (0, 0)))
     index.set_age(SEQ, Ring.MAIN, 0, VOLUME_BYTES)
     index.set(b"value", SEQ, 64, 1000)
-    index.set_tombstone(b"deletion", SEQ, 2000, 100)
+    index.set(b"deletion", SEQ, 2000, 100, tombstone=True)
     assert not index.hit(b"deletion")
     assert index.heat().tokens == 0
 

@@ -129,21 +129,21 @@ class Index:
     def is_stale(self, key: bytes) -> bool:
         """Return whether a key that has no position had one in a reclaimed volume."""
 
-    def set(self, key: bytes, seq: int, offset: int, size: int) -> None:
-        """Set the position of a key; `add_volume(seq)` must have been called."""
-
-    def set_tombstone(self, key: bytes, seq: int, offset: int, size: int) -> None:
+    def set(
+        self, key: bytes, seq: int, offset: int, size: int, *, tombstone: bool = False
+    ) -> None:
         """
-        Let a key have no position; the last record of it is a tombstone.
+        Set the position of a key; `add_volume(seq)` must have been called.
 
-        The entry stays until the volume is reclaimed, for `ring_for`.
+        That of a tombstone is not found: the entry stays until the volume is reclaimed,
+        for `ring_for`.
         """
 
     def forget(self, key: bytes, seq: int, offset: int) -> bool:
         """
         Let a key have no position if this is its position; return whether it was.
 
-        As after `set_tombstone`, the entry stays.
+        As that of a tombstone, the entry stays.
         """
 
     def is_deleted(self, key: bytes) -> bool:

@@ -266,17 +266,12 @@ cdef class Index:
         vc_core_is_absent(self.core, data_of(key), PyBytes_GET_SIZE(key), False, &is_stale)
         return is_stale
 
-    def set(self, bytes key not None, seq, uint64_t offset, uint64_t size):
+    def set(
+        self, bytes key not None, seq, uint64_t offset, uint64_t size, *, bint tombstone=False
+    ):
         cdef uint32_t slot = self.slots[seq]
-        vc_core_set(
-            self.core, self.fingerprint(key), slot, offset, size, VC_TYPES_UNKNOWN, False
-        )
-
-    def set_tombstone(self, bytes key not None, seq, uint64_t offset, uint64_t size):
-        cdef uint32_t slot = self.slots[seq]
-        vc_core_set(
-            self.core, self.fingerprint(key), slot, offset, size, VC_TYPES_UNKNOWN, True
-        )
+        cdef uint64_t fingerprint = self.fingerprint(key)
+        vc_core_set(self.core, fingerprint, slot, offset, size, VC_TYPES_UNKNOWN, tombstone)
 
     def forget(self, bytes key not None, seq, uint64_t offset):
         slot = self.slots.get(seq)
@@ -779,21 +774,18 @@ cdef class Reclaim:
                 self.reclaim, end, copy_bytes, &c_terms, to, &fate, &offset
             )
             error = errno
-        failed = self.failure(step, error, writer, offset)
+        failed = None
+        if step == VC_STEP_DAMAGED:
+            failed = DamagedRecordError(
+                "a check failed before it was copied", self.volume, offset
+            )
+        elif step == VC_STEP_UNREADABLE:
+            failed = self.index.calls.failure(error)
+        elif step == VC_STEP_REFUSED:
+            failed = writer.calls.failure(error)
         if failed is not None and not isinstance(failed, (OSError, DamagedRecordError)):
             raise failed
         return Step(ENDS[step], fate_of(&fate), failed)
-
-    cdef object failure(self, vc_step step, int error, Writer writer, uint64_t offset):
-        if step == VC_STEP_DAMAGED:
-            return DamagedRecordError(
-                "a check failed before it was copied", self.volume, offset
-            )
-        if step == VC_STEP_UNREADABLE:
-            return self.index.calls.failure(error)
-        if step == VC_STEP_REFUSED:
-            return writer.calls.failure(error)
-        return None
 
 
 # --- Checking -------------------------------------------------------------------------
