@@ -28,12 +28,9 @@ from volcache.store.format import (
 )
 
 if TYPE_CHECKING:
-    from volcache.store.clock import Clock
-    from volcache.store.files import FileSystem
     from volcache.store.format import RecordIdentity
     from volcache.store.index import Position
     from volcache.store.log import CircularLog
-    from volcache.store.recovery import Recovered
     from volcache.store.volume import Volume
 
 
@@ -45,18 +42,13 @@ class RecordReader:
     explains why an older record of a key never becomes current again.
     """
 
-    def __init__(
-        self, fs: FileSystem, log: CircularLog, recovered: Recovered, clock: Clock
-    ) -> None:
+    def __init__(self, log: CircularLog) -> None:
         """Use `Store.open`."""
-        self.index = recovered.index
+        rings = log.rings
+        self.index, self.stats, self.clock = rings.index, rings.stats, rings.clock
         self.lock = self.index.lock
-        self.stats = recovered.stats
-        self.clock = clock
-        self._log, self._kept_purges = log, log.kept_purges
-        self._volumes = log.volumes
-        self._find = self.index.find
-        self._pread = fs.pread
+        self._log, self._kept_purges, self._volumes = log, log.kept_purges, log.volumes
+        self._find, self._pread = self.index.find, rings.directory.fs.pread
 
     # --- Values --------------------------------------------------------------------
 

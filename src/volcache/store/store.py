@@ -78,9 +78,7 @@ class Store(RecordWriter):
         clock: Clock,
     ) -> None:
         """Use `Store.open`."""
-        log = CircularLog(directory, recovered, options, clock)
-        syncs_each = options.sync_mode == "always"
-        super().__init__(directory.fs, log, recovered, clock, syncs_each=syncs_each)
+        super().__init__(CircularLog(directory, recovered, options, clock))
         self.holding = holding
         self.refusal = options.refusal
         self.recovery = recovered.recovery

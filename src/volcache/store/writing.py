@@ -21,12 +21,9 @@ from volcache.store.reading import RecordReader
 from volcache.store.usage import purge_stay_of
 
 if TYPE_CHECKING:
-    from volcache.store.clock import Clock
-    from volcache.store.files import FileSystem
     from volcache.store.format import NewRecord, RecordFields
     from volcache.store.log import CircularLog
     from volcache.store.purges import PurgeStay
-    from volcache.store.recovery import Recovered
     from volcache.store.volume import Volume
 
 _logger = logging.getLogger("volcache.store")
@@ -35,22 +32,13 @@ _logger = logging.getLogger("volcache.store")
 class RecordWriter(RecordReader):
     """The part of a store that changes keys; see `Store`."""
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        log: CircularLog,
-        recovered: Recovered,
-        clock: Clock,
-        *,
-        syncs_each: bool,
-    ) -> None:
+    def __init__(self, log: CircularLog) -> None:
         """Use `Store.open`."""
-        super().__init__(fs, log, recovered, clock)
-        self._syncs_each = syncs_each
-        self.index.set_putting(
-            clock, log.evictor.step_bytes, syncs_each, self.stats.writes
-        )
-        for volume in filter(None, log.actives):
+        super().__init__(log)
+        self._syncs_each = syncs = log.syncs.mode == "always"
+        step_bytes = log.evictor.step_bytes
+        self.index.set_putting(self.clock, step_bytes, syncs, self.stats.writes)
+        for volume in log.rings.written:
             self.index.set_volume(volume)
 
     def put(  # noqa: PLR0913 - One argument for one field.
