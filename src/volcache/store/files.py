@@ -201,10 +201,7 @@ def _fallocate() -> Any:  # noqa: ANN401 - A function of the C library.
     for name in ("fallocate64", "fallocate"):
         if hasattr(library, name):
             found = getattr(library, name)
-            found.argtypes = (
-                *(ctypes.c_int, ctypes.c_int),
-                *(ctypes.c_int64, ctypes.c_int64),
-            )
+            found.argtypes = [ctypes.c_int] * 2 + [ctypes.c_int64] * 2
             return found
     return None
 

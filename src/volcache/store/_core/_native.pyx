@@ -231,10 +231,7 @@ cdef class Index:
         return self.get_stats().displaced
 
     def live(self, seq):
-        slot = self.slots.get(seq)
-        if slot is None:
-            return 0, 0
-        cdef vc_live found = vc_core_live(self.core, slot)
+        cdef vc_live found = vc_core_live(self.core, self.slots[seq])
         return found.records, found.bytes
 
     def add_volume(self, seq):
@@ -274,9 +271,7 @@ cdef class Index:
         vc_core_set(self.core, fingerprint, slot, offset, size, VC_TYPES_UNKNOWN, tombstone)
 
     def forget(self, bytes key not None, seq, uint64_t offset):
-        slot = self.slots.get(seq)
-        if slot is None:
-            return False
+        cdef uint32_t slot = self.slots[seq]
         return bool(vc_core_bury(self.core, self.fingerprint(key), slot, offset))
 
     def is_deleted(self, bytes key not None):
