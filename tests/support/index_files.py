@@ -86,7 +86,7 @@ def decode_block(block: IndexBlock) -> list[Entry] | None:
 def read(contents: IndexContents) -> Iterator[list[Entry]]:
     """Yield the entries of each block; the fields of `contents` are set as by the core."""
     found = Loaded()
-    contents._apply(found)
+    contents.found = found
     segments = list(contents._segments)
     for block in decode_blocks(contents._data) if contents.is_ours else ():
         entries = decode_block(block)
@@ -95,7 +95,7 @@ def read(contents: IndexContents) -> Iterator[list[Entry]]:
         named = segments[: found.named] + decode_segments(block.lines)
         begun = sum(segment.start < block.volume_end for segment in segments)
         if len(named) < begun or named != segments[: len(named)]:
-            contents._apply(found._replace(is_of_copy=True))
+            contents.found = found._replace(is_of_copy=True)
             return
         *_, last = found.last_offset, *(offset for _, offset, size in entries if size)
         found = Loaded(
@@ -107,7 +107,7 @@ def read(contents: IndexContents) -> Iterator[list[Entry]]:
             entries=found.entries + len(entries),
             last_offset=last,
         )
-        contents._apply(found)
+        contents.found = found
         yield entries
 
 

@@ -36,7 +36,7 @@ def _read_lines(self: IndexContents) -> tuple[bytes, bool]:
     """Do what `IndexContents.read_lines` does; the walk decodes what is in no order."""
     for _ in read(self):
         pass
-    return self._data[: self.file_end], False
+    return self._data[: self.found.file_end], False
 
 
 def _replay_nothing(_: Replay, _volume: Volume, _reader: VolumeReader, at: int) -> int:

@@ -158,21 +158,17 @@ class _Repair:
         path = self._directory.index_path(volume.id)
         before = self._directory.read_index_file(volume.id)
         wrong = self._count_wrong_lines(volume)
-        entries, kept = list(volume.entries), contents.file_end
+        entries, kept = list(volume.entries), contents.found.file_end
         if wrong:
             entries, kept = self._entries(volume) + entries, 0
-        data, checksum = before[:kept], contents.checksum
+        data, checksum = before[:kept], contents.found.checksum
         if not data or checksum is None:
             data, checksum = encode_index_header(volume.index_name)
             kept = 0
         is_sealed = volume.is_sealed or not self._store.is_active(volume)
         if entries or wrong or is_sealed > volume.is_sealed:
-            named = contents.segments if kept else []
-            segments = [
-                segment
-                for segment in volume.segments
-                if segment.start < volume.end and segment not in named
-            ]
+            unnamed = volume.segments[contents.found.named if kept else 0 :]
+            segments = [one for one in unnamed if one.start < volume.end]
             block, checksum = close_block(
                 encode_segments(segments) + encode_entries(entries),
                 volume.end,

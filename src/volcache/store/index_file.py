@@ -41,7 +41,7 @@ class IndexContents:
 
     Attributes:
         is_ours: Its first line is right.
-        file_end, volume_end, sealed, ...: See `Loaded`.
+        found: What is in the valid part.
     """
 
     def __init__(
@@ -69,17 +69,7 @@ class IndexContents:
             self.other_use = named[1].use
         self._data = data
         self._after = b""
-        self._apply(Loaded())
-
-    def _apply(self, loaded: Loaded) -> None:
-        self.file_end = loaded.file_end
-        self.volume_end = loaded.volume_end
-        self.sealed = loaded.is_sealed
-        self.checksum = loaded.checksum
-        self.segments = list(self._segments)[: loaded.named]  # that it names
-        self.is_of_copy = loaded.is_of_copy
-        self.entries = loaded.entries
-        self.last_offset = loaded.last_offset
+        self.found = Loaded()
 
     def replay(self, index: Index, fs: FileSystem, fd: int) -> None:
         """
@@ -95,23 +85,22 @@ class IndexContents:
         """
         self._begin(read_range(fs, fd, 0, _HEAD_BYTES))
         if self.is_ours:
-            self._apply(index.load(self._name.use.seq, fd, self._segments))
+            self.found = index.load(self._name.use.seq, fd, self._segments)
             self._data = b""
-            after = read_range(fs, fd, self.file_end, fs.size(fd))
+            after = read_range(fs, fd, self.found.file_end, fs.size(fd))
             self._after = after if _CHECKPOINT in after else b""
 
     def read_lines(self) -> tuple[bytes, bool]:
         """
-        Find the valid part; `file_end` and the others follow.
+        Find the valid part; `found` says what it has.
 
         Returns:
             Its lines, and whether the entries are in the order of the volume.
         """
         if not self.is_ours:
             return b"", True
-        loaded, is_in_order = read_lines(self._data, self._segments)
-        self._apply(loaded)
-        return self._data[: self.file_end], is_in_order
+        self.found, is_in_order = read_lines(self._data, self._segments)
+        return self._data[: self.found.file_end], is_in_order
 
     @property
     def length(self) -> int:
@@ -121,7 +110,7 @@ class IndexContents:
     @property
     def is_whole(self) -> bool:
         """Whether at most a torn block follows the valid part."""
-        after = self._after or self._data[self.file_end :]
+        after = self._after or self._data[self.found.file_end :]
         return self.is_ours and _CHECKPOINT not in after
 
 

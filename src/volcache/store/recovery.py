@@ -326,7 +326,7 @@ class _Recovery:
     def _complete_index_file(self, volume: Volume, *, seal: bool) -> None:
         """Add the scanned records to the index file; leave it open unless sealed."""
         contents = self._replay.contents.get(volume.seq)  # None: a new volume.
-        valid_end = 0 if contents is None else contents.file_end
+        valid_end = 0 if contents is None else contents.found.file_end
         pending = volume.pending + self._spill.records(volume.seq)
         if contents is not None and pending and not contents.is_whole:
             self._state.recovery.count_rebuilt(volume.id, pending)

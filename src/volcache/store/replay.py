@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from volcache.store.directory import StoreDirectory
     from volcache.store.files import FileSystem
     from volcache.store.format import RecordHeader, VolumeUse
+    from volcache.store.index import Loaded
     from volcache.store.inventory import StoreInventory
     from volcache.store.manifest import ListedVolume
     from volcache.store.native import Index
@@ -78,26 +79,18 @@ def _expected_records(fs: FileSystem, volume: Volume) -> int:
     return reader.file_length * records // end
 
 
-def open_contents(directory: StoreDirectory, volume: Volume) -> IndexContents:
-    """Return the valid part of the index file of a volume; empty if it has none."""
-    data = directory.read_index_file(volume.id)
-    return IndexContents(data, volume.index_name, volume.segments)
-
-
-def is_whole(contents: IndexContents, listed: ListedVolume) -> bool:
+def is_whole(found: Loaded, listed: ListedVolume) -> bool:
     """
     Return whether an index file has all entries of its volume.
 
     Args:
-        contents: Read to the end.
+        found: In the file, read to the end.
         listed: The line of the volume in META.txt.
     """
-    if contents.sealed:
-        return contents.volume_end >= listed.end
-    return listed.index_checksum is not None and (
-        contents.volume_end,
-        contents.checksum,
-    ) == (listed.end, listed.index_checksum)
+    if found.is_sealed:
+        return found.volume_end >= listed.end
+    ends = (found.volume_end, found.checksum)
+    return ends == (listed.end, listed.index_checksum) and found.checksum is not None
 
 
 def tail_reader(fs: FileSystem, volume: Volume, listed: ListedVolume) -> VolumeReader:
@@ -215,21 +208,22 @@ class Replay:
         listed = self._listed[volume.seq]
         contents = self.contents[volume.seq] = self._replay_entries(volume)
         self._check_name(volume, contents)
-        end, scanned = contents.volume_end, self._recovery.scanned
-        if not is_whole(contents, listed):
+        found = contents.found
+        end, scanned = found.volume_end, self._recovery.scanned
+        if not is_whole(found, listed):
             end, has_gap = self._replay_tail(volume, contents)
             self._check_known(volume, contents, end, has_gap=has_gap)
         elif listed.state == "synced":
             self._unclean.discard(volume.use)
         is_scanned = self._recovery.scanned > scanned
-        if contents.last_offset and not is_scanned and listed.is_open:
+        if found.last_offset and not is_scanned and listed.is_open:
             # META.txt is not older than the records of the others.
-            self._see_time_of(volume, contents.last_offset)
+            self._see_time_of(volume, found.last_offset)
         volume.resume(
             end=end,
-            sealed=contents.sealed,
-            index_checksum=contents.checksum,
-            named=contents.segments,
+            sealed=found.is_sealed,
+            index_checksum=found.checksum,
+            named=found.named,
         )
         if listed.state == "synced":
             volume.trust_synced()
@@ -251,7 +245,7 @@ class Replay:
                 "recovery.file_unreadable path=%r error=%r", path, str(error)
             )
             contents = IndexContents(b"", volume.index_name, volume.segments)
-        self._recovery.entries += contents.entries
+        self._recovery.entries += contents.found.entries
         return contents
 
     def _check_name(self, volume: Volume, contents: IndexContents) -> None:
@@ -264,7 +258,7 @@ class Replay:
                 f"{INDEX}/{volume.id} is newer (seq {other.seq}) than META.txt (seq"
                 f" {active.seq}); put back the right files",
             )
-        if contents.is_of_copy:
+        if contents.found.is_of_copy:
             self._mismatch(
                 [volume.use],
                 f"{INDEX}/{volume.id} and META.txt do not belong together: one of them is"
@@ -314,7 +308,7 @@ class Replay:
         """
         reader = tail_reader(self._directory.fs, volume, self._listed[volume.seq])
         window = tail_window(contents, is_active=volume.use in self._actives)
-        end, has_gap = contents.volume_end, False
+        end, has_gap = contents.found.volume_end, False
         while True:
             end = self._replay_intact(volume, reader, end)
             event = self._next_event(volume, reader, end, window)

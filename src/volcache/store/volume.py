@@ -38,7 +38,7 @@ from volcache.store.manifest import ListedVolume
 from volcache.store.native import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from volcache.store.files import FileSystem
     from volcache.store.format import RecordIdentity, Segment, VolumeUse
@@ -305,7 +305,7 @@ class Volume(VolumeIndex):
         end: int,
         sealed: bool,
         index_checksum: int | None,
-        named: Collection[Segment],
+        named: int,
     ) -> None:
         """
         Take over what recovery has found; nothing is read or written.
@@ -316,12 +316,12 @@ class Volume(VolumeIndex):
             end: The end of the last record.
             sealed: The index file is complete.
             index_checksum: Of the last valid checkpoint in the index file.
-            named: The segments that the index file names.
+            named: How many segments the index file names.
         """
         self.end = end
         self.is_sealed = self.is_retired = sealed
         self._index_checksum = index_checksum
-        self._unnamed = [one for one in self.segments if one not in named]
+        self._unnamed = self.segments[named:]
 
     def trust_synced(self) -> None:
         """Take over from META.txt, or an append, that all of it is on the disk."""

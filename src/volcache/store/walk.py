@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from volcache.store.directory import DATA, INDEX
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.index import Replayed
+from volcache.store.index_file import IndexContents
 from volcache.store.index_format import decode_entries, encode_key
 from volcache.store.native import Comparison
-from volcache.store.replay import is_whole, open_contents, tail_reader, tail_window
+from volcache.store.replay import is_whole, tail_reader, tail_window
 from volcache.store.scan import (
     WHOLE_VOLUME,
     Found,
@@ -123,14 +124,16 @@ class VolumeWalk:
         self._index = index
         self._counts = counts or Counts()
         self._passed = VOLUME_HEADER_BYTES  # This much of the volume is counted.
-        self._contents = contents = open_contents(directory, volume)
+        data = directory.read_index_file(volume.id)
+        contents = IndexContents(data, volume.index_name, volume.segments)
+        self._contents = contents
         self._lines, is_in_order = contents.read_lines()
         self._misplaced: list[Entry] = []
         if not is_in_order:
             self._entries, self._misplaced = _in_order(decode_entries(self._lines))
-        self._count = contents.entries - len(self._misplaced)
+        self._count = contents.found.entries - len(self._misplaced)
         self._next = 0  # of the entries
-        self._reader = VolumeReader(self._fs, volume, contents.volume_end)
+        self._reader = VolumeReader(self._fs, volume, contents.found.volume_end)
         self._comparison: Comparison | None = None
         if is_in_order and not each:
             self._comparison = Comparison(
@@ -145,7 +148,8 @@ class VolumeWalk:
         """Yield what the volume has, then what is wrong with its index file."""
         yield from self.indexed()
         behind = 0
-        if not is_whole(self._contents, self._listed) and self._volume.fd != NO_FILE:
+        is_complete = is_whole(self._contents.found, self._listed)
+        if not is_complete and self._volume.fd != NO_FILE:
             behind = yield from self._tail()
         yield from self._index_file(behind)
 
@@ -167,7 +171,7 @@ class VolumeWalk:
             yield from self._pass_record(found.header)
             yield from self._record(found)
             at = found.header.offset + found.header.size
-        yield from self._pass_range(at, self._contents.volume_end, None)
+        yield from self._pass_range(at, self._contents.found.volume_end, None)
         while self._next < self._count:
             yield self._no_record(*self._pass_entry())
         yield from self._end(self._reader)
@@ -177,7 +181,7 @@ class VolumeWalk:
         records = 0
         reader = tail_reader(self._fs, self._volume, self._listed)
         window = tail_window(self._contents, is_active=self._is_active)
-        for event in scan_records(reader, self._contents.volume_end, window):
+        for event in scan_records(reader, self._contents.found.volume_end, window):
             if isinstance(event, Found):
                 records += 1
                 yield from self._record(event)
@@ -190,8 +194,8 @@ class VolumeWalk:
 
     def _index_file(self, behind: int) -> Iterator[Anomaly]:
         """Yield what is wrong with the index file; `behind` records have no entry."""
-        contents = self._contents
-        has_more = contents.length > contents.file_end
+        contents, found = self._contents, self._contents.found
+        has_more = contents.length > found.file_end
         without = (
             f"{counted(behind, 'record')} {'has' if behind == 1 else 'have'} no entry"
         )
@@ -201,15 +205,15 @@ class VolumeWalk:
             what = "is missing"
         elif not contents.is_ours:
             what = "its first block belongs to another volume, or its checksum is wrong"
-        elif not contents.is_whole or (contents.sealed and has_more):
+        elif not contents.is_whole or (found.is_sealed and has_more):
             what = "a block with a wrong checksum follows"
-        elif not contents.sealed and not self._is_active:
+        elif not found.is_sealed and not self._is_active:
             what = f"is not sealed; {without}"
         elif behind or has_more:
             kind, what = "note", f"{without} yet, as after a kill"
         else:
             return
-        yield self._in_index(what, contents.file_end, kind)
+        yield self._in_index(what, found.file_end, kind)
 
     # --- The entries ---------------------------------------------------------------
 
