@@ -221,6 +221,25 @@ def test_a_full_disk_refuses_nothing_while_a_volume_can_be_reclaimed(
         assert not caplog.records, case
 
 
+def test_a_power_loss_after_the_newest_volume_was_given_up_refuses_no_start() -> None:
+    """Its index file must not come back, which would be newer than META.txt."""
+    fs, store = large_store(4, "frequency")
+    dice = random.Random(20)  # noqa: S311 - Repeatable.
+    for put in range(25):
+        if put == 20:
+            assert volumes_of(store) == 2
+            store.sync()
+            fill(fs)
+        key = b"key %d" % dice.randrange(60)
+        store.get(key)
+        store.put(key, bytes(dice.randrange(200, 2500)))
+    assert store.stats.given_up_volumes == volumes_of(store) == 1
+    assert store.usage().active_seq == 1
+
+    for _ in range(40):
+        kill(start(fs.after_power_loss(dice), "frequency"))
+
+
 def refuse_vain_allocation(fs: SimulatedFileSystem, name: str, *_: object) -> None:
     """Fail the test if space is allocated although none is left."""
     assert name != "allocate" or fs.space("/").free > 0

@@ -322,11 +322,19 @@ def _is_stale(found: StoreInventory, listed: ListedVolume, *, is_written: bool) 
 
 
 def _newer(found: StoreInventory) -> list[Rejected]:
-    """Return the data files of this store that are newer than META.txt."""
+    """
+    Return the files of this store that are newer than META.txt.
+
+    The index file of a volume that META.txt names is compared when it is replayed.
+    """
     ours, newest = found.manifest.store_id, found.manifest.active.seq
+    listed = {one.use.volume for one in found.manifest.volumes}
+    others = map(found.index_file, {*found.directory.index_ids()} - listed)
+    files = [(DATA, store_id, use) for use, store_id, *_ in found.headers.values()]
+    files += [(INDEX, store_id, one.use) for store_id, one in filter(None, others)]
     return [
-        Rejected(f"{DATA}/{volume}", f"at most seq {newest}", _text_of(use, store_id))
-        for volume, (use, store_id, *_) in found.headers.items()
+        Rejected(f"{kind}/{use.volume}", f"at most seq {newest}", _text_of(use, ours))
+        for kind, store_id, use in files
         if store_id == ours and use.seq > newest
     ]
 
@@ -457,9 +465,7 @@ class _Rebuild:
         if unreadable := self._found.unreadable:
             names = ", ".join(f"{DATA}/{volume}" for volume in unreadable)
             self._refusals.append(f"{names} cannot be read")
-        elif self._lenient:
-            return ""
-        if not self._refusals:
+        elif self._lenient or not self._refusals:
             return ""
         return f"{META} is missing or damaged, and {'; '.join(self._refusals)}"
 

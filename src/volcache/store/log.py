@@ -346,10 +346,11 @@ class CircularLog:
         self.evictor.sync_copies()
         directory = self.rings.directory
         try:
-            if volume.seq == max(self.volumes):
-                # LOCK must not name a volume that is newer than META.txt.
-                directory.clear_progress()
             directory.remove_index_file(volume.id)
+            if volume.seq == max(self.volumes):
+                # LOCK and an index file must not name a volume newer than META.txt.
+                directory.clear_progress()
+                self._fs.sync_directory(directory.index)
             self._fs.truncate(volume.fd, 0)
         except OSError as error:
             self.rings.stats.count_write_error(error)

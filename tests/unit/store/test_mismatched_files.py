@@ -166,6 +166,19 @@ def put_back_what_was_written(root: Path) -> None:
     replace(root, root.with_name(f"{root.name} earlier"), ["data/2", "index/2"])
 
 
+def put_back_from_before_a_volume(root: Path) -> None:
+    """Put back META.txt, LOCK and a data file from before the volume was started."""
+    store = open_fifo(root)
+    fill_volume(store)
+    store.sync()
+    earlier = files_of(root)
+    fill_volume(store, b"more")
+    volume = put_later(store).volume
+    kill(store)
+    for name in ("META.txt", "LOCK", f"data/{volume}"):
+        (root / name).write_bytes(earlier[name])
+
+
 def cut_index_file(root: Path) -> None:
     """Replace a data file, and remove the last block of its index file."""
     mix(root, ["data/1"])
@@ -199,7 +212,7 @@ def lose_meta_and_copy(root: Path) -> None:
 
 OLDER = (
     r"META\.txt is older than the volumes, or a volume comes from a copy of this mount"
-    r" point: data/%d: expected at most seq %d, found USE.*; put back the files that belong"
+    r" point: %s: expected at most seq %d, found USE.*; put back the files that belong"
     " together"
 )
 INCOMPLETE = (
@@ -230,15 +243,16 @@ DATA = [f"data/{volume}" for volume in range(VOLUME_NUM)]
 @pytest.mark.parametrize(
     ("arrange", "why"),
     [
-        (partial(mix, names=["META.txt"]), OLDER % (1, 5)),
+        (partial(mix, names=["META.txt"]), OLDER % ("data/1", 5)),
         (
             lambda root: copy_from_copy(root, "data/3", fill_volume, put_later),
-            OLDER % (3, 7),
+            OLDER % ("data/3", 7),
         ),
         (
             lambda root: copy_from_copy(root, "index/3", fill_volume),
             r"index/3 is newer \(seq 8\) than META\.txt \(seq 7\); put back .*",
         ),
+        (put_back_from_before_a_volume, OLDER % ("index/2", 2)),
         (put_back_what_was_written, ".*data/2: expected USE, found USE.*"),
         (cut_index_file, INCOMPLETE % (1, 1)),
         (shorten_index_file, INCOMPLETE % (2, 2)),
