@@ -31,7 +31,7 @@ from volcache.store.index_format import (
     encode_index_header,
     encode_segments,
 )
-from volcache.store.inventory import following_volume
+from volcache.store.inventory import new_volume
 from volcache.store.manifest import decode_manifest
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.purges import PURGE
@@ -214,10 +214,7 @@ class _Repair:
         if not any(one.use.ring is Ring.MAIN for one in listed):  # It was dropped.
             # Not in the place of a volume of ring probation that stays.
             place = max(self._store.outdated, key=lambda volume: volume.seq).id
-            newest = inventory.manifest.active._replace(
-                volume=place, seq=self._store.newest_seq
-            )
-            listed.append(following_volume(newest))
+            listed.append(new_volume(place, self._store.newest_seq + 1))
         found = decode_manifest(
             directory.read(META) or b""
         ) or inventory.manifest._replace(volumes=())

@@ -169,7 +169,7 @@ class StoreInventory:
         if not has_main or kept[-1].use != newest:
             # If the newest one is left out, META.txt must not be older than its header.
             place = next(v.use.volume for v in reversed(before) if v not in kept)
-            kept += (following_volume(newest._replace(volume=place)),)
+            kept += (new_volume(place, newest.seq + 1),)
         self.manifest = self.manifest._replace(volumes=kept)
 
 
@@ -219,9 +219,9 @@ def _begin(found: StoreInventory, *, exists: bool) -> None:
             " new directory as mount_point"
         )
         raise ForeignDirectoryError(message)
-    first = ListedVolume(VolumeUse(0, 1, Ring.MAIN, secrets.randbits(64)))
+    volumes = (new_volume(0, 1),)
     store_id = secrets.randbits(64)
-    found.manifest = Manifest(store_id, 0, 0, directory.boot(), (first,))
+    found.manifest = Manifest(store_id, 0, 0, directory.boot(), volumes)
     found.is_manifest_lost = exists
 
 
@@ -249,10 +249,9 @@ def _add_purges(found: StoreInventory, data: bytes | None, *, lenient: bool) -> 
         found.refusal = "; ".join(filter(None, [found.refusal, purges.refusal]))
 
 
-def following_volume(use: VolumeUse) -> ListedVolume:
-    """Return a new, empty volume of ring main in the place of one that is dropped."""
-    salt = secrets.randbits(64)
-    return ListedVolume(VolumeUse(use.volume, use.seq + 1, Ring.MAIN, salt))
+def new_volume(volume: int, seq: int) -> ListedVolume:
+    """Return an empty volume of ring main."""
+    return ListedVolume(VolumeUse(volume, seq, Ring.MAIN, secrets.randbits(64)))
 
 
 def _text_of(use: VolumeUse, store_id: int) -> str:
@@ -558,7 +557,7 @@ class _Rebuild:
         is_doubtful = self._is_broken or not is_confirmed
         if self._refusals and self._lenient and is_doubtful:
             # Any of these files may be older than what was lost, or come from a copy.
-            return [following_volume(newest)]
+            return [new_volume(newest.volume, newest.seq + 1)]
         actives = {listed.use.ring: listed.use for listed in chain}.values()
         # How far the sealed ones go is not known.
         return [

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from volcache.errors import MountPointError
 from volcache.store.disk import is_short
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring, Segment
-from volcache.store.inventory import following_volume, take_inventory
+from volcache.store.inventory import new_volume, take_inventory
 from volcache.store.native import make_index
 from volcache.store.purges import PURGE, PurgeList, encode_purges, next_file
 from volcache.store.replay import Replay, expected_keys
@@ -246,12 +246,10 @@ class _Recovery:
         if not self._has_main():
             # A new volume of ring main, in the place of one that was dropped.
             place = max(self._dropped, key=lambda volume: volume.seq)
-            newest = place.use._replace(seq=state.newest_seq)
-            use, store_id = following_volume(newest).use, place.store_id
+            use = new_volume(place.id, state.newest_seq + 1).use
             state.index.add_volume(use.seq)
-            state.volumes.append(
-                Volume(directory.fs, place.fd, use=use, store_id=store_id)
-            )
+            added = Volume(directory.fs, place.fd, use=use, store_id=place.store_id)
+            state.volumes.append(added)
 
     def _invalidate_dropped(self, listed: set[int]) -> None:
         """
