@@ -75,8 +75,8 @@ def repair(directory: str, fs: FileSystem, report: Callable[[str], None]) -> boo
     Raises:
         StoreError: The directory cannot be written, is in use, or is not a store.
     """
-    # `inspect` creates nothing: an empty directory is refused before `open` changes it.
-    StoreDirectory.inspect(fs, directory).close()
+    # An empty directory is refused before it is changed.
+    StoreDirectory.open(fs, directory, is_written=False).close()
     opened = StoreDirectory.open(fs, directory)
     try:
         with (

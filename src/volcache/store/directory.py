@@ -61,7 +61,7 @@ class StoreDirectory:
     """
 
     def __init__(self, fs: FileSystem, root: str) -> None:
-        """Use `StoreDirectory.open` or `StoreDirectory.inspect`."""
+        """Use `StoreDirectory.open`."""
         self.fs = fs
         self.root = root
         # Of the directory, and of LOCK if it is there.
@@ -72,33 +72,23 @@ class StoreDirectory:
         self.progress: Sequence[Progress] = ()
 
     @classmethod
-    def open(cls, fs: FileSystem, path: str) -> Self:
+    def open(cls, fs: FileSystem, path: str, *, is_written: bool = True) -> Self:
         """
-        Lock a directory for writing; create it and its folders where they are missing.
+        Lock a directory.
+
+        Args:
+            fs: The file system.
+            path: Of the directory.
+            is_written: Create it and its folders where they are missing. Otherwise,
+                nothing is created or written, and other readers may lock it, too.
 
         Raises:
-            ForeignDirectoryError: It contains other files; nothing was changed.
+            ForeignDirectoryError: It contains other files, and nothing was changed; or it
+                is only read and contains no part of a store.
             StoreLockedError: Another process has locked it.
             FormatVersionError: It was written by another version of volcache.
             MountPointError: It cannot be created, read or written.
         """
-        return cls._locked(fs, path, is_written=True)
-
-    @classmethod
-    def inspect(cls, fs: FileSystem, path: str) -> Self:
-        """
-        Lock a directory for reading; nothing is created or written.
-
-        Raises:
-            ForeignDirectoryError: It contains no part of a store.
-            StoreLockedError: A process serves it.
-            FormatVersionError: It was written by another version of volcache.
-            MountPointError: It cannot be read.
-        """
-        return cls._locked(fs, path, is_written=False)
-
-    @classmethod
-    def _locked(cls, fs: FileSystem, path: str, *, is_written: bool) -> Self:
         self = cls(fs, os.path.abspath(path))
         try:
             self._acquire(path, is_written=is_written)

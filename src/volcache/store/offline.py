@@ -99,13 +99,13 @@ class OfflineStore:
     @classmethod
     def inspect(cls, fs: FileSystem, path: str) -> Self:
         """
-        Open a directory for reading; see `StoreDirectory.inspect` for the errors.
+        Open a directory for reading; see `StoreDirectory.open` for the errors.
 
         Args:
             fs: A read-only one.
             path: Of the mount point.
         """
-        directory = StoreDirectory.inspect(fs, path)
+        directory = StoreDirectory.open(fs, path, is_written=False)
         try:
             return cls(directory)
         except OSError as error:

@@ -146,7 +146,7 @@ class Store(RecordWriter):
             if refused is None:
                 raise
             try:
-                opened = StoreDirectory.inspect(fs, directory)
+                opened = StoreDirectory.open(fs, directory, is_written=False)
                 return cls(opened, *_recover(opened, wanted, clock, refused), clock)
             except (ForeignDirectoryError, NothingStoredError):
                 raise error from refused
