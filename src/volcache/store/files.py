@@ -13,11 +13,12 @@ import fcntl
 import mmap
 import os
 import stat
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # Reduced by the umask. Other users have no need to read values.
 _FILE_MODE: Final = 0o600
@@ -308,16 +309,23 @@ def write_all(fs: FileSystem, fd: int, data: bytes, offset: int) -> None:
         offset += written
 
 
+@contextmanager
+def opened(fs: FileSystem, path: str, *, create: bool = False) -> Iterator[int]:
+    """Open a file, and close it again."""
+    fd = fs.open(path, create=create)
+    try:
+        yield fd
+    finally:
+        fs.close(fd)
+
+
 def read_file(fs: FileSystem, path: str) -> bytes | None:
     """Return all bytes of a file, or None if it does not exist."""
     try:
-        fd = fs.open(path, create=False)
+        with opened(fs, path) as fd:
+            return read_range(fs, fd, 0, fs.size(fd))
     except FileNotFoundError:
         return None
-    try:
-        return read_range(fs, fd, 0, fs.size(fd))
-    finally:
-        fs.close(fd)
 
 
 def read_range(fs: FileSystem, fd: int, start: int, end: int) -> bytes:
@@ -341,11 +349,8 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
     """
     temporary = path + ".new"
     fs.unlink(temporary)
-    fd = fs.open(temporary, create=True)
-    try:
+    with opened(fs, temporary, create=True) as fd:
         write_all(fs, fd, data, 0)
         fs.sync(fd)
-    finally:
-        fs.close(fd)
     fs.rename(temporary, path)
     fs.sync_directory(os.path.dirname(path))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
 from volcache.store.directory import DATA, INDEX
+from volcache.store.files import opened
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring
 from volcache.store.index_file import IndexContents
 from volcache.store.scan import (
@@ -55,11 +56,8 @@ def expected_keys(directory: StoreDirectory, volumes: list[Volume]) -> int:
     fs, estimate, sampled, lines, length = directory.fs, 0, 0, 0, 0
     for volume in volumes:
         try:
-            fd = fs.open(directory.index_path(volume.id), create=False)
-            try:
+            with opened(fs, directory.index_path(volume.id)) as fd:
                 size, sample = fs.size(fd), fs.pread(fd, _SAMPLE_BYTES, 0)
-            finally:
-                fs.close(fd)
         except OSError:
             with suppress(OSError):
                 estimate += _expected_records(fs, volume)
@@ -233,11 +231,8 @@ class Replay:
         fs, path = self._directory.fs, self._directory.index_path(volume.id)
         contents = IndexContents(b"", volume.index_name, volume.segments)
         try:
-            fd = fs.open(path, create=False)
-            try:
+            with opened(fs, path) as fd:
                 contents.replay(self._index, fs, fd)
-            finally:
-                fs.close(fd)
         except FileNotFoundError:
             return contents
         except OSError as error:
@@ -398,10 +393,9 @@ class Replay:
     def _indexed_header(self, key: bytes) -> RecordHeader | None:
         """Return the header of the record that the index has for a key, if it is intact."""
         found = self._index.find(key)
-        volume = None if found is None else self._volumes.get(found[0])
-        if found is None or volume is None:
+        if found is None:
             return None
-        header = self._header_at(volume, found[1])
+        header = self._header_at(self._volumes[found[0]], found[1])
         return header if header is not None and header.key == key else None
 
     def _header_at(self, volume: Volume, offset: int) -> RecordHeader | None:
