@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # The first block, with the name of the file, is shorter.
-_HEAD_BYTES: Final = 4096
+HEAD_BYTES: Final = 4096
 _CHECKPOINT: Final = b"\n# checkpoint "
 
 
@@ -51,16 +51,13 @@ class IndexContents:
         Check the first line; `read_lines` checks the rest.
 
         Args:
-            data: The file.
+            data: The file, or its first block.
             name: What the first line must be.
             segments: Of the volume: a block that does not fit them was written for a copy
                 of the mount point, and ends the valid part.
         """
         self._name = name
         self._segments = segments
-        self._begin(data)
-
-    def _begin(self, data: bytes) -> None:
         named = decode_index_header(data)
         self.is_ours = named == (VERSION, self._name)
         # The volume it belongs to, if that is another one of the same store.
@@ -78,12 +75,11 @@ class IndexContents:
         Args:
             index: Is filled.
             fs: The file system.
-            fd: Of the file, which is read instead of the data given before.
+            fd: Of the file, whose first block is the data given before.
 
         Raises:
             OSError: The file cannot be read; some positions may have been set.
         """
-        self._begin(read_range(fs, fd, 0, _HEAD_BYTES))
         if self.is_ours:
             self.found = index.load(self._name.use.seq, fd, self._segments)
             self._data = b""
@@ -101,11 +97,6 @@ class IndexContents:
             return b"", True
         self.found, is_in_order = read_lines(self._data, self._segments)
         return self._data[: self.found.file_end], is_in_order
-
-    @property
-    def length(self) -> int:
-        """The length of the file in bytes."""
-        return len(self._data)
 
     @property
     def is_whole(self) -> bool:

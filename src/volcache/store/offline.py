@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from volcache.store.files import FileSystem
-    from volcache.store.index_file import IndexContents
     from volcache.store.native import Index
     from volcache.store.volume import Volume
     from volcache.store.walk import Event
@@ -73,8 +72,6 @@ class OfflineStore:
         """
         self.directory = directory
         self.unusable: list[Anomaly] = []
-        self.contents: dict[int, IndexContents] = {}
-        self.outdated: list[Volume] = []
         self._lenient = lenient
         self._descriptors: dict[int, int] = {}
         try:

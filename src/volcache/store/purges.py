@@ -205,16 +205,15 @@ def compare_purges(
         manifest: META.txt.
         is_manifest_lost: It was rebuilt, and cannot name the file.
     """
-    store_id, listed = manifest.store_id, manifest.purges
+    listed = manifest.purges
     if not manifest.mount_count:  # A new store: nothing can have been purged.
         return FoundPurges(exists=data is not None)
     file = None if data is None else decode_purges(data)
-    doubtful_seq = manifest.active.seq if is_manifest_lost else 0
-    if listed is not None:
-        doubtful_seq = listed.seq
+    lost_seq = manifest.active.seq if is_manifest_lost else 0
+    doubtful_seq = lost_seq if listed is None else listed.seq
     if data is None and listed is None:
         return FoundPurges()
-    if file is not None and file.store_id == store_id:
+    if file is not None and file.store_id == manifest.store_id:
         if is_manifest_lost or _is_next(file, listed):
             return FoundPurges(file, exists=True)
         if listed is None and not file.purges.since(manifest.volumes[0].use.seq):
@@ -223,7 +222,7 @@ def compare_purges(
     return FoundPurges(
         None,
         data is not None,
-        f"{_what_is_wrong(data, file, store_id, listed)}, so that it is unknown which"
+        f"{_what_is_wrong(data, file, manifest)}, so that it is unknown which"
         f" values were purged; put back the right {PURGE}",
         doubtful_seq,
     )
@@ -239,26 +238,21 @@ def _is_next(file: PurgeFile, listed: ListedPurges | None) -> bool:
 
 
 def _what_is_wrong(
-    data: bytes | None,
-    file: PurgeFile | None,
-    store_id: int,
-    listed: ListedPurges | None,
+    data: bytes | None, file: PurgeFile | None, manifest: Manifest
 ) -> str:
-    expected = (
-        "" if listed is None else f" although META.txt names it ({_name(listed)})"
-    )
-    if data is None:
-        return f"{PURGE} is missing{expected}"
+    listed, store_id = manifest.purges, manifest.store_id
     if file is None:
-        return f"{PURGE} is damaged{expected}"
+        expected = f" although META.txt names it ({_name(listed)})" if listed else ""
+        return f"{PURGE} is {'missing' if data is None else 'damaged'}{expected}"
     if file.store_id != store_id:
         return f"{PURGE}: expected store {store_id:016x}, found {file.store_id:016x}"
-    named = "none" if listed is None else _name(listed)
     return (
         f"{PURGE} and META.txt do not belong together: it is {_name(file.listed)}, and"
-        f" META.txt names {named}"
+        f" META.txt names {_name(listed)}"
     )
 
 
-def _name(listed: ListedPurges) -> str:
+def _name(listed: ListedPurges | None) -> str:
+    if listed is None:
+        return "none"
     return f"serial {listed.serial} checksum {listed.checksum:08x}"

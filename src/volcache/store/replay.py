@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
 from volcache.store.directory import DATA, INDEX
-from volcache.store.files import opened
+from volcache.store.files import opened, read_range
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring
-from volcache.store.index_file import IndexContents
+from volcache.store.index_file import HEAD_BYTES, IndexContents
 from volcache.store.scan import (
     TAIL_WINDOW_BYTES,
     WHOLE_VOLUME,
@@ -229,17 +229,19 @@ class Replay:
     def _replay_entries(self, volume: Volume) -> IndexContents:
         """Replay the index file; one that cannot be read counts as missing."""
         fs, path = self._directory.fs, self._directory.index_path(volume.id)
-        contents = IndexContents(b"", volume.index_name, volume.segments)
+        name, segments = volume.index_name, volume.segments
         try:
             with opened(fs, path) as fd:
+                head = read_range(fs, fd, 0, HEAD_BYTES)
+                contents = IndexContents(head, name, segments)
                 contents.replay(self._index, fs, fd)
         except FileNotFoundError:
-            return contents
+            return IndexContents(b"", name, segments)
         except OSError as error:
             _logger.warning(
                 "recovery.file_unreadable path=%r error=%r", path, str(error)
             )
-            contents = IndexContents(b"", volume.index_name, volume.segments)
+            return IndexContents(b"", name, segments)
         self._recovery.entries += contents.found.entries
         return contents
 

@@ -31,8 +31,7 @@ class Spill:
         self._file: IO[bytes] | None = None
         self._length = 0
         # By sequence number: offset and length in the file, records, end of the last.
-        self._blocks: defaultdict[int, list[tuple[int, int, int, int]]]
-        self._blocks = defaultdict(list)
+        self._blocks = defaultdict[int, list[tuple[int, int, int, int]]](list)
 
     def take(self, volume: Volume, end: int) -> None:
         """Take over the pending entries of a volume, up to a record, if they are many."""
