@@ -169,7 +169,6 @@ class _Recovery:
         try:
             self._replay_volumes()
             self._prepare_files()
-            state.volumes.sort(key=lambda volume: volume.seq)
             self._write_files()
         finally:
             self._spill.close()
@@ -177,7 +176,8 @@ class _Recovery:
             with suppress(OSError):  # META.txt does not name it.
                 self._directory.remove_purges()
         # A copy in memcached of what was purged has lost the record it was compared with.
-        if self._replay.is_clean and len(state.purges) == len(inventory.purges.purges):
+        has_all = len(state.purges) == len(inventory.purges.purges)
+        if has_all and not self._replay.unclean:
             state.hot = inventory.manifest.hot
         state.newest_seq = max(state.volumes[-1].seq, state.newest_seq)
         return state
@@ -192,7 +192,6 @@ class _Recovery:
         if is_new or not self._has_main():
             message = f"mount point {self._directory.root!r}: nothing is stored there"
             raise NothingStoredError(message)
-        state.volumes.sort(key=lambda volume: volume.seq)
         return state
 
     def _has_main(self) -> bool:
@@ -207,6 +206,7 @@ class _Recovery:
         self._clock.advance_to(replay.latest_us)
         self._dropped += unknown
         state.volumes = [one for one in state.volumes if one not in unknown]
+        state.volumes.sort(key=lambda volume: volume.seq)
 
     def _oldest_first(self, volumes: list[Volume]) -> list[Volume]:
         """Return volumes in the order in which they have to be dropped."""

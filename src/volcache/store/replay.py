@@ -107,6 +107,8 @@ class Replay:
 
     Attributes:
         contents: The valid part of each index file, read to the end, by sequence number.
+        unclean: Active volumes that the last process has not closed, or whose files are
+            not as it left them.
         newest_seq: The highest sequence number that any file names.
         latest_us: The latest time found, microseconds since the epoch.
     """
@@ -137,7 +139,7 @@ class Replay:
         self.contents: dict[int, IndexContents] = {}
         self._volumes: dict[int, Volume] = {}  # replayed, by sequence number
         self._actives = frozenset(manifest.actives)
-        self._unclean = set(self._actives)  # those that were not stopped
+        self.unclean = set(self._actives)
         self._mismatched: list[str] = []
         self._unreadable: list[UnreadableVolumeError] = []
         self._unknown: list[VolumeUse] = []  # volumes of which not all keys are known
@@ -148,11 +150,6 @@ class Replay:
             inventory.purges.purges.newest_us,
             *(one.time_us for one in progress if one.store_id == manifest.store_id),
         )
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether the last process has stopped, and its last files are there."""
-        return not self._unclean
 
     def run(self, volumes: list[Volume], *, lenient: bool = False) -> list[Volume]:
         """
@@ -212,7 +209,7 @@ class Replay:
             end, has_gap = self._replay_tail(volume, contents)
             self._check_known(volume, contents, end, has_gap=has_gap)
         elif listed.state == "synced":
-            self._unclean.discard(volume.use)
+            self.unclean.discard(volume.use)
         is_scanned = self._recovery.scanned > scanned
         if found.last_offset and not is_scanned and listed.is_open:
             # META.txt is not older than the records of the others.
