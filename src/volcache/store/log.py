@@ -232,7 +232,16 @@ class CircularLog:
         space.log_limit()
         self.evictor.record_start()
         rings.record_progress()
-        self._count_rotation(active, started_ns)
+        took = perf_counter_ns() - started_ns
+        rings.stats.rotations += 1
+        rings.stats.rotating.observe(started_ns, took)
+        _logger.info(
+            "rotation.completed volume=%d seq=%d ring=%s seconds=%.3f",
+            active.id,
+            active.seq,
+            RING_NAMES[ring],
+            took / 1e9,
+        )
         return active
 
     def _next_volume(self, ring: Ring, dropped: list[Volume]) -> Volume:
@@ -246,18 +255,6 @@ class CircularLog:
             rings.descriptors[volume],
             use=VolumeUse(volume, rings.last_seq + 1, ring, secrets.randbits(64)),
             store_id=rings.manifest.store_id,
-        )
-
-    def _count_rotation(self, volume: Volume, started_ns: int) -> None:
-        self.rings.stats.rotations += 1
-        took = perf_counter_ns() - started_ns
-        self.rings.stats.rotating.observe(started_ns, took)
-        _logger.info(
-            "rotation.completed volume=%d seq=%d ring=%s seconds=%.3f",
-            volume.id,
-            volume.seq,
-            RING_NAMES[volume.use.ring],
-            took / 1e9,
         )
 
     def _to_drop(self, ring: Ring) -> list[Volume]:
