@@ -57,6 +57,7 @@ class VolumeIndex(Writer):
 
     Attributes (read-only for others):
         use: Its id, sequence number, ring and salt.
+        id, seq: As in its `use`.
         segments: Where later mounts have gone on, in order; the last is being written.
     """
 
@@ -70,8 +71,8 @@ class VolumeIndex(Writer):
     ) -> None:
         """Describe a use without an index file."""
         self._fs = fs
-        self.use = use
-        self.store_id = store_id
+        self.use, self.store_id = use, store_id
+        self.id, self.seq = use.volume, use.seq
         self.segments: list[Segment] = []
         self._unnamed: list[Segment] = []  # segments that the index file does not name
         self.pending_max = _INDEX_BATCH
@@ -190,7 +191,6 @@ class Volume(VolumeIndex):
     A volume, as it is used from one start to the next.
 
     Attributes (read-only for others):
-        id, seq: As in its `use`.
         started_ms: When it was started, milliseconds since the epoch; 0: not known.
         is_retired: Nothing is appended again, because it is full or sealed, or a sync
             failed.
@@ -210,8 +210,6 @@ class Volume(VolumeIndex):
     ) -> None:
         """Describe a use; nothing is read or written."""
         super().__init__(fs, fd, use=use, store_id=store_id)
-        self.id = use.volume
-        self.seq = use.seq
         # By where the records with it begin, in order.
         self._identities = [(0, volume_identity(use.volume, use.salt))]
         for segment in segments:

@@ -62,10 +62,6 @@ def test_volume_that_was_not_added_is_an_error() -> None:
         index.bind_volume(7, 0, 0, [(0, 1)])
     with pytest.raises(KeyError):
         index.load(7, 0, [])
-    with pytest.raises(KeyError):
-        index.live(7)
-    with pytest.raises(KeyError):
-        index.forget(b"k", 7, 64)
     assert index.find(b"k") is None
     assert index.reclaim(7) == (0, 0)
 
