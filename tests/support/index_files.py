@@ -28,9 +28,7 @@ from volcache.store.index_format import (
 _CHECKPOINT: Final = re.compile(
     rb"^# checkpoint ([0-9]{1,13}) (open|sealed) ([0-9a-f]{8})\n", re.MULTILINE
 )
-_LINE: Final = re.compile(
-    rb"^(?:#.*|[^# \n][^ \n]* [0-9]{1,13} [0-9]{1,10})\n", re.MULTILINE
-)
+_LINE: Final = re.compile(rb"(?m)^(?:#.*|[^# \n][^ \n]* [0-9]{1,13} [0-9]{1,10})\n")
 
 
 class IndexBlock(NamedTuple):
@@ -76,9 +74,8 @@ def decode_block(block: IndexBlock) -> list[Entry] | None:
         return None
     entries = decode_entries(block.lines)
     for key, offset, size in entries:
-        if len(key) > KEY_BYTES_MAX:
-            return None
-        if size and not VOLUME_HEADER_BYTES <= offset <= block.volume_end - size:
+        is_inside = VOLUME_HEADER_BYTES <= offset <= block.volume_end - size
+        if len(key) > KEY_BYTES_MAX or (size and not is_inside):
             return None
     return entries
 

@@ -41,6 +41,7 @@ class IndexContents:
 
     Attributes:
         is_ours: Its first line is right.
+        length: Of the data given, in bytes.
         found: What is in the valid part.
     """
 
@@ -65,6 +66,7 @@ class IndexContents:
         if named and not self.is_ours and named[1].store_id == self._name.store_id:
             self.other_use = named[1].use
         self._data = data
+        self.length = len(data)
         self._after = b""
         self.found = Loaded()
 

@@ -125,7 +125,6 @@ class VolumeWalk:
         self._counts = counts or Counts()
         self._passed = VOLUME_HEADER_BYTES  # This much of the volume is counted.
         data = directory.read_index_file(volume.id)
-        self._file_length = len(data)
         contents = IndexContents(data, volume.index_name, volume.segments)
         self._contents = contents
         self._lines, is_in_order = contents.read_lines()
@@ -196,12 +195,12 @@ class VolumeWalk:
     def _index_file(self, behind: int) -> Iterator[Anomaly]:
         """Yield what is wrong with the index file; `behind` records have no entry."""
         contents, found = self._contents, self._contents.found
-        has_more = self._file_length > found.file_end
+        has_more = contents.length > found.file_end
         without = (
             f"{counted(behind, 'record')} {'has' if behind == 1 else 'have'} no entry"
         )
         kind: Kind = "file"
-        if not self._file_length:
+        if not contents.length:
             kind = "file" if behind or not self._is_active else "note"
             what = "is missing"
         elif not contents.is_ours:
