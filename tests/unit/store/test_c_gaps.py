@@ -144,6 +144,16 @@ def test_segment_begins_with_its_first_record(index: Any, store: Store) -> None:
 # --- What was there ----------------------------------------------------------------
 
 
+def test_deleted_key_was_not_evicted(index: Any) -> None:
+    """When the volume of its deletion is reclaimed."""
+    index.set(b"value", SEQ, 64, 70)
+    index.set(b"deletion", SEQ, 200, 70, tombstone=True)
+    index.reclaim(SEQ)
+
+    assert index.is_stale(b"value")
+    assert not index.is_stale(b"deletion")
+
+
 def test_few_stale_entries_are_not_swept(index: Any) -> None:
     """They cost less than a pass through the index."""
     index.add_volume(SEQ + 1)

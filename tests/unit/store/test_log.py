@@ -12,7 +12,7 @@ import pytest
 from support.histories import MOUNT_POINT
 from support.rings import lose_an_entry
 from support.simulated import SimulatedFileSystem
-from support.stores import manifest_of, open_store, ring_of, value_of
+from support.stores import kill, manifest_of, open_store, ring_of, value_of
 from volcache.errors import StoreIOError
 from volcache.store import Store
 from volcache.store.stats import Fate
@@ -113,6 +113,21 @@ def test_work_of_a_put_is_bounded(tmp_path: Path) -> None:
 
 
 # --- Entries lost for want of memory -----------------------------------------------
+
+
+def test_volume_that_is_reclaimed_first_is_sealed_by_a_start(tmp_path: Path) -> None:
+    """No later start looks for records behind its end."""
+    store = open_rings(tmp_path)
+    ask_and_put(store, keys_named(b"p", 20))
+    lose_an_entry(store)
+    store.put(b"displaced", VALUE)
+    first = manifest_of(tmp_path).probation_first
+    kill(store)
+    store = open_rings(tmp_path)
+
+    volumes = {one.use.seq: one for one in manifest_of(tmp_path).volumes}
+    assert not volumes[first].is_open
+    store.close()
 
 
 def test_lost_entry_lets_probation_be_reclaimed_first(tmp_path: Path) -> None:
