@@ -10,6 +10,7 @@
 
 static vc_core *core;
 static uint32_t slot;
+static vc_writer writer;
 
 static const uint8_t *bytes(const char *key) { return (const uint8_t *)key; }
 
@@ -91,7 +92,7 @@ static vc_status put(const char *key, unsigned ring, bool is_tombstone) {
 static void check_puts(void) {
     static const vc_calls calls = {.pwritev = test_pwritev, .fdatasync = test_sync};
     static int64_t us;
-    vc_writer writer = {
+    writer = (vc_writer){
         .calls = &calls,
         .fd = 7,
         .slot = slot,
@@ -127,7 +128,6 @@ static void check_puts(void) {
     CHECK(put("too long", VC_MAIN, false) == VC_DEFERRED);
     writer.capacity++;
     CHECK(put("too long", VC_MAIN, false) == VC_OK && writer.end == writer.capacity);
-    vc_writer_free(&writer);
 }
 
 static void check_evicted(void) {
@@ -135,6 +135,8 @@ static void check_evicted(void) {
     vc_core_reclaim(core, slot);
     CHECK(is_absent("value", &is_stale) && is_stale);
     CHECK(is_absent("deleted", &is_stale) && !is_stale);
+    writer.capacity = 1 << 20;
+    CHECK(put("value", VC_MAIN, true) == VC_OK);
     vc_core_close(core);
     CHECK(!is_absent("value", &is_stale));
     CHECK(put("value", VC_MAIN, true) == VC_DEFERRED);
@@ -154,5 +156,6 @@ int main(void) {
     check_puts();
     check_evicted();
     vc_core_free(core);
+    vc_writer_free(&writer);
     return 0;
 }

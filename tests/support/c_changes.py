@@ -50,7 +50,12 @@ class Objects:
     def within(self, source: Path, folder: Path, *, changed: str = "") -> Objects:
         """Return those of a copy of the tree, after one of its files was changed."""
         objects = Objects(source, folder, dict(self._paths))
-        if changed:
+        if changed.endswith(".h"):  # Any file may include it.
+            for name, path in self._paths.items():
+                found = (source / part / name for part in FOLDERS)
+                is_there = (one for one in found if one.exists())
+                objects._compile(next(is_there, path.with_name(name)))
+        elif changed:
             objects._compile(source / "volcache" / changed)
         return objects
 
