@@ -136,7 +136,6 @@ static void check_evicted(void) {
     CHECK(is_absent("value", &is_stale) && is_stale);
     CHECK(is_absent("deleted", &is_stale) && !is_stale);
     writer.capacity = 1 << 20;
-    CHECK(put("value", VC_MAIN, true) == VC_OK);
     vc_core_close(core);
     CHECK(!is_absent("value", &is_stale));
     CHECK(put("value", VC_MAIN, true) == VC_DEFERRED);
