@@ -61,7 +61,11 @@ def connect(port: int, *, buffer: int = 0) -> socket.socket:
     if buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     connection.settimeout(ANSWER_SECONDS)
-    connection.connect(("127.0.0.1", port))
+    try:
+        connection.connect(("127.0.0.1", port))
+    except OSError:
+        connection.close()
+        raise
     return connection
 
 
