@@ -135,10 +135,10 @@ def test_lists_that_differ_are_noticed_and_move_no_key(tmp_path: Path) -> None:
         found = [misdirected(server) for server in cluster.instances.values()]
         assert sum(one["write"] for one in found) == len(moved)
         for name, server in cluster.instances.items():
-            assert server.stats()["store"]["keys"] == len(
-                set(before[name]) - set(moved)
-            )
-            assert "ring.misdirected requests=1 path='/hung/" in server.stderr
+            own = set(before[name])
+            assert server.stats()["store"]["keys"] == len(own - set(moved))
+            is_logged = "ring.misdirected requests=1 path='/hung/" in server.stderr
+            assert is_logged == bool(own & set(moved))  # Ports decide who has keys.
 
 
 def test_wrong_list_does_not_stop_a_running_instance(tmp_path: Path) -> None:
