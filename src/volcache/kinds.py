@@ -77,16 +77,6 @@ class Kind(Generic[T_co]):
     read: Callable[[str], object] = str
     unit: str = ""
 
-    def from_text(self, value: str) -> T_co:
-        """
-        Check a value as an environment variable has it.
-
-        Raises:
-            TypeError: It has the wrong type.
-            ValueError: It cannot be read as that type, or is out of range.
-        """
-        return self.from_toml(self.read(value))
-
 
 # --- Numbers ---------------------------------------------------------------------
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ROOT: Final = "volcache"
 # They contain keys and addresses of clients.
 LOG_FILE_MODE: Final = 0o640
-_LOG_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}  # Five columns.
 _EVENT: Final = re.compile(r"[a-z]+\.[a-z_]+( [a-z_]+=\S+)*")

@@ -114,7 +114,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 def read_text(path: Path, *, mib: int = 16) -> str:
     """
-    Return the text of a file of up to so many MiB; a byte order mark is left out.
+    Return the text of a file of at most `mib` MiB; a byte order mark is left out.
 
     Raises:
         ConfigError: It cannot be read, is too large, or is not UTF-8.

@@ -152,7 +152,7 @@ def test_sizes_are_written_in_the_largest_unit_without_a_fraction() -> None:
     sizes = {0: "0", 1: "1", 1024: "1KiB", 1500: "1500", 1_000_000: "1MB", GIB: "1GiB"}
     for number, text in (sizes | {10 * GIB: "10GiB"}).items():
         assert format_size(number) == text
-        assert size(0, TIB).from_text(text) == number
+        assert (kind := size(0, TIB)).from_toml(kind.read(text)) == number
 
 
 def test_options_override_the_environment_and_that_the_file(path: Path) -> None:

@@ -185,19 +185,19 @@ new_record = tuple.__new__
 
 
 class RecordHeader(NamedTuple):
-    """The header part of a record."""
+    """The header part of a record; the first six fields are those of a `Record`."""
 
-    key: bytes
-    offset: int
-    stored_us: int
-    expires_ms: int
-    flags: int
-    length: int
-    checksum: int
-    tombstone: bool
     content_type: bytes
     content_encoding: bytes
     cache_control: bytes
+    stored_us: int
+    expires_ms: int
+    flags: int
+    key: bytes
+    offset: int
+    length: int
+    checksum: int
+    tombstone: bool
     value_start: int  # from the beginning of the record
     size: int
 
@@ -273,20 +273,8 @@ def decode_record(
     value = data[header.value_start : size]
     if crc32c(value) != header.checksum:
         raise DamagedRecordError("value checksum mismatch", volume, offset)
-    return Record(
-        value,
-        header.content_type,
-        header.content_encoding,
-        header.cache_control,
-        header.stored_us,
-        header.expires_ms,
-        header.flags,
-        volume,
-        offset,
-        size,
-        header.length,
-        header.checksum,
-    )
+    place = volume, offset, size
+    return Record(value, *header[:6], *place, header.length, header.checksum)
 
 
 def identity_of(data: bytes) -> tuple[RecordIdentity, int] | None:
@@ -365,17 +353,17 @@ def decode_header(
     if not is_lenient and _CONTROL_BYTE.search(data, FIXED_BYTES, key_start):
         return None
     return RecordHeader(
-        data[key_start:key_end],
-        at,
-        stored_us,
-        expires_ms,
-        flags,
-        length,
-        checksum,
-        kind == _TOMBSTONE,
         data[FIXED_BYTES:type_end],
         data[type_end:encoding_end],
         data[encoding_end:key_start],
+        stored_us,
+        expires_ms,
+        flags,
+        data[key_start:key_end],
+        at,
+        length,
+        checksum,
+        kind == _TOMBSTONE,
         value_start,
         value_start + length,
     )

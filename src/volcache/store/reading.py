@@ -199,20 +199,8 @@ class RecordReader:
             self.stats.read_errors_in_row = 0
         if header.key != key:
             return None
-        return Record(
-            value,
-            header.content_type,
-            header.content_encoding,
-            header.cache_control,
-            header.stored_us,
-            header.expires_ms,
-            header.flags,
-            volume.id,
-            offset,
-            header.size,
-            header.length,
-            header.checksum,
-        )
+        place = volume.id, offset, header.size
+        return Record(value, *header[:6], *place, header.length, header.checksum)
 
     def _read_header(
         self, volume: Volume, offset: int, size: int, key: bytes

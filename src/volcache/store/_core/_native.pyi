@@ -216,7 +216,7 @@ class Index:
 
         Args:
             clock: Has the times of records.
-            due_bytes: After so many, a step of a reclaim is due.
+            due_bytes: Appended bytes after which a step of a reclaim is due.
             syncs: Return only when a record is on the disk.
             writes: Counts the time that the disk takes.
         """

@@ -200,7 +200,7 @@ typedef struct {
     uint64_t written_end;   /* whole pages are written up to here */
     char *lines;            /* entries that are not in the index file */
     size_t lines_used, lines_room, pending;
-    size_t pending_max;     /* so many entries are to be written to the index file */
+    size_t pending_max;     /* entries; then they are written to the index file */
 } vc_writer;
 
 void vc_writer_free(vc_writer *writer);
@@ -232,7 +232,7 @@ vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync);
 typedef struct {
     int64_t (*next_us)(void *context);  /* later than all times before */
     void *context;
-    uint64_t due_bytes;     /* after so many, a step of a reclaim is due */
+    uint64_t due_bytes;     /* after these, a step of a reclaim is due */
     bool syncs;             /* each record */
 } vc_putting;
 

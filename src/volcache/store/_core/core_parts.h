@@ -23,7 +23,7 @@ typedef struct {
 
 struct vc_core {
     pthread_mutex_t write_lock;
-    atomic_uintptr_t owner; /* of the write lock; 0: nobody */
+    atomic_uintptr_t owner; /* of the write lock; 0: no thread */
     unsigned depth;         /* how often its owner has acquired it */
     vc_putting putting;
     vc_writer *writers[VC_RINGS];
