@@ -1,0 +1,27 @@
+/* A number for each of some versions of values, those that were marked last; in memory.
+ *
+ * A version is `stored_us` of its record: no two records of a store have the same, and a touch
+ * keeps it. A mark is in one of 8 places, which the version selects; a new one replaces the one of
+ * them that was set least recently. So a version is forgotten when about as many others as there
+ * are places were marked after it.
+ *
+ * Any thread may call these. There is no lock: two threads that set marks in one place at the
+ * same time leave one of them, and one that reads meanwhile may see the number of the other. */
+#ifndef VC_MARKS_H
+#define VC_MARKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct vc_marks vc_marks;
+
+/* Return a table of `count` places, a power of two and at least 8; NULL without memory. */
+vc_marks *vc_marks_new(size_t count);
+void vc_marks_free(vc_marks *marks);
+/* Mark a version, above 0, with a number. */
+void vc_marks_put(vc_marks *marks, uint64_t version, uint32_t number);
+/* Return false if a version has no mark. */
+bool vc_marks_get(const vc_marks *marks, uint64_t version, uint32_t *number);
+
+#endif
