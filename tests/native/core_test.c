@@ -4,6 +4,8 @@
 #include "check.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +132,32 @@ static void check_puts(void) {
     CHECK(put("too long", VC_MAIN, false) == VC_OK && writer.end == writer.capacity);
 }
 
+static sem_t is_owned, may_release;
+
+static void *own(void *unused) {
+    (void)unused;
+    vc_core_acquire(core);
+    sem_post(&is_owned);
+    sem_wait(&may_release);
+    CHECK(vc_core_release(core));
+    return NULL;
+}
+
+/* A thread that serves clients does not wait for the owner of the write lock. */
+static void check_busy(void) {
+    pthread_t owner;
+    sem_init(&is_owned, 0, 0);
+    sem_init(&may_release, 0, 0);
+    CHECK(!pthread_create(&owner, NULL, own, NULL));
+    sem_wait(&is_owned);
+    CHECK(!vc_core_try_acquire(core, 0) && !vc_core_try_acquire(core, 1000000));
+    CHECK(!vc_core_is_mine(core) && !vc_core_release(core));
+    CHECK(put("busy", VC_RING_UNKNOWN, false) == VC_DEFERRED);
+    sem_post(&may_release);
+    CHECK(vc_core_try_acquire(core, INT64_C(3600000000000)) && vc_core_release(core));
+    CHECK(!pthread_join(owner, NULL));
+}
+
 static void check_evicted(void) {
     bool is_stale = false;
     vc_core_reclaim(core, slot);
@@ -153,6 +181,7 @@ int main(void) {
     check_absent();
     check_hits();
     check_puts();
+    check_busy();
     check_evicted();
     vc_core_free(core);
     vc_writer_free(&writer);

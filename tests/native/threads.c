@@ -252,16 +252,15 @@ static void start_segment(void) {
     rebound++;
 }
 
-/* Do what is due, and make room for a record. */
-static void prepare(const vc_record *record) {
-    CHECK(record->size);
+/* Do what is due, and make room for any record. */
+static void prepare(void) {
     vc_due due = vc_core_take_due(core);
     CHECK(!due.bytes || due.bytes >= DUE_BYTES);
     CHECK(!vc_core_is_due(core));
     dues += due.bytes || due.unwritten;
     refused += due.refused != 0;
     if (due.unwritten) vc_writer_clear(&w.writer);
-    if (w.writer.end + record->size > w.writer.capacity) start_volume();
+    if (w.writer.end + RECORD_BYTES_MAX > w.writer.capacity) start_volume();
 }
 
 /* Put a record; return the turn of its volume, or one before it. */
@@ -272,7 +271,7 @@ static uint32_t put_record(keeper *k, vc_put *put) {
         vc_status status = vc_core_put(core, put);
         if (status == VC_DEFERRED) {
             acquire();
-            prepare(&put->record);
+            prepare();
             turn = atomic_load(&latest_turn);
             if (next_random(&k->random) % 2) {
                 put->ring = VC_MAIN;

@@ -507,7 +507,7 @@ cdef class WriteLock:
         while not vc_core_try_acquire(self.core, 0):
             PyErr_CheckSignals()
             with nogil:
-                is_acquired = vc_core_try_acquire(self.core, 1)
+                is_acquired = vc_core_try_acquire(self.core, 1000000000)
             if is_acquired:
                 return
 

@@ -23,6 +23,9 @@ enum {
     COMPARE_WINDOW_BYTES = 512 << 10,
     /* That a put looks at while a sweep is due: about 2 us. */
     SWEEP_BUCKETS = 64,
+    NS_PER_SECOND = 1000000000,
+    /* Most owners of the write lock append one record: longer than any of them takes. */
+    PUT_WAIT_NS = 1000000,
 };
 #define RECORD_BYTES_MAX ((uint64_t)1 << 31)
 
@@ -62,12 +65,14 @@ bool vc_core_is_mine(vc_core *core) {
            (uintptr_t)pthread_self();
 }
 
-bool vc_core_try_acquire(vc_core *core, unsigned seconds) {
+bool vc_core_try_acquire(vc_core *core, int64_t wait_ns) {
     if (!vc_core_is_mine(core)) {
         if (pthread_mutex_trylock(&core->write_lock)) {
             struct timespec until;
             clock_gettime(CLOCK_REALTIME, &until);
-            until.tv_sec += seconds;
+            int64_t ns = until.tv_nsec + wait_ns;
+            until.tv_sec += ns / NS_PER_SECOND;
+            until.tv_nsec = ns % NS_PER_SECOND;
             if (pthread_mutex_timedlock(&core->write_lock, &until)) return false;
         }
         atomic_store_explicit(&core->owner, (uintptr_t)pthread_self(), memory_order_relaxed);
@@ -77,7 +82,7 @@ bool vc_core_try_acquire(vc_core *core, unsigned seconds) {
 }
 
 void vc_core_acquire(vc_core *core) {
-    while (!vc_core_try_acquire(core, 1)) continue;
+    while (!vc_core_try_acquire(core, NS_PER_SECOND)) continue;
 }
 
 bool vc_core_release(vc_core *core) {
@@ -676,7 +681,7 @@ static vc_status append(vc_core *core, vc_put *put, vc_writer *writer) {
 }
 
 vc_status vc_core_put(vc_core *core, vc_put *put) {
-    vc_core_acquire(core);
+    if (!vc_core_try_acquire(core, PUT_WAIT_NS)) return VC_DEFERRED;
     bool is_plain = put->ring == VC_RING_UNKNOWN;
     if (is_plain) put->ring = vc_core_ring_for(core, put->key, put->record.key_length);
     vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;

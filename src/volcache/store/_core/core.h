@@ -5,7 +5,11 @@
  *                    reclaim or purge holds it, also while it waits for the disk. A thread
  *                    that has it may acquire it again. A thread with the lock of the Python
  *                    interpreter only tries to acquire it, and waits without the interpreter:
- *                    so its owner may wait for the interpreter.
+ *                    so its owner may wait for the interpreter. A thread that serves clients
+ *                    tries to acquire it for about a millisecond, as `vc_core_put` does. If it
+ *                    cannot, because a volume is started or reclaimed, it leaves the request
+ *                    to Python. While it has the lock, it waits neither for the interpreter nor
+ *                    for a client.
  *   the mutex        Inside of this module: protects the index, the table of volumes, the
  *                    purges and the figures of the policy. It is held for a lookup or a change,
  *                    never during a system call, so readers wait for no writer.
@@ -58,8 +62,8 @@ void vc_core_free(vc_core *core);
 /* --- The write lock ---------------------------------------------------------------- */
 
 void vc_core_acquire(vc_core *core);
-/* Wait for at most some seconds; returns false if another thread has it still. */
-bool vc_core_try_acquire(vc_core *core, unsigned seconds);
+/* Wait for at most this many nanoseconds; returns false if another thread has it still. */
+bool vc_core_try_acquire(vc_core *core, int64_t wait_ns);
 /* Returns false if this thread does not have it. */
 bool vc_core_release(vc_core *core);
 bool vc_core_is_mine(vc_core *core);
@@ -251,8 +255,9 @@ unsigned vc_core_set_writer(vc_core *core, vc_writer *writer);
  *
  * In a plain put, the ring is VC_RING_UNKNOWN: the core chooses it. Any thread may make one,
  * without the write lock and without the interpreter. VC_DEFERRED: nothing was done, because the
- * ring is not known or has no room, because something is due, or because each record is synced,
- * which takes long. Then whoever rotates has to make room, and to put it with the ring given.
+ * write lock was not free for a millisecond, because the ring is not known or has no room,
+ * because something is due, or because each record is synced, which takes long. Then whoever
+ * rotates has to make room, and to put it with the ring given.
  *
  * The other results are those of `vc_writer_append`. After VC_IO_ERROR or VC_SYNC_ERROR nothing
  * may be acknowledged before that is settled, not even a deletion that finds nothing. */

@@ -94,7 +94,7 @@ cdef extern from "core.h" nogil:
                          uint64_t volume_bytes, uint32_t volumes, uint64_t expected)
     void vc_core_close(vc_core *core)
     void vc_core_free(vc_core *core)
-    bint vc_core_try_acquire(vc_core *core, unsigned seconds)
+    bint vc_core_try_acquire(vc_core *core, int64_t wait_ns)
     bint vc_core_release(vc_core *core)
     bint vc_core_is_mine(vc_core *core)
     uint32_t vc_core_add_volume(vc_core *core, uint64_t seq)

@@ -1,6 +1,8 @@
 #include "functions.h"
 
 const vc_core_functions vc_functions = {
+    .try_acquire = vc_core_try_acquire,
+    .release = vc_core_release,
     .is_absent = vc_core_is_absent,
     .lookup = vc_core_lookup,
     .peek = vc_core_peek,
