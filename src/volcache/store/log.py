@@ -109,12 +109,15 @@ class CircularLog:
             except (OSError, DiskFullError) as error:
                 self.rings.stats.count_write_error(error)
 
-    def settle(self) -> None:
+    def settle(self, kept: Collection[Volume] = ()) -> None:
         """
         Let no start find what was refused.
 
         Before that nothing may be acknowledged, also not a deletion that finds nothing: a
         start would take the record for the newest one of its key.
+
+        Args:
+            kept: Volumes that are not given up for it.
 
         Raises:
             StoreIOError: The disk still refuses.
@@ -124,7 +127,7 @@ class CircularLog:
                 try:
                     self.rings.settle()
                 except OSError as error:
-                    if not self._give_up_oldest(error):
+                    if not self._give_up_oldest(error, kept):
                         raise
                     self.rings.settle()
 
@@ -157,7 +160,7 @@ class CircularLog:
             raise ValueTooLargeError(size=length, limit=limit)
         with self.rings.refusals_counted("start a volume"):
             volume = self._with_space(lambda: self._make_room(ring, size))
-        self.settle()
+        self.settle([volume])
         return volume
 
     def _make_room(self, ring: Ring, size: int) -> Volume:
