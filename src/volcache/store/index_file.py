@@ -1,29 +1,26 @@
 """
-The index file of one use of a volume: reading its valid part, and appending to it.
+The index file of one use of a volume: reading its valid part, and opening it.
 
-Appends blocks (see `index_format.py`) at an offset that the object keeps, so that the next
-block overwrites what a failed write left behind.
+The core appends blocks (see `index_format.py`).
 """
 
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from volcache.store.files import read_range, write_all
 from volcache.store.format import VERSION
 from volcache.store.index import Loaded
 from volcache.store.index_format import (
     IndexName,
-    close_block,
     decode_index_header,
     encode_index_header,
-    encode_segments,
 )
 from volcache.store.native import read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from volcache.store.files import FileSystem
     from volcache.store.format import Segment, VolumeUse
@@ -107,109 +104,46 @@ class IndexContents:
         return self.is_ours and _CHECKPOINT not in after
 
 
-class IndexFile:
+def create_index_file(
+    fs: FileSystem, path: str, name: IndexName
+) -> tuple[int, int, int]:
     """
-    An open index file and the offset of its next block.
+    Create an index file with its first block; an existing one is removed first.
 
-    Attributes:
-        checksum: Of its last checkpoint.
+    Returns:
+        Its descriptor, length and checksum.
+
+    Raises:
+        IsADirectoryError: A directory is in its place, and stays.
+        OSError: There may be an empty or torn file, which is ignored when read.
     """
+    try:
+        fs.unlink(path)
+    except IsADirectoryError as error:
+        why = "is a directory in the place of a file, move it away"
+        raise IsADirectoryError(errno.EISDIR, why, path) from error
+    block, checksum = encode_index_header(name)
+    fd = fs.open(path, create=True)
+    try:
+        write_all(fs, fd, block, 0)
+    except BaseException:
+        fs.close(fd)
+        raise
+    return fd, len(block), checksum
 
-    def __init__(self, fs: FileSystem, fd: int, end: int, checksum: int) -> None:
-        """Use `create` or `append_to`."""
-        self._fs = fs
-        self._fd = fd
-        self._end = end
-        self.checksum = checksum
-        self._synced_end = -1
 
-    @classmethod
-    def create(cls, fs: FileSystem, path: str, name: IndexName) -> Self:
-        """
-        Create an index file; an existing one is removed first.
+def open_index_file(fs: FileSystem, path: str, end: int) -> int:
+    """
+    Open an index file for appending; cut off what follows its valid part.
 
-        Raises:
-            IsADirectoryError: A directory is in its place, and stays.
-            OSError: There may be an empty or torn file, which is ignored when read.
-        """
-        try:
-            fs.unlink(path)
-        except IsADirectoryError as error:
-            why = "is a directory in the place of a file, move it away"
-            raise IsADirectoryError(errno.EISDIR, why, path) from error
-        block, checksum = encode_index_header(name)
-        fd = fs.open(path, create=True)
-        try:
-            write_all(fs, fd, block, 0)
-        except BaseException:
-            fs.close(fd)
-            raise
-        return cls(fs, fd, len(block), checksum)
-
-    @classmethod
-    def append_to(cls, fs: FileSystem, path: str, end: int, checksum: int) -> Self:
-        """
-        Open an index file; cut off what follows its valid part.
-
-        Args:
-            fs: The file system.
-            path: Of the index file.
-            end: Where its valid part ends.
-            checksum: Of the last checkpoint before.
-
-        Raises:
-            OSError: The file cannot be opened or cut.
-        """
-        fd = fs.open(path, create=False)
-        try:
-            if fs.size(fd) > end:
-                fs.truncate(fd, end)
-        except BaseException:
-            fs.close(fd)
-            raise
-        return cls(fs, fd, end, checksum)
-
-    def append(
-        self,
-        lines: bytes,
-        volume_end: int,
-        *,
-        sealed: bool = False,
-        segments: Iterable[Segment] = (),
-    ) -> None:
-        """
-        Append one block; see `index_format.close_block` for the arguments.
-
-        It survives a process crash when this returns, a power loss after `sync`.
-
-        Raises:
-            OSError: The block is not valid; the next one overwrites it.
-        """
-        lines = encode_segments(segments) + lines
-        block, checksum = close_block(
-            lines, volume_end, sealed=sealed, previous=self.checksum
-        )
-        write_all(self._fs, self._fd, block, self._end)
-        self._end += len(block)
-        self.checksum = checksum
-
-    @property
-    def is_synced(self) -> bool:
-        """Whether every block appended so far is on the disk."""
-        return self._end == self._synced_end
-
-    def sync(self) -> None:
-        """
-        Return when every block appended so far is on the disk.
-
-        Raises:
-            OSError: The blocks since the last sync may be lost.
-        """
-        end = self._end
-        if end != self._synced_end:
-            self._fs.sync(self._fd)
-            self._synced_end = end
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        self._fs.close(self._fd)
+    Raises:
+        OSError: The file cannot be opened or cut.
+    """
+    fd = fs.open(path, create=False)
+    try:
+        if fs.size(fd) > end:
+            fs.truncate(fd, end)
+    except BaseException:
+        fs.close(fd)
+        raise
+    return fd

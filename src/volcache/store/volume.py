@@ -32,8 +32,8 @@ from volcache.store.format import (
     encode_volume_header,
     volume_identity,
 )
-from volcache.store.index_file import IndexFile
-from volcache.store.index_format import IndexName, decode_entries
+from volcache.store.index_file import create_index_file, open_index_file
+from volcache.store.index_format import IndexName, decode_entries, encode_segments
 from volcache.store.manifest import ListedVolume
 from volcache.store.native import Writer
 
@@ -76,8 +76,9 @@ class VolumeIndex(Writer):
         self.segments: list[Segment] = []
         self._unnamed: list[Segment] = []  # segments that the index file does not name
         self.pending_max = _INDEX_BATCH
-        self._index_file: IndexFile | None = None
-        self._index_checksum: int | None = None  # of the last checkpoint; None: unknown
+        self._index_fd: int | None = None
+        self._is_index_known = False  # `index_checksum` is that of the complete file.
+        self._index_synced_end = -1
 
     @property
     def index_name(self) -> IndexName:
@@ -105,13 +106,15 @@ class VolumeIndex(Writer):
         Raises:
             OSError: There is no index file; the next start scans the volume.
         """
-        checksum, self._index_checksum = self._index_checksum, None
-        if valid_end and checksum is not None:
-            self._index_file = IndexFile.append_to(self._fs, path, valid_end, checksum)
+        was_known, self._is_index_known = self._is_index_known, False
+        if valid_end and was_known:
+            fd, end = open_index_file(self._fs, path, valid_end), valid_end
         else:
-            self._index_file = IndexFile.create(self._fs, path, self.index_name)
+            fd, end, checksum = create_index_file(self._fs, path, self.index_name)
+            self.index_checksum = checksum
             self._unnamed = list(self.segments)
-        self._index_checksum = self._index_file.checksum
+        self._index_fd, self._is_index_known = fd, True
+        self.set_index_file(fd, end)
 
     def write_index(self, *, sealed: bool = False) -> None:
         """
@@ -123,34 +126,27 @@ class VolumeIndex(Writer):
         Raises:
             OSError: Nothing was taken from the pending entries.
         """
-        if self._index_file is None:
+        if self._index_fd is None:
             # It could not be created. The next start finds these records by a scan.
             self.clear()
-            self._index_checksum = None
+            self._is_index_known = False
             return
         if not (self.pending or sealed):
             return
         try:
-            self._append_block(self._index_file, self.lines, self.end, sealed=sealed)
+            self._append_block(self.lines, self.end, sealed=sealed)
         except OSError:
             self.pending_max = 2 * max(_INDEX_BATCH, self.pending)
             raise
         self.pending_max = _INDEX_BATCH
         self.clear()
 
-    def _append_block(
-        self,
-        file: IndexFile,
-        lines: bytes,
-        end: int,
-        *,
-        sealed: bool,
-    ) -> None:
+    def _append_block(self, lines: bytes, end: int, *, sealed: bool) -> None:
         # One that has no record yet may be replaced by that of the next mount.
         segments = [one for one in self._unnamed if one.start < end]
-        file.append(lines, end, sealed=sealed, segments=segments)
+        self.append_block(encode_segments(segments) + lines, end, sealed)
         self._unnamed = self._unnamed[len(segments) :]
-        self._index_checksum = file.checksum
+        self._is_index_known = True
 
     def write_spilled(self, blocks: Iterable[tuple[bytes, int]]) -> None:
         """
@@ -164,11 +160,11 @@ class VolumeIndex(Writer):
         """
         try:
             for lines, end in blocks:
-                if self._index_file is not None:
-                    self._append_block(self._index_file, lines, end, sealed=False)
+                if self._index_fd is not None:
+                    self._append_block(lines, end, sealed=False)
         except OSError:
             self.close_index_file()
-            self._index_checksum = None
+            self._is_index_known = False
             raise
 
     @property
@@ -179,11 +175,11 @@ class VolumeIndex(Writer):
     def close_index_file(self) -> None:
         """Close the index file; the next start adds entries that are still pending."""
         if self.pending:
-            self._index_checksum = None  # The file is not complete.
+            self._is_index_known = False  # The file is not complete.
         self.clear()
-        index_file, self._index_file = self._index_file, None
-        if index_file is not None:
-            index_file.close()
+        fd, self._index_fd = self._index_fd, None
+        if fd is not None:
+            self._fs.close(fd)
 
 
 class Volume(VolumeIndex):
@@ -318,7 +314,8 @@ class Volume(VolumeIndex):
         """
         self.end = end
         self.is_sealed = self.is_retired = sealed
-        self._index_checksum = index_checksum
+        self._is_index_known = index_checksum is not None
+        self.index_checksum = index_checksum or 0
         self._unnamed = self.segments[named:]
 
     def trust_synced(self) -> None:
@@ -392,7 +389,7 @@ class Volume(VolumeIndex):
         try:
             self.write_index(sealed=True)
         except OSError:
-            self._index_checksum = None
+            self._is_index_known = False
             raise
         self.is_sealed = True
 
@@ -401,12 +398,11 @@ class Volume(VolumeIndex):
         if is_open:
             return ListedVolume(self.use, segments=tuple(self.segments))
         is_synced = self.is_synced_up_to(self.end) and (
-            self._index_file is None or self._index_file.is_synced
+            self._index_fd is None or self.index_end == self._index_synced_end
         )
         state: VolumeState = "synced" if is_synced else "sealed"
-        return ListedVolume(
-            self.use, state, self.end, self._index_checksum, tuple(self.segments)
-        )
+        checksum = self.index_checksum if self._is_index_known else None
+        return ListedVolume(self.use, state, self.end, checksum, tuple(self.segments))
 
     def invalidate(self) -> None:
         """
@@ -431,10 +427,11 @@ class Volume(VolumeIndex):
         if end != self._synced_end:
             self._fs.sync(self.fd)
             self._synced_end = end
-        index_file = self._index_file
-        if index_file is not None:
+        fd, end = self._index_fd, self.index_end
+        if fd is not None and end != self._index_synced_end:
             try:
-                index_file.sync()
+                self._fs.sync(fd)
             except OSError:
-                self._index_checksum = None
+                self._is_index_known = False
                 raise
+            self._index_synced_end = end

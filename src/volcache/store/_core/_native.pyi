@@ -340,6 +340,7 @@ class Writer:
         capacity: Records may be written up to this offset; 0 if none may.
         salt: Of the records that are appended.
         pending_max: So many entries are due to be written to the index file.
+        index_checksum: Of the last block of the index file.
     """
 
     fd: int
@@ -347,6 +348,7 @@ class Writer:
     capacity: int
     salt: int
     pending_max: int
+    index_checksum: int
 
     def __new__(cls, fs: FileSystem, fd: int, *, use: VolumeUse, **_: object) -> Self:
         """Write after the header of a volume; `capacity` is 0."""
@@ -354,6 +356,23 @@ class Writer:
     @property
     def pending(self) -> int:
         """The number of entries that are kept."""
+
+    @property
+    def index_end(self) -> int:
+        """Where the next block begins in the index file."""
+
+    def set_index_file(self, fd: int, end: int) -> None:
+        """Write blocks to an index file from now on; `end` is its length."""
+
+    def append_block(self, lines: bytes, end: int, is_sealed: bool) -> None:
+        """
+        Append one block to the index file; see `index_format.close_block`.
+
+        It survives a process crash when this returns, a power loss after a sync.
+
+        Raises:
+            OSError: The block is not valid; the next one overwrites it.
+        """
 
     @property
     def lines(self) -> bytes:

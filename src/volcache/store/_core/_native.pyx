@@ -680,6 +680,27 @@ cdef class Writer:
         self.writer.pending_max = pending_max
 
     @property
+    def index_end(self):
+        return self.writer.index_end
+
+    @property
+    def index_checksum(self):
+        return self.writer.index_checksum
+
+    @index_checksum.setter
+    def index_checksum(self, uint32_t checksum):
+        self.writer.index_checksum = checksum
+
+    def set_index_file(self, int fd, uint64_t end):
+        self.writer.index_fd, self.writer.index_end = fd, end
+
+    def append_block(self, bytes lines not None, uint64_t end, bint is_sealed):
+        cdef const char *data = <const char *>data_of(lines)
+        cdef size_t length = PyBytes_GET_SIZE(lines)
+        if not vc_writer_append_block(&self.writer, data, length, end, is_sealed):
+            raise self.calls.failure(errno)
+
+    @property
     def lines(self):
         if not self.writer.lines_used:
             return b""

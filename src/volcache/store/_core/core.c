@@ -591,6 +591,18 @@ static bool write_all(const vc_calls *calls, int fd, struct iovec *parts, int co
     return true;
 }
 
+bool vc_writer_append_block(vc_writer *writer, const char *lines, size_t length, uint64_t end,
+                            bool is_sealed) {
+    char checkpoint[VC_CHECKPOINT_BYTES_MAX];
+    uint32_t checksum = writer->index_checksum;
+    size_t more = vc_checkpoint_encode(checkpoint, lines, length, end, is_sealed, &checksum);
+    struct iovec parts[2] = {{(void *)lines, length}, {checkpoint, more}};
+    if (!write_all(writer->calls, writer->index_fd, parts, 2, writer->index_end)) return false;
+    writer->index_end += length + more;
+    writer->index_checksum = checksum;
+    return true;
+}
+
 /* Whether a record fits, whose lengths are set here. */
 static bool has_room(const vc_writer *writer, vc_record *record) {
     record->prefix =

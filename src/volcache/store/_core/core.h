@@ -191,8 +191,8 @@ void vc_core_end_read(vc_core *core);
 
 /* --- Appending --------------------------------------------------------------------- */
 
-/* The end of a volume that is written, and the entries for its index file. Used with the write
- * lock, except that any thread may read `end`: the records before it are written. */
+/* The end of a volume that is written, the entries for its index file, and the end of that. Used
+ * with the write lock, except that any thread may read the ends: what is before is written. */
 typedef struct {
     const vc_calls *calls;
     int fd;
@@ -205,6 +205,9 @@ typedef struct {
     char *lines;            /* entries that are not in the index file */
     size_t lines_used, lines_room, pending;
     size_t pending_max;     /* entries; then they are written to the index file */
+    int index_fd;           /* of the index file */
+    _Atomic uint64_t index_end; /* offset of its next block */
+    uint32_t index_checksum;    /* of its last block */
 } vc_writer;
 
 void vc_writer_free(vc_writer *writer);
@@ -213,6 +216,10 @@ void vc_writer_clear(vc_writer *writer);
 /* Add an entry for the index file; size 0: a deletion. Returns false without memory. */
 bool vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length, uint64_t offset,
                          uint64_t size);
+/* Write lines to the index file as a block, which says that the volume is indexed up to `end`.
+ * Returns false if the disk refused; errno says why, and the next block overwrites this one. */
+bool vc_writer_append_block(vc_writer *writer, const char *lines, size_t length, uint64_t end,
+                            bool is_sealed);
 /* A record to be appended. Before the call are set: key_length, type_length, encoding_length,
  * cache_length, length, expires_ms, flags and kind of `record`; stored_us, or 0 for the next
  * time of the clock; the pointers; and `ring`. The other fields are results. */

@@ -150,8 +150,13 @@ cdef extern from "core.h" nogil:
         uint64_t salt, end, capacity
         char *lines
         size_t lines_used, pending, pending_max
+        int index_fd
+        uint64_t index_end
+        uint32_t index_checksum
     void vc_writer_free(vc_writer *writer)
     void vc_writer_clear(vc_writer *writer)
+    bint vc_writer_append_block(vc_writer *writer, const char *lines, size_t length,
+                                uint64_t end, bint is_sealed)
     bint vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length,
                              uint64_t offset, uint64_t size)
 

@@ -100,6 +100,34 @@ size_t vc_line_encode(char *out, const uint8_t *key, size_t length, uint64_t off
     return (size_t)(at - out);
 }
 
+/* The digits of a checksum, and the newline after them. */
+static char *write_checksum(char *out, uint32_t checksum)
+{
+    for (int shift = 28; shift >= 0; shift -= 4)
+        *out++ = "0123456789abcdef"[checksum >> shift & 15];
+    *out++ = '\n';
+    return out;
+}
+
+/* The checksum of a block goes on where that of the last one ends: behind its newline. */
+static uint32_t checksum_behind(uint32_t checksum)
+{
+    char text[CHECKSUM_DIGITS + 1];
+    write_checksum(text, checksum);
+    return vc_crc32c(checksum, text, sizeof text);
+}
+
+size_t vc_checkpoint_encode(char *out, const char *lines, size_t length, uint64_t end,
+                            bool is_sealed, uint32_t *checksum)
+{
+    char *at = stpcpy(out, "# checkpoint ");
+    at += write_number(at, end);
+    at = stpcpy(at, is_sealed ? " sealed " : " open ");
+    uint32_t crc = vc_crc32c(checksum_behind(*checksum), lines, length);
+    *checksum = vc_crc32c(crc, out, (size_t)(at - out));
+    return (size_t)(write_checksum(at, *checksum) - out);
+}
+
 /* --- The parts of a line -------------------------------------------------------------- */
 
 /* Each of these three reads at *at, moves it on, and returns whether that was there. */
@@ -303,22 +331,11 @@ static bool find_block(const vc_lines *lines, const uint8_t *at, const uint8_t *
     return false;
 }
 
-/* The checksum of a block goes on where that of the last one ends: behind its newline. */
-static uint32_t checksum_before(const vc_lines *lines)
-{
-    char text[CHECKSUM_DIGITS + 1];
-    if (!lines->has_checksum)
-        return 0;
-    for (int i = 0; i < CHECKSUM_DIGITS; i++)
-        text[i] = "0123456789abcdef"[lines->checksum >> (28 - 4 * i) & 15];
-    text[CHECKSUM_DIGITS] = '\n';
-    return vc_crc32c(lines->checksum, text, sizeof text);
-}
-
 static bool is_intact(const vc_lines *lines, const uint8_t *start, const whole_block *block)
 {
     size_t covered = (size_t)(block->digits - start);
-    uint32_t crc = vc_crc32c(checksum_before(lines), start, covered);
+    uint32_t before = lines->has_checksum ? checksum_behind(lines->checksum) : 0;
+    uint32_t crc = vc_crc32c(before, start, covered);
     /* The first checkpoint may be lower than what `volume_end` is before it. */
     return crc == block->checksum && !block->is_malformed
         && (block->volume_end >= lines->volume_end || !lines->has_checksum)

@@ -18,6 +18,13 @@ typedef struct {
  * index_format.encode_key leaves. */
 size_t vc_line_encode(char *out, const uint8_t *key, size_t length, uint64_t offset, uint64_t size);
 
+/* The longest checkpoint. */
+enum { VC_CHECKPOINT_BYTES_MAX = 64 };
+/* Write the checkpoint that ends a block of lines; returns its length. `checksum` is that of the
+ * block before, and of this one afterwards; `end` is that of its last record. */
+size_t vc_checkpoint_encode(char *out, const char *lines, size_t length, uint64_t end,
+                            bool is_sealed, uint32_t *checksum);
+
 /* The state of a reader of an index file, from one piece of it to the next. */
 typedef struct {
     /* Set by the caller: */
