@@ -78,10 +78,10 @@ def long_description() -> str:
 
 extensions = [
     extension("volcache.store._core._native", files_of(CORE), CORE),
-    # It calls the core by a table, and has the checksum of keys itself.
+    # It calls the core by a table, and has the hashes of keys itself.
     extension(
         "volcache.front._native",
-        [*files_of(FRONT), CORE / "crc32c.c"],
+        [*files_of(FRONT), CORE / "crc32c.c", CORE / "siphash.c"],
         CORE,
         FRONT,
     ),

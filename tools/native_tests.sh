@@ -5,7 +5,7 @@
 #   tools/native_tests.sh lint                      warnings of gcc, as errors, and of cppcheck
 #   tools/native_tests.sh asan [SECONDS [SEED]]     with the sanitizers of memory and of
 #                                                   undefined behaviour
-#   tools/native_tests.sh tsan [SECONDS [SEED]]     threads.c and gate_threads.c with the
+#   tools/native_tests.sh tsan [SECONDS [SEED]]     the programs of threads with the
 #                                                   sanitizer of threads
 #   tools/native_tests.sh fuzz [SECONDS [SEED]]     with clang's libFuzzer if there is one
 #   tools/native_tests.sh aarch64 [SECONDS [SEED]]  for 64-bit ARM, in an emulator
@@ -119,8 +119,8 @@ tsan() {
     COMPILE=(gcc "${READABLE[@]}" -fsanitize=thread)
     # The sanitizer of threads refuses some random layouts of the address space.
     ! setarch --addr-no-randomize true 2>/dev/null || RUN=(setarch --addr-no-randomize)
-    compile tsan threads gate_threads
-    TSAN_OPTIONS=halt_on_error=1 run tsan "$1" "$2" threads gate_threads
+    compile tsan threads gate_threads copies_threads
+    TSAN_OPTIONS=halt_on_error=1 run tsan "$1" "$2" threads gate_threads copies_threads
 }
 
 aarch64() {

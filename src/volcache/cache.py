@@ -34,21 +34,15 @@ The cache depends neither on HTTP nor on the settings.
 
 from __future__ import annotations
 
-from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from volcache.errors import UnreadableRecordError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from volcache.hot.promotion import MissCounters
     from volcache.hot.tier import HotStats, HotTier
     from volcache.store import Record, Store
-
-# Keys that are looked up in the hot tier before the disk. Those beyond the limit are
-# read from the disk and promoted again.
-_PROMOTED_MAX: Final = 65_536
 
 
 class HotState(NamedTuple):
@@ -57,38 +51,24 @@ class HotState(NamedTuple):
     stats: HotStats
     up: dict[str, bool]  # by server address
     promoted: int  # keys looked up in the hot tier first
+    invalidations: int  # promoted keys that were put or deleted
 
 
 class Cache:
     """A store with a hot tier in front of it."""
 
-    def __init__(
-        self,
-        store: Store,
-        hot: HotTier | None = None,
-        promotion: MissCounters | None = None,
-    ) -> None:
+    def __init__(self, store: Store, hot: HotTier | None = None) -> None:
         """
         Serve from both tiers; the caller closes them.
 
         Args:
             store: The source of truth.
-            hot: Holds the copies; None for no hot tier.
-            promotion: Decides when a key is hot; None to promote nothing, as without a
-                hot tier.
+            hot: Holds the copies, and knows when a key is hot; None for no hot tier.
         """
         self.store = store
         self._hot = hot
-        self._promotion = promotion
-        self._promoting = Lock()  # held to change `promoted`
-        # Keys promoted since the start, oldest first. After a restart a key is read from
-        # the disk until it is promoted again. The object stays the same.
-        self.promoted: dict[bytes, None] = {}
-
-    @property
-    def has_hot_tier(self) -> bool:
-        """Whether there is a hot tier; without one, all is in the store."""
-        return self._hot is not None
+        # After a restart a key is read from the disk until it is promoted again.
+        self.hot_keys = hot.keys if hot is not None else None
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Return what to hold while what is read decides on what is written."""
@@ -104,18 +84,19 @@ class Cache:
         Raises:
             UnreadableRecordError: The disk refused, and the hot tier has no copy.
         """
-        if self._hot is None:
+        keys = self.hot_keys
+        if keys is None:
             return self.store.get(key)
         # Other threads wait for whoever has the lock, who therefore does not wait for
         # memcached if the disk has the record, and promotes nothing.
         is_exclusive = self.store.lock.is_mine
-        was_promoted = key in self.promoted and not is_exclusive
+        was_promoted = keys.is_first(key) and not is_exclusive
         if was_promoted:
             record = self._get_hot(key)
             if record is not None:
                 return record
             # memcached dropped the copy or is down; the key must be promoted again.
-            self._forget_promoted(key)
+            keys.ask_first(key, is_first=False)
         try:
             record = self.store.get(key)
         except UnreadableRecordError:
@@ -125,14 +106,21 @@ class Cache:
             return record
         if record is None:
             return None if was_promoted else self._get_hot(key)
-        if not is_exclusive:
-            self.count_disk_read(key, record.expires_ms)
+        if not is_exclusive and keys.count_read(key):
+            self.promote(key, record.expires_ms)
         return record
 
-    def count_disk_read(self, key: bytes, expires_ms: int) -> None:
-        """Count a read of a key from the disk, and promote it if it is hot now."""
-        if self._promotion is not None and self._promotion.is_hot_now(key):
-            self._promote(key, expires_ms)
+    def promote(self, key: bytes, expires_ms: int) -> None:
+        """Copy the record of a key that is hot now to memcached."""
+        copy = self.store.read_raw(key)
+        if self._hot is None or copy is None:
+            return
+
+        def is_current() -> bool:
+            return self.store.is_current(key, copy)
+
+        if self._hot.promote(key, copy, expires_ms, is_current):
+            self._hot.keys.ask_first(key, is_first=True)
 
     def stat(self, key: bytes) -> Record | None:
         """Return the record of a key with an empty `value`; see `get`."""
@@ -203,8 +191,8 @@ class Cache:
             StoreError: The disk refused; the old value stays, in both tiers.
         """
         was_hot = (
-            self._hot is not None
-            and self._hot.may_hold(key)
+            self.hot_keys is not None
+            and self.hot_keys.may_hold(key)
             and key not in self.store
             and self._get_hot(key) is not None
         )
@@ -220,11 +208,8 @@ class Cache:
         Returns:
             Whether there may have been one.
         """
-        # First: a thread that promotes the key now either sees the change or is seen.
-        if self._hot is None or not self._hot.may_hold(key):
-            return False
-        self._forget_promoted(key)
-        return self._hot.invalidate(key)
+        # A thread that promotes the key now either sees the change or is seen.
+        return self.hot_keys is not None and self.hot_keys.invalidate(key)
 
     def flush(self) -> None:
         """
@@ -236,11 +221,8 @@ class Cache:
         with self.store.lock:
             self.store.flush()
             if self._hot is not None:
-                self._hot.flush()
-        with self._promoting:
-            self.promoted.clear()
-        if self._promotion is not None:
-            self._promotion.clear()
+                self._hot.keys.begin_epoch()
+                self._hot.stats.flushes += 1
 
     def purge(self, prefix: bytes) -> None:
         """
@@ -286,11 +268,12 @@ class Cache:
         """Return the state of the hot tier; None without one."""
         if self._hot is None:
             return None
-        return HotState(self._hot.stats, self._hot.up, len(self.promoted))
+        keys = self._hot.keys
+        return HotState(self._hot.stats, self._hot.up, keys.first, keys.invalidations)
 
     def _get_hot(self, key: bytes) -> Record | None:
         """Return the copy of a key if the store accepts it."""
-        if self._hot is None or not self._hot.may_hold(key):
+        if self._hot is None or not self._hot.keys.may_hold(key):
             return None
         copy = self._hot.get(key)
         if copy is None:
@@ -301,25 +284,5 @@ class Cache:
             return None
         if self.store.is_moved(copy, record) and not self.store.lock.is_mine:
             # The next comparison with the index then needs no read.
-            self._promote(key, record.expires_ms)
+            self.promote(key, record.expires_ms)
         return record._replace(source="MEMC")
-
-    def _promote(self, key: bytes, expires_ms: int) -> None:
-        copy = self.store.read_raw(key)
-        if self._hot is None or copy is None:
-            return
-
-        def is_current() -> bool:
-            return self.store.is_current(key, copy)
-
-        if not self._hot.promote(key, copy, expires_ms, is_current):
-            return
-        with self._promoting:
-            self.promoted[key] = None
-            if len(self.promoted) > _PROMOTED_MAX:
-                del self.promoted[next(iter(self.promoted))]
-
-    def _forget_promoted(self, key: bytes) -> None:
-        """Look a key up on the disk first, from now on."""
-        with self._promoting:
-            self.promoted.pop(key, None)

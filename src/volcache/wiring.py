@@ -24,8 +24,8 @@ from volcache.access import Access
 from volcache.advice import warnings
 from volcache.cache import Cache
 from volcache.errors import ConfigError
-from volcache.hot.promotion import MissCounters
-from volcache.hot.versions import KeyVersions
+from volcache.front import Copies
+from volcache.hot import versions
 from volcache.http.access_log import AccessLog
 from volcache.http.admin import Admin
 from volcache.http.app import App, RequestLimits
@@ -255,21 +255,20 @@ def _make_cache(config: Config, store: Store, closing: ExitStack) -> Cache:
     server, port = config.memc_ip, config.memc_port
     if not server.startswith("/"):
         server = f"[{server}]:{port}" if ":" in server else f"{server}:{port}"
-    versions = KeyVersions(*store.take_hot_snapshot())
+    keys = Copies(
+        reads=config.cache_after_miss_count,
+        seconds=config.cache_after_miss_count_duration,
+    )
+    versions.restore(keys, *store.take_hot_snapshot())
     hot = MemcachedTier(
         config.memc_servers or (server,),
-        versions,
+        keys,
         timeout=config.memc_timeout,
         item_size_max=config.memc_max_value_size,
     )
-    closing.callback(store.write_hot_snapshot, versions.encode)
+    closing.callback(store.write_hot_snapshot, partial(versions.encode, keys))
     closing.callback(hot.close)
-    promotion = MissCounters(
-        count=config.cache_after_miss_count,
-        duration_ms=round(config.cache_after_miss_count_duration * 1000),
-        clock=lambda: time.monotonic_ns() // 1_000_000,
-    )
-    return Cache(store, hot, promotion)
+    return Cache(store, hot)
 
 
 class _Memcache(NamedTuple):

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -22,12 +23,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.extent import examples
 from support.refusing_disk import RefusingDisk
 from support.stores import FakeClock, fill_volume, kill, open_store
+from support.tiers import make_keys
 from volcache.cache import Cache
 from volcache.errors import StoreError, UnreadableRecordError
 from volcache.hot.memcached import MemcachedTier
-from volcache.hot.promotion import MissCounters
 from volcache.hot.servers import ServerDownError
-from volcache.hot.versions import KeyVersions
+from volcache.hot.versions import encode
 
 pytestmark = pytest.mark.property
 
@@ -99,19 +100,18 @@ class HotMachine(RuleBasedStateMachine):
         self.store = open_store(
             self.directory, volume_num=2, clock=self.clock, fs=self.disk
         )
-        self.versions = KeyVersions(*self.store.take_hot_snapshot())
+        self.keys = make_keys(*self.store.take_hot_snapshot(), reads=2)
         with mock.patch("volcache.hot.servers.Server", return_value=self.memcached):
             self.hot = MemcachedTier(
-                ["m"], self.versions, timeout=0.05, item_size_max=100_000
+                ["m"], self.keys, timeout=0.05, item_size_max=100_000
             )
-        counters = MissCounters(count=2, duration_ms=60_000, clock=self.clock)
-        self.cache = Cache(self.store, self.hot, counters)
+        self.cache = Cache(self.store, self.hot)
 
     def close(self) -> None:
         """Stop the process cleanly."""
         self.hot.close()
         self.disk.refuses_reads = self.disk.refuses_writes = False
-        self.store.write_hot_snapshot(self.versions.encode)
+        self.store.write_hot_snapshot(partial(encode, self.keys))
         self.store.close()
 
     def expected(self, key: bytes) -> bytes | None:

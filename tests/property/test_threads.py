@@ -23,11 +23,9 @@ from google_crc32c import value as crc32c
 
 from support.extent import EXTENT
 from support.stores import open_store
-from support.tiers import FakeServer
+from support.tiers import FakeServer, make_keys
 from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
-from volcache.hot.promotion import MissCounters
-from volcache.hot.versions import KeyVersions
 from volcache.http.app import App, RequestLimits
 from volcache.http.native_app import with_fast_path
 from volcache.memcache import executor as memcache
@@ -335,7 +333,7 @@ def make_hot_tier() -> MemcachedTier:
     """Return a hot tier with one server."""
     with mock.patch("volcache.hot.servers.Server", return_value=LockedServer()):
         return MemcachedTier(
-            ["m"], KeyVersions(), timeout=0.05, item_size_max=VALUE_MAX
+            ["m"], make_keys(reads=2), timeout=0.05, item_size_max=VALUE_MAX
         )
 
 
@@ -349,10 +347,7 @@ def test_two_threads_see_what_the_other_one_does(
     options = {"volume_size": VOLUME_SIZE, "volume_num": 8, "sync_mode": sync_mode}
     store = open_store(tmp_path, **options)
     hot = make_hot_tier() if has_hot_tier else None
-    promotion = MissCounters(
-        count=2, duration_ms=60_000, clock=lambda: time.monotonic_ns() // 1_000_000
-    )
-    cache = Cache(store, hot, promotion if has_hot_tier else None)
+    cache = Cache(store, hot)
     known = Known(cache)
     workers: list[Worker] = [HttpWorker(cache, known), MemcacheWorker(cache, known)]
     for worker in workers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from support.fake_cache import FakeCache
@@ -20,9 +21,8 @@ class FakeTier:
 
     def __init__(self) -> None:
         """Set the counters."""
-        self.stats = HotStats(
-            gets=5, hits=3, stale=1, promotions=2, refused=6, invalidations=7
-        )
+        self.stats = HotStats(gets=5, hits=3, stale=1, promotions=2, refused=6)
+        self.keys = SimpleNamespace(first=0, invalidations=7)
         self.stats.flushes, self.stats.states = 8, 9
         self.stats.failures["timeout"] = 1
         self.stats.calls.observe(0, 1000)

@@ -7,16 +7,26 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from volcache.front import Copies
 from volcache.hot.memcached import MemcachedTier
-from volcache.hot.versions import KeyVersions
+from volcache.hot.versions import restore
 
 VERSION = b"VERSION 1.6.18\r\n"
+
+
+def make_keys(
+    snapshot: bytes = b"", binding: str = "", *, reads: int = 3, **limits: int
+) -> Copies:
+    """Return the keys of a hot tier; with a snapshot, those of an earlier process."""
+    keys = Copies(reads=reads, seconds=60, **limits)
+    restore(keys, snapshot, binding)
+    return keys
 
 
 @contextmanager
 def open_tier(*servers: str, timeout: float = 0.05) -> Iterator[MemcachedTier]:
     """Open a tier; `timeout`, in seconds, is short for servers that do not answer."""
-    tier = MemcachedTier(servers, KeyVersions(), timeout=timeout, item_size_max=1000)
+    tier = MemcachedTier(servers, make_keys(), timeout=timeout, item_size_max=1000)
     try:
         yield tier
     finally:

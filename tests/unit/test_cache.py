@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,31 @@ from support.refusing_disk import RefusingDisk
 from support.stores import FakeClock, fill_volume, open_store, value_of
 from volcache.cache import Cache
 from volcache.errors import StoreError, UnreadableRecordError
-from volcache.hot.promotion import MissCounters
+from volcache.front import Copies
 from volcache.hot.tier import HotStats
 from volcache.store import Record, Store
+
+
+class RecordingKeys(Copies):
+    """Keys that are hot at the second read; records the calls that change them."""
+
+    def __init__(self, **_: Any) -> None:
+        self.copies: dict[bytes, bytes] = {}
+        self.calls: list[str] = []
+
+    def invalidate(self, key: bytes) -> bool:
+        """Drop a copy."""
+        was_promoted = super().invalidate(key)
+        if was_promoted:
+            self.calls.append("invalidate")
+            del self.copies[key]
+        return was_promoted
+
+    def begin_epoch(self, epoch: bytes | None = None) -> None:
+        """Drop all copies."""
+        super().begin_epoch(epoch)
+        self.calls.append("flush")
+        self.copies.clear()
 
 
 class DictTier:
@@ -23,16 +46,17 @@ class DictTier:
     def __init__(self) -> None:
         self.stats = HotStats()
         self.up = {"dict": True}
-        self.copies: dict[bytes, bytes] = {}
-        self.calls: list[str] = []
-
-    def may_hold(self, key: bytes) -> bool:
-        """Return whether there is a copy."""
-        return key in self.copies
+        self.keys = RecordingKeys(reads=2, seconds=60)
+        self.copies, self.calls = self.keys.copies, self.keys.calls
 
     def get(self, key: bytes) -> bytes | None:
         """Return the copy."""
         return self.copies.get(key)
+
+    def put_back(self, key: bytes, copy: bytes) -> None:
+        """Hold a copy that should not be there any more."""
+        self.keys.promote(key)
+        self.copies[key] = copy
 
     def promote(
         self,
@@ -42,21 +66,11 @@ class DictTier:
         is_current: Callable[[], bool],
     ) -> bool:
         """Store a copy."""
+        self.keys.promote(key)
         assert is_current()
         self.calls.append(f"promote {key.decode()} {expires_ms}")
         self.copies[key] = copy
         return True
-
-    def invalidate(self, key: bytes) -> bool:
-        """Drop a copy."""
-        self.calls.append("invalidate")
-        del self.copies[key]
-        return True
-
-    def flush(self) -> None:
-        """Drop all copies."""
-        self.calls.append("flush")
-        self.copies.clear()
 
     def close(self) -> None:
         """Do nothing."""
@@ -92,8 +106,7 @@ def store(tmp_path: Path, disk: RefusingDisk, clock: FakeClock) -> Iterator[Stor
 @pytest.fixture
 def cache(store: Store, hot: DictTier) -> Cache:
     """Return a cache that promotes a key at its second read."""
-    promotion = MissCounters(count=2, duration_ms=60_000, clock=FakeClock())
-    return Cache(store, hot, promotion)
+    return Cache(store, hot)
 
 
 def source_of(cache: Cache, key: bytes) -> str | None:
@@ -188,14 +201,14 @@ def test_copies_are_invalidated_after_the_store_has_changed(
     cache.put(b"k", b"old")
     make_hot(cache, b"k")
     seen: list[bytes | None] = []
-    for name in ("invalidate", "flush"):
-        method = getattr(hot, name)
+    for name in ("invalidate", "begin_epoch"):
+        method = getattr(hot.keys, name)
 
         def call(*key: bytes, method: Callable[..., None] = method) -> None:
             seen.append(value_of(cache.store.get(b"k")))
             method(*key)
 
-        monkeypatch.setattr(hot, name, call)
+        monkeypatch.setattr(hot.keys, name, call)
     change(cache, how)
     assert seen == [b"new" if how == "put" else None]
 
@@ -245,13 +258,13 @@ def test_refused_change_keeps_a_value_that_only_the_hot_tier_holds(
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_unreadable_record_is_answered_from_its_copy(
-    cache: Cache, store: Store, hot: DictTier, disk: RefusingDisk, *, is_restarted: bool
+    cache: Cache, hot: DictTier, disk: RefusingDisk, *, is_restarted: bool
 ) -> None:
     """Also if this process has not promoted it; else it is an error, and no miss."""
     cache.put(b"k", b"value")
     make_hot(cache, b"k")
     if is_restarted:
-        cache = Cache(store, hot)
+        hot.keys.ask_first(b"k", is_first=False)
     disk.refuses_reads = True
     assert_hot(cache, b"value")
     hot.copies.clear()
@@ -270,14 +283,14 @@ def test_copy_of_another_record_is_rejected(
     make_hot(cache, b"k")
     old = hot.copies[b"k"]
     cache.put(b"k", b"new")
-    hot.copies[b"k"] = old
+    hot.put_back(b"k", old)
     disk.refuses_reads = True
     assert_unreadable(cache)
     assert hot.stats.stale == 2
     disk.refuses_reads = False
     del hot.copies[b"k"]
     make_hot(cache, b"k")
-    hot.copies[b"k"] = old
+    hot.put_back(b"k", old)
     assert value_of(cache.get(b"k")) == b"new"
     assert hot.stats.stale == 3
 
@@ -397,7 +410,7 @@ def test_hot_key_that_a_reclaim_has_copied_stays_hot(
     old = hot.copies[b"k"]
     moved = move_by_reclaim(cache, b"k")
     assert moved._replace(volume=put.volume, offset=put.offset) == put
-    hot.copies[b"k"] = old
+    hot.put_back(b"k", old)
     hot.calls.clear()
 
     assert cache.get(b"k") == moved._replace(source="MEMC")
@@ -415,11 +428,11 @@ def test_hot_key_put_after_a_reclaim_has_copied_it_is_not_outdated(
     old = hot.copies[b"k"]
     move_by_reclaim(cache, b"k")
     store.put(b"k", b"newer")
-    hot.copies[b"k"] = old
+    hot.put_back(b"k", old)
 
     assert value_of(cache.get(b"k")) == b"newer"
     store.delete(b"k")
-    hot.copies[b"k"] = old
+    hot.put_back(b"k", old)
     assert cache.get(b"k") is None
 
 

@@ -16,9 +16,8 @@ from support.clocks import ManualClock
 from support.stores import fill_volume, open_store, value_of
 from support.tiers import FakeServer
 from volcache.cache import Cache
+from volcache.front import Copies
 from volcache.hot.memcached import MemcachedTier
-from volcache.hot.promotion import MissCounters
-from volcache.hot.versions import KeyVersions
 from volcache.http.app import App, RequestLimits
 from volcache.http.native_app import with_fast_path
 from volcache.store import Record, Store
@@ -41,6 +40,10 @@ class Server(FakeServer):
         return super().set(name, item, _expire)
 
 
+class Keys(Copies):
+    """Keys whose methods a test can replace."""
+
+
 class Both:
     """A cache whose keys are hot at the first read, and its parts."""
 
@@ -48,13 +51,12 @@ class Both:
         """Have no copies."""
         self.store = store
         self.server = Server()
-        self.versions = KeyVersions()
+        self.keys = Keys(reads=1, seconds=60)
         with mock.patch("volcache.hot.servers.Server", return_value=self.server):
             self.hot = MemcachedTier(
-                ["m"], self.versions, timeout=0.05, item_size_max=100_000
+                ["m"], self.keys, timeout=0.05, item_size_max=100_000
             )
-        counters = MissCounters(count=1, duration_ms=1, clock=lambda: 0)
-        self.cache = Cache(store, self.hot, counters)
+        self.cache = Cache(store, self.hot)
 
     def overwrite_by_age(self) -> None:
         """Let the log reclaim everything that is stored; copies stay."""
@@ -164,7 +166,7 @@ def another_thread_at(
         both.server.before_set = once
         yield
     else:
-        owner: Any = both.versions if moment == "record_promotion" else both.store
+        owner: Any = both.keys if moment == "promote" else both.store
         with mock.patch.object(owner, moment, after(getattr(owner, moment))):
             yield
     assert done
@@ -182,9 +184,7 @@ def assert_right(both: Both, change: str) -> None:
             assert change.startswith("put")
 
 
-@pytest.mark.parametrize(
-    "moment", ["read_raw", "record_promotion", "is_current", "sending"]
-)
+@pytest.mark.parametrize("moment", ["read_raw", "promote", "is_current", "sending"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_copy_of_what_another_thread_replaces_is_never_used(
     both: Both, change: str, moment: str

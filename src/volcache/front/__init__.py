@@ -15,6 +15,7 @@ try:
 except ImportError as error:
     raise CoreMissingError(str(error)) from error
 
+Copies = _native.Copies
 Gate = _native.Gate
 NativeApp = _native.NativeApp
 Parts = _native.Parts

@@ -12,6 +12,78 @@ class Parts:
     def have(self, path: bytes) -> bool:
         """Return whether they have the key of a path, which begins with a slash."""
 
+class Copies:
+    """
+    The keys of the hot tier: which are promoted, and under which names; see copies.h.
+
+    Any thread may call its methods, which wait for nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        reads: int,
+        seconds: float,
+        keys: int = 262_144,
+        first: int = 65_536,
+        counted: int = 65_536,
+    ) -> None:
+        """
+        Begin an epoch without keys.
+
+        Args:
+            reads: That make a key hot, at least 1.
+            seconds: The longest time from the first of these reads to the last.
+            keys: That have a version. Then a new epoch begins, and hot keys are promoted
+                again within a few reads. As many items of 4 KiB fill 1 GiB.
+            first: That are looked up in memcached before the disk.
+            counted: Whose reads are counted.
+        """
+
+    first: int  # keys that are looked up in memcached before the disk
+    counted: int  # keys whose reads are counted
+    invalidations: int  # promoted keys that were put or deleted, since the start
+
+    def may_hold(self, key: bytes) -> bool:
+        """Whether memcached may have a valid copy of a key; False is certain."""
+
+    def is_first(self, key: bytes) -> bool:
+        """Whether memcached is asked for a key before the disk is read."""
+
+    def ask_first(self, key: bytes, is_first: bool) -> None:
+        """Change that, unless the key is not promoted."""
+
+    def name(self, key: bytes) -> bytes:
+        """
+        Return the name of a key's item at its present version: 16 bytes.
+
+        While the key is not promoted, no item has this name.
+        """
+
+    def promote(self, key: bytes) -> bytes:
+        """
+        Register a key as promoted; to be called before its item is sent.
+
+        Returns:
+            The name of the item. If the key is invalidated from now on, also before the
+            item is sent, no call looks up this name again.
+        """
+
+    def invalidate(self, key: bytes) -> bool:
+        """Increase the version of a promoted key; return whether it was promoted."""
+
+    def count_read(self, key: bytes, now_ms: int | None = None) -> bool:
+        """Count a read from the disk; return whether it makes the key hot."""
+
+    def begin_epoch(self, epoch: bytes | None = None) -> None:
+        """Make every copy unreachable and forget all reads; None: at random."""
+
+    def add(self, digest: int, version: int) -> bool:
+        """Add what an earlier process had in this epoch; False: there is no room."""
+
+    def entries(self) -> tuple[bytes, list[tuple[int, int]]]:
+        """Return the epoch, and digest and version of each key; see HOT.txt."""
+
 class GateLog(Protocol):
     """What the gate tells; its methods must not raise."""
 

@@ -25,5 +25,6 @@ cdef const vc_core_functions *functions = <const vc_core_functions *>PyCapsule_G
     capsule, VC_FUNCTIONS_NAME
 )
 
+include "copies.pxi"
 include "wsgi.pxi"
 include "gate.pxi"

@@ -31,6 +31,38 @@ cdef extern from "ring.h" nogil:
     bint vc_parts_have(const vc_parts *parts, const void *path, size_t length)
 
 
+cdef extern from "copies.h" nogil:
+    enum: VC_EPOCH_BYTES
+    enum: VC_ITEM_BYTES
+    enum vc_copy_use: VC_NO_COPY, VC_COPY, VC_COPY_FIRST
+    ctypedef struct vc_copies: pass
+    ctypedef struct vc_copies_config:
+        uint32_t reads
+        int64_t duration_ms
+        uint32_t keys, first, counted
+    ctypedef struct vc_copies_entry:
+        uint64_t digest, version
+    ctypedef struct vc_copies_state:
+        uint8_t *epoch
+        uint32_t keys, first, counted
+        uint64_t invalidations
+    vc_copies *vc_copies_new(const vc_copies_config *config)
+    void vc_copies_free(vc_copies *copies)
+    vc_copy_use vc_copies_find(vc_copies *copies, const uint8_t *key, size_t length,
+                               uint8_t *item)
+    bint vc_copies_invalidate(vc_copies *copies, const uint8_t *key, size_t length)
+    bint vc_copies_count_read(vc_copies *copies, const uint8_t *key, size_t length,
+                              int64_t now_ms)
+    void vc_copies_ask_first(vc_copies *copies, const uint8_t *key, size_t length,
+                             bint is_first)
+    bint vc_copies_promote(vc_copies *copies, const uint8_t *key, size_t length, uint8_t *item)
+    void vc_copies_name(vc_copies *copies, const uint8_t *key, size_t length, uint8_t *item)
+    void vc_copies_begin_epoch(vc_copies *copies, const uint8_t *epoch)
+    bint vc_copies_add(vc_copies *copies, vc_copies_entry entry)
+    void vc_copies_get_state(vc_copies *copies, vc_copies_state *state,
+                             vc_copies_entry *entries, size_t room)
+
+
 cdef extern from "gate.h" nogil:
     ctypedef struct vc_hooks: pass
     ctypedef struct vc_link:

@@ -87,8 +87,9 @@ cdef bint is_plain(object text, Py_ssize_t length_max):
 
 
 cdef class NativeApp:
-    cdef object app, drop_copies, count_disk_read, clock, remaining_ms
-    cdef object value_headers, requests, sample, store_stats, lock, catch_up, promoted
+    cdef object app, promote, clock, remaining_ms
+    cdef object value_headers, requests, sample, store_stats, lock, catch_up
+    cdef Copies copies  # None without a hot tier
     cdef public object gate  # in front of this application
     cdef public object front  # called instead; may call `answer`
     cdef Index index
@@ -123,10 +124,8 @@ cdef class NativeApp:
         self.value_size = app.limits.value_size
         self.has_ttl = bool(app.limits.default_ttl or app.limits.max_ttl)
         self.remaining_ms = app.cache.remaining_ms
-        self.promoted = app.cache.promoted
-        if app.cache.has_hot_tier:
-            self.count_disk_read = app.cache.count_disk_read
-            self.drop_copies = app.cache.drop_copies
+        self.copies = app.cache.hot_keys
+        self.promote = app.cache.promote
         self.is_merged = is_merged
 
     def __call__(self, dict environ not None, start_response):
@@ -193,7 +192,9 @@ cdef class NativeApp:
             or has_conditions(environ)
         ):
             return None
-        if self.promoted and (<const char *>text)[1:length] in self.promoted:
+        if self.copies is not None and vc_copies_find(
+            self.copies.copies, text + 1, length - 1, NULL
+        ) == VC_COPY_FIRST:
             return None
         value = read_record(self.index, text + 1, length - 1, &reading)
         if value is None:
@@ -208,8 +209,10 @@ cdef class NativeApp:
             self.store_stats.read_errors_in_row = 0
             self.has_errors = False
         headers = self.get_headers(&reading, text + 1)
-        if self.count_disk_read is not None:
-            self.count_disk_read((<const char *>text)[1:length], record.expires_ms)
+        if self.copies is not None and vc_copies_count_read(
+            self.copies.copies, text + 1, length - 1, started_ns // 1_000_000
+        ):
+            self.promote((<const char *>text)[1:length], record.expires_ms)
         start_response("200 OK", headers)
         self.bytes_out += record.length
         ns = monotonic_ns() - started_ns
@@ -311,8 +314,8 @@ cdef class NativeApp:
             if status == VC_OK:
                 self.writes.observe(put.started_ns, put.took_ns)
                 # After the change and before the lock is released, see `Cache`.
-                if self.drop_copies is not None:
-                    self.drop_copies((<const char *>put.key)[: put.record.key_length])
+                if self.copies is not None:
+                    vc_copies_invalidate(self.copies.copies, put.key, put.record.key_length)
             if functions.is_due(self.index.core):
                 self.catch_up()
         return status == VC_OK

@@ -2,7 +2,7 @@
 The hot tier in memcached.
 
 Nothing is ever deleted from memcached. Instead, the id under which a copy is stored
-includes the version of its key (`versions.py`): after a put or a delete no call looks up
+includes the version of its key (`front/copies.h`): after a put or a delete no call looks up
 the old id, so a lost or late call cannot bring an old value back. Each item begins with
 its own id, so that an item returned for another lookup is rejected. Connections, time-outs
 and back-off are in `servers.py`.
@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.hot.servers import RefusedError, ServerDownError, Servers
 from volcache.hot.tier import HotStats
-from volcache.hot.versions import ID_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from volcache.hot.servers import Server
-    from volcache.hot.versions import KeyVersions
+    from volcache.hot.tier import HotKeys
 
 _PREFIX: Final = b"volcache:"
 # memcached takes an expiry above 30 days for seconds since the epoch, and a lower one for
@@ -39,7 +38,7 @@ class MemcachedTier:
     def __init__(
         self,
         servers: Sequence[str],
-        versions: KeyVersions,
+        keys: HotKeys,
         *,
         timeout: float,
         item_size_max: int,
@@ -49,13 +48,12 @@ class MemcachedTier:
 
         Args:
             servers: `host:port`, `[IPv6]:port` or the path of a unix socket, each.
-            versions: Of the keys.
+            keys: Which of them are promoted.
             timeout: Of one call, in seconds.
             item_size_max: Of a record that is promoted, in bytes.
         """
         self.stats = HotStats()
-        self.may_hold = versions.may_hold
-        self._versions = versions
+        self.keys = keys
         self._item_size_max = item_size_max
         self._servers = Servers(servers, timeout, self.stats)
 
@@ -71,7 +69,7 @@ class MemcachedTier:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the copy of a key; None if there is none or its server is down."""
-        item_id = self._versions.item_id(key)
+        item_id = self.keys.name(key)
         server, name = self._locate(item_id)
         if not server.is_up:
             return None
@@ -89,7 +87,7 @@ class MemcachedTier:
         if not item.startswith(item_id):
             self.stats.stale += 1
             return None
-        return item[ID_BYTES:]
+        return item[len(item_id) :]
 
     def promote(
         self,
@@ -99,12 +97,12 @@ class MemcachedTier:
         is_current: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Store a copy; see `HotTier.promote`."""
-        server, _ = self._locate(self._versions.item_id(key))
+        server, _ = self._locate(self.keys.name(key))
         if len(copy) > self._item_size_max or not server.is_up:
             return False
-        item_id = self._versions.record_promotion(key)
+        item_id = self.keys.promote(key)
         if not is_current():
-            self._versions.invalidate(key)
+            self.keys.invalidate(key)
             return False
         server, name = self._locate(item_id)
         expire = min(_EXPIRE_MAX, -(-expires_ms // 1000))
@@ -117,17 +115,6 @@ class MemcachedTier:
             return False
         self.stats.promotions += is_stored
         return is_stored
-
-    def invalidate(self, key: bytes) -> bool:
-        """Make every copy of a key unreachable; see `HotTier.invalidate`."""
-        was_promoted = self._versions.invalidate(key)
-        self.stats.invalidations += was_promoted
-        return was_promoted
-
-    def flush(self) -> None:
-        """Make every copy unreachable; see `HotTier.flush`."""
-        self._versions.begin_epoch()
-        self.stats.flushes += 1
 
     def close(self) -> None:
         """Close the connections; memcached keeps its items."""

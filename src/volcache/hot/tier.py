@@ -21,11 +21,69 @@ class HotStats:
     stale: int = 0  # items returned that were not valid, and were not used
     promotions: int = 0
     refused: int = 0  # items memcached refused: too large, or out of memory
-    invalidations: int = 0  # promoted keys that were put or deleted
     flushes: int = 0
     states: int = 0  # changes between up and down, over all servers
     failures: Counter[str] = field(default_factory=Counter)  # by kind
     calls: Histogram = field(default_factory=Histogram)  # to servers that were up
+
+
+class HotKeys(Protocol):
+    """The keys of the hot tier; see `Copies` of `volcache.front`."""
+
+    @property
+    def first(self) -> int:
+        """How many keys are looked up in memcached before the disk."""
+
+    @property
+    def invalidations(self) -> int:
+        """How many promoted keys were put or deleted since the start."""
+
+    def may_hold(self, key: bytes) -> bool:
+        """
+        Whether there may be a valid copy of a key.
+
+        False is certain: there is nothing to look up and nothing to invalidate.
+        """
+
+    def is_first(self, key: bytes) -> bool:
+        """Whether memcached is asked for a key before the disk is read."""
+
+    def ask_first(self, key: bytes, *, is_first: bool) -> None:
+        """Change that, unless the key is not promoted."""
+
+    def name(self, key: bytes) -> bytes:
+        """Return the name of a key's item at its present version."""
+
+    def promote(self, key: bytes) -> bytes:
+        """
+        Register a key as promoted; to be called before its item is sent.
+
+        Returns:
+            The name of the item. If the key is invalidated from now on, also before the
+            item is sent, no call looks up this name again.
+        """
+
+    def invalidate(self, key: bytes) -> bool:
+        """
+        Make every copy of a key that was stored so far unreachable, without a call.
+
+        That includes copies that another thread is storing.
+
+        Returns:
+            Whether there may have been one.
+        """
+
+    def count_read(self, key: bytes) -> bool:
+        """Count a read from the disk; return whether the key is hot now."""
+
+    def begin_epoch(self, epoch: bytes | None = None) -> None:
+        """Make every copy unreachable and forget all reads, without a call."""
+
+    def add(self, digest: int, version: int) -> bool:
+        """Add what an earlier process had in this epoch; False: there is no room."""
+
+    def entries(self) -> tuple[bytes, list[tuple[int, int]]]:
+        """Return the epoch, and digest and version of each key."""
 
 
 class HotTier(Protocol):
@@ -38,16 +96,12 @@ class HotTier(Protocol):
     stats: HotStats
 
     @property
+    def keys(self) -> HotKeys:
+        """The keys that may have copies."""
+
+    @property
     def up(self) -> dict[str, bool]:
         """Whether each server is up, by its address."""
-
-    def may_hold(self, key: bytes) -> bool:
-        """
-        Whether there may be a valid copy of a key.
-
-        Makes no call to a server. False is certain: there is nothing to look up and
-        nothing to invalidate.
-        """
 
     def get(self, key: bytes) -> bytes | None:
         """Return the copy of a key; None if there is none or its server is down."""
@@ -67,25 +121,12 @@ class HotTier(Protocol):
             copy: The record as it is on the disk.
             expires_ms: Milliseconds since the epoch; 0 = never.
             is_current: Returns whether the copy is still that of the record. Called when
-                `may_hold` is true for the key and before the copy can be read: a change
+                the key is registered and before the copy can be read: a change
                 of the record that it does not see yet will invalidate the copy.
 
         Returns:
             Whether it was stored.
         """
-
-    def invalidate(self, key: bytes) -> bool:
-        """
-        Make every copy of a key that was stored so far unreachable, without a call.
-
-        That includes copies that another thread is storing.
-
-        Returns:
-            Whether there may have been one.
-        """
-
-    def flush(self) -> None:
-        """Make every copy that was stored so far unreachable, without a call."""
 
     def close(self) -> None:
         """Close the connections; memcached keeps its items."""

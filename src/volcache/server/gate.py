@@ -49,7 +49,7 @@ def change_gate(gate: Gate, app: App, *, answers: bool, cors: CorsHeaders) -> No
     """
     gate.change(
         # The hot tier counts reads, and is asked first, in Python.
-        answers=answers and not app.cache.has_hot_tier,
+        answers=answers and app.cache.hot_keys is None,
         headers=header_lines(cors.common),
         origins={
             origin: header_lines(headers) for origin, headers in cors.by_origin.items()

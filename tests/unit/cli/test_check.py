@@ -16,7 +16,8 @@ import pytest
 from support.command_line import Run
 from support.contents import files_of, values
 from support.damage import VOLUME_NUM, VOLUME_SIZE, Extent, extents, fill, flip
-from volcache.hot.versions import KeyVersions
+from support.tiers import make_keys
+from volcache.hot.versions import encode
 
 Damage = Callable[[Path, random.Random], Any]
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
@@ -223,10 +224,10 @@ def test_flipped_byte_outside_of_records_is_reported_with_its_file(
 
 def test_damaged_hot_txt_is_reported_and_removed(directory: Path, run: Run) -> None:
     """It is replaced as a whole, so a part of it is damage as well; none is not."""
-    versions = KeyVersions()
-    versions.record_promotion(b"key")
-    whole = versions.encode(
-        "store 0123456789abcdef mount 1 directory 1:2 boot 01234567"
+    versions = make_keys()
+    versions.promote(b"key")
+    whole = encode(
+        versions, "store 0123456789abcdef mount 1 directory 1:2 boot 01234567"
     )
     fill(directory, records=10)
     hot = directory / "HOT.txt"

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 from support.command_line import Run
 from support.contents import values
 from support.stores import disk_bytes, open_store
+from support.tiers import make_keys
 from volcache.cli.import_ import LISTED_MAX, ImportLimits
 from volcache.errors import StoreIOError
-from volcache.hot.versions import KeyVersions
+from volcache.hot.versions import encode
 from volcache.store import Store
 
 LIMITS = ImportLimits(
@@ -297,11 +299,11 @@ def test_import_invalidates_all_copies_in_memcached(
     def mount(*, promotes: bool) -> tuple[bool, bytes]:
         """Return whether a start has a copy, and under which id; then stop."""
         store = open_store(directory)
-        versions = KeyVersions(*store.take_hot_snapshot())
-        found = versions.may_hold(b"key"), versions.item_id(b"key")
+        versions = make_keys(*store.take_hot_snapshot())
+        found = versions.may_hold(b"key"), versions.name(b"key")
         if promotes:
-            versions.record_promotion(b"key")
-        store.write_hot_snapshot(versions.encode)
+            versions.promote(b"key")
+        store.write_hot_snapshot(partial(encode, versions))
         store.close()
         return found
 

@@ -18,13 +18,13 @@ def test_promoted_copy_is_found_until_it_is_invalidated() -> None:
         assert tier.get(b"k") is None
         assert tier.promote(b"k", b"item", 0)
         assert tier.get(b"k") == b"item"
-        tier.invalidate(b"k")
-        assert not tier.may_hold(b"k")
+        tier.keys.invalidate(b"k")
+        assert not tier.keys.may_hold(b"k")
         assert tier.get(b"k") is None
 
     stats = tier.stats
     assert (stats.gets, stats.hits) == (3, 1)
-    assert (stats.promotions, stats.invalidations) == (1, 1)
+    assert (stats.promotions, tier.keys.invalidations) == (1, 1)
     assert stats.calls.count == 4
     assert not stats.failures
 
@@ -34,7 +34,7 @@ def test_copy_over_the_limit_is_not_sent() -> None:
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         assert not tier.promote(b"k", bytes(1001), 0)
-        assert not tier.may_hold(b"k")
+        assert not tier.keys.may_hold(b"k")
     assert not script.items
 
 
@@ -44,7 +44,7 @@ def test_invalidation_calls_no_server() -> None:
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"k", b"old", 0)
         script.is_silent = True
-        tier.invalidate(b"k")
+        tier.keys.invalidate(b"k")
         script.late.set()
         script.is_silent = False
 
@@ -62,7 +62,7 @@ def test_copy_that_arrives_late_is_not_found() -> None:
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         script.is_silent = True
         assert not tier.promote(b"k", b"old", 0)
-        tier.invalidate(b"k")
+        tier.keys.invalidate(b"k")
         script.is_silent = False
         script.late.set()
         wait_until(lambda: is_up(tier), "the server to be up")
@@ -89,9 +89,9 @@ def test_flush_calls_no_server_and_hides_every_copy() -> None:
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
         tier.promote(b"k", b"item", 0)
-        tier.flush()
+        tier.keys.begin_epoch()
 
-        assert not tier.may_hold(b"k")
+        assert not tier.keys.may_hold(b"k")
         assert tier.get(b"k") is None
         assert len(script.items) == 1
 
@@ -103,6 +103,6 @@ def test_a_copy_of_a_record_that_was_replaced_meanwhile_is_not_stored() -> None:
         open_tier(server.address, timeout=5) as tier,
     ):
         assert not tier.promote(b"k", b"item", 0, lambda: False)
-        assert not tier.may_hold(b"k")
+        assert not tier.keys.may_hold(b"k")
         assert tier.get(b"k") is None
     assert tier.stats.promotions == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +18,29 @@ from support.stores import (
     open_store,
     signed,
 )
-from volcache.hot.versions import KeyVersions, is_damaged
+from support.tiers import make_keys
+from volcache.front import Copies
+from volcache.hot.versions import encode, is_damaged
 from volcache.store import Store
 
 BINDING = "store 5f0c64d3c1f0a7be mount 7 directory 2049:131 boot 77d0c2aa"
 
 
-def resumed(versions: KeyVersions) -> KeyVersions:
+def resumed(versions: Copies) -> Copies:
     """Return the versions after a clean stop and a start."""
-    return KeyVersions(versions.encode(BINDING), BINDING)
+    return make_keys(encode(versions, BINDING), BINDING)
 
 
-def continues(later: KeyVersions, earlier: KeyVersions) -> bool:
+def continues(later: Copies, earlier: Copies) -> bool:
     """Return whether the epoch goes on, so that items are found."""
-    return later.item_id(b"never promoted") == earlier.item_id(b"never promoted")
+    return later.name(b"never promoted") == earlier.name(b"never promoted")
 
 
 def test_promotions_survive_a_clean_stop() -> None:
     """The epoch continues with the same ids and the same promoted keys."""
-    versions = KeyVersions()
+    versions = make_keys()
     for number in range(100):
-        versions.record_promotion(b"%d" % number)
+        versions.promote(b"%d" % number)
     versions.invalidate(b"7")
     again = resumed(versions)
 
@@ -45,23 +48,23 @@ def test_promotions_survive_a_clean_stop() -> None:
     for number in range(100):
         key = b"%d" % number
         assert again.may_hold(key) == (number != 7)
-        assert again.item_id(key) == versions.item_id(key)
+        assert again.name(key) == versions.name(key)
 
 
 def test_id_of_an_invalidated_key_is_never_used_again() -> None:
     """However often it is invalidated, and after any restart."""
-    versions = KeyVersions()
+    versions = make_keys()
     seen = set()
     for _ in range(5):
-        versions.record_promotion(b"k")
-        versions.record_promotion(b"k")
+        versions.promote(b"k")
+        versions.promote(b"k")
         assert versions.may_hold(b"k")
-        seen.add(versions.item_id(b"k"))
+        seen.add(versions.name(b"k"))
         versions.invalidate(b"k")
         assert not versions.may_hold(b"k")
-        assert versions.item_id(b"k") not in seen
+        assert versions.name(b"k") not in seen
         versions = resumed(versions)
-        assert versions.item_id(b"k") not in seen
+        assert versions.name(b"k") not in seen
         assert not versions.may_hold(b"k")
 
     assert len(seen) == 5
@@ -69,62 +72,61 @@ def test_id_of_an_invalidated_key_is_never_used_again() -> None:
 
 def test_invalidation_of_a_key_that_was_not_promoted_changes_nothing() -> None:
     """A put of a key that is not hot takes no memory."""
-    versions = KeyVersions()
-    versions.record_promotion(b"hot")
-    before = versions.encode(BINDING)
+    versions = make_keys()
+    versions.promote(b"hot")
+    before = encode(versions, BINDING)
     versions.invalidate(b"k")
 
-    assert versions.encode(BINDING) == before
+    assert encode(versions, BINDING) == before
 
 
 def test_new_epoch_changes_all_ids() -> None:
     """No item stored before is found, in this process or the next."""
-    versions = KeyVersions()
-    versions.record_promotion(b"k")
-    item_id = versions.item_id(b"k")
+    versions = make_keys()
+    versions.promote(b"k")
+    item_id = versions.name(b"k")
     versions.begin_epoch()
 
     for later in (versions, resumed(versions)):
-        assert later.item_id(b"k") != item_id
+        assert later.name(b"k") != item_id
         assert not later.may_hold(b"k")
 
 
-def test_full_memory_begins_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_memory_begins_a_new_epoch() -> None:
     """The number of keys is bounded; the last key is promoted in the new epoch."""
-    monkeypatch.setattr("volcache.hot.versions.KEYS_MAX", 10)
-    versions = KeyVersions()
+    versions = make_keys(keys=10)
     for number in range(11):
-        versions.record_promotion(b"%d" % number)
+        versions.promote(b"%d" % number)
 
     assert versions.may_hold(b"10")
     assert not versions.may_hold(b"0")
-    assert versions.encode(BINDING).count(b"\n") == 1 + 1 + 1 + 1
+    assert encode(versions, BINDING).count(b"\n") == 1 + 1 + 1 + 1
 
 
 # --- The snapshot ----------------------------------------------------------------
 
 
-def versions_of_two_keys() -> KeyVersions:
+def versions_of_two_keys() -> Copies:
     """Return versions with a promoted key and one that was invalidated."""
-    versions = KeyVersions()
-    versions.record_promotion(b"a")
-    versions.record_promotion(b"b")
+    versions = make_keys()
+    versions.promote(b"a")
+    versions.promote(b"b")
     versions.invalidate(b"b")
     return versions
 
 
-def begins_anew(data: bytes, versions: KeyVersions, binding: str = BINDING) -> bool:
+def begins_anew(data: bytes, versions: Copies, binding: str = BINDING) -> bool:
     """Return whether a snapshot is not used at all: neither its epoch nor a key."""
-    later = KeyVersions(data, binding)
+    later = make_keys(data, binding)
     return not continues(later, versions) and not later.may_hold(b"a")
 
 
 def test_snapshot_has_the_documented_lines() -> None:
     """Epoch, half of each key's digest with its version, and a checksum."""
-    text = versions_of_two_keys().encode(BINDING)
+    text = encode(versions_of_two_keys(), BINDING)
     first, epoch, a, b, checksum = text.decode().splitlines()
 
-    assert first == f"# volcache hot 2 {BINDING}"
+    assert first == f"# volcache hot 3 {BINDING}"
     assert [len(word) for word in epoch.split()] == [5, 32]
     assert [len(line.split()[0]) for line in (a, b)] == [16, 16]
     assert [line.split()[1] for line in (a, b)] == ["1", "2"]
@@ -136,7 +138,7 @@ def test_snapshot_has_the_documented_lines() -> None:
 def test_snapshot_of_another_binding_begins_a_new_epoch() -> None:
     """Another store, mount, directory or boot; it is not damaged."""
     versions = versions_of_two_keys()
-    text = versions.encode(BINDING)
+    text = encode(versions, BINDING)
     for old, new in (
         *(("store 5", "store 6"), ("mount 7", "mount 8"), ("mount 7", "mount 6")),
         *((":131", ":132"), ("2049:", "2050:"), ("boot 77", "boot 78"), (BINDING, "")),
@@ -147,7 +149,7 @@ def test_snapshot_of_another_binding_begins_a_new_epoch() -> None:
 def test_damaged_snapshot_begins_a_new_epoch() -> None:
     """No version is lost while an item of an older one may be found."""
     versions = versions_of_two_keys()
-    good = versions.encode(BINDING)
+    good = encode(versions, BINDING)
     damaged = [good + more for more in (b"\n", b"x", b"checksum 00000000\n")]
     damaged += [good[:length] for length in range(1, len(good))]
     for bit in range(len(good) * 8):
@@ -164,13 +166,13 @@ def test_damaged_snapshot_begins_a_new_epoch() -> None:
 def test_snapshot_with_an_unknown_line_begins_a_new_epoch() -> None:
     """Although its checksum is right."""
     versions = versions_of_two_keys()
-    lines = versions.encode(BINDING).splitlines(keepends=True)[:-1]
+    lines = encode(versions, BINDING).splitlines(keepends=True)[:-1]
     assert not begins_anew(signed(b"".join(lines)), versions)
     unknown = (b"0123 1\n", b"0123456789abcdef -1\n", b"0123456789abcdef 1", b"\n")
     for changed in (
         *(lines[:1], [lines[0], *lines[2:]]),
         *([*lines, line] for line in unknown),
-        [lines[0].replace(b"hot 2", b"hot 3"), *lines[1:]],
+        [lines[0].replace(b"hot 3", b"hot 2"), *lines[1:]],
     ):
         assert begins_anew(signed(b"".join(changed)), versions), changed
 
@@ -188,26 +190,24 @@ class Machine(UnsyncedFileSystem):
         return self.boot
 
 
-def opened(
-    directory: Path, machine: Machine | None = None
-) -> tuple[Store, KeyVersions]:
+def opened(directory: Path, machine: Machine | None = None) -> tuple[Store, Copies]:
     """Start a process that serves a mount point with a hot tier."""
     options: dict[str, Any] = {"fs": machine} if machine else {}
     store = open_store(directory, **options)
-    return store, KeyVersions(*store.take_hot_snapshot())
+    return store, make_keys(*store.take_hot_snapshot())
 
 
 @contextmanager
-def mounted(directory: Path, machine: Machine | None = None) -> Iterator[KeyVersions]:
+def mounted(directory: Path, machine: Machine | None = None) -> Iterator[Copies]:
     """Serve a mount point and stop cleanly; return the versions."""
     store, versions = opened(directory, machine)
     yield versions
-    store.write_hot_snapshot(versions.encode)
+    store.write_hot_snapshot(partial(encode, versions))
     store.close()
 
 
 def assert_begins_anew(
-    directory: Path, versions: KeyVersions, machine: Machine | None = None
+    directory: Path, versions: Copies, machine: Machine | None = None
 ) -> None:
     """Check that the next start knows nothing of some versions."""
     with mounted(directory, machine) as later:
@@ -216,16 +216,16 @@ def assert_begins_anew(
 
 
 @pytest.fixture
-def stopped(tmp_path: Path) -> tuple[Path, KeyVersions]:
+def stopped(tmp_path: Path) -> tuple[Path, Copies]:
     """Return a mount point that was stopped cleanly, and its last versions."""
     folder = tmp_path / "stopped"
     with mounted(folder) as versions:
-        versions.record_promotion(b"a")
+        versions.promote(b"a")
     assert (folder / "HOT.txt").exists()
     return folder, versions
 
 
-def test_start_after_a_clean_stop_continues(stopped: tuple[Path, KeyVersions]) -> None:
+def test_start_after_a_clean_stop_continues(stopped: tuple[Path, Copies]) -> None:
     """As often as it is stopped; HOT.txt is gone while the process runs."""
     folder, versions = stopped
     for number in range(3):
@@ -234,7 +234,7 @@ def test_start_after_a_clean_stop_continues(stopped: tuple[Path, KeyVersions]) -
             assert continues(later, versions)
             assert later.may_hold(b"a")
             assert later.may_hold(b"%d" % (number - 1)) == (number > 0)
-            later.record_promotion(b"%d" % number)
+            later.promote(b"%d" % number)
 
 
 def run_and_kill(folder: Path) -> None:
@@ -279,7 +279,7 @@ def store_without_the_tier(folder: Path) -> None:
     ],
 )
 def test_start_without_what_happened_meanwhile_begins_a_new_epoch(
-    stopped: tuple[Path, KeyVersions], happens: Callable[[Path], None]
+    stopped: tuple[Path, Copies], happens: Callable[[Path], None]
 ) -> None:
     """What was put, deleted or invalidated may be unknown; a snapshot is used once."""
     folder, versions = stopped
@@ -287,7 +287,7 @@ def test_start_without_what_happened_meanwhile_begins_a_new_epoch(
     assert_begins_anew(folder, versions)
 
 
-def test_damaged_file_begins_a_new_epoch(stopped: tuple[Path, KeyVersions]) -> None:
+def test_damaged_file_begins_a_new_epoch(stopped: tuple[Path, Copies]) -> None:
     """It is removed; the next clean stop writes an intact one."""
     folder, versions = stopped
     file = folder / "HOT.txt"
@@ -295,7 +295,7 @@ def test_damaged_file_begins_a_new_epoch(stopped: tuple[Path, KeyVersions]) -> N
     with mounted(folder) as later:
         assert not continues(later, versions)
         assert not file.exists()
-        later.record_promotion(b"b")
+        later.promote(b"b")
     with mounted(folder) as latest:
         assert continues(latest, later)
         assert latest.may_hold(b"b")
@@ -303,7 +303,7 @@ def test_damaged_file_begins_a_new_epoch(stopped: tuple[Path, KeyVersions]) -> N
 
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_clone_begins_a_new_epoch(
-    stopped: tuple[Path, KeyVersions], *, is_moved: bool
+    stopped: tuple[Path, Copies], *, is_moved: bool
 ) -> None:
     """Also in the place of the original, which goes on if it was moved away."""
     folder, versions = stopped
@@ -326,7 +326,7 @@ def test_start_after_another_boot_begins_a_new_epoch(
     machine = Machine()
     machine.boot, then = boots
     with mounted(tmp_path, machine) as versions:
-        versions.record_promotion(b"a")
+        versions.promote(b"a")
     assert (tmp_path / "HOT.txt").exists() == bool(machine.boot)
     machine.boot = then
     assert_begins_anew(tmp_path, versions, machine)
@@ -353,7 +353,7 @@ def test_disk_that_refuses_begins_a_new_epoch(
     if call == "rename":
         disk.refuses = call
     with mounted(tmp_path, disk) as versions:
-        versions.record_promotion(b"a")
+        versions.promote(b"a")
     disk.refuses = call
     with mounted(tmp_path, disk) as later:
         assert not continues(later, versions)

@@ -32,9 +32,13 @@ static inline void sip_round(state *s) {
     s->v2 = rotate(s->v2, 32);
 }
 
-static inline void add_word(state *s, uint64_t word) {
+static inline void sip_rounds(state *s, int rounds) {
+    while (rounds--) sip_round(s);
+}
+
+static inline void add_word(state *s, uint64_t word, int rounds) {
     s->v3 ^= word;
-    sip_round(s);
+    sip_rounds(s, rounds);
     s->v0 ^= word;
 }
 
@@ -51,20 +55,48 @@ static inline uint64_t last_word(const uint8_t *data, size_t length) {
     return word | (uint64_t)length << 56;
 }
 
-uint64_t vc_siphash13(const uint8_t key[16], const uint8_t *data, size_t length) {
+static inline state start(const uint8_t key[16]) {
     uint64_t k0 = read_u64(key), k1 = read_u64(key + 8);
-    state s = {
+    return (state){
         k0 ^ 0x736f6d6570736575,
         k1 ^ 0x646f72616e646f6d,
         k0 ^ 0x6c7967656e657261,
         k1 ^ 0x7465646279746573,
     };
+}
+
+static inline void add_data(state *s, const uint8_t *data, size_t length, int rounds) {
     for (size_t i = 0; i + 8 <= length; i += 8)
-        add_word(&s, read_u64(data + i));
-    add_word(&s, last_word(data, length));
+        add_word(s, read_u64(data + i), rounds);
+    add_word(s, last_word(data, length), rounds);
+}
+
+static inline uint64_t finish(state *s, int rounds) {
+    sip_rounds(s, rounds);
+    return s->v0 ^ s->v1 ^ s->v2 ^ s->v3;
+}
+
+uint64_t vc_siphash13(const uint8_t key[16], const uint8_t *data, size_t length) {
+    state s = start(key);
+    add_data(&s, data, length, 1);
     s.v2 ^= 0xff;
-    sip_round(&s);
-    sip_round(&s);
-    sip_round(&s);
-    return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+    return finish(&s, 3);
+}
+
+static inline void write_u64(uint8_t *to, uint64_t number) {
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    number = __builtin_bswap64(number);
+#endif
+    memcpy(to, &number, 8);
+}
+
+void vc_siphash24_128(const uint8_t key[16], const uint8_t *data, size_t length,
+                      uint8_t hash[16]) {
+    state s = start(key);
+    s.v1 ^= 0xee;
+    add_data(&s, data, length, 2);
+    s.v2 ^= 0xee;
+    write_u64(hash, finish(&s, 4));
+    s.v1 ^= 0xdd;
+    write_u64(hash + 8, finish(&s, 4));
 }

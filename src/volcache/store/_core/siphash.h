@@ -1,5 +1,5 @@
-/* SipHash-1-3: a keyed hash, so that a client that does not know the key cannot choose keys
- * that collide. Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012. */
+/* SipHash: a keyed hash, so that a client that does not know the key cannot choose keys that
+ * collide. With 1 and 3 rounds for tables, with 2 and 4, and 128 bits, for names. Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012. */
 #ifndef VC_SIPHASH_H
 #define VC_SIPHASH_H
 
@@ -7,5 +7,7 @@
 #include <stdint.h>
 
 uint64_t vc_siphash13(const uint8_t key[16], const uint8_t *data, size_t length);
+void vc_siphash24_128(const uint8_t key[16], const uint8_t *data, size_t length,
+                      uint8_t hash[16]);
 
 #endif
