@@ -335,7 +335,7 @@ class _Parts(NamedTuple):
         self.app.set_slow(config.log_slow)
         self.fast.refresh()
         if self.gate is not None:
-            change_gate(self.gate, self.app, answers=not read, cors=cors)
+            change_gate(self.gate, answers=not read, cors=cors)
         self.fast.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
         if self.memcache is not None:

@@ -81,6 +81,7 @@ cdef extern from "gate.h" nogil:
         vc_core *core
         const vc_core_functions *functions
         vc_clock *clock
+        vc_copies *copies
         const vc_types *types
         bint answers, logs_all
         vc_parts ring
@@ -94,6 +95,8 @@ cdef extern from "gate.h" nogil:
         unsigned origin_count
         void (*on_events)(void *context) noexcept
         void (*on_pulse)(void *context) noexcept
+        void (*on_hot)(void *context, const uint8_t *key, size_t length,
+                       const vc_record *record) noexcept
         void *context
     ctypedef struct vc_event:
         uint32_t length, path_length, head_length

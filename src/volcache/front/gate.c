@@ -317,6 +317,20 @@ static void add_event(vc_gate *gate, const connection *c, const vc_event *event,
     gate->events_used += length;
 }
 
+/* How memcached may be used for the key of a path. */
+static vc_copy_use find_copy(const vc_gate *gate, vc_text path) {
+    if (!gate->config.copies) return VC_NO_COPY;
+    return vc_copies_find(gate->config.copies, (const uint8_t *)path.at + 1, path.length - 1, NULL);
+}
+
+static void count_disk_read(vc_gate *gate, const vc_record *record, int64_t now_ns, vc_text path) {
+    const vc_gate_config *config = &gate->config;
+    const uint8_t *key = (const uint8_t *)path.at + 1;
+    if (config->copies &&
+        vc_copies_count_read(config->copies, key, path.length - 1, now_ns / 1000000))
+        config->on_hot(config->context, key, path.length - 1, record);
+}
+
 /* Count an answer; `record` is NULL for a miss. */
 static void count(vc_gate *gate, const connection *c, const vc_record *record, int64_t read_ns,
                   int64_t ended_ns, uint64_t bytes, vc_text path, vc_text head) {
@@ -326,6 +340,7 @@ static void count(vc_gate *gate, const connection *c, const vc_record *record, i
     if (record) {
         vc_observe(&gate->counts.reads, read_ns);
         gate->counts.bytes_out += bytes;
+        count_disk_read(gate, record, ended_ns, path);
     }
     bool is_sampled = record && !(took_ns & config->sample_mask);
     if (!is_sampled && !config->logs_all && took_ns <= config->slow_ns &&
@@ -494,7 +509,7 @@ static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head
     size_t rest_length;
     bool is_stale;
     if (!gate->is_ready || path.length - 1 > gate->config.key_size ||
-        !vc_path_is_ordinary(path.at, path.length) ||
+        !vc_path_is_ordinary(path.at, path.length) || find_copy(gate, path) != VC_NO_COPY ||
         !gate->config.functions->is_absent(gate->config.core, (const uint8_t *)path.at + 1,
                                            path.length - 1, true, &is_stale))
         return PASS;
@@ -594,7 +609,8 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     size_t rest_length;
     const uint8_t *key = (const uint8_t *)path.at + 1;
     if (path.length < 2 || (path.length > 2 && path.at[1] == '-' && path.at[2] == '/') ||
-        !vc_parts_have(&gate->config.ring, path.at, path.length))
+        !vc_parts_have(&gate->config.ring, path.at, path.length) ||
+        find_copy(gate, path) == VC_COPY_FIRST)
         return PASS;
     if (!functions->lookup(core, key, path.length - 1, RECORD_BYTES, &at))
         return answer_miss(gate, c, path, head);

@@ -12,6 +12,7 @@
  *     lookup, one read, check of the record, one `sendmsg`. The answer has the bytes that the
  *     WSGI application would send. Whatever is not an intact, living record or a key that is
  *     certainly absent is passed to bjoern: each decision is made in Python.
+ *   - With a hot tier, such reads are counted, and what may be in memcached is passed to bjoern.
  *   - A record that is not in memory is read by one of the reader threads, which also sends the
  *     answer; the connection does nothing else meanwhile. A record that bjoern's application is
  *     about to read is read before by such a thread, so that it is in memory then.
@@ -35,7 +36,7 @@
  *   LINGER    a refused request was answered          LINGER_NS
  *
  * Threads. All functions are called by the thread that runs bjoern's loop, and need no lock of
- * Python, except `on_events` and `on_pulse`, which may take it. The reader threads call only the core, `send`
+ * Python, except `on_events`, `on_pulse` and `on_hot`, which may take it. The reader threads call only the core, `send`
  * and `wake`. They own a job from the time it is queued until they have queued it back. */
 #ifndef VC_GATE_H
 #define VC_GATE_H
@@ -44,6 +45,7 @@
 
 #include "answer.h"
 #include "clock.h"
+#include "copies.h"
 #include "functions.h"
 #include "link.h"
 #include "request.h"
@@ -72,6 +74,7 @@ typedef struct {
     vc_core *core;              /* NULL: everything is passed to bjoern */
     const vc_core_functions *functions;
     vc_clock *clock;
+    vc_copies *copies;          /* NULL: there is no hot tier */
     const vc_types *types;
     bool answers;               /* plain GETs */
     bool logs_all;              /* an event for each answer */
@@ -93,6 +96,8 @@ typedef struct {
     unsigned origin_count;
     void (*on_events)(void *context);   /* events are to be drained; may take Python's lock */
     void (*on_pulse)(void *context);    /* see `vc_gate_set_pulse`; likewise; NULL: none */
+    /* A key is hot and is to be promoted; likewise. */
+    void (*on_hot)(void *context, const uint8_t *key, size_t length, const vc_record *record);
     void *context;
 } vc_gate_config;
 

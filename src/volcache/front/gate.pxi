@@ -39,6 +39,15 @@ cdef void on_pulse(void *context) noexcept with gil:
         (<Gate>context).log.failed(error)
 
 
+cdef void on_hot(
+    void *context, const uint8_t *key, size_t length, const vc_record *record
+) noexcept with gil:
+    try:
+        (<Gate>context).promote((<const char *>key)[:length], record.expires_ms)
+    except BaseException as error:
+        (<Gate>context).log.failed(error)
+
+
 cdef add_durations(object histogram, vc_durations *durations):
     cdef list counts = histogram.counts
     cdef int i
@@ -62,6 +71,8 @@ cdef class Gate:
     cdef object calls, pulse
     cdef object app, requests, store_stats, log, log_answer
     cdef object hits, misses, reads
+    cdef Copies copies
+    cdef object promote
     cdef vc_gate_stats logged
     cdef int64_t logged_ns
     cdef unsigned limit
@@ -91,6 +102,9 @@ cdef class Gate:
             config.core = self.index.core
             config.functions = functions
             config.clock = &self.clock.clock
+        self.copies, self.promote = app.cache.hot_keys, app.cache.promote
+        if self.copies is not None:
+            config.copies = self.copies.copies
         config.link = self.link
         config.io = &vc_gate_sockets
         config.types = self.types.table
@@ -110,6 +124,7 @@ cdef class Gate:
         self.calls = deque()
         config.on_events = on_events
         config.on_pulse = on_pulse
+        config.on_hot = on_hot
         config.context = <void *>self
         self.gate = vc_gate_new(&config)
         if self.gate is NULL:

@@ -40,7 +40,7 @@ class Timeouts(NamedTuple):
     transfer: float  # without progress of a body or of an answer
 
 
-def change_gate(gate: Gate, app: App, *, answers: bool, cors: CorsHeaders) -> None:
+def change_gate(gate: Gate, *, answers: bool, cors: CorsHeaders) -> None:
     """
     Let an open gate answer by other settings, from the next request on.
 
@@ -48,8 +48,7 @@ def change_gate(gate: Gate, app: App, *, answers: bool, cors: CorsHeaders) -> No
     thread that answers requests.
     """
     gate.change(
-        # The hot tier counts reads, and is asked first, in Python.
-        answers=answers and app.cache.hot_keys is None,
+        answers=answers,
         headers=header_lines(cors.common),
         origins={
             origin: header_lines(headers) for origin, headers in cors.by_origin.items()
@@ -144,7 +143,7 @@ def open_gate(  # noqa: PLR0913 - By keyword.
         except ImportError as error:
             reason = str(error)
         else:
-            change_gate(gate, app, answers=answers, cors=cors or CorsHeaders(()))
+            change_gate(gate, answers=answers, cors=cors or CorsHeaders(()))
             return gate
     _logger.warning("gate.missing reason=%r", reason)
     return None
