@@ -36,6 +36,10 @@ class Access:
             return True
         return given is not None and any(token.is_equal(given) for token in tokens)
 
+    def forms(self, kind: Kind) -> list[bytes]:
+        """Return what is right, as bytes that clients send; empty = everyone may."""
+        return [form for token in self._tokens[kind] for form in token.forms]
+
     def is_right(self, given: bytes) -> bool:
         """Return whether this is one of the tokens; without tokens, all are."""
         return self.allows("read" if self._tokens["read"] else "write", given)

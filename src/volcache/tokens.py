@@ -41,15 +41,15 @@ class Token:
         forms = [text.encode("utf-8", "surrogateescape")] if text else []
         if text and not text.isascii() and max(text) <= "\xff":
             forms.append(text.encode("latin-1"))
-        self._forms = forms
+        self.forms: Final = forms
 
     def __bool__(self) -> bool:
         """Whether there is one."""
-        return bool(self._forms)
+        return bool(self.forms)
 
     def is_equal(self, given: bytes) -> bool:
         """Compare, in a time that does not depend on what is right."""
-        return any(hmac.compare_digest(given, form) for form in self._forms)
+        return any(hmac.compare_digest(given, form) for form in self.forms)
 
 
 class Refusals:

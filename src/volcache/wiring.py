@@ -334,12 +334,14 @@ class _Parts(NamedTuple):
             front = Cors(front or answer, cors)
         self.app.set_slow(config.log_slow)
         self.fast.refresh()
+        access = Access(read=read, write=write)
         if self.gate is not None:
-            change_gate(self.gate, answers=not read, cors=cors)
+            expire = config.default_ttl or config.max_ttl
+            puts = config.sync_mode != "always" and not expire
+            change_gate(self.gate, puts=puts, access=access, cors=cors)
         self.fast.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
         if self.memcache is not None:
-            access = Access(read=read, write=write)
             self.memcache.service.change(access, may_flush=config.memcache_flush)
             self.memcache.log.set_slow(config.log_slow)
         self.core.status.settings = visible_settings(config)

@@ -206,6 +206,7 @@ static void append_hex(growing *to, uint64_t number, bool is_upper) {
 typedef enum {
     VALUE,      /* the gate, with a value */
     ABSENT,     /* the gate: there is none */
+    STORED,     /* the gate has stored the body */
     PASSED,     /* bjoern */
     REFUSAL,    /* the gate: it is not passed, and nothing after it is */
     ANYTHING,   /* this is not known, nor what follows */
@@ -216,6 +217,8 @@ typedef struct {
     bool may_pass;          /* bjoern may answer instead */
     bool is_head, closes, may_continue;
     int status;             /* of a refusal */
+    const char *body;       /* that is stored; NULL: none is */
+    size_t body_length;
     size_t begin, end;      /* in the bytes that the client sends */
     const struct item *item;
     size_t text, text_length;   /* what bjoern says, in `texts` of the client */
@@ -266,9 +269,10 @@ static vc_gate *gate;
 static const vc_hooks *hooks;
 static bool is_ticking;
 /* What this stream is like. */
-static bool has_time, is_slow, has_failures, is_raw, is_cold, is_damaging, is_unsupported;
+static bool has_time, is_slow, has_failures, is_raw, is_cold, is_damaging, is_unsupported,
+    is_busy;
 static uint64_t requests_sent, bytes_sent, by_gate, by_bjoern, by_refusal, timed_out, for_room,
-    cold_reads, without_room;
+    cold_reads, without_room, puts_by_gate;
 
 static client *client_of(int fd) {
     for (unsigned i = 0; i < client_count; i++)
@@ -377,6 +381,10 @@ static ssize_t test_pwritev(void *context, int fd, const struct iovec *parts, in
     ssize_t total = 0;
     (void)context;
     CHECK(fd == 77);
+    if (is_damaging && one_of(4)) {
+        errno = EIO;
+        return -1;
+    }
     for (int i = 0; i < parts_count; total += (ssize_t)parts[i++].iov_len)
         memcpy(volume + offset + total, parts[i].iov_base, parts[i].iov_len);
     return total;
@@ -429,6 +437,28 @@ static void add_item(unsigned number) {
     if (number == 23) volume[record->offset + record->prefix] ^= 1;
 }
 
+static vc_writer writer;
+static uint64_t items_end;
+
+static int64_t next_us(void *context) {
+    (void)context;
+    return vc_clock_next(&store_clock);
+}
+
+static void on_due(void *context) {
+    (void)context;
+    CHECK(vc_core_is_due(core));
+    if (!is_busy || one_of(2)) vc_core_take_due(core);
+}
+
+/* Forget what was put after the items. */
+static void reset_volume(void) {
+    vc_core_take_due(core);
+    vc_writer_clear(&writer);
+    writer.end = items_end;
+    writer.written_end = 0;
+}
+
 static void make_core(void) {
     static const uint8_t hash_key[16] = "gate";
     static const char *const LINES[] = {
@@ -436,7 +466,7 @@ static void make_core(void) {
         "PUT /body HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "\r\n", "\r\n\r\n",
     };
-    vc_calls calls = {
+    static vc_calls calls = {
         .pread = test_pread, .pread_cached = test_pread_cached, .pwritev = test_pwritev};
     uint64_t before = random_state;
     random_state = 5;
@@ -454,7 +484,7 @@ static void make_core(void) {
     vc_segment whole = {0, 123456789};
     uint32_t slot = vc_core_add_volume(core, 1);
     CHECK(slot != VC_NO_SLOT && vc_core_bind(core, slot, 77, 9, &whole, 1));
-    vc_writer writer = {
+    writer = (vc_writer){
         .calls = &calls,
         .fd = 77,
         .volume = 9,
@@ -464,11 +494,14 @@ static void make_core(void) {
         .end = VC_VOLUME_HEADER_BYTES,
         .capacity = VOLUME_BYTES,
     };
-    vc_putting how = {.due_bytes = UINT64_MAX};
+    vc_putting how = {.next_us = next_us, .due_bytes = UINT64_MAX};
     vc_core_set_putting(core, &how);
     vc_core_set_writer(core, &writer);
     for (unsigned i = 0; i < ITEMS; i++) add_item(i);
-    vc_writer_free(&writer);
+    items_end = writer.end;
+    how.due_bytes = 300;
+    vc_core_set_putting(core, &how);
+    vc_core_take_due(core);
 }
 
 /* --- What the client's socket does -------------------------------------------------- */
@@ -919,7 +952,8 @@ static void on_events(void *context) {
             continue;
         }
         CHECK(event->path_length && event->text[0] == '/');
-        CHECK(!event->head_length || !memcmp(event->text + event->path_length, "GET ", 4));
+        const char *method = event->method == VC_PUT ? "PUT " : "GET ";
+        CHECK(!event->head_length || !memcmp(event->text + event->path_length, method, 4));
         CHECK(!strcmp(event->address, "10.1.2.3") && at + event->length <= length);
         at += event->length;
     }
@@ -1119,18 +1153,20 @@ static const char *const HARMLESS[] = {
     "Accept: */*\r\n", "User-Agent: test/1.0 (a; b)\r\n", "A: 1\r\n", "a: 2\r\n", "A:\r\n",
     "Accept-Encoding:gzip, deflate\t\r\n", "X-Long: abcdefghijklmnopqrstuvwxyz0123456789\r\n",
     "Cookie: a=b; c=d\r\n", "Keep-Alive: 5\r\n", "Upgrade: h2c\r\n", "TE: trailers\r\n",
-    "Proxy-Connection: keep-alive\r\n", "Connection: te, upgrade\r\n", "X-B: \xc3\xbc\r\n",
+    "Proxy-Connection: keep-alive\r\n", "Authorization: x\r\n", "Content-Type: a/b\r\n", "Connection: te, upgrade\r\n", "X-B: \xc3\xbc\r\n",
 };
 static const char *const DECIDED_BY_PYTHON[] = {
     "Range: bytes=0-1\r\n", "If-None-Match: \"a\"\r\n", "if-match: *\r\n",
     "Service-Worker: script\r\n",
-    "Authorization: Bearer x\r\n", "If-Modified-Since: Thu, 01 Jan 1970 00:00:00 GMT\r\n",
+    "If-Modified-Since: Thu, 01 Jan 1970 00:00:00 GMT\r\n",
 };
 static const char *const OTHER_METHODS[] = {"HEAD",  "PUT",     "PUT",   "PUT",      "POST",
                                             "DELETE", "OPTIONS", "MKCOL", "PROPFIND", "PATCH"};
 /* Paths that name no record: those that the gate answers, and those that it does not. */
 static const char *const MISSES[] = {"/none", "/none/1.txt?a", "//none", "/%41%20b", "/-a/b",
                                      "/a%2fb", "/key/1.tx", "/%2d"};
+/* Where bodies are stored, and one where they are not. */
+static const char *const PUT_TARGETS[] = {"/put/1", "/put/2.txt", "/put%2f%c3%bc?x", "/../put"};
 static const char *const NOT_ORDINARY[] = {"/",      "/-/stats", "/a/../b",  "/%2e",
                                            "/a%00b", "/a%7Fb",   "/%2d%2fx", "/?a"};
 
@@ -1184,13 +1220,16 @@ static void add_body(client *c, wanted *w, bool is_chunked) {
     size_t length = pick(one_of(4) ? 60 : 10);
     if (one_of(64)) length = pick(one_of(16) ? VALUE_SIZE : 3000);
     if (is_slow && one_of(2)) length = pick(40000);
+    if (is_busy && one_of(4)) length = pick(VALUE_SIZE);
     const char *body = pool + pick(POOL_BYTES - VALUE_SIZE);
     if (one_of(8)) {
         append_text(to, "Expect: 100-continue\r\n");
         w->may_continue = true;
     }
-    if (is_chunked || length) w->kind = PASSED;
+    if (is_chunked || (length && w->kind != STORED)) w->kind = PASSED;
     if (!is_chunked) {
+        w->body = body;
+        w->body_length = length;
         append_text(to, one_of(4) ? "content-length:00" : "Content-Length: ");
         append_number(to, length);
         append_text(to, one_of(4) ? "  \r\n\r\n" : "\r\n\r\n");
@@ -1216,9 +1255,15 @@ static void add_body(client *c, wanted *w, bool is_chunked) {
     append_text(to, "\r\n");
 }
 
-static void add_fields(client *c) {
-    for (uint32_t left = one_of(2) ? 0 : pick(4); left; left--)
-        append_text(&c->sent, HARMLESS[pick(COUNT(HARMLESS))]);
+/* Returns false if the gate leaves a PUT with these fields to bjoern. */
+static bool add_fields(client *c) {
+    unsigned types_added = 0;
+    for (uint32_t left = one_of(2) ? 0 : pick(4); left; left--) {
+        const char *line = HARMLESS[pick(COUNT(HARMLESS))];
+        types_added += !strncmp(line, "Content-Type", 12);
+        append_text(&c->sent, line);
+    }
+    return types_added < 2;
 }
 
 /* Choose what a GET asks for. Returns the target. */
@@ -1251,6 +1296,12 @@ static bool is_foreign(const char *target) {
     return ~crc >> 31;
 }
 
+/* Whether the gate stores the body of a request, which a record has a place for. */
+static bool is_stored(const char *method, const char *target) {
+    bool is_path = target[0] == '/' && strncmp(target, "/put", 4) == 0;
+    return gate->config.puts && !strcmp(method, "PUT") && is_path;
+}
+
 /* Returns false if the client expects nothing after it. */
 static bool add_valid(client *c) {
     wanted *w = want(c);
@@ -1260,7 +1311,10 @@ static bool add_valid(client *c) {
     bool is_get = !strcmp(method, "GET"), is_old = one_of(12);
     bool has_body = is_get ? one_of(32) : !one_of(4);
     bool is_special = one_of(8);
+    if (!strcmp(method, "PUT") && gate->config.puts) target = PUT_TARGETS[pick(COUNT(PUT_TARGETS))];
+    bool is_put = is_stored(method, target) && has_body;
     if (!is_get || is_special || is_foreign(target)) w->kind = PASSED;
+    if (is_put && !is_special && !is_foreign(target)) w->kind = STORED;
     w->hash = 0xcbf29ce484222325u;
     w->is_head = !strcmp(method, "HEAD");
     if (one_of(16)) append_text(to, one_of(2) ? "\r\n" : "\r\n\r\n\r\n");
@@ -1276,7 +1330,7 @@ static bool add_valid(client *c) {
     append_text(to, target);
     append_text(&c->texts, target);
     append_text(to, is_old ? " HTTP/1.0\r\n" : " HTTP/1.1\r\n");
-    add_fields(c);
+    if (!add_fields(c) && w->kind == STORED) w->kind = PASSED;
     append_text(to, one_of(8) ? "hOsT:\tb.example:81\r\n" : "Host: a\r\n");
     if (is_special) append_text(to, DECIDED_BY_PYTHON[pick(COUNT(DECIDED_BY_PYTHON))]);
     w->closes = is_old;
@@ -1292,7 +1346,7 @@ static bool add_valid(client *c) {
     add_bytes(&c->texts, " ", 1);
     append_hex(&c->texts, w->hash, false);
     w->text_length = c->texts.length - w->text;
-    w->may_pass = has_failures;
+    w->may_pass = has_failures || (is_busy && w->kind == STORED);
     w->end = to->length;
     return !w->closes;
 }
@@ -1418,6 +1472,21 @@ static size_t number_after(const char *at, const char *end, const char *name) {
     return number;
 }
 
+/* Check that the record which an answer names has the body of the request. */
+static void check_stored(const wanted *w, const char *start, const char *stop) {
+    size_t number = number_after(start, stop, "X-Position: "), offset = 0;
+    const char *at = memmem(start, (size_t)(stop - start), "X-Position: 9,", 14);
+    CHECK(number == 9 && at);
+    for (at += 14; *at >= '0' && *at <= '9'; at++) offset = offset * 10 + (size_t)(*at - '0');
+    vc_record record;
+    CHECK(offset >= items_end && offset < writer.end);
+    CHECK(vc_record_decode(volume + offset, VOLUME_BYTES - offset, writer.salt, 9, offset,
+                           &record) == VC_OK);
+    CHECK(record.length == w->body_length && record.key_length > 4);
+    CHECK(!memcmp(record.key, "put/", 4));
+    CHECK(!memcmp(volume + offset + record.prefix, w->body, w->body_length));
+}
+
 /* Check one answer at `*at`; returns false if it is not there. */
 static bool check_answer(client *c, const wanted *w, size_t *at) {
     const char *start = c->got.at + *at, *end = c->got.at + c->got.length;
@@ -1454,6 +1523,11 @@ static bool check_answer(client *c, const wanted *w, size_t *at) {
     case ABSENT:
         CHECK(status == 404 && has_close == w->closes);
         CHECK(!memcmp(body, "no value is stored under this key\n", length) && length == 34);
+        break;
+    case STORED:
+        CHECK(status == 200 && !length && has_close == w->closes);
+        check_stored(w, start, stop);
+        puts_by_gate++;
         break;
     case REFUSAL:
         /* What follows a head that is too long may have a bare LF. */
@@ -1541,6 +1615,7 @@ static void start_gate(void) {
         .clock = &store_clock,
         .types = types,
         .answers = true,
+        .puts = true,
         .key_size = KEY_SIZE,
         .value_size = VALUE_SIZE,
         .body_memory = BODY_MEMORY,
@@ -1555,6 +1630,7 @@ static void start_gate(void) {
         .allow = "GET, HEAD, PUT",
         .on_events = on_events,
         .on_pulse = on_pulse,
+        .on_due = on_due,
     };
     /* Without memory for one of its three parts there is none. */
     for (int i = 1; i <= 3; i++) {
@@ -1588,12 +1664,14 @@ static void start_stream(void) {
     client_count = 0;
     has_failed = false;
     is_cold = is_damaging = is_unsupported = has_time = is_slow = has_failures = is_raw = false;
+    is_busy = false;
+    reset_volume();
     refused_call = 0;
     cold_at_start = cold_reads;
     step_ns = 300;
     gate->reading = CACHED_FIRST;
     gate->config.logs_all = false;
-    gate->config.ring = (vc_parts){NULL, 0};
+    gate->config.ring = gate->config.writable = (vc_parts){NULL, 0};
     vc_gate_set_ready(gate, true);
 }
 
@@ -1661,7 +1739,10 @@ static void run_stream(void) {
         gate->config.logs_all = true;
         break;
     case 7: /* bjoern has the same answers for the keys of other instances. */
-        gate->config.ring = (vc_parts){HALF, 2};
+        gate->config.ring = gate->config.writable = (vc_parts){HALF, 2};
+        break;
+    case 8: /* Something is due that is not done at once. */
+        is_busy = true;
         break;
     default:
         break;
@@ -1688,6 +1769,16 @@ static void remove_continues(growing *from) {
         char *after = found + sizeof GO_ON - 1;
         memmove(found, after, (size_t)(from->at + from->length - after));
         from->length -= sizeof GO_ON - 1;
+    }
+}
+
+/* Remove where records are stored, and when. */
+static void remove_positions(growing *from) {
+    char *at = from->at, *end;
+    while ((at = memmem(at, (size_t)(from->at + from->length - at), "X-Position: ", 12)) &&
+           (end = memmem(at, (size_t)(from->at + from->length - at), "\r\n\r\n", 4))) {
+        memmove(at, end, (size_t)(from->at + from->length - end));
+        from->length -= (size_t)(end - at);
     }
 }
 
@@ -1723,6 +1814,7 @@ static void run_raw(const char *data, size_t length) {
         want(c)->kind = ANYTHING;
         end_stream();
         remove_continues(&c->got);
+        remove_positions(&c->got);
         if (!i) {
             first->length = 0;
             reserve(first, 1);
@@ -1801,6 +1893,7 @@ static void free_all(void) {
     vc_core_close(core);
     vc_core_free(core);
     vc_types_free(types);
+    vc_writer_free(&writer);
     free(volume);
 }
 
@@ -1829,6 +1922,7 @@ static void run_random(double seconds, uint64_t most, uint64_t seed) {
     free_all();
     printf("%" PRIu64 " streams, %.0f in a second; %" PRIu64 " requests, %" PRIu64 " bytes\n",
            streams, (double)streams / took, requests_sent, bytes_sent);
+    printf("%" PRIu64 " bodies stored\n", puts_by_gate);
     printf("answers: %" PRIu64 " by the gate, %" PRIu64 " by bjoern, %" PRIu64
            " refused; %" PRIu64 " cold reads; %" PRIu64 " timed out, %" PRIu64 " for room\n",
            by_gate, by_bjoern, by_refusal, cold_reads, timed_out, for_room);

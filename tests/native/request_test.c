@@ -258,7 +258,7 @@ static void check_bad_head(const bad_head *row) {
 
 /* --- Heads that are complete -------------------------------------------------------- */
 
-enum { ALIVE = 1, OLD = 2, SPECIAL = 4, AWAITS = 8, CHUNKED = 16 };
+enum { ALIVE = 1, OLD = 2, SPECIAL = 4, AWAITS = 8, CHUNKED = 16, SPECIAL_PUT = 32 };
 
 typedef struct {
     const char *head, *written, *path;
@@ -358,8 +358,16 @@ static const good_head GOOD_HEADS[] = {
      ALIVE | SPECIAL, -1, VC_GET},
     {START "If-Range: x\r\n" END, START "If-Range: x\r\n" END, "/", ALIVE | SPECIAL, -1,
      VC_GET},
-    {START "Authorization: x\r\n" END, START "Authorization: x\r\n" END, "/", ALIVE | SPECIAL,
-     -1, VC_GET},
+    {START "Authorization: x\r\n" END, START "Authorization: x\r\n" END, "/", ALIVE, -1,
+     VC_GET},
+    {START "Cache-Control: x\r\n" END, START "Cache-Control: x\r\n" END, "/",
+     ALIVE | SPECIAL_PUT, -1, VC_GET},
+    {START "expires: 0\r\n" END, START "expires: 0\r\n" END, "/", ALIVE | SPECIAL_PUT, -1,
+     VC_GET},
+    {START "Content-Range: x\r\n" END, START "Content-Range: x\r\n" END, "/",
+     ALIVE | SPECIAL_PUT, -1, VC_GET},
+    {START "Content-Type: a/b\r\nContent-Encoding: c\r\n" END,
+     START "Content-Type: a/b\r\nContent-Encoding: c\r\n" END, "/", ALIVE, -1, VC_GET},
     {START "service-worker: script\r\n" END, START "service-worker: script\r\n" END, "/",
      ALIVE | SPECIAL, -1, VC_GET},
     {START "Ranges: x\r\nCookie: Range: x\r\n" END, START "Ranges: x\r\nCookie: Range: x\r\n"
@@ -390,6 +398,7 @@ static void check_values(const good_head *row, const vc_request *request) {
     CHECK(request->is_http_1_0 == !!(row->flags & OLD));
     CHECK(request->keeps_alive == !!(row->flags & ALIVE));
     CHECK(request->is_special == !!(row->flags & SPECIAL));
+    CHECK(request->is_special_put == !!(row->flags & SPECIAL_PUT));
     CHECK(request->awaits_continue == !!(row->flags & AWAITS));
     CHECK(request->is_chunked == !!(row->flags & CHUNKED));
     CHECK(request->has_length == (row->length >= 0));

@@ -1,7 +1,7 @@
 """The contracts of the native front."""
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -145,7 +145,13 @@ class Gate:
         """Return the figures of connections and cold reads."""
 
     def change(
-        self, *, answers: bool, headers: str, origins: Mapping[str, str]
+        self,
+        *,
+        puts: bool,
+        readers: Sequence[bytes],
+        writers: Sequence[bytes],
+        headers: str,
+        origins: Mapping[str, str],
     ) -> None:
         """
         Answer by these, and by `slow_ns` and `ring` of the application, from now on.
@@ -153,7 +159,10 @@ class Gate:
         Only in the thread that answers requests, as `set_pulse` and `stalled_seconds`.
 
         Args:
-            answers: Whether plain GETs are answered here.
+            puts: Whether plain PUTs are answered here, as plain GETs are.
+            readers: Tokens for reading, any of which is right, at most 4; without one,
+                everyone may.
+            writers: Likewise, for writing.
             headers: More of them for the answers to requests for a key: CR LF, then one
                 header, for each; ASCII, less than 1 KiB. Kept until the gate ends.
             origins: What replaces them in answers to pages, by origin.

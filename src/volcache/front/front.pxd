@@ -21,6 +21,7 @@ cdef extern from "answer.h" nogil:
 
 
 cdef extern from "request.h" nogil:
+    enum: VC_PUT
     bint vc_path_is_ordinary(const char *path, size_t length)
 
 
@@ -63,6 +64,16 @@ cdef extern from "copies.h" nogil:
                              vc_copies_entry *entries, size_t room)
 
 
+cdef extern from "plain.h" nogil:
+    enum: VC_TOKENS
+    ctypedef struct vc_text:
+        const char *at
+        size_t length
+    ctypedef struct vc_tokens:
+        vc_text *right
+        unsigned count
+
+
 cdef extern from "gate.h" nogil:
     ctypedef struct vc_hooks: pass
     ctypedef struct vc_link:
@@ -83,8 +94,9 @@ cdef extern from "gate.h" nogil:
         vc_clock *clock
         vc_copies *copies
         const vc_types *types
-        bint answers, logs_all
-        vc_parts ring
+        bint answers, puts, logs_all
+        vc_parts ring, writable
+        vc_tokens readers, writers
         size_t key_size
         uint64_t value_size, body_memory
         unsigned threads, connections
@@ -97,12 +109,13 @@ cdef extern from "gate.h" nogil:
         void (*on_pulse)(void *context) noexcept
         void (*on_hot)(void *context, const uint8_t *key, size_t length,
                        const vc_record *record) noexcept
+        void (*on_due)(void *context) noexcept
         void *context
     ctypedef struct vc_event:
         uint32_t length, path_length, head_length
         int status, method
         bint is_sampled
-        int64_t started_ns, took_ns, read_ns, ended_us
+        int64_t started_ns, took_ns, disk_ns, ended_us
         uint64_t offset, size, bytes
         uint16_t volume
         const char *address
@@ -112,8 +125,8 @@ cdef extern from "gate.h" nogil:
         uint64_t total_ns
     void vc_observe(vc_durations *durations, int64_t ns)
     ctypedef struct vc_gate_counts:
-        vc_durations hits, misses, reads
-        uint64_t bytes_out, absent, evicted
+        vc_durations hits, misses, reads, puts, writes
+        uint64_t bytes_in, bytes_out, absent, evicted
     ctypedef struct vc_gate_stats:
         unsigned open, idle, waiting_bodies
         unsigned waiting_reads "waiting"

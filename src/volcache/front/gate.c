@@ -14,9 +14,11 @@
 #include <sys/vfs.h>
 
 enum {
-    /* Received first: a head and a small body. The rest of a larger body is received in bjoern's
-     * own buffer, without a copy. */
+    /* Received first: a head and a small body. The rest of a larger body is received where it is
+     * used: by the gate in `bytes` of its connection, or in bjoern's own buffer. */
     FIRST_BYTES = 4096,
+    /* Larger bodies are passed to bjoern as they arrive. */
+    COLLECTED_BYTES = 1 << 20,
     INPUT_BYTES = 16384,
     /* bjoern's buffer: what is passed at once. */
     PASSED_BYTES = 65536,
@@ -34,6 +36,8 @@ enum {
     COLD_AT_ONCE = 8,
 };
 static const int64_t SECOND_NS = 1000000000;
+/* How long to wait for the write lock, which the loop would otherwise wait for. */
+static const int64_t LOCK_NS = 1000000;
 static const int64_t LINGER_NS = INT64_C(2000000000);
 /* With a ring, a read that has waited so long for a thread is refused: nginx must be able to tell
  * a slow disk from an instance that hangs. */
@@ -104,6 +108,7 @@ struct connection {
     size_t used, room, scanned;
     size_t head_length;     /* of the first request in `bytes`, while a thread reads for it */
     uint64_t body_left, body_taken;
+    size_t collected;       /* bytes of a head and its body that have to arrive; 0: none */
     uint64_t reserved;      /* for its body; while it waits for that: how much it needs */
     bool is_admitted;       /* `reserved` is counted in `body_bytes` */
     vc_chunks chunks;
@@ -222,16 +227,21 @@ static void resume_reading(vc_gate *gate, connection *c) {
 
 static connection *find(vc_gate *gate, int fd) { return gate->connections[fd]; }
 
+/* Have room for so many bytes that are not used yet. Returns false without memory. */
+static bool reserve_bytes(connection *c, size_t room) {
+    if (room <= c->room) return true;
+    if (room < 1024) room = 1024;
+    char *bytes = realloc(c->bytes, room);
+    if (!bytes) return false;
+    c->bytes = bytes;
+    c->room = room;
+    return true;
+}
+
 /* Keep bytes that are not used yet. Returns false without memory. */
 static bool keep(connection *c, const char *data, size_t length) {
     if (!length) return true;
-    if (c->used + length > c->room) {
-        size_t room = c->used + length < 1024 ? 1024 : c->used + length;
-        char *bytes = realloc(c->bytes, room);
-        if (!bytes) return false;
-        c->bytes = bytes;
-        c->room = room;
-    }
+    if (!reserve_bytes(c, c->used + length)) return false;
     memcpy(c->bytes + c->used, data, length);
     c->used += length;
     return true;
@@ -331,30 +341,24 @@ static void count_disk_read(vc_gate *gate, const vc_record *record, int64_t now_
         config->on_hot(config->context, key, path.length - 1, record);
 }
 
-/* Count an answer; `record` is NULL for a miss. */
-static void count(vc_gate *gate, const connection *c, const vc_record *record, int64_t read_ns,
-                  int64_t ended_ns, uint64_t bytes, vc_text path, vc_text head) {
+/* Add the event of an answer, if Python has to know more than that it was given. `record` is NULL
+ * for a miss; `disk_ns`: how long it was read or written. */
+static void tell(vc_gate *gate, const connection *c, vc_method method, const vc_record *record,
+                 int64_t disk_ns, int64_t took_ns, uint64_t bytes, vc_text path, vc_text head) {
     const vc_gate_config *config = &gate->config;
-    int64_t took_ns = ended_ns - c->started_ns;
-    vc_observe(record ? &gate->counts.hits : &gate->counts.misses, took_ns);
-    if (record) {
-        vc_observe(&gate->counts.reads, read_ns);
-        gate->counts.bytes_out += bytes;
-        count_disk_read(gate, record, ended_ns, path);
-    }
-    bool is_sampled = record && !(took_ns & config->sample_mask);
+    bool is_sampled = method == VC_GET && record && !(took_ns & config->sample_mask);
     if (!is_sampled && !config->logs_all && took_ns <= config->slow_ns &&
-        took_ns <= config->long_ns && read_ns <= config->long_ns)
+        took_ns <= config->long_ns && disk_ns <= config->long_ns)
         return;
     vc_event event = {
         .path_length = (uint32_t)path.length,
         .head_length = config->logs_all ? (uint32_t)head.length : 0,
         .status = record ? 200 : 404,
-        .method = VC_GET,
+        .method = (int)method,
         .is_sampled = is_sampled,
         .started_ns = c->started_ns,
         .took_ns = took_ns,
-        .read_ns = record ? read_ns : 0,
+        .disk_ns = record ? disk_ns : 0,
         .ended_us = vc_machine_us(),
         .bytes = bytes,
     };
@@ -364,6 +368,28 @@ static void count(vc_gate *gate, const connection *c, const vc_record *record, i
         event.volume = record->volume;
     }
     add_event(gate, c, &event, path.at, head.at);
+}
+
+/* Count the answer to a GET; `record` is NULL for a miss. */
+static void count(vc_gate *gate, const connection *c, const vc_record *record, int64_t read_ns,
+                  int64_t ended_ns, uint64_t bytes, vc_text path, vc_text head) {
+    int64_t took_ns = ended_ns - c->started_ns;
+    vc_observe(record ? &gate->counts.hits : &gate->counts.misses, took_ns);
+    if (record) {
+        vc_observe(&gate->counts.reads, read_ns);
+        gate->counts.bytes_out += bytes;
+        count_disk_read(gate, record, ended_ns, path);
+    }
+    tell(gate, c, VC_GET, record, read_ns, took_ns, bytes, path, head);
+}
+
+static void count_put(vc_gate *gate, const connection *c, const vc_put *stored, vc_text path,
+                      vc_text head) {
+    int64_t took_ns = vc_monotonic_ns() - c->started_ns;
+    vc_observe(&gate->counts.puts, took_ns);
+    vc_observe(&gate->counts.writes, stored->took_ns);
+    gate->counts.bytes_in += stored->record.length;
+    tell(gate, c, VC_PUT, &stored->record, stored->took_ns, took_ns, 0, path, head);
 }
 
 /* --- Refusing ------------------------------------------------------------------------------ */
@@ -491,6 +517,7 @@ static bool is_plain(const vc_gate_config *config, const vc_record *record) {
 /* What becomes of a request. */
 typedef enum {
     PASS,       /* bjoern answers it */
+    COLLECT,    /* it is handled when its whole body has arrived */
     ANSWERED,   /* it was answered */
     STARTED,    /* the connection waits: for a thread, or for room in the socket */
     ENDED,      /* the connection is to be closed */
@@ -660,14 +687,72 @@ static fate warm_up(vc_gate *gate, connection *c, const vc_request *request, vc_
     return decision;
 }
 
-static fate decide(vc_gate *gate, connection *c, const vc_request *request) {
+/* Its body is no longer in memory. */
+static void release(vc_gate *gate, connection *c) {
+    if (c->is_admitted) gate->body_bytes -= c->reserved;
+    c->is_admitted = false;
+    c->reserved = 0;
+}
+
+/* Store a value and invalidate the copies of its key: together, as `Cache` does. */
+static vc_status store(const vc_gate_config *config, vc_put *stored) {
+    const vc_core_functions *functions = config->functions;
+    if (!config->copies) return functions->put(config->core, stored);
+    if (!functions->try_acquire(config->core, LOCK_NS)) return VC_DEFERRED;
+    vc_status status = functions->put(config->core, stored);
+    if (status == VC_OK)
+        vc_copies_invalidate(config->copies, stored->key, stored->record.key_length);
+    functions->release(config->core);
+    return status;
+}
+
+/* Answer a plain PUT. What is not stored is passed to bjoern, with all its bytes. */
+static fate answer_put(vc_gate *gate, connection *c, vc_put *stored, vc_text path,
+                       vc_text head) {
+    char headers[ANSWER_BYTES], *to = put(headers, "HTTP/1.1 200 OK\r\n"), *rest;
+    size_t rest_length;
+    if (store(&gate->config, stored) != VC_OK) return PASS;
+    c->is_warm = false;
+    release(gate, c);
+    if (stored->is_due) gate->config.on_due(gate->config.context);
+    to = vc_put_stored_headers(to, &stored->record);
+    to = put_end(to, &gate->date, c->headers, c->keeps_alive);
+    struct iovec parts[2] = {{headers, (size_t)(to - headers)}, {to, 0}};
+    bool is_good = send_parts(gate->config.io, c->fd, parts, &rest, &rest_length);
+    count_put(gate, c, stored, path, head);
+    if (rest) {
+        send_rest(gate, c, rest, rest_length);
+        return STARTED;
+    }
+    return finish(c, is_good);
+}
+
+/* Whether the gate may store what a request sends; see `vc_plain_put`. */
+static bool may_put(const vc_gate_config *config, const vc_request *request, vc_text path,
+                    vc_put *stored) {
+    return config->puts && request->content_length <= COLLECTED_BYTES &&
+           vc_plain_put(request, path, config->key_size, stored) &&
+           vc_parts_have(&config->writable, path.at, path.length) &&
+           vc_tokens_allow(&config->writers, request->authorization);
+}
+
+/* `data` are the bytes after the head; `used`: how many of them were part of the body, if it was
+ * answered. */
+static fate decide(vc_gate *gate, connection *c, const vc_request *request, const char *data,
+                   size_t length, size_t *used) {
+    vc_put stored;
     if (!gate->config.core || request->path.length > sizeof(gate->path)) return PASS;
     vc_text path = {gate->path, vc_path_decode(request->path, gate->path)};
     vc_text head = {request->method_text.at, request->length};
     if (gate->config.answers && request->method == VC_GET && !request->is_special &&
-        !request->is_chunked && !request->content_length && !c->is_warm)
+        !request->is_chunked && !request->content_length && !c->is_warm &&
+        vc_tokens_allow(&gate->config.readers, request->authorization))
         return answer_get(gate, c, path, head);
-    return warm_up(gate, c, request, path);
+    if (!may_put(&gate->config, request, path, &stored)) return warm_up(gate, c, request, path);
+    if (length < request->content_length) return COLLECT;
+    *used = request->content_length;
+    stored.value = (const uint8_t *)data;
+    return answer_put(gate, c, &stored, path, head);
 }
 
 /* --- The reader threads ---------------------------------------------------------------------- */
@@ -828,7 +913,7 @@ static bool is_body_complete(const connection *c) { return !c->is_chunked && !c-
 static bool pass(vc_gate *gate, connection *c, const vc_request *request, const char *data,
                  size_t length, size_t *used) {
     size_t head = vc_request_write(request, gate->passed);
-    if (!head || head + VC_CHUNKS_ROOM(length) > PASSED_BYTES) {
+    if (!head || (request->is_chunked && head + VC_CHUNKS_ROOM(length) > PASSED_BYTES)) {
         refuse(gate, c, 431, "the head of the request is too long");
         return false;
     }
@@ -844,6 +929,7 @@ static bool pass(vc_gate *gate, connection *c, const vc_request *request, const 
         head += (size_t)written;
     } else if (c->body_left) {
         *used = length < c->body_left ? length : (size_t)c->body_left;
+        if (*used > PASSED_BYTES - head) *used = PASSED_BYTES - head;
         memcpy(gate->passed + head, data, *used);
         head += *used;
         c->body_left -= *used;
@@ -866,13 +952,6 @@ static void admit(vc_gate *gate, connection *c, uint64_t bytes) {
     c->reserved = bytes;
     gate->body_bytes += bytes;
     if (gate->body_bytes > gate->body_bytes_most) gate->body_bytes_most = gate->body_bytes;
-}
-
-/* Its body is no longer in memory. */
-static void release(vc_gate *gate, connection *c) {
-    if (c->is_admitted) gate->body_bytes -= c->reserved;
-    c->is_admitted = false;
-    c->reserved = 0;
 }
 
 /* Whether there is room for the body of a request; otherwise the connection waits for it. */
@@ -903,12 +982,26 @@ static void refuse_slow(vc_gate *gate, connection *c) {
     refuse(gate, c, 408, "the body of the request arrives too slowly; try again");
 }
 
+/* Take some of a body that was collected, and that the gate has not stored after all. */
+static ssize_t take_collected(connection *c, char *buffer, size_t length) {
+    if (length > c->used) length = c->used;
+    memcpy(buffer, c->bytes, length);
+    drop(c, length);
+    return (ssize_t)length;
+}
+
+/* Let bjoern read the rest of it, which the socket does not announce. */
+static void announce_collected(vc_gate *gate, connection *c) {
+    if (c->state == BODY && !c->is_chunked && c->used) resume_reading(gate, c);
+}
+
 /* Receive more of a body, straight into bjoern's buffer. */
 static ssize_t take_body(vc_gate *gate, connection *c, char *buffer, size_t length) {
     ssize_t got;
     if (!c->is_chunked) {
         if (length > c->body_left) length = (size_t)c->body_left;
-        got = gate->config.io->receive(c->fd, buffer, length);
+        got = c->used ? take_collected(c, buffer, length)
+                      : gate->config.io->receive(c->fd, buffer, length);
         if (got <= 0) return got;
         c->body_left -= (size_t)got;
         c->body_taken += (size_t)got;
@@ -930,6 +1023,7 @@ static ssize_t take_body(vc_gate *gate, connection *c, char *buffer, size_t leng
         return -1;
     }
     enter(gate, c, is_body_complete(c) ? BUSY : BODY, now_ns);
+    announce_collected(gate, c);
     errno = EAGAIN;
     return got ? got : -1;
 }
@@ -948,7 +1042,11 @@ static ssize_t on_take(void *context, int fd, void *buffer, size_t length) {
         gate->passed_used = 0;
         if (given > length) return 0; /* bjoern's buffer is PASSED_BYTES long. */
         memcpy(buffer, gate->passed, given);
-        if (c->state != BODY || c->is_chunked || given == length) return (ssize_t)given;
+        if (c->state != BODY || c->is_chunked) return (ssize_t)given;
+        if (given == length) {
+            announce_collected(gate, c);
+            return (ssize_t)given;
+        }
     }
     if (c->state != BODY) {
         errno = EAGAIN;
@@ -1012,20 +1110,38 @@ static bool keep_rest(connection *c, const char *data, size_t length, size_t at,
     return c->is_ending;
 }
 
+/* Wait for the rest of a body; `length` bytes of it have arrived. */
+static void start_collecting(vc_gate *gate, connection *c, const vc_request *request,
+                             size_t length) {
+    if (request->awaits_continue) ask_for_body(gate, c);
+    c->collected = request->length + request->content_length;
+    c->body_taken = length;
+    c->is_warm = false;
+    enter(gate, c, BODY, c->started_ns);
+}
+
 /* Handle one request whose head is complete; `data` are the bytes after it. `used`: how many of
- * them were part of its body, if it is passed. */
+ * them were part of its body, if it is passed or answered. */
 static fate handle_one(vc_gate *gate, connection *c, const vc_request *request,
                        const char *data, size_t length, size_t *used) {
     c->started_ns = vc_monotonic_ns();
     c->keeps_alive = request->keeps_alive;
     update_date(gate, c->started_ns);
-    fate decision = decide(gate, c, request);
-    if (decision != PASS) return decision;
+    *used = 0;
+    fate decision = decide(gate, c, request, data, length, used);
+    if (decision != PASS && decision != COLLECT) return decision;
     if (!reserve_room(gate, c, request)) return STARTED;
+    if (decision == COLLECT) {
+        start_collecting(gate, c, request, length);
+        return COLLECT;
+    }
     if (!pass(gate, c, request, data, length, used)) return REFUSED;
-    if (request->awaits_continue && !is_body_complete(c)) ask_for_body(gate, c);
+    bool has_body = request->is_chunked ? is_body_complete(c) : length >= request->content_length;
+    if (request->awaits_continue && !has_body) ask_for_body(gate, c);
     return PASS;
 }
+
+static bool collect(vc_gate *gate, connection *c);
 
 /* Handle the requests at the start of some bytes, one after the other; keep what is left. `data`
  * are those of the connection, or `gate->input`. Returns true if bjoern is to read. */
@@ -1067,15 +1183,18 @@ static bool handle(vc_gate *gate, connection *c, const char *data, size_t length
         switch (handle_one(gate, c, request, data + after, length - after, &used)) {
         case ANSWERED:
             has_answered = true;
-            at = after;
+            at = after + used;
             scanned = 0;
             continue;
+        case COLLECT:
+            keep_rest(c, data, length, at, 0);
+            return c->is_ending || collect(gate, c);
         case PASS:
             keep_rest(c, data, length, after + used, 0);
             return true;
         case STARTED: /* The head is kept while a thread reads: it may still be passed. */
             c->head_length = after - at;
-            keep_rest(c, data, length, c->state == SENDING ? after : at, 0);
+            keep_rest(c, data, length, c->state == SENDING ? after + used : at, 0);
             if (c->state == COLD && after < length) take_done(gate, c->job);
             return false;
         case REFUSED:
@@ -1084,6 +1203,30 @@ static bool handle(vc_gate *gate, connection *c, const char *data, size_t length
             return true;
         }
     }
+}
+
+/* Receive more of a body that is collected; handle its request when it is complete. */
+static bool collect(vc_gate *gate, connection *c) {
+    if (!reserve_bytes(c, c->collected)) {
+        end(c);
+        return true;
+    }
+    ssize_t got = gate->config.io->receive(c->fd, c->bytes + c->used, c->collected - c->used);
+    if (got < 0 && is_later(errno)) return false;
+    if (got <= 0) {
+        end(c);
+        return true;
+    }
+    c->used += (size_t)got;
+    c->body_taken += (size_t)got;
+    if (c->used == c->collected) {
+        c->collected = 0;
+        return handle(gate, c, c->bytes, c->used);
+    }
+    int64_t now_ns = vc_monotonic_ns();
+    if (is_too_slow(gate, c->started_ns, now_ns, c->body_taken)) refuse_slow(gate, c);
+    else enter(gate, c, BODY, now_ns);
+    return false;
 }
 
 /* Receive the bytes of a head. */
@@ -1123,7 +1266,7 @@ static bool on_readable(void *context, int fd) {
         end(c);
         return true;
     case BODY:
-        return true;
+        return !c->collected || collect(gate, c);
     case BUSY: /* bjoern does not read now. */
         return false;
     default:
@@ -1407,7 +1550,11 @@ void vc_gate_set_ready(vc_gate *gate, bool is_ready) { gate->is_ready = is_ready
 
 void vc_gate_change(vc_gate *gate, const vc_gate_config *to) {
     gate->config.answers = to->answers;
+    gate->config.puts = to->puts;
     gate->config.ring = to->ring;
+    gate->config.writable = to->writable;
+    gate->config.readers = to->readers;
+    gate->config.writers = to->writers;
     gate->config.headers = to->headers;
     gate->config.origins = to->origins;
     gate->config.origin_count = to->origin_count;

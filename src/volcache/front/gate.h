@@ -8,11 +8,13 @@
  *   - bjoern is passed one request at a time, written again in one form. Its body follows as it
  *     arrives, never more than was announced. What arrives after it is kept until bjoern waits
  *     for the next request: so requests that are sent without waiting are answered in order.
- *   - A plain GET, without conditions, range or token, is answered here from the native core:
- *     lookup, one read, check of the record, one `sendmsg`. The answer has the bytes that the
- *     WSGI application would send. Whatever is not an intact, living record or a key that is
+ *   - A plain GET, without conditions or range, is answered here from the native core: lookup,
+ *     one read, check of the record, one `sendmsg`. The answer has the bytes that the WSGI
+ *     application would send. Whatever is not an intact, living record or a key that is
  *     certainly absent is passed to bjoern: each decision is made in Python.
  *   - With a hot tier, such reads are counted, and what may be in memcached is passed to bjoern.
+ *   - The body of a plain PUT is received here, up to COLLECTED_BYTES, and stored by the native
+ *     core. What the core leaves to Python is passed to bjoern, whole.
  *   - A record that is not in memory is read by one of the reader threads, which also sends the
  *     answer; the connection does nothing else meanwhile. A record that bjoern's application is
  *     about to read is read before by such a thread, so that it is in memory then.
@@ -29,7 +31,7 @@
  *   WAITING   bytes have arrived, but others first
  *   HEAD      part of a head has arrived              head, from the first byte on
  *   QUEUED    no room for its body yet                head
- *   BODY      bjoern waits for more of the body       transfer, without a byte; SLOWEST
+ *   BODY      more of the body has to arrive          transfer, without a byte; SLOWEST
  *   BUSY      bjoern answers                          transfer, without a byte sent
  *   COLD      a thread reads the record
  *   SENDING   the rest of an answer is sent           transfer, without a byte sent
@@ -48,6 +50,7 @@
 #include "copies.h"
 #include "functions.h"
 #include "link.h"
+#include "plain.h"
 #include "request.h"
 #include "ring.h"
 
@@ -76,9 +79,10 @@ typedef struct {
     vc_clock *clock;
     vc_copies *copies;          /* NULL: there is no hot tier */
     const vc_types *types;
-    bool answers;               /* plain GETs */
+    bool answers, puts;         /* plain GETs, plain PUTs */
     bool logs_all;              /* an event for each answer */
-    vc_parts ring;              /* GETs of other keys are passed to bjoern */
+    vc_parts ring, writable;    /* GETs, PUTs of other keys are passed to bjoern */
+    vc_tokens readers, writers; /* requests without one of these, too */
     size_t key_size;            /* of the longest key, in bytes */
     uint64_t value_size;        /* of the longest body, in bytes */
     uint64_t body_memory;       /* for all bodies, in bytes; at least `value_size` */
@@ -98,6 +102,7 @@ typedef struct {
     void (*on_pulse)(void *context);    /* see `vc_gate_set_pulse`; likewise; NULL: none */
     /* A key is hot and is to be promoted; likewise. */
     void (*on_hot)(void *context, const uint8_t *key, size_t length, const vc_record *record);
+    void (*on_due)(void *context);      /* see `is_due` of `vc_put`; likewise */
     void *context;
 } vc_gate_config;
 
@@ -108,7 +113,7 @@ typedef struct {
     int status;                 /* 200 a hit, 404 a miss; others: the request was refused */
     int method;                 /* vc_method */
     bool is_sampled;
-    int64_t started_ns, took_ns, read_ns;   /* monotonic; 0: nothing was read */
+    int64_t started_ns, took_ns, disk_ns;   /* monotonic; 0: nothing was read or written */
     int64_t ended_us;           /* since the epoch */
     uint64_t offset, size, bytes;
     uint16_t volume;
@@ -129,8 +134,8 @@ static inline void vc_observe(vc_durations *durations, int64_t ns) {
 
 /* Counted since the last `vc_gate_take_counts`. */
 typedef struct {
-    vc_durations hits, misses, reads;
-    uint64_t bytes_out;
+    vc_durations hits, misses, reads, puts, writes;
+    uint64_t bytes_in, bytes_out;
     uint64_t absent, evicted;       /* misses by reason */
 } vc_gate_counts;
 
@@ -166,8 +171,9 @@ void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats);
 const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length);
 /* Whether a key without an entry is absent for certain: not while reads fail. */
 void vc_gate_set_ready(vc_gate *gate, bool is_ready);
-/* From the next request on, use `answers`, `ring`, `headers`, `origins` and `slow_ns` of `to`.
- * The headers must live as long as the gate: answers may be on their way. */
+/* From the next request on, use of `to`: `answers`, `puts`, `ring`, `writable`, `readers`,
+ * `writers`, `headers`, `origins` and `slow_ns`. The headers must live as long as the gate:
+ * answers may be on their way. */
 void vc_gate_change(vc_gate *gate, const vc_gate_config *to);
 /* Call `on_pulse` at an interval, first with the next tick of the loop; 0: no longer. */
 void vc_gate_set_pulse(vc_gate *gate, int64_t interval_ns);

@@ -48,6 +48,13 @@ cdef void on_hot(
         (<Gate>context).log.failed(error)
 
 
+cdef void on_due(void *context) noexcept with gil:
+    try:
+        (<Gate>context).catch_up()
+    except BaseException as error:
+        (<Gate>context).log.failed(error)
+
+
 cdef add_durations(object histogram, vc_durations *durations):
     cdef list counts = histogram.counts
     cdef int i
@@ -63,14 +70,15 @@ cdef class Gate:
     cdef Index index
     cdef Clock clock
     cdef ContentTypes types
-    cdef Parts readable
+    cdef Parts readable, writable
+    cdef list tokens
     cdef bytes allow
     # Headers so far: answers with earlier ones may be on their way.
     cdef dict kept
     cdef bytearray origins
     cdef object calls, pulse
     cdef object app, requests, store_stats, log, log_answer
-    cdef object hits, misses, reads
+    cdef object hits, misses, reads, puts, writes
     cdef Copies copies
     cdef object promote
     cdef vc_gate_stats logged
@@ -96,7 +104,9 @@ cdef class Gate:
         self.store_stats = app.cache.store.stats
         self.hits = app.stats.answers["GET", "200 OK", "DISK"]
         self.misses = app.stats.answers["GET", "404 Not Found", "MISS"]
+        self.puts = app.stats.answers["PUT", "200 OK", ""]
         self.reads = self.store_stats.reads
+        self.writes = self.store_stats.writes
         if type(store.clock) is Clock:
             self.index, self.clock = store.index, store.clock
             config.core = self.index.core
@@ -125,6 +135,7 @@ cdef class Gate:
         config.on_events = on_events
         config.on_pulse = on_pulse
         config.on_hot = on_hot
+        config.on_due = on_due
         config.context = <void *>self
         self.gate = vc_gate_new(&config)
         if self.gate is NULL:
@@ -136,7 +147,16 @@ cdef class Gate:
         cdef bytes kept = self.kept.setdefault(data, data)
         return kept
 
-    def change(self, *, bint answers, headers, origins):
+    cdef set_tokens(self, vc_tokens *tokens, right):
+        cdef bytes token
+        if len(right) > VC_TOKENS:
+            raise ValueError("too many tokens")
+        for token in right:
+            tokens.right[tokens.count].at = token
+            tokens.right[tokens.count].length = PyBytes_GET_SIZE(token)
+            tokens.count += 1
+
+    def change(self, *, bint puts, readers, writers, headers, origins):
         cdef vc_gate_config config
         cdef vc_origin *array
         cdef bytearray origins_now = bytearray(len(origins) * sizeof(vc_origin))
@@ -151,9 +171,14 @@ cdef class Gate:
         config.headers = self.keep(headers) if headers else NULL
         # Those before are freed: the gate is changed before this returns to the loop.
         self.origins = origins_now
-        self.readable = Parts(self.app.ring.reads if self.app.ring is not None else ())
-        config.ring = self.readable.parts
-        config.answers = answers
+        ring = self.app.ring
+        self.readable = Parts(ring.reads if ring is not None else ())
+        self.writable = Parts(ring.writes if ring is not None else ())
+        config.ring, config.writable = self.readable.parts, self.writable.parts
+        self.set_tokens(&config.readers, readers)
+        self.set_tokens(&config.writers, writers)
+        self.tokens = [*readers, *writers]
+        config.answers, config.puts = True, puts
         config.slow_ns = min(self.app.slow_ns, 2**62)
         vc_gate_change(self.gate, &config)
 
@@ -172,6 +197,11 @@ cdef class Gate:
             self.calls.popleft()()
         if self.pulse is not None:
             self.pulse()
+
+    cdef catch_up(self):
+        store = self.app.cache.store
+        with store.lock:
+            store.catch_up()
 
     def drain(self):
         if self.gate is not NULL:
@@ -217,6 +247,10 @@ cdef class Gate:
             add_durations(self.misses, &counts.misses)
             self.store_stats.absent_reads += counts.absent
             self.store_stats.evicted_reads += counts.evicted
+        if counts.puts.total_ns:
+            add_durations(self.puts, &counts.puts)
+            add_durations(self.writes, &counts.writes)
+            self.requests.bytes_in += counts.bytes_in
         self.take_events()
         self.log_limit()
         self.set_ready()
@@ -232,27 +266,29 @@ cdef class Gate:
 
     cdef take_event(self, const vc_event *event):
         cdef const char *text = event.text
-        cdef bint is_hit = event.status == 200
+        cdef bint is_good = event.status == 200, is_put = event.method == VC_PUT
         path = text[: event.path_length].decode("latin-1")
         status = f"{event.status} {HTTPStatus(event.status).phrase}"
-        if not is_hit and event.status != 404:
+        if not is_good and event.status != 404:
             answer = METHODS[event.method], status, ""
             self.requests.answers[answer].observe(event.started_ns, event.took_ns)
             return
         if event.took_ns > LONG:
-            (self.hits if is_hit else self.misses).long.append(
-                (event.started_ns, event.took_ns)
+            answers = self.puts if is_put else self.hits if is_good else self.misses
+            answers.long.append((event.started_ns, event.took_ns))
+        if event.disk_ns > LONG:
+            (self.writes if is_put else self.reads).long.append(
+                (event.started_ns, event.disk_ns)
             )
-        if event.read_ns > LONG:
-            self.reads.long.append((event.started_ns, event.read_ns))
         if event.is_sampled:
             self.app.sample(path)
         if event.took_ns > self.app.slow_ns:
+            method = METHODS[event.method]
             self.app.log_slow(
-                "GET", path, status, event.started_ns, event.took_ns, event.read_ns
+                method, path, status, event.started_ns, event.took_ns, event.disk_ns
             )
         if self.log_answer is not None:
-            position = (event.volume, event.offset, event.size) if is_hit else None
+            position = (event.volume, event.offset, event.size) if is_good else None
             head = text[event.path_length : event.path_length + event.head_length]
             self.log_answer(
                 event.address.decode("ascii"), head, status, position, event.bytes,

@@ -86,8 +86,13 @@ static const struct {
     {"if-none-match", VC_FIELD_SPECIAL},
     {"if-modified-since", VC_FIELD_SPECIAL},
     {"if-unmodified-since", VC_FIELD_SPECIAL},
-    {"authorization", VC_FIELD_SPECIAL},
     {"service-worker", VC_FIELD_SPECIAL},
+    {"cache-control", VC_FIELD_SPECIAL_PUT},
+    {"expires", VC_FIELD_SPECIAL_PUT},
+    {"content-range", VC_FIELD_SPECIAL_PUT},
+    {"authorization", VC_FIELD_AUTHORIZATION},
+    {"content-type", VC_FIELD_CONTENT_TYPE},
+    {"content-encoding", VC_FIELD_CONTENT_ENCODING},
 };
 enum { NAME_COUNT = sizeof(NAMES) / sizeof(NAMES[0]) };
 
@@ -241,6 +246,13 @@ typedef struct {
     bool has_host, has_coding, has_close, has_keep_alive;
 } framing;
 
+/* Set the value of a field; returns whether it is the second one of its name. */
+static bool set_text(vc_text *to, vc_text value) {
+    bool is_second = to->at;
+    *to = value;
+    return is_second;
+}
+
 static vc_head parse_known(vc_request *request, const vc_field *field, framing *seen) {
     switch (field->known) {
     case VC_FIELD_HOST:
@@ -276,6 +288,18 @@ static vc_head parse_known(vc_request *request, const vc_field *field, framing *
         break;
     case VC_FIELD_SPECIAL:
         request->is_special = true;
+        break;
+    case VC_FIELD_SPECIAL_PUT:
+        request->is_special_put = true;
+        break;
+    case VC_FIELD_AUTHORIZATION:
+        if (set_text(&request->authorization, field->value)) request->authorization.length = 0;
+        break;
+    case VC_FIELD_CONTENT_TYPE:
+        request->is_special_put |= set_text(&request->content_type, field->value);
+        break;
+    case VC_FIELD_CONTENT_ENCODING:
+        request->is_special_put |= set_text(&request->content_encoding, field->value);
         break;
     case VC_FIELD_UNKNOWN:
     case VC_FIELD_HOP:
@@ -453,11 +477,14 @@ size_t vc_request_write(const vc_request *request, char *to) {
                                                  : request->fields[i].value);
             put_text(&out, "\r\n");
             break;
-        case VC_FIELD_UNKNOWN:
-        case VC_FIELD_SPECIAL:
-            put_field(&out, request, i);
+        case VC_FIELD_CONTENT_LENGTH: /* These are written below, if at all. */
+        case VC_FIELD_TRANSFER_ENCODING:
+        case VC_FIELD_CONNECTION:
+        case VC_FIELD_EXPECT:
+        case VC_FIELD_HOP:
             break;
-        default: /* Written below, or of this connection only. */
+        default:
+            put_field(&out, request, i);
             break;
         }
     }

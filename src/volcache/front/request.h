@@ -33,7 +33,11 @@ typedef enum {
     VC_FIELD_CONNECTION,
     VC_FIELD_EXPECT,
     VC_FIELD_HOP,           /* of this connection only: not passed on */
-    VC_FIELD_SPECIAL,       /* the answer may depend on it: a condition, a range, a token, … */
+    VC_FIELD_SPECIAL,       /* the answer may depend on it: a condition, a range, … */
+    VC_FIELD_SPECIAL_PUT,   /* what a PUT stores may depend on it */
+    VC_FIELD_AUTHORIZATION,
+    VC_FIELD_CONTENT_TYPE,
+    VC_FIELD_CONTENT_ENCODING,
 } vc_field_name;
 
 typedef struct {
@@ -55,6 +59,9 @@ typedef struct {
     bool is_chunked;
     bool has_length;
     bool is_special;        /* there is a field of VC_FIELD_SPECIAL */
+    bool is_special_put;    /* there is one of VC_FIELD_SPECIAL_PUT */
+    vc_text authorization;  /* empty without one, or with two */
+    vc_text content_type, content_encoding;     /* empty without one; two are special */
     uint64_t content_length;
     unsigned field_count;
     vc_field fields[VC_FIELDS];

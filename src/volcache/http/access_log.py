@@ -85,7 +85,7 @@ class AccessLog:
         ended_us: int,
     ) -> None:
         """
-        Write the line of a GET that the gate has answered.
+        Write the line of a GET or PUT that the gate has answered.
 
         Args:
             remote: The address of the client.
@@ -96,11 +96,13 @@ class AccessLog:
             ns: The duration, in nanoseconds.
             ended_us: When it was answered, microseconds since the epoch.
         """
-        headers = [("X-Cache", "DISK" if position else MISS)]
-        if position:
-            headers.append(("X-Position", "{},{},{}".format(*position)))
         environ = _environ_of(head)
         environ["REMOTE_ADDR"] = remote
+        headers = []
+        if environ["REQUEST_METHOD"] == "GET":
+            headers.append(("X-Cache", "DISK" if position else MISS))
+        if position:
+            headers.append(("X-Position", "{},{},{}".format(*position)))
         self._lines.write(
             lambda: _line(environ, status, headers, size, ns), ended_us * 1000
         )

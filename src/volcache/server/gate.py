@@ -2,8 +2,9 @@
 The gate: C code between the clients and bjoern, if bjoern was built with it.
 
 It checks requests before bjoern's parser sees them, passes them one at a time, ends slow
-and idle connections, and answers plain GETs without Python. `front/gate.h` describes it;
-`gate_build.py` builds bjoern with it. docs/OPERATIONS.md says what is missing without it.
+and idle connections, and answers plain GETs and PUTs without Python. `front/gate.h`
+describes it; `gate_build.py` builds bjoern with it. docs/OPERATIONS.md says what is missing
+without it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from volcache.front import Gate
 from volcache.http.app import ALLOW
 from volcache.http.content_types import TYPES
-from volcache.http.cors import CorsHeaders, header_lines
+from volcache.http.cors import header_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from volcache.access import Access
     from volcache.http.app import App
+    from volcache.http.cors import CorsHeaders
 
 _logger: Final = logging.getLogger("volcache.server")
 
@@ -40,15 +43,23 @@ class Timeouts(NamedTuple):
     transfer: float  # without progress of a body or of an answer
 
 
-def change_gate(gate: Gate, *, answers: bool, cors: CorsHeaders) -> None:
+def change_gate(gate: Gate, *, puts: bool, access: Access, cors: CorsHeaders) -> None:
     """
     Let an open gate answer by other settings, from the next request on.
 
-    The arguments are those of `open_gate`; also takes over `app.slow_ns`. Only in the
-    thread that answers requests.
+    Also takes over `slow_ns` and `ring` of its application. Only in the thread that answers
+    requests.
+
+    Args:
+        gate: Answers nothing before the first call.
+        puts: Whether it may answer plain PUTs: none is synced at once, or expires.
+        access: Who may read and write.
+        cors: Headers for browsers.
     """
     gate.change(
-        answers=answers,
+        puts=puts,
+        readers=access.forms("read"),
+        writers=access.forms("write"),
         headers=header_lines(cors.common),
         origins={
             origin: header_lines(headers) for origin, headers in cors.by_origin.items()
@@ -104,12 +115,10 @@ def open_gate(  # noqa: PLR0913 - By keyword.
     threads: int,
     connections: int,
     body_memory: int,
-    answers: bool = True,
-    cors: CorsHeaders | None = None,
     log_answer: Callable[..., None] | None = None,
 ) -> Gate | None:
     """
-    Install the gate in bjoern, or log why there is none.
+    Install the gate in bjoern, or log why there is none; see `change_gate`.
 
     Args:
         app: Defines every answer; its counters are those of the gate, too.
@@ -118,8 +127,6 @@ def open_gate(  # noqa: PLR0913 - By keyword.
         threads: That read records which are not in memory.
         connections: The most that are open; see `connections_max`.
         body_memory: Bytes for the bodies of all requests; at least the largest body.
-        answers: Whether it may answer plain GETs: everyone may read.
-        cors: Headers for browsers; by default none.
         log_answer: Called for each answer of the gate: `AccessLog.add_native`.
 
     Returns:
@@ -128,7 +135,7 @@ def open_gate(  # noqa: PLR0913 - By keyword.
     reason = "bjoern was built without it"
     if link:
         try:
-            gate = Gate(
+            return Gate(
                 app,
                 TYPES,
                 link=link,
@@ -142,8 +149,5 @@ def open_gate(  # noqa: PLR0913 - By keyword.
             )
         except ImportError as error:
             reason = str(error)
-        else:
-            change_gate(gate, answers=answers, cors=cors or CorsHeaders(()))
-            return gate
     _logger.warning("gate.missing reason=%r", reason)
     return None

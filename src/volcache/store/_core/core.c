@@ -700,6 +700,7 @@ vc_status vc_core_put(vc_core *core, vc_put *put) {
     bool is_possible = writer && has_room(writer, &put->record) &&
                        !(is_plain && (core->putting.syncs || vc_core_is_due(core)));
     vc_status status = is_possible ? append(core, put, writer) : VC_DEFERRED;
+    put->is_due = vc_core_is_due(core);
     vc_core_release(core);
     return status;
 }

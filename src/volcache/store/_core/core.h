@@ -228,6 +228,7 @@ typedef struct {
     const uint8_t *type, *encoding, *cache, *key, *value;
     unsigned ring;
     int64_t started_ns, took_ns;    /* when, and for how long, it was written */
+    bool is_due;            /* since it was put, something is; see `vc_core_is_due` */
 } vc_put;
 
 /* Write a record at `end` and add its entry. With `sync`, return only when it is on the disk.
