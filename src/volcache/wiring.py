@@ -24,7 +24,7 @@ from volcache.access import Access
 from volcache.advice import warnings
 from volcache.cache import Cache
 from volcache.errors import ConfigError
-from volcache.front import Copies
+from volcache.front import Copies, Readers
 from volcache.hot import versions
 from volcache.http.access_log import AccessLog
 from volcache.http.admin import Admin
@@ -161,6 +161,7 @@ class _Core(NamedTuple):
 
     outside: _Outside
     cache: Cache
+    readers: Readers
     syncer: PeriodicSync | None
     status: Monitor
     refusals: Refusals
@@ -173,6 +174,8 @@ def _open_core(config: Config, outside: _Outside, closing: ExitStack) -> _Core:
     with outside.notifier.extending(f"opening the store {config.mount_point}"):
         store, seconds = _open_store(config)
     closing.callback(_close_store, store, outside.notifier)
+    readers = Readers(store.index, threads=config.read_threads)
+    closing.callback(readers.close)
     syncer: PeriodicSync | None = None
     if config.sync_mode == "periodic":
         syncer = PeriodicSync(store, config.sync_interval)
@@ -191,7 +194,9 @@ def _open_core(config: Config, outside: _Outside, closing: ExitStack) -> _Core:
     refusals = Refusals(status.requests.refused)
     # After the store, which has descriptors as well.
     connections = connections_max() // (2 if outside.http and outside.memcache else 1)
-    return _Core(outside, cache, syncer, status, refusals, draining, connections)
+    return _Core(
+        outside, cache, readers, syncer, status, refusals, draining, connections
+    )
 
 
 def _open_store(config: Config) -> tuple[Store, float]:
@@ -400,7 +405,7 @@ def _open_gate(
         app,
         gate_link(),
         timeouts=Timeouts(head, idle, config.transfer_timeout),
-        threads=config.read_threads,
+        readers=core.readers,
         connections=core.connections,
         body_memory=config.body_memory or default_body_memory(),
         log_answer=log.add_native if log else None,

@@ -15,7 +15,7 @@
  *   - Whatever fails, connections end, and all memory is given back.
  *   - A connection is ended for its time or for room only if it has to be.
  *
- * gate.c is included, not linked: the test has its own clock, lets malloc fail, and looks at
+ * gate.c and readers.c are included, not linked: the test has its own clock, lets malloc fail, and looks at
  * the lists of connections. The core is a real one, whose volume is in memory. The reader
  * thread of the gate runs only while the test waits for it: a stream depends on nothing but its
  * seed.
@@ -53,6 +53,7 @@ static void test_free(void *memory);
 #define realloc test_realloc
 #define free test_free
 #include "gate.c"
+#include "readers.c"
 #undef clock_gettime
 #undef fstatfs
 #undef malloc
@@ -266,6 +267,7 @@ static unsigned client_count;
 static const client *checked;   /* whose answers are being checked */
 static growing first_got;       /* what one client got when it sent the same before */
 static vc_gate *gate;
+static vc_readers *readers;
 static const vc_hooks *hooks;
 static bool is_ticking;
 /* What this stream is like. */
@@ -909,17 +911,17 @@ static void settle(void) {
 
 /* Whether the reader thread has finished another job; `wakes`: it wakes the loop for that. */
 static bool is_done(unsigned before, bool *wakes) {
-    job_queue *done = &gate->done;
-    pthread_mutex_lock(&done->mutex);
-    bool found = done->length > before;
-    if (found) *wakes = done->last->is_awaited || done->last->outcome != JOB_SENT;
-    pthread_mutex_unlock(&done->mutex);
+    vc_job_owner *owner = &gate->owner;
+    pthread_mutex_lock(&owner->mutex);
+    bool found = owner->done.length > before;
+    if (found) *wakes = owner->done.last->is_awaited;
+    pthread_mutex_unlock(&owner->mutex);
     return found;
 }
 
 /* Let the reader thread do one job. */
 static void run_thread(void) {
-    unsigned before = gate->done.length;
+    unsigned before = gate->owner.done.length;
     bool wakes = true;
     settle();
     sem_wait(&stopped);
@@ -933,7 +935,7 @@ static void run_thread(void) {
     was_woken |= wakes;
 }
 
-static bool has_job(void) { return gate->lists[COLD].count > gate->done.length; }
+static bool has_job(void) { return gate->lists[COLD].count > gate->owner.done.length; }
 
 /* --- Events ------------------------------------------------------------------------- */
 
@@ -1137,7 +1139,7 @@ static void run_events(void) {
         }
         if (!what) {
             if (gate->lists[WAITING].count || has_room_for_next()) settle();
-            else if (gate->done.length && !was_woken) tick();
+            else if (gate->owner.done.length && !was_woken) tick();
             else if (!has_job() && !was_woken) return;
             continue;
         }
@@ -1607,6 +1609,11 @@ static void check_pulse(void) {
 }
 
 static void start_gate(void) {
+    refused_call = 1;
+    CHECK(!vc_readers_new(core, &vc_functions, 1));
+    CHECK(!vc_readers_new(core, &vc_functions, 0) && live_blocks == 0);
+    readers = vc_readers_new(core, &vc_functions, 1);
+    CHECK(readers);
     vc_gate_config config = {
         .link = &test_link,
         .io = &test_io,
@@ -1619,7 +1626,7 @@ static void start_gate(void) {
         .key_size = KEY_SIZE,
         .value_size = VALUE_SIZE,
         .body_memory = BODY_MEMORY,
-        .threads = 1,
+        .readers = readers,
         .connections = CONNECTIONS,
         .head_ns = 10 * SECOND_NS,
         .idle_ns = 60 * SECOND_NS,
@@ -1635,12 +1642,7 @@ static void start_gate(void) {
     /* Without memory for one of its three parts there is none. */
     for (int i = 1; i <= 3; i++) {
         refused_call = i;
-        CHECK(!vc_gate_new(&config) && live_blocks == 0);
-    }
-    /* Without memory for one of its three parts there is none. */
-    for (int i = 1; i <= 3; i++) {
-        refused_call = i;
-        CHECK(!vc_gate_new(&config) && live_blocks == 0);
+        CHECK(!vc_gate_new(&config) && live_blocks == 1);
     }
     refused_call = 0;
     gate = vc_gate_new(&config);
@@ -1702,7 +1704,7 @@ static void end_stream(void) {
         check_answers(&clients[i]);
     }
     on_events(NULL);
-    CHECK(!gate->stats.open && !gate->jobs.length && !gate->done.length);
+    CHECK(!gate->stats.open && !vc_readers_waiting(readers) && !gate->owner.done.length);
     CHECK(!vc_gate_stalled_ns(gate));
     if (one_of(64)) check_pulse();
     /* The thread keeps its buffer, or has no memory for a larger one. */
@@ -1863,6 +1865,7 @@ static void end_gate(void) {
     vc_gate_get_stats(gate, &stats);
     CHECK(!stats.open && !stats.idle && !stats.waiting && stats.most <= CONNECTIONS);
     vc_gate_free(gate);
+    vc_readers_free(readers);
     CHECK(live_blocks == 0);
 }
 

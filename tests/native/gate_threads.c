@@ -54,6 +54,7 @@ enum {
 static vc_core *core;
 static vc_clock store_clock;
 static vc_gate *gate;
+static vc_readers *readers;
 static const vc_hooks *hooks;
 static int descriptors[VOLUMES], wakeup, arrivals[2];
 static _Atomic uint32_t begun[KEYS];    /* the version of which the writing has begun */
@@ -623,6 +624,8 @@ static void start_gate(void) {
     vc_core_set_putting(core, &how);
     CHECK(core);
     start_volume();
+    readers = vc_readers_new(core, &vc_functions, READERS);
+    CHECK(readers);
     vc_gate_config config = {
         .link = &test_link,
         .io = &vc_gate_sockets,
@@ -634,7 +637,7 @@ static void start_gate(void) {
         .key_size = 100,
         .value_size = 1000,
         .body_memory = 64000,
-        .threads = READERS,
+        .readers = readers,
         .connections = CONNECTIONS,
         .head_ns = INT64_C(600000000000),
         .idle_ns = 100000000,
@@ -660,6 +663,7 @@ static void end_gate(void) {
            " turned away\n",
            stats.accepted, stats.closed_for_room, stats.closed_idle, stats.turned_away);
     vc_gate_free(gate);
+    vc_readers_free(readers);
     vc_core_close(core);
     vc_core_free(core);
     vc_writer_free(&writing.writer);

@@ -19,4 +19,5 @@ Copies = _native.Copies
 Gate = _native.Gate
 NativeApp = _native.NativeApp
 Parts = _native.Parts
+Readers = _native.Readers
 http_date = _native.http_date

@@ -84,6 +84,20 @@ class Copies:
     def entries(self) -> tuple[bytes, list[tuple[int, int]]]:
         """Return the epoch, and digest and version of each key; see HOT.txt."""
 
+class Readers:
+    """Threads that read records which are not in memory, for all that serve clients."""
+
+    def __init__(self, index: object, *, threads: int) -> None:
+        """
+        Start 1 to 64 threads, which read records of the index of a store.
+
+        Raises:
+            MemoryError: There is no memory, or no thread can be started.
+        """
+
+    def close(self) -> None:
+        """Stop the threads: after everything that uses them, before the store."""
+
 class GateLog(Protocol):
     """What the gate tells; its methods must not raise."""
 
@@ -105,13 +119,13 @@ class Gate:
         allow: str,
         log: GateLog,
         log_answer: Callable[..., None] | None,
-        threads: int,
+        readers: Readers,
         connections: int,
         body_memory: int,
         timeouts: tuple[float, float, float],
     ) -> None:
         """
-        Start the reader threads and install the gate, which answers nothing yet.
+        Install the gate, which answers nothing yet.
 
         Args:
             app: An `App`: its counters and limits are those of the gate.
@@ -121,7 +135,7 @@ class Gate:
             allow: The methods that are allowed, for a 405.
             log: Is told what the operator should know.
             log_answer: Called for each answer; see `AccessLog.add_native`.
-            threads: That read records which are not in memory, 1 to 64.
+            readers: Read records which are not in memory.
             connections: The most at a time.
             body_memory: Bytes for the bodies of all requests.
             timeouts: Seconds for the head of a request, without a request, and without a
@@ -129,11 +143,11 @@ class Gate:
 
         Raises:
             ImportError: bjoern was built for another version of the gate.
-            MemoryError: There is no memory, or no thread can be started.
+            MemoryError: There is no memory.
         """
 
     def close(self) -> None:
-        """Stop the threads; bjoern's loop must have ended."""
+        """End; bjoern's loop must have ended."""
 
     def flush(self) -> None:
         """Add to the counters in Python what was counted since the last time."""
@@ -148,8 +162,8 @@ class Gate:
         self,
         *,
         puts: bool,
-        readers: Sequence[bytes],
-        writers: Sequence[bytes],
+        may_read: Sequence[bytes],
+        may_write: Sequence[bytes],
         headers: str,
         origins: Mapping[str, str],
     ) -> None:
@@ -160,9 +174,9 @@ class Gate:
 
         Args:
             puts: Whether plain PUTs are answered here, as plain GETs are.
-            readers: Tokens for reading, any of which is right, at most 4; without one,
+            may_read: Tokens for reading, any of which is right, at most 4; without one,
                 everyone may.
-            writers: Likewise, for writing.
+            may_write: Likewise, for writing.
             headers: More of them for the answers to requests for a key: CR LF, then one
                 header, for each; ASCII, less than 1 KiB. Kept until the gate ends.
             origins: What replaces them in answers to pages, by origin.

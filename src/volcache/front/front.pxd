@@ -74,6 +74,14 @@ cdef extern from "plain.h" nogil:
         unsigned count
 
 
+cdef extern from "readers.h" nogil:
+    ctypedef struct vc_readers: pass
+    enum: VC_READERS_MAX
+    vc_readers *vc_readers_new(vc_core *core, const vc_core_functions *functions,
+                               unsigned threads)
+    void vc_readers_free(vc_readers *readers)
+
+
 cdef extern from "gate.h" nogil:
     ctypedef struct vc_hooks: pass
     ctypedef struct vc_link:
@@ -96,10 +104,11 @@ cdef extern from "gate.h" nogil:
         const vc_types *types
         bint answers, puts, logs_all
         vc_parts ring, writable
-        vc_tokens readers, writers
+        vc_tokens may_read, may_write
         size_t key_size
         uint64_t value_size, body_memory
-        unsigned threads, connections
+        vc_readers *readers
+        unsigned connections
         int64_t head_ns, idle_ns, transfer_ns, slow_ns, long_ns, sample_mask
         const char *allow
         const char *headers

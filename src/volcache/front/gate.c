@@ -6,7 +6,6 @@
 #include <linux/magic.h>
 #include <malloc.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +29,6 @@ enum {
     ANSWER_BYTES = 1024 + VC_MORE_BYTES,
     /* After the time for a transfer, a body or an answer must have been this fast since. */
     SLOWEST_BYTES_PER_SECOND = 500,
-    THREADS_MAX = 64,
     /* Of the connections whose last request was cold, so many are handled before the loop looks
      * at the others again. */
     COLD_AT_ONCE = 8,
@@ -63,27 +61,23 @@ static const struct {
 
 typedef enum { IDLE, WAITING, HEAD, QUEUED, BODY, BUSY, COLD, SENDING, LINGER, STATES } phase;
 
-typedef enum { JOB_SENT, JOB_REST, JOB_PASS, JOB_FAILED, JOB_REFUSED } outcome;
+typedef enum { JOB_SENT, JOB_REST, JOB_PASS, JOB_FAILED } outcome;
 
 typedef struct connection connection;
 
-/* One read by a reader thread. */
-typedef struct job {
-    struct job *next;
+/* One read by a reader thread. It is awaited unless the thread sends the answer: then the loop
+ * need not know before the client's next request. */
+typedef struct {
+    vc_job job;
     connection *connection;
     int fd;
-    vc_lookup at;
     bool answers;               /* otherwise only into memory */
     bool keeps_alive;
-    /* The loop has to know at once that it is done. Otherwise the thread has sent the answer, and
-     * the loop need not know before the client's next request. Changed with `done.mutex`. */
-    bool is_awaited;
     vc_date date;
     const char *headers;        /* of the connection */
-    int64_t read_ns, ended_ns;
     /* The result. */
     outcome outcome;
-    vc_record record;
+    int64_t ended_ns;
     char *rest;                 /* what the socket had no room for */
     size_t rest_length;
     size_t path_length;
@@ -114,7 +108,7 @@ struct connection {
     vc_chunks chunks;
     char *rest;
     size_t rest_at, rest_length;
-    cold_read *job;
+    cold_read *read;
     char address[INET6_ADDRSTRLEN];
 };
 
@@ -122,15 +116,6 @@ typedef struct {
     connection *first, *last;
     unsigned count;
 } list;
-
-typedef struct {
-    pthread_mutex_t mutex;
-    pthread_cond_t more;
-    cold_read *first, *last;
-    unsigned length;
-    unsigned sleeping;          /* threads that wait for a job */
-    bool is_stopped;
-} job_queue;
 
 /* How records are read whose pages may not be in memory. */
 typedef enum { CACHED_FIRST, AT_ONCE, BY_THREADS } reading;
@@ -147,9 +132,7 @@ struct vc_gate {
     vc_date date;
     vc_gate_counts counts;
     vc_gate_stats stats;
-    job_queue jobs, done;
-    pthread_t threads[THREADS_MAX];
-    unsigned thread_count;
+    vc_job_owner owner;         /* of the jobs for the reader threads */
     uint64_t body_bytes;        /* reserved for bodies */
     uint64_t body_bytes_most;   /* since freed memory was given back */
     uint64_t told_full;         /* times that there were too many connections */
@@ -580,23 +563,6 @@ static vc_status read_now(vc_gate *gate, vc_text path, const vc_lookup *at, vc_r
                            record);
 }
 
-static void append(job_queue *to, cold_read *job) {
-    job->next = NULL;
-    if (to->last) to->last->next = job;
-    else to->first = job;
-    to->last = job;
-    to->length++;
-}
-
-static cold_read *take_first(job_queue *from) {
-    cold_read *job = from->first;
-    if (!job) return NULL;
-    from->first = job->next;
-    if (!from->first) from->last = NULL;
-    from->length--;
-    return job;
-}
-
 /* Let a thread read a record; without `answers`, only so that it is in memory. The caller keeps
  * the head, as the request is passed to bjoern if the record cannot be sent. Takes over the read
  * of `at`, unless it returns PASS. */
@@ -605,24 +571,26 @@ static fate start_job(vc_gate *gate, connection *c, vc_text path, const vc_looku
     cold_read *started = malloc(sizeof(cold_read) + path.length);
     if (!started) return PASS;
     *started = (cold_read){
+        .job.owner = &gate->owner,
+        .job.at = *at,
+        .job.key = (const uint8_t *)started->path + 1,
+        .job.key_length = path.length - 1,
+        .job.added_ns = c->started_ns,
+        .job.is_awaited = !answers || !c->keeps_alive,
         .connection = c,
         .fd = c->fd,
-        .at = *at,
         .answers = answers,
         .keeps_alive = c->keeps_alive,
         .date = gate->date,
         .headers = c->headers,
-        .is_awaited = !answers || !c->keeps_alive,
         .path_length = path.length,
     };
     memcpy(started->path, path.at, path.length);
-    c->job = started;
+    c->read = started;
     if (!gate->lists[COLD].count) gate->progress_ns = c->started_ns;
     enter(gate, c, COLD, c->started_ns);
     gate->stats.cold++;
-    pthread_mutex_lock(&gate->jobs.mutex);
-    append(&gate->jobs, started);
-    pthread_mutex_unlock(&gate->jobs.mutex);
+    vc_readers_add(gate->config.readers, &started->job);
     c->was_cold = true;
     return STARTED;
 }
@@ -733,7 +701,7 @@ static bool may_put(const vc_gate_config *config, const vc_request *request, vc_
     return config->puts && request->content_length <= COLLECTED_BYTES &&
            vc_plain_put(request, path, config->key_size, stored) &&
            vc_parts_have(&config->writable, path.at, path.length) &&
-           vc_tokens_allow(&config->writers, request->authorization);
+           vc_tokens_allow(&config->may_write, request->authorization);
 }
 
 /* `data` are the bytes after the head; `used`: how many of them were part of the body, if it was
@@ -746,7 +714,7 @@ static fate decide(vc_gate *gate, connection *c, const vc_request *request, cons
     vc_text head = {request->method_text.at, request->length};
     if (gate->config.answers && request->method == VC_GET && !request->is_special &&
         !request->is_chunked && !request->content_length && !c->is_warm &&
-        vc_tokens_allow(&gate->config.readers, request->authorization))
+        vc_tokens_allow(&gate->config.may_read, request->authorization))
         return answer_get(gate, c, path, head);
     if (!may_put(&gate->config, request, path, &stored)) return warm_up(gate, c, request, path);
     if (length < request->content_length) return COLLECT;
@@ -757,125 +725,61 @@ static fate decide(vc_gate *gate, connection *c, const vc_request *request, cons
 
 /* --- The reader threads ---------------------------------------------------------------------- */
 
-static void run_job(const vc_gate_config *config, cold_read *job, uint8_t *buffer) {
-    vc_record *record = &job->record;
-    int64_t started_ns = vc_monotonic_ns();
-    vc_status status = config->functions->read(config->core, (const uint8_t *)job->path + 1,
-                                               job->path_length - 1, &job->at, buffer,
-                                               job->at.size, NULL, 0, record);
-    config->functions->end_read(config->core);
-    job->read_ns = vc_monotonic_ns() - started_ns;
-    job->outcome = JOB_PASS;
-    if (!job->answers || status != VC_OK || !is_plain(config, record)) return;
-    bool is_good = send_value(config, job->fd, record, buffer, &job->date, job->headers,
-                              job->keeps_alive, &job->rest, &job->rest_length);
-    job->outcome = !is_good ? JOB_FAILED : job->rest ? JOB_REST : JOB_SENT;
-    job->ended_ns = vc_monotonic_ns();
+/* Send a record that was read, if it is to be sent. Returns whether the loop has to know. */
+static bool use_record(vc_job *job, const uint8_t *bytes) {
+    cold_read *read = (cold_read *)job;
+    const vc_gate_config *config = &((vc_gate *)job->owner->context)->config;
+    read->outcome = JOB_PASS;
+    if (!read->answers || job->status != VC_OK || !is_plain(config, &job->record)) return true;
+    bool is_good = send_value(config, read->fd, &job->record, bytes, &read->date, read->headers,
+                              read->keeps_alive, &read->rest, &read->rest_length);
+    read->outcome = !is_good ? JOB_FAILED : read->rest ? JOB_REST : JOB_SENT;
+    read->ended_ns = vc_monotonic_ns();
+    return read->outcome != JOB_SENT;
 }
 
-static void hand_back(vc_gate *gate, cold_read *job) {
-    job_queue *done = &gate->done;
-    pthread_mutex_lock(&done->mutex);
-    bool is_awaited = job->is_awaited || job->outcome != JOB_SENT;
-    append(done, job);
-    pthread_mutex_unlock(&done->mutex);
-    if (is_awaited) gate->config.link->wake();
-}
+static void wake_loop(void *context) { ((vc_gate *)context)->config.link->wake(); }
 
-static void *read_jobs(void *context) {
-    vc_gate *gate = context;
-    job_queue *jobs = &gate->jobs;
-    uint8_t *buffer = NULL;
-    size_t room = 0;
-    for (;;) {
-        pthread_mutex_lock(&jobs->mutex);
-        while (!jobs->first && !jobs->is_stopped) {
-            jobs->sleeping++;
-            pthread_cond_wait(&jobs->more, &jobs->mutex);
-            jobs->sleeping--;
-        }
-        cold_read *job = take_first(jobs);
-        pthread_mutex_unlock(&jobs->mutex);
-        if (!job) break;
-        if (job->at.size > room) {
-            free(buffer);
-            room = (job->at.size + 65535) & ~(size_t)65535;
-            buffer = malloc(room);
-        }
-        if (buffer) {
-            run_job(&gate->config, job, buffer);
-        } else {
-            room = 0;
-            gate->config.functions->end_read(gate->config.core);
-            job->outcome = JOB_PASS;
-        }
-        hand_back(gate, job);
-    }
-    free(buffer);
-    return NULL;
-}
-
-static void finish_job(vc_gate *gate, cold_read *job) {
-    connection *c = job->connection;
-    vc_text path = {job->path, job->path_length}, head = {c->bytes, c->head_length};
+static void finish_read(vc_gate *gate, cold_read *read) {
+    connection *c = read->connection;
+    const vc_job *job = &read->job;
+    vc_text path = {read->path, read->path_length}, head = {c->bytes, c->head_length};
     if (c->is_ending) head.length = 0; /* There was no memory for it. */
-    c->job = NULL;
-    if (job->outcome == JOB_PASS && !c->is_ending) {
+    c->read = NULL;
+    if (job->is_given_up && !c->is_ending) {
+        refuse(gate, c, 503, "the disk is too slow: the read has waited for a second; try again");
+        if (c->is_paused) resume_reading(gate, c);
+        return;
+    }
+    if (read->outcome == JOB_PASS && !c->is_ending) {
         c->is_warm = true;
         enter(gate, c, HEAD, vc_monotonic_ns());
         resume_reading(gate, c);
         return;
     }
-    if (job->outcome == JOB_REFUSED && !c->is_ending) {
-        refuse(gate, c, 503, "the disk is too slow: the read has waited for a second; try again");
-        if (c->is_paused) resume_reading(gate, c);
-        return;
-    }
-    if (job->outcome == JOB_SENT || job->outcome == JOB_REST)
-        count(gate, c, &job->record, job->read_ns, job->ended_ns, job->record.length, path, head);
+    if (read->outcome == JOB_SENT || read->outcome == JOB_REST)
+        count(gate, c, &job->record, job->read_ns, read->ended_ns, job->record.length, path, head);
     if (!c->is_ending) drop(c, c->head_length);
-    if (job->outcome == JOB_REST) {
-        send_rest(gate, c, job->rest, job->rest_length);
+    if (read->outcome == JOB_REST) {
+        send_rest(gate, c, read->rest, read->rest_length);
         return;
     }
-    if (job->outcome == JOB_FAILED || !job->keeps_alive) end(c);
+    if (read->outcome == JOB_FAILED || !read->keeps_alive) end(c);
     enter(gate, c, IDLE, vc_monotonic_ns());
     if (c->is_paused || c->is_ending || c->used) resume_reading(gate, c);
 }
 
-/* Take over what the threads have done. `awaited`: the job of a connection that the loop waits
+/* Finish what the threads have done. `awaited`: the read of a connection that the loop waits
  * for, from now on; NULL: none. */
 static void take_done(vc_gate *gate, cold_read *awaited) {
-    pthread_mutex_lock(&gate->done.mutex);
-    if (awaited) awaited->is_awaited = true;
-    cold_read *job = gate->done.first;
-    gate->done.first = gate->done.last = NULL;
-    gate->done.length = 0;
-    pthread_mutex_unlock(&gate->done.mutex);
+    vc_job *job = vc_job_owner_take(&gate->owner, awaited ? &awaited->job : NULL);
     if (job) gate->progress_ns = vc_monotonic_ns();
     while (job) {
-        cold_read *next = job->next;
-        finish_job(gate, job);
+        vc_job *next = job->next;
+        finish_read(gate, (cold_read *)job);
         free(job);
         job = next;
     }
-}
-
-/* Hand back reads that have waited for a thread for too long. */
-static void give_up_reads(vc_gate *gate, int64_t now_ns) {
-    job_queue *jobs = &gate->jobs;
-    cold_read *job;
-    if (!gate->config.ring.count) return;
-    pthread_mutex_lock(&jobs->mutex);
-    while ((job = jobs->first) && job->connection->started_ns + READ_WAIT_NS <= now_ns) {
-        take_first(jobs);
-        gate->config.functions->end_read(gate->config.core);
-        job->outcome = JOB_REFUSED;
-        pthread_mutex_lock(&gate->done.mutex);
-        append(&gate->done, job);
-        pthread_mutex_unlock(&gate->done.mutex);
-    }
-    pthread_mutex_unlock(&jobs->mutex);
 }
 
 static void on_woken(void *context) { take_done(context, NULL); }
@@ -1195,7 +1099,7 @@ static bool handle(vc_gate *gate, connection *c, const char *data, size_t length
         case STARTED: /* The head is kept while a thread reads: it may still be passed. */
             c->head_length = after - at;
             keep_rest(c, data, length, c->state == SENDING ? after + used : at, 0);
-            if (c->state == COLD && after < length) take_done(gate, c->job);
+            if (c->state == COLD && after < length) take_done(gate, c->read);
             return false;
         case REFUSED:
             return false;
@@ -1248,7 +1152,7 @@ static bool receive_head(vc_gate *gate, connection *c) {
 static bool on_readable(void *context, int fd) {
     vc_gate *gate = context;
     connection *c = find(gate, fd);
-    if (c->state == COLD) take_done(gate, c->job);
+    if (c->state == COLD) take_done(gate, c->read);
     if (c->state == COLD || c->state == QUEUED || c->state == SENDING) {
         pause_reading(gate, c);
         return false;
@@ -1288,10 +1192,9 @@ static void admit_waiting(vc_gate *gate) {
     }
 }
 
-/* Wake threads for the jobs of this round: once for all of them, as it is a system call. */
+/* All of this round was handled: let the threads begin. */
 static void on_settle(void *context) {
     vc_gate *gate = context;
-    job_queue *jobs = &gate->jobs;
     connection *c;
     admit_waiting(gate);
     for (int i = 0; i < COLD_AT_ONCE && (c = gate->lists[WAITING].first); i++) {
@@ -1299,10 +1202,7 @@ static void on_settle(void *context) {
         enter(gate, c, IDLE, vc_monotonic_ns());
         if (on_readable(gate, c->fd)) gate->config.link->deliver(c->fd);
     }
-    pthread_mutex_lock(&jobs->mutex);
-    unsigned needed = jobs->length < jobs->sleeping ? jobs->length : jobs->sleeping;
-    pthread_mutex_unlock(&jobs->mutex);
-    while (needed--) pthread_cond_signal(&jobs->more);
+    vc_readers_wake(gate->config.readers);
 }
 
 /* --- Connections -------------------------------------------------------------------------------- */
@@ -1445,7 +1345,8 @@ static bool is_pulse_due(vc_gate *gate, int64_t now_ns) {
 static void on_tick(void *context) {
     vc_gate *gate = context;
     int64_t now_ns = vc_monotonic_ns();
-    give_up_reads(gate, now_ns);
+    if (gate->config.ring.count)
+        vc_readers_give_up(gate->config.readers, &gate->owner, now_ns - READ_WAIT_NS);
     take_done(gate, NULL);
     trim(gate);
     for (int i = 0; i < STATES; i++) {
@@ -1461,11 +1362,6 @@ static void on_tick(void *context) {
 }
 
 /* --- The gate -------------------------------------------------------------------------------------- */
-
-static void start_queue(job_queue *queue) {
-    pthread_mutex_init(&queue->mutex, NULL);
-    pthread_cond_init(&queue->more, NULL);
-}
 
 vc_gate *vc_gate_new(const vc_gate_config *config) {
     vc_gate *gate = calloc(1, sizeof(vc_gate));
@@ -1493,12 +1389,9 @@ vc_gate *vc_gate_new(const vc_gate_config *config) {
     gate->passed_fd = -1;
     gate->events = malloc(EVENTS_BYTES);
     gate->taken_events = malloc(EVENTS_BYTES);
-    start_queue(&gate->jobs);
-    start_queue(&gate->done);
-    while (gate->thread_count < config->threads && gate->thread_count < THREADS_MAX &&
-           !pthread_create(&gate->threads[gate->thread_count], NULL, read_jobs, gate))
-        gate->thread_count++;
-    if (!gate->events || !gate->taken_events || !gate->thread_count) {
+    gate->owner = (vc_job_owner){.use = use_record, .wake = wake_loop, .context = gate};
+    vc_job_owner_start(&gate->owner);
+    if (!gate->events || !gate->taken_events) {
         vc_gate_free(gate);
         return NULL;
     }
@@ -1507,11 +1400,7 @@ vc_gate *vc_gate_new(const vc_gate_config *config) {
 
 void vc_gate_free(vc_gate *gate) {
     if (!gate) return;
-    pthread_mutex_lock(&gate->jobs.mutex);
-    gate->jobs.is_stopped = true;
-    pthread_mutex_unlock(&gate->jobs.mutex);
-    pthread_cond_broadcast(&gate->jobs.more);
-    for (unsigned i = 0; i < gate->thread_count; i++) pthread_join(gate->threads[i], NULL);
+    vc_readers_end(gate->config.readers, &gate->owner);
     free(gate->connections);
     free(gate->events);
     free(gate->taken_events);
@@ -1532,9 +1421,7 @@ void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats) {
     stats->idle = gate->lists[IDLE].count;
     stats->waiting_bodies = gate->lists[QUEUED].count;
     stats->body_bytes = gate->body_bytes;
-    pthread_mutex_lock(&gate->jobs.mutex);
-    stats->waiting = gate->jobs.length;
-    pthread_mutex_unlock(&gate->jobs.mutex);
+    stats->waiting = vc_readers_waiting(gate->config.readers);
 }
 
 const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length) {
@@ -1553,8 +1440,8 @@ void vc_gate_change(vc_gate *gate, const vc_gate_config *to) {
     gate->config.puts = to->puts;
     gate->config.ring = to->ring;
     gate->config.writable = to->writable;
-    gate->config.readers = to->readers;
-    gate->config.writers = to->writers;
+    gate->config.may_read = to->may_read;
+    gate->config.may_write = to->may_write;
     gate->config.headers = to->headers;
     gate->config.origins = to->origins;
     gate->config.origin_count = to->origin_count;

@@ -38,8 +38,8 @@
  *   LINGER    a refused request was answered          LINGER_NS
  *
  * Threads. All functions are called by the thread that runs bjoern's loop, and need no lock of
- * Python, except `on_events`, `on_pulse` and `on_hot`, which may take it. The reader threads call only the core, `send`
- * and `wake`. They own a job from the time it is queued until they have queued it back. */
+ * Python, except `on_events`, `on_pulse` and `on_hot`, which may take it. The reader threads
+ * (readers.h) call only the core, `send` and `wake`. */
 #ifndef VC_GATE_H
 #define VC_GATE_H
 
@@ -51,6 +51,7 @@
 #include "functions.h"
 #include "link.h"
 #include "plain.h"
+#include "readers.h"
 #include "request.h"
 #include "ring.h"
 
@@ -82,11 +83,11 @@ typedef struct {
     bool answers, puts;         /* plain GETs, plain PUTs */
     bool logs_all;              /* an event for each answer */
     vc_parts ring, writable;    /* GETs, PUTs of other keys are passed to bjoern */
-    vc_tokens readers, writers; /* requests without one of these, too */
+    vc_tokens may_read, may_write; /* requests without one of these, too */
     size_t key_size;            /* of the longest key, in bytes */
     uint64_t value_size;        /* of the longest body, in bytes */
     uint64_t body_memory;       /* for all bodies, in bytes; at least `value_size` */
-    unsigned threads;           /* that read; 1 to 64 */
+    vc_readers *readers;
     unsigned connections;       /* at most */
     int64_t head_ns, idle_ns, transfer_ns;  /* 0: no limit */
     int64_t slow_ns;            /* answers that took longer are events */
@@ -155,10 +156,9 @@ typedef struct {
 
 typedef struct vc_gate vc_gate;
 
-/* Return a gate whose threads run; NULL without memory or threads. `config` is copied, what it
- * points to must live longer. */
+/* Return a gate; NULL without memory. `config` is copied, what it points to must live longer. */
 vc_gate *vc_gate_new(const vc_gate_config *config);
-/* Stop the threads. No connection is open. */
+/* Wait for the reads that the threads have begun. No connection is open. */
 void vc_gate_free(vc_gate *gate);
 /* For `vc_link.install`. */
 const vc_hooks *vc_gate_hooks(vc_gate *gate);
@@ -171,8 +171,8 @@ void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats);
 const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length);
 /* Whether a key without an entry is absent for certain: not while reads fail. */
 void vc_gate_set_ready(vc_gate *gate, bool is_ready);
-/* From the next request on, use of `to`: `answers`, `puts`, `ring`, `writable`, `readers`,
- * `writers`, `headers`, `origins` and `slow_ns`. The headers must live as long as the gate:
+/* From the next request on, use of `to`: `answers`, `puts`, `ring`, `writable`, `may_read`,
+ * `may_write`, `headers`, `origins` and `slow_ns`. The headers must live as long as the gate:
  * answers may be on their way. */
 void vc_gate_change(vc_gate *gate, const vc_gate_config *to);
 /* Call `on_pulse` at an interval, first with the next tick of the loop; 0: no longer. */

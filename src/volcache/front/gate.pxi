@@ -70,6 +70,7 @@ cdef class Gate:
     cdef Index index
     cdef Clock clock
     cdef ContentTypes types
+    cdef Readers readers
     cdef Parts readable, writable
     cdef list tokens
     cdef bytes allow
@@ -86,7 +87,7 @@ cdef class Gate:
     cdef unsigned limit
 
     def __init__(
-        self, app, types, *, uintptr_t link, allow, log, log_answer, unsigned threads,
+        self, app, types, *, uintptr_t link, allow, log, log_answer, Readers readers,
         unsigned connections, uint64_t body_memory, timeouts,
     ):
         cdef vc_gate_config config
@@ -122,7 +123,8 @@ cdef class Gate:
         config.key_size = app.limits.key_size
         config.value_size = app.limits.value_size
         config.body_memory = body_memory
-        config.threads = threads
+        self.readers = readers
+        config.readers = readers.readers
         config.connections = self.limit = connections
         config.head_ns, config.idle_ns, config.transfer_ns = [
             int(seconds * 1e9) for seconds in timeouts
@@ -139,7 +141,7 @@ cdef class Gate:
         config.context = <void *>self
         self.gate = vc_gate_new(&config)
         if self.gate is NULL:
-            raise MemoryError("no memory or no threads for the gate")
+            raise MemoryError("no memory for the gate")
         self.link.install(vc_gate_hooks(self.gate))
 
     cdef const char *keep(self, text) except NULL:
@@ -156,7 +158,7 @@ cdef class Gate:
             tokens.right[tokens.count].length = PyBytes_GET_SIZE(token)
             tokens.count += 1
 
-    def change(self, *, bint puts, readers, writers, headers, origins):
+    def change(self, *, bint puts, may_read, may_write, headers, origins):
         cdef vc_gate_config config
         cdef vc_origin *array
         cdef bytearray origins_now = bytearray(len(origins) * sizeof(vc_origin))
@@ -175,9 +177,9 @@ cdef class Gate:
         self.readable = Parts(ring.reads if ring is not None else ())
         self.writable = Parts(ring.writes if ring is not None else ())
         config.ring, config.writable = self.readable.parts, self.writable.parts
-        self.set_tokens(&config.readers, readers)
-        self.set_tokens(&config.writers, writers)
-        self.tokens = [*readers, *writers]
+        self.set_tokens(&config.may_read, may_read)
+        self.set_tokens(&config.may_write, may_write)
+        self.tokens = [*may_read, *may_write]
         config.answers, config.puts = True, puts
         config.slow_ns = min(self.app.slow_ns, 2**62)
         vc_gate_change(self.gate, &config)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache.access import Access
+    from volcache.front import Readers
     from volcache.http.app import App
     from volcache.http.cors import CorsHeaders
 
@@ -58,8 +59,8 @@ def change_gate(gate: Gate, *, puts: bool, access: Access, cors: CorsHeaders) ->
     """
     gate.change(
         puts=puts,
-        readers=access.forms("read"),
-        writers=access.forms("write"),
+        may_read=access.forms("read"),
+        may_write=access.forms("write"),
         headers=header_lines(cors.common),
         origins={
             origin: header_lines(headers) for origin, headers in cors.by_origin.items()
@@ -112,7 +113,7 @@ def open_gate(  # noqa: PLR0913 - By keyword.
     link: int,
     *,
     timeouts: Timeouts,
-    threads: int,
+    readers: Readers,
     connections: int,
     body_memory: int,
     log_answer: Callable[..., None] | None = None,
@@ -124,7 +125,7 @@ def open_gate(  # noqa: PLR0913 - By keyword.
         app: Defines every answer; its counters are those of the gate, too.
         link: From `bjoern.gate_link`.
         timeouts: Of connections.
-        threads: That read records which are not in memory.
+        readers: Read records which are not in memory.
         connections: The most that are open; see `connections_max`.
         body_memory: Bytes for the bodies of all requests; at least the largest body.
         log_answer: Called for each answer of the gate: `AccessLog.add_native`.
@@ -142,7 +143,7 @@ def open_gate(  # noqa: PLR0913 - By keyword.
                 allow=ALLOW[1],
                 log=_Log(),
                 log_answer=log_answer,
-                threads=threads,
+                readers=readers,
                 connections=connections,
                 body_memory=body_memory,
                 timeouts=timeouts,

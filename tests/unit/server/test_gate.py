@@ -90,7 +90,7 @@ def test_missing_gate_is_logged_in_one_line(
             app,
             link,
             timeouts=TIMEOUTS,
-            threads=1,
+            readers=Mock(),
             connections=8,
             body_memory=1 << 20,
         )

@@ -1,0 +1,194 @@
+#include "readers.h"
+
+#include <stdlib.h>
+
+#include "clock.h"
+
+struct vc_readers {
+    vc_core *core;
+    const vc_core_functions *functions;
+    pthread_mutex_t mutex;
+    pthread_cond_t more, ended;
+    vc_jobs jobs;
+    unsigned sleeping;          /* threads that wait for a job */
+    bool is_stopped;
+    pthread_t threads[VC_READERS_MAX];
+    unsigned thread_count;
+};
+
+static void append_job(vc_jobs *to, vc_job *job) {
+    job->next = NULL;
+    if (to->last) to->last->next = job;
+    else to->first = job;
+    to->last = job;
+    to->length++;
+}
+
+/* Take a job out of a list; `before` is the one before it, NULL if it is the first. */
+static void unlink_job(vc_jobs *from, vc_job *before, vc_job *job) {
+    if (before) before->next = job->next;
+    else from->first = job->next;
+    if (from->last == job) from->last = before;
+    from->length--;
+}
+
+/* --- Owners ----------------------------------------------------------------------------- */
+
+void vc_job_owner_start(vc_job_owner *owner) { pthread_mutex_init(&owner->mutex, NULL); }
+
+vc_job *vc_job_owner_take(vc_job_owner *owner, vc_job *awaited) {
+    pthread_mutex_lock(&owner->mutex);
+    if (awaited) awaited->is_awaited = true;
+    vc_job *first = owner->done.first;
+    owner->done = (vc_jobs){0};
+    pthread_mutex_unlock(&owner->mutex);
+    return first;
+}
+
+/* Returns whether the owner waits for the job. */
+static bool add_done(vc_job *job, bool is_urgent) {
+    vc_job_owner *owner = job->owner;
+    pthread_mutex_lock(&owner->mutex);
+    if (is_urgent) job->is_awaited = true;
+    bool is_awaited = job->is_awaited;
+    append_job(&owner->done, job);
+    pthread_mutex_unlock(&owner->mutex);
+    return is_awaited;
+}
+
+/* Note, with the mutex, that a job is done. */
+static void end_job(vc_readers *readers, vc_job_owner *owner) {
+    if (!--owner->running) pthread_cond_broadcast(&readers->ended);
+}
+
+/* --- The threads ------------------------------------------------------------------------ */
+
+/* What a thread reads into. */
+typedef struct {
+    uint8_t *at;
+    size_t room;
+} scratch;
+
+static bool make_room(scratch *to, size_t size) {
+    if (size <= to->room) return true;
+    free(to->at);
+    to->room = (size + 65535) & ~(size_t)65535;
+    to->at = malloc(to->room);
+    if (!to->at) to->room = 0;
+    return to->at;
+}
+
+static void run(vc_readers *readers, vc_job *job, scratch *to) {
+    int64_t started_ns = vc_monotonic_ns();
+    job->status = VC_NO_MEMORY;
+    if (make_room(to, job->at.size))
+        job->status = readers->functions->read(readers->core, job->key, job->key_length, &job->at,
+                                               to->at, job->at.size, NULL, 0, &job->record);
+    readers->functions->end_read(readers->core);
+    job->read_ns = vc_monotonic_ns() - started_ns;
+    /* Then the owner has the job. */
+    vc_job_owner *owner = job->owner;
+    if (add_done(job, owner->use(job, to->at))) owner->wake(owner->context);
+}
+
+/* Wait for a job, with the mutex. */
+static vc_job *take_next(vc_readers *readers) {
+    while (!readers->jobs.first && !readers->is_stopped) {
+        readers->sleeping++;
+        pthread_cond_wait(&readers->more, &readers->mutex);
+        readers->sleeping--;
+    }
+    vc_job *job = readers->jobs.first;
+    if (job) unlink_job(&readers->jobs, NULL, job);
+    return job;
+}
+
+static void *read_jobs(void *context) {
+    vc_readers *readers = context;
+    scratch own = {0};
+    vc_job *job;
+    pthread_mutex_lock(&readers->mutex);
+    while ((job = take_next(readers))) {
+        vc_job_owner *owner = job->owner;
+        pthread_mutex_unlock(&readers->mutex);
+        run(readers, job, &own);
+        pthread_mutex_lock(&readers->mutex);
+        end_job(readers, owner);
+    }
+    pthread_mutex_unlock(&readers->mutex);
+    free(own.at);
+    return NULL;
+}
+
+/* --- The pool --------------------------------------------------------------------------- */
+
+vc_readers *vc_readers_new(vc_core *core, const vc_core_functions *functions, unsigned threads) {
+    vc_readers *readers = calloc(1, sizeof(vc_readers));
+    if (!readers) return NULL;
+    readers->core = core;
+    readers->functions = functions;
+    pthread_mutex_init(&readers->mutex, NULL);
+    pthread_cond_init(&readers->more, NULL);
+    pthread_cond_init(&readers->ended, NULL);
+    while (readers->thread_count < threads && readers->thread_count < VC_READERS_MAX &&
+           !pthread_create(&readers->threads[readers->thread_count], NULL, read_jobs, readers))
+        readers->thread_count++;
+    if (readers->thread_count) return readers;
+    free(readers);
+    return NULL;
+}
+
+void vc_readers_free(vc_readers *readers) {
+    if (!readers) return;
+    pthread_mutex_lock(&readers->mutex);
+    readers->is_stopped = true;
+    pthread_mutex_unlock(&readers->mutex);
+    pthread_cond_broadcast(&readers->more);
+    for (unsigned i = 0; i < readers->thread_count; i++) pthread_join(readers->threads[i], NULL);
+    free(readers);
+}
+
+void vc_readers_add(vc_readers *readers, vc_job *job) {
+    pthread_mutex_lock(&readers->mutex);
+    job->owner->running++;
+    append_job(&readers->jobs, job);
+    pthread_mutex_unlock(&readers->mutex);
+}
+
+void vc_readers_wake(vc_readers *readers) {
+    pthread_mutex_lock(&readers->mutex);
+    unsigned waiting = readers->jobs.length, sleeping = readers->sleeping;
+    pthread_mutex_unlock(&readers->mutex);
+    for (unsigned i = 0; i < waiting && i < sleeping; i++) pthread_cond_signal(&readers->more);
+}
+
+unsigned vc_readers_waiting(vc_readers *readers) {
+    pthread_mutex_lock(&readers->mutex);
+    unsigned waiting = readers->jobs.length;
+    pthread_mutex_unlock(&readers->mutex);
+    return waiting;
+}
+
+void vc_readers_give_up(vc_readers *readers, vc_job_owner *owner, int64_t added_ns) {
+    vc_job *before = NULL, *next;
+    pthread_mutex_lock(&readers->mutex);
+    for (vc_job *job = readers->jobs.first; job; job = next) {
+        next = job->next;
+        if (job->owner != owner || job->added_ns > added_ns) {
+            before = job;
+            continue;
+        }
+        unlink_job(&readers->jobs, before, job);
+        readers->functions->end_read(readers->core);
+        job->is_given_up = true;
+        add_done(job, false);
+        end_job(readers, owner);
+    }
+    pthread_mutex_unlock(&readers->mutex);
+}
+
+void vc_readers_end(vc_readers *readers, vc_job_owner *owner) {
+    pthread_mutex_lock(&readers->mutex);
+    while (owner->running) pthread_cond_wait(&readers->ended, &readers->mutex);
+    pthread_mutex_unlock(&readers->mutex);
+}

@@ -1,0 +1,77 @@
+/* Threads that read records which are not in memory, for all loops that serve clients.
+ *
+ * A loop is an owner of jobs. It looks a key up, adds a job with what it has found, and goes on.
+ * A thread reads the record, ends the read and calls `use` of the owner. Then the job is in
+ * `done` of the owner, who takes it when it likes; for jobs that are awaited it is woken.
+ *
+ * Threads. Any may add jobs. The pool has a job from the time it is added until it is in `done`.
+ * `use` and `wake` are called by the threads of the pool. */
+#ifndef VC_READERS_H
+#define VC_READERS_H
+
+#include <pthread.h>
+
+#include "functions.h"
+
+typedef struct vc_job vc_job;
+typedef struct vc_job_owner vc_job_owner;
+
+typedef struct {
+    vc_job *first, *last;
+    unsigned length;
+} vc_jobs;
+
+/* One read. The owner sets what is before the result. */
+struct vc_job {
+    vc_job *next;
+    vc_job_owner *owner;
+    vc_lookup at;
+    const uint8_t *key;
+    size_t key_length;
+    int64_t added_ns;           /* for `vc_readers_give_up` */
+    /* The owner has to know at once that it is done. Later only `vc_job_owner_take` may set it. */
+    bool is_awaited;
+    /* The result. */
+    bool is_given_up;           /* nothing was read, nor `use` called */
+    vc_status status;
+    int64_t read_ns;            /* how long it took */
+    vc_record record;           /* its pointers are valid only while `use` is called */
+};
+
+struct vc_job_owner {
+    /* Called after each read; `bytes` are those of the record, if the status is VC_OK. Returns
+     * whether the owner has to know at once. */
+    bool (*use)(vc_job *job, const uint8_t *bytes);
+    void (*wake)(void *context);
+    void *context;
+    pthread_mutex_t mutex;
+    vc_jobs done;               /* changed with `mutex` */
+    unsigned running;           /* not in `done` yet; changed with the mutex of the pool */
+};
+
+void vc_job_owner_start(vc_job_owner *owner);
+/* Return the jobs that are done, as a list. `awaited`: the owner waits for it from now on; NULL:
+ * for none. */
+vc_job *vc_job_owner_take(vc_job_owner *owner, vc_job *awaited);
+
+typedef struct vc_readers vc_readers;
+
+enum { VC_READERS_MAX = 64 };
+
+/* Return a pool of threads, at least one; NULL without memory or threads. */
+vc_readers *vc_readers_new(vc_core *core, const vc_core_functions *functions, unsigned threads);
+/* Stop the threads. There is no owner any more. */
+void vc_readers_free(vc_readers *readers);
+/* Add a job, which no thread need begin before `vc_readers_wake`. */
+void vc_readers_add(vc_readers *readers, vc_job *job);
+/* Wake threads for the jobs that were added: once for many, as it is a system call. */
+void vc_readers_wake(vc_readers *readers);
+/* How many jobs no thread has begun. */
+unsigned vc_readers_waiting(vc_readers *readers);
+/* Hand back the jobs of an owner that no thread has begun, and that were added up to a time; the
+ * owner is not woken. */
+void vc_readers_give_up(vc_readers *readers, vc_job_owner *owner, int64_t added_ns);
+/* Wait until all jobs of an owner are done: none is added to it any more. */
+void vc_readers_end(vc_readers *readers, vc_job_owner *owner);
+
+#endif
