@@ -331,7 +331,9 @@ class CircularLog:
             space.look()
             return True
         volume = self.evictor.next_to_drop()
-        if volume is None or volume in {main, *kept} or not self._empty(volume):
+        if volume is None or volume in {main, *kept} or self.rings.may_bring_back:
+            return False  # Its records hide those that may come back.
+        if not self._empty(volume):
             return False
         stats = self.rings.stats
         stats.count_given_up(volume.id, volume.seq, free=before, error=error)

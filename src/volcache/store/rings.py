@@ -87,6 +87,7 @@ class Rings:
         self.newest: list[Volume | None] = [None, None]
         self.last_seq = recovered.newest_seq
         self.unsettled: set[Volume] = set()
+        self.may_have_next_purges = False
         self.last_progress_us = 0
         for volume in recovered.volumes:
             self._bind(volume)
@@ -98,6 +99,11 @@ class Rings:
         self._appended_before = [v.appended if v else 0 for v in self.newest]
 
     # --- Which volumes there are ---------------------------------------------------
+
+    @property
+    def may_bring_back(self) -> bool:
+        """Whether a power loss may bring back a volume that was given up."""
+        return any(volume.seq not in self.volumes for volume in self.unsettled)
 
     @property
     def written(self) -> list[Volume]:
@@ -183,7 +189,8 @@ class Rings:
         volumes = sorted(kept, key=lambda volume: volume.seq)
         written = self.open_volumes if written is None else written
         before = self.manifest.purges
-        if purges is None and before is not None and before.seq >= volumes[0].seq:
+        is_needed = before is not None and before.seq >= volumes[0].seq
+        if purges is None and (is_needed or self.may_have_next_purges):
             purges = before
         last = max(probation_first, self.manifest.probation_first)
         probation = (v.seq for v in volumes if v.use.ring is Ring.PROBATION)
@@ -194,6 +201,11 @@ class Rings:
             probation_first=max(first, default=0),
             purges=purges,
         )
+        if volumes[-1].seq < self.manifest.volumes[-1].use.seq:
+            # A start refuses volumes that are newer than all of META.txt: a power loss must
+            # not bring back the header of one.
+            for number in self.descriptors.keys() - {volume.id for volume in volumes}:
+                self.directory.fs.sync(self.descriptors[number])
         self.directory.write_manifest(manifest)
         self.manifest = manifest
         self.unsettled.intersection_update(written)
@@ -403,9 +415,11 @@ class KeptPurges:
         if len(purges) > PURGES_MAX:
             raise TooManyPurgesError(limit=PURGES_MAX)
         file = next_file(rings.manifest.store_id, rings.manifest.purges, purges)
+        rings.may_have_next_purges = True
         with rings.refusals_counted("record a purge"):
             rings.directory.replace(PURGE, encode_purges(file))
             rings.write_manifest(purges=file.listed)
+        rings.may_have_next_purges = False
         self._set(purges)
 
     def drop(self) -> None:
