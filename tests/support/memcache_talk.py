@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+from support import binary_protocol as wire
 from support.refusing_disk import RefusingDisk
 from support.stores import VOLUME_SIZE, FakeClock, open_store
 from volcache.access import Access
 from volcache.cache import Cache
-from volcache.memcache.command_log import result_of
+from volcache.front import CommandFacts, Commands
+from volcache.memcache.command_log import CommandLog, result_of
 from volcache.memcache.commands import Simple, WireLimits
 from volcache.memcache.decoder import Decoder
 from volcache.memcache.executor import Executor, ValueLimits
@@ -22,6 +24,8 @@ from volcache.monitoring.commands import CommandStats
 from volcache.tokens import Refusals
 
 VALUE_SIZE_MAX = 1000
+# As `vc_mc_step` numbers them.
+_NEXT, _MORE, _PASS, _COLD, _FLUSH = range(5)
 
 
 class Talk:
@@ -61,12 +65,13 @@ class Talk:
         cache = Cache(self.store)
         sizes = {"key_size": 250, "value_size": value_size_max}
         facts = ServerFacts("127.0.0.1:11211", 100, value_size_max)
+        self.executor = Executor(
+            cache,
+            ValueLimits(**sizes | limits),
+            clock=lambda: self.clock.now_ms * 1_000_000,
+        )
         self.service = Service(
-            Executor(
-                cache,
-                ValueLimits(**sizes | limits),
-                clock=lambda: self.clock.now_ms * 1_000_000,
-            ),
+            self.executor,
             ServerStatistics(cache, self.stats, facts),
             Refusals(self.refused, clock=self._seconds),
             access=access,
@@ -112,17 +117,22 @@ class Talk:
         for piece in filter(None, pieces):
             if self.decoder is None:
                 self.decoder = self.decoder_for(piece)
-            decoder = self.decoder
+            replies += self._execute(self.decoder, piece)
+        return replies
+
+    def _execute(self, decoder: Decoder, data: bytes) -> bytes:
+        """Execute all commands that are whole with some bytes; return the replies."""
+        replies = b""
+        decoder.wants_credentials = self.session.wants_credentials
+        decoder.receive(data)
+        while (command := decoder.next_command()) is not None:
+            assert not self.is_closed
+            result = self.service.execute(self.session, command)
+            name = result_of(command, result)
+            self.stats.answers[command.name, name].observe(0, 1)
+            replies += command.reply(command, result)
+            self.is_closed = isinstance(command, Simple) and command.closes
             decoder.wants_credentials = self.session.wants_credentials
-            decoder.receive(piece)
-            while (command := decoder.next_command()) is not None:
-                assert not self.is_closed
-                result = self.service.execute(self.session, command)
-                name = result_of(command, result)
-                self.stats.answers[command.name, name].observe(0, 1)
-                replies += command.reply(command, result)
-                self.is_closed = isinstance(command, Simple) and command.closes
-                decoder.wants_credentials = self.session.wants_credentials
         return replies
 
     def say(self, lines: str, *, in_bytes: bool = False) -> str:
@@ -158,3 +168,95 @@ class Talk:
                 self.connect()
                 assert self.say(asked, in_bytes=in_bytes) == replies, asked
                 assert self.buffered == 0, asked
+
+
+class NativeTalk(Talk):
+    """The same with the commands in C, which pass some to Python."""
+
+    # Of replies: little, so that they are often full.
+    OUT_BYTES = 16384
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        """Open the store, and connect."""
+        self.sampled: list[bytes] = []
+        self.lines: list[str] = []
+        self.passed = 0
+        self._commands: Commands | None = None
+        super().__init__(*args, **more)
+        log = CommandLog(0, lambda _: (0, 0), add=self.lines.append)
+        facts = CommandFacts(self.executor, self.stats, log, self.sampled.append)
+        self._commands = Commands(facts, self.OUT_BYTES)
+        self.connect()
+
+    def connect(self, remote: str = "1.1.1.1") -> Self:
+        """Begin a connection, to an empty store a second later."""
+        super().connect(remote)
+        self._unread = b""
+        self._is_passing = False
+        if self._commands is not None:
+            self._commands.connect(remote, **self._permissions())
+        return self
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes of memory the input takes."""
+        return super().buffered + len(self._unread)
+
+    def _permissions(self) -> dict[str, bool]:
+        names = ("may_read", "may_write", "wants_credentials")
+        return {name: getattr(self.session, name) for name in names}
+
+    def ask(self, *pieces: bytes) -> bytes:
+        """Send pieces; return the replies."""
+        replies = b""
+        commands = self._commands
+        assert commands is not None
+        for piece in filter(None, pieces):
+            if self.decoder is None:
+                self.decoder = self.decoder_for(piece)
+            self._unread += piece
+            self.session.renew(self.service.access)
+            commands.allow(**self._permissions())
+            replies += self._run(commands, self.decoder)
+            if self.is_closed:
+                self._unread = b""
+        commands.take()
+        return replies
+
+    def _run(self, commands: Commands, decoder: Decoder) -> bytes:
+        """Let the commands in C and Python use what is unread."""
+        replies = b""
+        needed = 1
+        while len(self._unread) >= needed and not self.is_closed:
+            if self._is_passing:
+                replies += self._pass(commands, decoder)
+                continue
+            step, used, prefix = commands.execute(self._unread)
+            self._unread = self._unread[used:]
+            if step == _COLD:
+                commands.read_cold()
+            elif step == _MORE:
+                needed = commands.needed()
+                assert needed > len(self._unread)
+            elif step == _PASS:
+                self._is_passing = True
+                replies += commands.replies() + self._execute(decoder, prefix)
+                self.passed += 1
+            elif step == _FLUSH:
+                full = commands.replies()
+                assert full
+                replies += full
+        return replies + commands.replies()
+
+    def _pass(self, commands: Commands, decoder: Decoder) -> bytes:
+        """Pass a little; Python is done when it holds nothing."""
+        if self._unread[0] == 0x80:
+            head = self._unread[:24]
+            size = 24 + (wire.HEADER.unpack(head)[6] if len(head) == 24 else 0)
+        else:
+            size = (self._unread.find(b"\n") + 1) or len(self._unread)
+        data, self._unread = self._unread[:size], self._unread[size:]
+        replies = self._execute(decoder, data)
+        self._is_passing = bool(decoder.buffered or decoder._skipped)
+        commands.allow(**self._permissions())
+        return replies

@@ -15,8 +15,11 @@ try:
 except ImportError as error:
     raise CoreMissingError(str(error)) from error
 
+CommandFacts = _native.CommandFacts
+Commands = _native.Commands
 Copies = _native.Copies
 Gate = _native.Gate
+Marks = _native.Marks
 NativeApp = _native.NativeApp
 Parts = _native.Parts
 Readers = _native.Readers

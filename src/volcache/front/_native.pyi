@@ -228,6 +228,86 @@ class NativeApp:
         self, environ: WSGIEnvironment, start_response: StartResponse
     ) -> list[bytes]: ...
 
+class Marks:
+    """
+    A number for each of some versions of values, those that were marked last; in memory.
+
+    A version is `stored_us` of its record. Any thread may call the methods.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Have room for `count` of them, a power of two and at least 8."""
+
+    def put(self, version: int, number: int) -> None:
+        """Mark a version."""
+
+    def get(self, version: int) -> int | None:
+        """Return the number of a version; None if it has none."""
+
+    def move(self, old: int, new: int) -> None:
+        """Mark a version like another, if that is marked."""
+
+class CommandFacts:
+    """What commands of the memcached protocol use, and what learns of them in Python."""
+
+    def __init__(
+        self,
+        executor: object,
+        stats: object,
+        log: object,
+        sample: Callable[[bytes], None],
+    ) -> None:
+        """
+        Use the cache of an executor, whose store is open, and its limits.
+
+        Args:
+            executor: An `Executor`, for the commands that are passed.
+            stats: A `CommandStats`.
+            log: A `CommandLog`.
+            sample: Gets one key in 64 of those that were read.
+        """
+
+class Commands:
+    """
+    Executes commands for one connection at a time, without sockets; see memcache.h.
+
+    For one thread.
+    """
+
+    def __init__(self, facts: CommandFacts, room: int) -> None:
+        """Have room for so many bytes of replies."""
+
+    def connect(
+        self, remote: str, *, may_read: bool, may_write: bool, wants_credentials: bool
+    ) -> None:
+        """Begin a connection."""
+
+    def allow(
+        self, *, may_read: bool, may_write: bool, wants_credentials: bool
+    ) -> None:
+        """Change what its client may do."""
+
+    def execute(self, data: bytes) -> tuple[int, int, bytes]:
+        """
+        Execute the next command.
+
+        Returns:
+            Which `vc_mc_step` it was, how many bytes were used, and what is passed before
+            the others.
+        """
+
+    def needed(self) -> int:
+        """Return how many bytes are needed to go on."""
+
+    def replies(self) -> bytes:
+        """Return the replies since the last call."""
+
+    def read_cold(self) -> None:
+        """Read the record that is not in memory, as a reader thread does."""
+
+    def take(self) -> None:
+        """Let Python have what was counted and recorded."""
+
 def http_date(second: int) -> str:
     """
     Return seconds since the epoch as an HTTP date.

@@ -2,7 +2,9 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from volcache.store._core.core cimport vc_clock, vc_core, vc_core_functions, vc_record
+from volcache.store._core.core cimport (
+    vc_clock, vc_core, vc_core_functions, vc_lookup, vc_record,
+)
 
 
 cdef extern from "answer.h" nogil:
@@ -156,3 +158,65 @@ cdef extern from "gate.h" nogil:
     void vc_gate_ask_pulse(vc_gate *gate)
     void vc_gate_drain(vc_gate *gate)
     int64_t vc_gate_stalled_ns(vc_gate *gate)
+
+
+cdef extern from "marks.h" nogil:
+    ctypedef struct vc_marks: pass
+    vc_marks *vc_marks_new(size_t count)
+    void vc_marks_free(vc_marks *marks)
+    void vc_marks_put(vc_marks *marks, uint64_t version, uint32_t number)
+    bint vc_marks_get(const vc_marks *marks, uint64_t version, uint32_t *number)
+
+
+cdef extern from "memcache.h" nogil:
+    enum: VC_MC_NAMES
+    enum: VC_MC_RESULTS
+    ctypedef enum vc_mc_step: pass
+    const char **vc_mc_names
+    const char **vc_mc_results
+    ctypedef struct vc_mc_clocks:
+        int64_t (*store_us)(void *context) noexcept
+        int64_t (*machine_us)(void *context) noexcept
+        void *context
+    ctypedef struct vc_mc_config:
+        vc_core *core
+        const vc_core_functions *functions
+        const vc_mc_clocks *clocks
+        vc_marks *reads
+        vc_marks *won
+        bint passes_all
+        size_t key_size
+        uint64_t value_size
+        int64_t default_ttl, max_ttl, slow_ns, long_ns, sample_mask
+        void (*on_events)(void *context) noexcept
+        void *context
+    ctypedef struct vc_mc_stream:
+        bint may_read, may_write, wants_credentials, is_known, is_binary
+        const char *remote
+        size_t needed, prefix_length, key_length
+        char *prefix
+        vc_lookup at
+        uint8_t *key
+    ctypedef struct vc_mc_out:
+        char *at
+        size_t used, room
+    ctypedef struct vc_mc_counts:
+        vc_durations commands[15][9]
+        vc_durations reads, writes
+        uint64_t absent, evicted
+    ctypedef struct vc_mc_event:
+        uint32_t length, key_length
+        int name, result
+        bint is_sampled, has_record
+        int64_t started_ns, took_ns, read_ns, write_ns
+        uint64_t offset, size, bytes
+        uint16_t volume
+        const char *remote
+        const char *key
+    ctypedef struct vc_mc: pass
+    vc_mc *vc_mc_new(const vc_mc_config *config)
+    void vc_mc_free(vc_mc *mc)
+    vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
+                             size_t *used, vc_mc_out *out)
+    void vc_mc_get_counts(const vc_mc *mc, vc_mc_counts *counts)
+    const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length)

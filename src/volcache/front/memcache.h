@@ -44,7 +44,7 @@ enum {
 typedef enum { VC_MC_NEXT, VC_MC_MORE, VC_MC_PASS, VC_MC_COLD, VC_MC_FLUSH } vc_mc_step;
 
 /* The commands that are counted. A binary request has the name of the text command; a cas unique
- * makes "cas" of a binary set, add or replace. NOOP counts as "other". */
+ * makes "cas" of a binary set, add or replace. */
 typedef enum {
     VC_MC_GET, VC_MC_GETS, VC_MC_GAT, VC_MC_GATS, VC_MC_SET, VC_MC_ADD, VC_MC_REPLACE, VC_MC_CAS,
     VC_MC_TOUCH, VC_MC_DELETE, VC_MC_MG, VC_MC_MS, VC_MC_MD, VC_MC_MN, VC_MC_NOOP, VC_MC_NAMES
@@ -59,17 +59,23 @@ typedef enum {
 extern const char *const vc_mc_names[VC_MC_NAMES];
 extern const char *const vc_mc_results[VC_MC_RESULTS];
 
+/* Microseconds since the epoch, so that tests can set the time. */
+typedef struct {
+    int64_t (*store_us)(void *context);     /* by the clock of the store */
+    int64_t (*machine_us)(void *context);
+    void *context;
+} vc_mc_clocks;
+
 typedef struct {
     vc_core *core;
     const vc_core_functions *functions;
-    vc_clock *clock;            /* of the store */
+    const vc_mc_clocks *clocks;
     vc_marks *reads, *won;      /* shared with the executor in Python */
     bool passes_all;            /* Python executes all commands */
     size_t key_size;            /* of a value that is stored, at most */
     uint64_t value_size;
     int64_t default_ttl, max_ttl;   /* seconds; 0: none, no limit */
-    bool logs_all;              /* all commands are events */
-    int64_t slow_ns;            /* commands that took longer are events */
+    int64_t slow_ns;            /* commands that took longer are events; -1: all are */
     int64_t long_ns;            /* likewise, and reads and writes */
     int64_t sample_mask;        /* hits whose duration has none of these bits, too */
     /* Events are to be drained, in this thread; may take Python's lock. */
@@ -93,6 +99,7 @@ typedef struct {
     size_t key_length;
     /* Between calls. */
     bool is_warm;               /* the record of the next key was read after COLD */
+    int64_t started_ns;         /* when it was asked for */
     size_t scanned;             /* bytes without a line end */
     size_t line_left;           /* of a get whose keys are not all answered: with its line end */
     vc_mc_name series;          /* which get */
@@ -137,7 +144,7 @@ void vc_mc_free(vc_mc *mc);
 void vc_mc_change(vc_mc *mc, const vc_mc_config *to);
 vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
                          size_t *used, vc_mc_out *out);
-void vc_mc_get_counts(vc_mc *mc, vc_mc_counts *counts);
+void vc_mc_get_counts(const vc_mc *mc, vc_mc_counts *counts);
 /* Return the events since the last call, one after the other; valid until the next call. */
 const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length);
 

@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from volcache.memcache.commands import Get, Simple, Status
+from volcache.memcache.commands import Simple, Status
 from volcache.monitoring.commands import ERROR
 from volcache.request_log import AccessLine, AccessLines, SlowLimit, word
 from volcache.text import escape_path
@@ -28,7 +28,7 @@ _KEY_LENGTH_MAX: Final = 1000  # Characters of a line.
 _ALWAYS_NS: Final = -1
 _PROTOCOL: Final = "memcache"
 _STATUSES: Final = {
-    result: status
+    result.value: status
     for status, results in {
         200: (Status.HIT, Status.OK, Status.AUTHENTICATED),
         201: (Status.STORED,),
@@ -42,7 +42,7 @@ _STATUSES: Final = {
         503: (Status.FAILED,),
     }.items()
     for result in results
-}
+} | {ERROR: 400}
 
 
 def result_of(command: Command, result: Result) -> str:
@@ -102,16 +102,46 @@ class CommandLog:
         took_ns: int,
         size: int,
     ) -> None:
+        """Log a command that was executed in Python; see `add`."""
+        record = result.record
+        self.add(
+            remote,
+            command.name,
+            getattr(command, "key", None),
+            result_of(command, result),
+            started_ns=started_ns,
+            took_ns=took_ns,
+            size=size,
+            position=record and (record.volume, record.offset, record.size),
+            source=record.source if record else "",
+        )
+
+    def add(  # noqa: PLR0913 - What a line has.
+        self,
+        remote: str,
+        name: str,
+        key: bytes | None,
+        result: str,
+        *,
+        started_ns: int,
+        took_ns: int,
+        size: int,
+        position: tuple[int, int, int] | None,
+        source: str = "DISK",
+    ) -> None:
         """
         Log a command as far as it is to be logged.
 
         Args:
             remote: The address of the client; empty if it has none.
-            command: What was asked for.
-            result: What became of it.
+            name: Of the command.
+            key: None if it has none.
+            result: As `result_of` names it.
             started_ns: By `time.perf_counter_ns`.
             took_ns: The duration, in nanoseconds.
             size: Bytes of the reply.
+            position: Volume, offset and size of the record that was read or stored.
+            source: Where it was read.
         """
         if took_ns > self._slow.threshold_ns:
             shares = self._slow.shares(took_ns, *self._waited_since(started_ns))
@@ -120,41 +150,31 @@ class CommandLog:
                     "command.slow remote=%s command=%s key=%s result=%s seconds=%.6f"
                     " memcached=%.6f disk=%.6f rest=%.6f left_out=%d",
                     word(remote),
-                    word(command.name),
-                    _key(command),
-                    result_of(command, result),
+                    word(name),
+                    _escaped(key or b""),
+                    result,
                     *shares,
                 )
-        if self._lines is not None:
-            self._lines.write(lambda: _line(remote, command, result, took_ns, size))
+        if self._lines is None:
+            return
+        # As a response would have them.
+        cache = {"hit": source, "miss": "MISS"}.get(result)
+        self._lines.write(
+            lambda: AccessLine(
+                took_ns,
+                word(remote),
+                word(name),
+                "-" if key is None else f"/{_escaped(key)}",
+                _PROTOCOL,
+                _STATUSES[result],
+                size,
+                cache=cache,
+                position="{},{},{}".format(*position) if position else None,
+                result=result,
+            )
+        )
 
 
-def _line(
-    remote: str, command: Command, result: Result, ns: int, size: int
-) -> AccessLine:
-    """Return the line of a command; cache and position as a response would have them."""
-    record, name = result.record, result_of(command, result)
-    cache = position = None
-    if record is not None:
-        cache = record.source if isinstance(command, Get) else None
-        position = f"{record.volume},{record.offset},{record.size}"
-    elif result.status is Status.MISS:
-        cache = "MISS"
-    return AccessLine(
-        ns,
-        word(remote),
-        word(command.name),
-        f"/{_key(command)}" if hasattr(command, "key") else "-",
-        _PROTOCOL,
-        400 if name == ERROR else _STATUSES[result.status],
-        size,
-        cache=cache,
-        position=position,
-        result=name,
-    )
-
-
-def _key(command: Command) -> str:
-    """Return the key, encoded as in a request line; empty without one."""
-    key: bytes = getattr(command, "key", b"")
+def _escaped(key: bytes) -> str:
+    """Return a key, encoded as in a request line."""
     return escape_path(key.decode("latin-1"), _KEY_LENGTH_MAX)

@@ -15,10 +15,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import BadKeyError, ClientError, StoreError, ValueTooLargeError
+from volcache.front import Marks
 from volcache.histogram import NS_PER_SECOND
 from volcache.keys import parse_key
 from volcache.memcache.commands import (
@@ -80,33 +80,6 @@ class ValueLimits(NamedTuple):
     max_ttl: int = 0  # seconds; 0 = no limit
 
 
-class _Marks:
-    """A number for the versions of some keys, those that were marked last; in memory."""
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._marks: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
-
-    def put(self, key: bytes, record: Record, number: int) -> None:
-        """Mark a version; another version of the key then has none."""
-        marks = self._marks
-        marks[key] = record.stored_us, number
-        marks.move_to_end(key)
-        if len(marks) > self._count_max:
-            marks.popitem(last=False)
-
-    def get(self, key: bytes, record: Record) -> int | None:
-        """Return the number of a version; None if it has none."""
-        mark = self._marks.get(key)
-        return None if mark is None or mark[0] != record.stored_us else mark[1]
-
-    def move(self, key: bytes, old: Record, new: Record) -> None:
-        """Mark a version like another."""
-        number = self.get(key, old)
-        if number is not None:
-            self.put(key, new, number)
-
-
 class Executor:
     """
     Executes the commands that depend on the cache; for one thread.
@@ -129,14 +102,14 @@ class Executor:
             limits: What is accepted.
             clock: Nanoseconds since the epoch, by the machine's clock.
         """
-        self._cache = cache
-        self._limits = limits
-        self._clock = clock
+        self.cache = cache
+        self.limits = limits
+        self.clock = clock
         # Versions that a client has won the right to replace. After a restart, another
         # client wins.
-        self._won = _Marks(_WON_MAX)
-        # When versions were read, in seconds since the epoch.
-        self._reads = _Marks(_READS_MAX)
+        self.won = Marks(_WON_MAX)
+        # When versions were read, in seconds since the epoch, by the clock of the store.
+        self.reads = Marks(_READS_MAX)
 
     # --- Reading -------------------------------------------------------------------
 
@@ -144,26 +117,26 @@ class Executor:
         """Execute `Get`."""
         if command.is_meta or command.exptime is not None:
             return self._get_more(command)
-        record = self._cache.get(command.key)
+        record = self.cache.get(command.key)
         if record is None:
             return MISSED
-        self._reads.put(command.key, record, self._clock() // NS_PER_SECOND)
+        self.reads.put(record.stored_us, self._second())
         return Result(_HIT, record)
 
     def _get_more(self, command: Get) -> Result:
         """Execute a get that may change something, or that asks for more."""
         if command.exptime is command.vivify is command.recache is None:
             return self._get_and_change(command)
-        with self._cache.exclusive():
+        with self.cache.exclusive():
             return self._get_and_change(command)
 
     def _get_and_change(self, command: Get) -> Result:
         key, exptime = command.key, command.exptime
         has_value = command.wants_value or exptime is not None
-        found = self._cache.get(key) if has_value else self._cache.stat(key)
+        found = self.cache.get(key) if has_value else self.cache.stat(key)
         if found is None:
             return MISSED if command.vivify is None else self._vivify(command)
-        has_won = self._won.get(key, found) is not None
+        has_won = self.won.get(found.stored_us) is not None
         record = found
         if exptime is not None:
             record = self._touch(key, found, exptime)
@@ -171,16 +144,16 @@ class Executor:
         if command.recache is not None and not has_won:
             seconds = self._ttl(record if command.is_recache_late else found)
             if 0 <= seconds < self.seconds_until(command.recache):
-                self._won.put(key, record, 0)
+                self.won.put(record.stored_us, 0)
                 token = _WON
         return self._hit(command, found, record, token)
 
     def _hit(self, command: Get, found: Record, record: Record, token: bytes) -> Result:
         """Return what became of a record, and note that it was read."""
-        now = self._clock() // NS_PER_SECOND
-        read = self._reads.get(command.key, record)
+        now = self._second()
+        read = self.reads.get(record.stored_us)
         if not command.is_peek and record is not _EXPIRED:
-            self._reads.put(command.key, record, now)
+            self.reads.put(record.stored_us, now)
         return Result(
             _HIT,
             record,
@@ -196,7 +169,7 @@ class Executor:
         stored = self._store(key, b"", 0, self._expiry(command.vivify or 0))
         record = stored.record or _EXPIRED
         if record is not _EXPIRED:
-            self._won.put(key, record, 0)
+            self.won.put(record.stored_us, 0)
         # Before the command there was none, of which "t" says that it does not expire.
         return self._hit(command, record._replace(expires_ms=0), record, _WON)
 
@@ -204,7 +177,7 @@ class Executor:
         """Return the seconds until a record expires, rounded up; -1 = it does not."""
         if not record.expires_ms:
             return -1
-        return -(-self._cache.remaining_ms(record.expires_ms) // _MS)
+        return -(-self.cache.remaining_ms(record.expires_ms) // _MS)
 
     # --- Writing -------------------------------------------------------------------
 
@@ -212,22 +185,22 @@ class Executor:
         """Execute `Put`."""
         key = command.key
         self._check_key(key)
-        if command.is_too_large or len(command.value) > self._limits.value_size:
+        if command.is_too_large or len(command.value) > self.limits.value_size:
             # As in memcached, so that no client gets the value that it wanted to replace.
             if command.mode == "set":
-                self._cache.delete(key)
+                self.cache.delete(key)
             return TOO_LARGE
         if command.mode == "set" and not command.cas:
             expires_ms = self._expiry(command.exptime)
             return self._store(key, command.value, command.flags, expires_ms)
-        with self._cache.exclusive():
+        with self.cache.exclusive():
             return self._put_if_allowed(command)
 
     def _put_if_allowed(self, command: Put) -> Result:
         key, mode = command.key, command.mode
         if mode in {"append", "prepend"}:
             return self._edit(command)
-        found = self._cache.stat(key)
+        found = self.cache.stat(key)
         if found is None:
             if command.cas:
                 return NOT_FOUND
@@ -243,7 +216,7 @@ class Executor:
     def _edit(self, command: Put) -> Result:
         """Append or prepend to the value there is."""
         key, value = command.key, command.value
-        found = self._cache.get(key)
+        found = self.cache.get(key)
         if found is None:
             if command.vivify is None:
                 return NOT_STORED
@@ -252,7 +225,7 @@ class Executor:
             return EXISTS
         is_append = command.mode == "append"
         value = found.value + value if is_append else value + found.value
-        if len(value) > self._limits.value_size:
+        if len(value) > self.limits.value_size:
             return TOO_LARGE
         return self._replace(key, found, value, found.expires_ms)
 
@@ -264,8 +237,8 @@ class Executor:
             if command.initial is None:
                 return NOT_FOUND
             raise
-        with self._cache.exclusive():
-            found = self._cache.get(command.key)
+        with self.cache.exclusive():
+            found = self.cache.get(command.key)
             if found is None:
                 return self._store_initial(command)
             return self._count(command, found)
@@ -294,8 +267,8 @@ class Executor:
         record = stored.record or found
         if not is_longer:
             # As in memcached, which changes the number in place.
-            self._won.move(command.key, found, record)
-            self._reads.move(command.key, found, record)
+            self.won.move(found.stored_us, record.stored_us)
+            self.reads.move(found.stored_us, record.stored_us)
         ttl = self._ttl(found if command.ttl == "before" else record)
         return Result(Status.STORED, record, number, ttl=ttl)
 
@@ -312,42 +285,42 @@ class Executor:
     def touch(self, command: Touch) -> Result:
         """Execute `Touch`."""
         key = command.key
-        with self._cache.exclusive():
-            found = self._cache.get(key)
+        with self.cache.exclusive():
+            found = self.cache.get(key)
             if found is None:
                 return NOT_FOUND
             record = self._touch(key, found, command.exptime)
-            self._reads.put(key, record, self._clock() // NS_PER_SECOND)
+            self.reads.put(record.stored_us, self._second())
         return Result(Status.TOUCHED, record)
 
     def _touch(self, key: bytes, found: Record, exptime: int) -> Record:
         """Set when a record expires; one that has expired is deleted."""
         expires_ms = self._expiry(exptime)
         if expires_ms < 0:
-            self._cache.delete(key)
+            self.cache.delete(key)
             return found._replace(expires_ms=1)
         if expires_ms == found.expires_ms:
             return found
-        return self._cache.touch(key, found, expires_ms)
+        return self.cache.touch(key, found, expires_ms)
 
     def delete(self, command: Delete) -> Result:
         """Execute `Delete`."""
         key = command.key
         if not command.cas:
-            return DELETED if self._cache.delete(key) else NOT_FOUND
-        with self._cache.exclusive():
-            found = self._cache.stat(key)
+            return DELETED if self.cache.delete(key) else NOT_FOUND
+        with self.cache.exclusive():
+            found = self.cache.stat(key)
             if found is None:
                 return NOT_FOUND
             if found.stored_us != command.cas:
                 return EXISTS
-            self._cache.delete(key)
+            self.cache.delete(key)
         return DELETED
 
     def flush(self, _command: FlushAll) -> Result:
         """Execute `FlushAll` now, whatever its time is."""
         try:
-            self._cache.flush()
+            self.cache.flush()
         except StoreError as error:
             return refused(error)
         return Result(Status.OK)
@@ -361,13 +334,17 @@ class Executor:
         Raises:
             ClientError: No path of HTTP leads to it.
         """
-        if not is_key(key, self._limits.key_size):
+        if not is_key(key, self.limits.key_size):
             raise BadKeyError(_BAD_KEY)
+
+    def _second(self) -> int:
+        """Return the time by the clock of the store, in seconds since the epoch."""
+        return self.cache.store.clock.now_ms() // _MS
 
     def seconds_until(self, exptime: int) -> float:
         """Return how many seconds from now on a time is, as `exptime` gives it."""
         if exptime > RELATIVE_SECONDS_MAX:
-            return exptime - self._clock() / NS_PER_SECOND
+            return exptime - self.clock() / NS_PER_SECOND
         return exptime
 
     def _expiry(self, exptime: int) -> int:
@@ -378,7 +355,7 @@ class Executor:
             exptime: 0 = `default_ttl`; up to 30 days, seconds from now; above, seconds
                 since the epoch; below 0, in the past.
         """
-        limits = self._limits
+        limits = self.limits
         if not exptime:
             ttl: float = limits.default_ttl or limits.max_ttl
             if not ttl:
@@ -388,14 +365,14 @@ class Executor:
             if ttl <= 0:
                 return -1
         ttl = min(ttl, limits.max_ttl or _TTL_SECONDS_MAX)
-        return self._cache.expiry_of(self._clock() // _NS_PER_MS + round(ttl * _MS))
+        return self.cache.expiry_of(self.clock() // _NS_PER_MS + round(ttl * _MS))
 
     def _store(self, key: bytes, value: bytes, flags: int, expires_ms: int) -> Result:
         """Store a value; one that has expired deletes what there is."""
         if expires_ms < 0:
-            self._cache.delete(key)
+            self.cache.delete(key)
             return Result(Status.STORED)
-        record = self._cache.put(key, value, flags=flags, expires_ms=expires_ms)
+        record = self.cache.put(key, value, flags=flags, expires_ms=expires_ms)
         return Result(Status.STORED, record)
 
     def _replace(
@@ -403,9 +380,9 @@ class Executor:
     ) -> Result:
         """Store another value with all else as it is."""
         if expires_ms < 0:
-            self._cache.delete(key)
+            self.cache.delete(key)
             return Result(Status.STORED, found._replace(value=value))
-        record = self._cache.put(
+        record = self.cache.put(
             key,
             value,
             content_type=found.content_type,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from support.memcache_talk import Talk
 
-# As many as are remembered.
-READS: Final = 16_384
 # Commands after which the key "a" was read, as memcached says.
 READING: Final = (
     *("get a", "gets none a", "gat 100 a", "touch a 100", "mg a", "mg a v h l"),
@@ -40,13 +37,3 @@ def test_the_time_since_the_last_read_is_told(talk: Talk) -> None:
     assert talk.say("mg a k h l t;mg a t u h l") == "HD ka h1 l70 t-1;HD t-1 h1 l0"
     talk.clock.advance(5)
     assert talk.say("mg a u l;mg a l;mg none h l t") == "HD l5;HD l5;EN"
-
-
-def test_the_latest_reads_are_remembered(tmp_path: Path) -> None:
-    """Of so many keys: the one that was not read for the longest time leaves."""
-    with Talk(tmp_path, value_size_max=1 << 18) as talk:
-        talk.say("set a 0 0 1;1;get a;set b 0 0 1;1;get b")
-        for number in range(READS - 2):
-            talk.say(f"set r{number} 0 0 0 noreply;;mg r{number} q")
-        talk.say("get a;set more 0 0 0;;get more")
-        assert talk.say("mg a h;mg b h") == "HD h1;HD h0"

@@ -247,6 +247,10 @@ cdef extern from "clock.h" nogil:
 cdef extern from "functions.h" nogil:
     const char *VC_FUNCTIONS_NAME
     ctypedef struct vc_core_functions:
+        vc_status (*read)(vc_core *core, const uint8_t *key, size_t key_length,
+                          const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
+                          size_t room, vc_record *record) noexcept nogil
+        void (*end_read)(vc_core *core) noexcept nogil
         vc_status (*put)(vc_core *core, vc_put *put) noexcept nogil
         bint (*is_due)(vc_core *core) noexcept nogil
     const vc_core_functions vc_functions

@@ -1,0 +1,36 @@
+/* Reading a record without waiting for the disk, if that is possible. */
+#ifndef VC_READING_H
+#define VC_READING_H
+
+#include <errno.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+#include "functions.h"
+
+/* How records are read whose pages may not be in memory. Some file systems cannot tell whether
+ * they are: then all are read at once from one in memory, and by threads from any other. */
+typedef enum { VC_CACHED_FIRST, VC_AT_ONCE, VC_BY_THREADS } vc_reading;
+
+static inline bool vc_is_in_ram(int fd) {
+    struct statfs about;
+    return !fstatfs(fd, &about) &&
+           (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC);
+}
+
+/* Read the record that was looked up into `at->size` bytes; VC_COLD: a thread has to. `how` is 0
+ * at first. */
+static inline vc_status vc_read_now(vc_core *core, const vc_core_functions *functions,
+                                    vc_reading *how, const uint8_t *key, size_t length,
+                                    const vc_lookup *at, uint8_t *bytes, vc_record *record) {
+    if (*how == VC_CACHED_FIRST) {
+        errno = 0;
+        vc_status status = functions->read_cached(core, key, length, at, bytes, record);
+        if (status != VC_IO_ERROR || (errno != EOPNOTSUPP && errno != ENOSYS)) return status;
+        *how = vc_is_in_ram(at->fd) ? VC_AT_ONCE : VC_BY_THREADS;
+    }
+    if (*how == VC_BY_THREADS) return VC_COLD;
+    return functions->read(core, key, length, at, bytes, at->size, NULL, 0, record);
+}
+
+#endif
