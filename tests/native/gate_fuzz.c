@@ -1671,7 +1671,7 @@ static void start_stream(void) {
     refused_call = 0;
     cold_at_start = cold_reads;
     step_ns = 300;
-    gate->reading = CACHED_FIRST;
+    gate->reading = VC_CACHED_FIRST;
     gate->config.logs_all = false;
     gate->config.ring = gate->config.writable = (vc_parts){NULL, 0};
     vc_gate_set_ready(gate, true);

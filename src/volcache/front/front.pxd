@@ -184,7 +184,7 @@ cdef extern from "memcache.h" nogil:
         const vc_mc_clocks *clocks
         vc_marks *reads
         vc_marks *won
-        bint passes_all
+        vc_copies *copies
         size_t key_size
         uint64_t value_size
         int64_t default_ttl, max_ttl, slow_ns, long_ns, sample_mask
@@ -207,9 +207,9 @@ cdef extern from "memcache.h" nogil:
     ctypedef struct vc_mc_event:
         uint32_t length, key_length
         int name, result
-        bint is_sampled, has_record
+        bint is_sampled, is_hot, has_record
         int64_t started_ns, took_ns, read_ns, write_ns
-        uint64_t offset, size, bytes
+        uint64_t offset, size, expires_ms, bytes
         uint16_t volume
         const char *remote
         const char *key

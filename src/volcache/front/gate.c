@@ -3,14 +3,14 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/magic.h>
 #include <malloc.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/vfs.h>
+
+#include "reading.h"
 
 enum {
     /* Received first: a head and a small body. The rest of a larger body is received where it is
@@ -117,9 +117,6 @@ typedef struct {
     unsigned count;
 } list;
 
-/* How records are read whose pages may not be in memory. */
-typedef enum { CACHED_FIRST, AT_ONCE, BY_THREADS } reading;
-
 struct vc_gate {
     vc_gate_config config;
     vc_hooks hooks;
@@ -127,7 +124,7 @@ struct vc_gate {
     int connections_room;
     list lists[STATES];
     int64_t limits_ns[STATES];
-    reading reading;
+    vc_reading reading;
     bool is_ready;
     vc_date date;
     vc_gate_counts counts;
@@ -540,29 +537,6 @@ static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head
     return finish(c, is_good);
 }
 
-static bool is_in_ram(int fd) {
-    struct statfs about;
-    return !fstatfs(fd, &about) &&
-           (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC);
-}
-
-/* Read a record without waiting for the disk, if that is possible. */
-static vc_status read_now(vc_gate *gate, vc_text path, const vc_lookup *at, vc_record *record) {
-    const uint8_t *key = (const uint8_t *)path.at + 1;
-    vc_core *core = gate->config.core;
-    const vc_core_functions *functions = gate->config.functions;
-    if (gate->reading == CACHED_FIRST) {
-        errno = 0;
-        vc_status status =
-            functions->read_cached(core, key, path.length - 1, at, gate->record, record);
-        if (status != VC_IO_ERROR || (errno != EOPNOTSUPP && errno != ENOSYS)) return status;
-        gate->reading = is_in_ram(at->fd) ? AT_ONCE : BY_THREADS;
-    }
-    if (gate->reading == BY_THREADS) return VC_COLD;
-    return functions->read(core, key, path.length - 1, at, gate->record, at->size, NULL, 0,
-                           record);
-}
-
 /* Let a thread read a record; without `answers`, only so that it is in memory. The caller keeps
  * the head, as the request is passed to bjoern if the record cannot be sent. Takes over the read
  * of `at`, unless it returns PASS. */
@@ -613,7 +587,8 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
         functions->end_read(core);
         return PASS;
     }
-    vc_status status = read_now(gate, path, &at, &record);
+    vc_status status = vc_read_now(core, functions, &gate->reading, key, path.length - 1, &at,
+                                   gate->record, &record);
     int64_t read_ns = vc_monotonic_ns() - c->started_ns;
     if (status == VC_COLD) {
         fate decision = start_job(gate, c, path, &at, true);
@@ -642,11 +617,11 @@ static fate warm_up(vc_gate *gate, connection *c, const vc_request *request, vc_
                  request->is_special;
     vc_core *core = gate->config.core;
     const vc_core_functions *functions = gate->config.functions;
-    if (!reads || c->is_warm || gate->reading == AT_ONCE || path.length < 2 ||
+    if (!reads || c->is_warm || gate->reading == VC_AT_ONCE || path.length < 2 ||
         !functions->peek(core, (const uint8_t *)path.at + 1, path.length - 1, &at))
         return PASS;
     bool is_cold = at.size <= RECORD_BYTES &&
-                   (gate->reading == BY_THREADS ||
+                   (gate->reading == VC_BY_THREADS ||
                     !functions->is_cached(core, &at, 0) ||
                     (request->method == VC_GET &&
                      !functions->is_cached(core, &at, at.size - at.size / 8 - 1)));

@@ -84,6 +84,7 @@ typedef struct {
     vc_mc_out *out;
     vc_mc_outcome outcome;
     int64_t started_ns, read_ns, write_ns;
+    bool is_hot;                /* the key is to be promoted */
     uint64_t *absent;           /* the counter of misses to count it in; NULL: it was a hit */
 } execution;
 
@@ -137,6 +138,9 @@ static vc_mc_step find(execution *job, bool counts) {
     vc_text key = job->command->key;
     size_t room = job->out->room - job->out->used - VC_MC_REPLY_BYTES;
     vc_lookup at;
+    /* What memcached may have is read by Python. */
+    if (config->copies && vc_copies_find(config->copies, key_of(job), key.length, NULL) != VC_NO_COPY)
+        return VC_MC_PASS;
     bool is_there = counts && !job->stream->is_warm
                         ? config->functions->lookup(config->core, key_of(job), key.length, room, &at)
                         : config->functions->peek(config->core, key_of(job), key.length, &at);
@@ -174,7 +178,14 @@ static bool is_ordinary(vc_text key, size_t size_max) {
 static vc_mc_step append(execution *job, vc_put *put) {
     const vc_mc_config *config = &job->mc->config;
     put->ring = VC_RING_UNKNOWN;
-    if (config->functions->put(config->core, put) != VC_OK) return VC_MC_PASS;
+    /* Whoever has the lock never sees a change without the invalidation of the copies. */
+    if (config->copies && !acquire(job)) return VC_MC_PASS;
+    vc_status status = config->functions->put(config->core, put);
+    if (config->copies) {
+        if (status == VC_OK) vc_copies_invalidate(config->copies, key_of(job), put->record.key_length);
+        config->functions->release(config->core);
+    }
+    if (status != VC_OK) return VC_MC_PASS;
     job->write_ns = put->took_ns;
     job->outcome.record = put->record;
     job->outcome.has_record = true;
@@ -269,7 +280,14 @@ static vc_mc_step get_locked(execution *job) {
 }
 
 static vc_mc_step get(execution *job) {
-    if (!job->command->has_exptime) return get_locked(job);
+    vc_copies *copies = job->mc->config.copies;
+    if (!job->command->has_exptime) {
+        vc_mc_step step = get_locked(job);
+        if (step == VC_MC_NEXT && copies && job->outcome.has_record && job->command->wants_value)
+            job->is_hot = vc_copies_count_read(copies, key_of(job), job->command->key.length,
+                                               job->started_ns / 1000000);
+        return step;
+    }
     if (!acquire(job)) return VC_MC_PASS;
     return release(job, get_locked(job));
 }
@@ -315,6 +333,7 @@ static void add_event(const execution *job, int64_t took_ns, bool is_sampled, si
         .name = job->command->name,
         .result = job->outcome.result,
         .is_sampled = is_sampled,
+        .is_hot = job->is_hot,
         .has_record = job->outcome.has_record,
         .started_ns = job->started_ns,
         .took_ns = took_ns,
@@ -322,6 +341,7 @@ static void add_event(const execution *job, int64_t took_ns, bool is_sampled, si
         .write_ns = job->write_ns,
         .offset = record->offset,
         .size = record->size,
+        .expires_ms = record->expires_ms,
         .bytes = bytes,
         .volume = record->volume,
     };
@@ -340,7 +360,7 @@ static void count_command(const execution *job, size_t bytes) {
     if (job->write_ns) observe(&counts->writes, job->write_ns);
     if (job->absent) count(job->absent, 1);
     bool is_sampled = result == VC_MC_HIT && !(took_ns & config->sample_mask);
-    if (is_sampled || took_ns > config->slow_ns || took_ns > config->long_ns)
+    if (is_sampled || job->is_hot || took_ns > config->slow_ns || took_ns > config->long_ns)
         add_event(job, took_ns, is_sampled, bytes);
 }
 
@@ -406,7 +426,7 @@ vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size
     if (!stream->is_known) stream->is_binary = (uint8_t)data[0] == 0x80;
     stream->is_known = true;
     vc_mc_step step = VC_MC_PASS;
-    if (!mc->config.passes_all && !stream->wants_credentials)
+    if (!stream->wants_credentials)
         step = (stream->is_binary ? vc_mc_parse_binary : vc_mc_parse_text)(&mc->config, stream, data,
                                                                          length, command);
     if (step == VC_MC_NEXT) step = execute(mc, stream, command, out);

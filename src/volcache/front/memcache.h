@@ -31,6 +31,7 @@
 #ifndef VC_MEMCACHE_H
 #define VC_MEMCACHE_H
 
+#include "copies.h"
 #include "gate.h"
 #include "marks.h"
 
@@ -71,7 +72,7 @@ typedef struct {
     const vc_core_functions *functions;
     const vc_mc_clocks *clocks;
     vc_marks *reads, *won;      /* shared with the executor in Python */
-    bool passes_all;            /* Python executes all commands */
+    vc_copies *copies;          /* NULL: there is no hot tier */
     size_t key_size;            /* of a value that is stored, at most */
     uint64_t value_size;
     int64_t default_ttl, max_ttl;   /* seconds; 0: none, no limit */
@@ -126,10 +127,12 @@ typedef struct {
     vc_mc_name name;
     vc_mc_result result;
     bool is_sampled;
+    bool is_hot;                /* the key is to be promoted */
     bool has_record;            /* then there is a position */
     int64_t started_ns, took_ns;    /* monotonic */
     int64_t read_ns, write_ns;  /* of the store; 0: none */
-    uint64_t offset, size, bytes;   /* of the record; of the reply */
+    uint64_t offset, size, expires_ms;  /* of the record */
+    uint64_t bytes;             /* of the reply */
     uint16_t volume;
     char remote[46];
     char key[];

@@ -47,7 +47,8 @@ cdef int64_t python_machine_us(void *context) noexcept with gil:
 cdef class CommandFacts:
     """What the commands use, and the counters and logs in Python that learn of them."""
 
-    cdef object clock, machine_ns, stats, store_stats, log, sample, reads, won
+    cdef object clock, machine_ns, stats, store_stats, log, sample, reads, won, promote
+    cdef Copies copies
     cdef vc_mc_clocks clocks
     cdef vc_mc_config config
     cdef vc_mc_counts seen
@@ -70,7 +71,9 @@ cdef class CommandFacts:
         self.config.clocks = &self.clocks
         self.config.reads = reads.marks
         self.config.won = won.marks
-        self.config.passes_all = executor.cache.has_hot_tier
+        self.copies, self.promote = executor.cache.hot_keys, executor.cache.promote
+        if self.copies is not None:
+            self.config.copies = self.copies.copies
         self.config.key_size = limits.key_size
         self.config.value_size = limits.value_size
         self.config.default_ttl = limits.default_ttl
@@ -115,6 +118,8 @@ cdef class CommandFacts:
         cdef bytes key = event.key[: event.key_length]
         if event.is_sampled:
             self.sample(key)
+        if event.is_hot:
+            self.promote(key, event.expires_ms)
         for histogram, ns in (
             (self.answers(event.name, event.result), event.took_ns),
             (self.store_stats.reads, event.read_ns),
