@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static vc_core *core;
 static uint32_t slot;
@@ -75,13 +76,14 @@ static int test_sync(void *context, int fd) {
     return 0;
 }
 
+static int64_t us;
+
 static int64_t test_next_us(void *context) { return ++*(int64_t *)context; }
 
-static vc_status put(const char *key, unsigned ring, bool is_tombstone) {
+static vc_status put(const char *key, unsigned ring) {
     vc_put one = {
         .record.key_length = (uint16_t)strlen(key),
         .record.length = 100,
-        .record.kind = is_tombstone,
         .key = bytes(key),
         .value = bytes("a value of one hundred bytes, or whatever is behind these: nobody reads "
                        "it, but its checksum is made"),
@@ -93,7 +95,6 @@ static vc_status put(const char *key, unsigned ring, bool is_tombstone) {
 /* What is due defers plain puts, until it is taken; only who can wait syncs. */
 static void check_puts(void) {
     static const vc_calls calls = {.pwritev = test_pwritev, .fdatasync = test_sync};
-    static int64_t us;
     writer = (vc_writer){
         .calls = &calls,
         .fd = 7,
@@ -104,32 +105,32 @@ static void check_puts(void) {
     };
     vc_putting how = {test_next_us, &us, 400, false};
     bool is_stale;
-    CHECK(put("put", VC_RING_UNKNOWN, false) == VC_DEFERRED);
+    CHECK(put("put", VC_RING_UNKNOWN) == VC_DEFERRED);
     CHECK(vc_core_set_writer(core, &writer) == VC_MAIN);
     vc_core_set_putting(core, &how);
-    CHECK(put("put", VC_RING_UNKNOWN, false) == VC_OK && us == 1 && writer.pending == 1);
+    CHECK(put("put", VC_RING_UNKNOWN) == VC_OK && us == 1 && writer.pending == 1);
     CHECK(!is_absent("put", &is_stale) && !vc_core_is_due(core));
-    CHECK(put("put", VC_RING_UNKNOWN, true) == VC_OK && is_absent("put", &is_stale));
-    CHECK(!vc_core_take_due(core).bytes && put("put", VC_RING_UNKNOWN, false) == VC_OK);
-    CHECK(vc_core_is_due(core) && put("put", VC_RING_UNKNOWN, false) == VC_DEFERRED);
-    CHECK(put("put", VC_MAIN, false) == VC_OK);
+    CHECK(put("put", VC_RING_UNKNOWN) == VC_OK && !vc_core_is_due(core));
+    CHECK(!vc_core_take_due(core).bytes && put("put", VC_RING_UNKNOWN) == VC_OK);
+    CHECK(vc_core_is_due(core) && put("put", VC_RING_UNKNOWN) == VC_DEFERRED);
+    CHECK(put("put", VC_MAIN) == VC_OK);
     vc_due due = vc_core_take_due(core);
     CHECK(due.bytes == 4 * 167 && due.unwritten == 1u << VC_MAIN && !due.refused);
     CHECK(!vc_core_is_due(core) && !vc_core_take_due(core).bytes);
     writer.pending_max = 100;
     refuses = true;
-    CHECK(put("refused", VC_RING_UNKNOWN, false) == VC_IO_ERROR && errno == EIO);
-    CHECK(put("refused", VC_RING_UNKNOWN, false) == VC_DEFERRED && is_absent("refused", &is_stale));
+    CHECK(put("refused", VC_RING_UNKNOWN) == VC_IO_ERROR && errno == EIO);
+    CHECK(put("refused", VC_RING_UNKNOWN) == VC_DEFERRED && is_absent("refused", &is_stale));
     CHECK(vc_core_take_due(core).refused == 1u << VC_MAIN && writer.end == 5000 + 4 * 167);
     refuses = false;
     how.syncs = true;
     vc_core_set_putting(core, &how);
-    CHECK(put("synced", VC_RING_UNKNOWN, false) == VC_DEFERRED && !synced);
-    CHECK(put("synced", VC_MAIN, false) == VC_OK && synced == 1);
+    CHECK(put("synced", VC_RING_UNKNOWN) == VC_DEFERRED && !synced);
+    CHECK(put("synced", VC_MAIN) == VC_OK && synced == 1);
     writer.capacity = writer.end + 64 + strlen("too long") + 100 - 1;
-    CHECK(put("too long", VC_MAIN, false) == VC_DEFERRED);
+    CHECK(put("too long", VC_MAIN) == VC_DEFERRED);
     writer.capacity++;
-    CHECK(put("too long", VC_MAIN, false) == VC_OK && writer.end == writer.capacity);
+    CHECK(put("too long", VC_MAIN) == VC_OK && writer.end == writer.capacity);
 }
 
 static sem_t is_owned, may_release;
@@ -152,10 +153,123 @@ static void check_busy(void) {
     sem_wait(&is_owned);
     CHECK(!vc_core_try_acquire(core, 0) && !vc_core_try_acquire(core, 1000000));
     CHECK(!vc_core_is_mine(core) && !vc_core_release(core));
-    CHECK(put("busy", VC_RING_UNKNOWN, false) == VC_DEFERRED);
+    CHECK(put("busy", VC_RING_UNKNOWN) == VC_DEFERRED);
     sem_post(&may_release);
     CHECK(vc_core_try_acquire(core, INT64_C(3600000000000)) && vc_core_release(core));
     CHECK(!pthread_join(owner, NULL));
+}
+
+/* --- Deletions ------------------------------------------------------------------------ */
+
+static vc_status delete(const char *key, unsigned ring, bool *existed) {
+    vc_put one = {.key = bytes(key), .record.key_length = (uint16_t)strlen(key), .ring = ring};
+    uint64_t end = writer.end;
+    vc_status status = vc_core_delete(core, &one, 1000, existed);
+    CHECK((writer.end > end) == (one.started_ns != 0));
+    return status;
+}
+
+static vc_status put_value(const char *key, uint64_t expires_ms) {
+    vc_put one = {
+        .key = bytes(key),
+        .type = bytes(""),
+        .encoding = bytes(""),
+        .cache = bytes(""),
+        .value = bytes("value"),
+        .record = {.key_length = (uint16_t)strlen(key), .length = 5, .expires_ms = expires_ms},
+        .ring = VC_MAIN,
+    };
+    return vc_core_put(core, &one);
+}
+
+static bool ends_with(FILE *file, const char *text) {
+    char end[64] = {0};
+    CHECK(!fseek(file, -(long)strlen(text), SEEK_END) &&
+          fread(end, 1, strlen(text), file) == strlen(text));
+    return !memcmp(end, text, strlen(text));
+}
+
+static bool is_cold;
+
+static ssize_t test_pread_cached(void *context, int fd, void *buffer, size_t length,
+                                 off_t offset) {
+    errno = EAGAIN;
+    return is_cold ? -1 : vc_os_calls.pread_cached(context, fd, buffer, length, offset);
+}
+
+/* What another key, a purge, a tombstone or the disk hides. */
+static void check_hidden(void) {
+    bool existed;
+    uint64_t end = writer.end;
+    CHECK(put_value("hides", 0) == VC_OK);
+    CHECK(vc_core_set(core, fingerprint("hidden"), slot, end, 100, 0, false));
+    CHECK(delete("hidden", VC_RING_UNKNOWN, &existed) == VC_OK && !existed);
+    CHECK(writer.pending == 1);
+    vc_purge purge = {us, bytes("hid"), 3};
+    CHECK(vc_core_set_purges(core, &purge, 1));
+    CHECK(delete("hides", VC_RING_UNKNOWN, &existed) == VC_OK && !existed && !writer.pending);
+    end = writer.end;
+    CHECK(put_value("again", 0) == VC_OK);
+    CHECK(delete("again", VC_RING_UNKNOWN, &existed) == VC_OK && existed);
+    CHECK(vc_core_set(core, fingerprint("again"), slot, end + VC_OVERHEAD_BYTES + 10, 100, 0,
+                      false));
+    CHECK(delete("again", VC_RING_UNKNOWN, &existed) == VC_DEFERRED);
+    CHECK(put_value("cold", 0) == VC_OK);
+    is_cold = true;
+    CHECK(delete("cold", VC_RING_UNKNOWN, &existed) == VC_DEFERRED && writer.pending == 1);
+    is_cold = false;
+}
+
+/* Only what finds the record in memory, and can write the index file, is a plain deletion. */
+static void check_deletions(void) {
+    vc_putting how = {test_next_us, &us, 1 << 20, false};
+    FILE *data = tmpfile(), *entries = tmpfile();
+    bool existed, is_stale;
+    vc_segment segment = {0, 7};
+    CHECK(data && entries && vc_core_bind(core, slot, fileno(data), 1, &segment, 1));
+    vc_writer_free(&writer);
+    writer = (vc_writer){
+        .calls = &vc_os_calls,
+        .fd = fileno(data),
+        .volume = 1,
+        .slot = slot,
+        .salt = 7,
+        .end = 5000,
+        .capacity = 1 << 16,
+        .pending_max = 100,
+        .index_fd = fileno(entries),
+        .is_indexed = true,
+    };
+    vc_core_set_putting(core, &how);
+    vc_core_take_due(core);
+    CHECK(put_value("first", 0) == VC_OK && put_value("past", 1000) == VC_OK);
+    CHECK(put_value("later", 1001) == VC_OK && put_value("torn", 0) == VC_OK);
+    uint64_t torn = writer.end;
+    CHECK(put_value("last", 0) == VC_OK && writer.pending == 5);
+    CHECK(delete("first", VC_RING_UNKNOWN, &existed) == VC_OK && existed);
+    CHECK(is_absent("first", &is_stale) && !writer.pending);
+    CHECK(ends_with(entries, "\n") && writer.index_end == (uint64_t)ftell(entries));
+    CHECK(delete("first", VC_RING_UNKNOWN, &existed) == VC_OK && !existed);
+    CHECK(delete("past", VC_RING_UNKNOWN, &existed) == VC_OK && !existed && !writer.pending);
+    CHECK(delete("later", VC_RING_UNKNOWN, &existed) == VC_OK && existed);
+    vc_core_hold(core, true);
+    CHECK(delete("nothing", VC_RING_UNKNOWN, &existed) == VC_DEFERRED);
+    CHECK(put("held", VC_RING_UNKNOWN) == VC_DEFERRED);
+    vc_core_hold(core, false);
+    CHECK(delete("nothing", VC_RING_UNKNOWN, &existed) == VC_OK && !existed);
+    CHECK(pwrite(fileno(data), "", 1, (off_t)torn - 6) == 1);
+    CHECK(delete("torn", VC_RING_UNKNOWN, &existed) == VC_DEFERRED && writer.pending == 0);
+    CHECK(delete("torn", VC_MAIN, &existed) == VC_OK && existed);
+    check_hidden();
+    writer.index_fd = -1;
+    CHECK(delete("last", VC_RING_UNKNOWN, &existed) == VC_OK && existed);
+    CHECK(writer.pending == 2 && vc_core_take_due(core).unwritten == 1u << VC_MAIN);
+    CHECK(put_value("more", 0) == VC_OK);
+    CHECK(delete("more", VC_RING_UNKNOWN, &existed) == VC_DEFERRED);
+    CHECK(delete("more", VC_MAIN, &existed) == VC_OK && existed && writer.pending == 4);
+    CHECK(vc_core_take_due(core).unwritten == 1u << VC_MAIN);
+    fclose(data);
+    fclose(entries);
 }
 
 static void check_evicted(void) {
@@ -166,14 +280,16 @@ static void check_evicted(void) {
     writer.capacity = 1 << 20;
     vc_core_close(core);
     CHECK(!is_absent("value", &is_stale));
-    CHECK(put("value", VC_MAIN, true) == VC_DEFERRED);
+    CHECK(put("value", VC_MAIN) == VC_DEFERRED);
 }
 
 int main(void) {
     static const uint8_t hash_key[16] = {1};
     static const vc_policy policy = {.hit_rate = 1, .tokens_max = 1e9};
     static const vc_segment segment = {0, 1};
-    core = vc_core_new(&vc_os_calls, hash_key, 1 << 24, 4, 0);
+    vc_calls calls = vc_os_calls;
+    calls.pread_cached = test_pread_cached;
+    core = vc_core_new(&calls, hash_key, 1 << 24, 4, 0);
     CHECK(core && vc_core_set_policy(core, &policy));
     slot = vc_core_add_volume(core, 1);
     CHECK(slot != VC_NO_SLOT && vc_core_bind(core, slot, -1, 1, &segment, 1));
@@ -182,6 +298,7 @@ int main(void) {
     check_hits();
     check_puts();
     check_busy();
+    check_deletions();
     check_evicted();
     vc_core_free(core);
     vc_writer_free(&writer);

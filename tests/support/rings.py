@@ -25,7 +25,7 @@ import errno
 import random
 import secrets
 from contextlib import AbstractContextManager, suppress
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from unittest import mock
 
 from google_crc32c import value as crc32c
@@ -76,9 +76,11 @@ def lose_an_entry(store: Store) -> None:
         def __getattr__(self, name: str) -> object:
             if name == "ring_for":
                 store.index = index
-            elif name != "put":
-                return getattr(index, name)
-            return lambda *_: None
+                return lambda _: None
+            return self._put if name == "put" else getattr(index, name)
+
+        def _put(self, *record: Any) -> object:
+            return index.put(*record) if store.index is index else None
 
     store.index = Index()  # type: ignore[assignment]
 

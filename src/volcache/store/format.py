@@ -177,8 +177,8 @@ RecordFields = tuple[
 ]
 
 # A record to be stored: its key; then as in a `Record`, up to its flags, but a time of 0
-# stands for the next one; and whether it is a tombstone.
-NewRecord = tuple[bytes, bytes, bytes, bytes, bytes, int, int, int, bool]
+# stands for the next one.
+NewRecord = tuple[bytes, bytes, bytes, bytes, bytes, int, int, int]
 
 # `new_record(Record, fields)` is Record(*fields) without a Python call: 0.3 us less.
 new_record = tuple.__new__

@@ -221,7 +221,7 @@ class Replay:
             named=found.named,
         )
         if listed.state == "synced":
-            volume.trust_synced()
+            volume.synced_end = volume.end
 
     def _replay_entries(self, volume: Volume) -> IndexContents:
         """Replay the index file; one that cannot be read counts as missing."""

@@ -88,7 +88,7 @@ class Rings:
         self.last_seq = recovered.newest_seq
         self.unsettled: set[Volume] = set()
         self.may_have_next_purges = False
-        self.last_progress_us = 0
+        self.last_progress_us = self._last_progress_end = 0
         for volume in recovered.volumes:
             self._bind(volume)
             # With "fifo", all of probation is reclaimed first: what is put from now on
@@ -249,6 +249,11 @@ class Rings:
         else:
             self._open_index_file(volume)
 
+    @property
+    def has_progress(self) -> bool:
+        """Whether more was appended than LOCK says."""
+        return sum(active.end for active in self.written) != self._last_progress_end
+
     def record_progress(self, *, ahead_us: int = 0) -> None:
         """
         Write to LOCK how far the active volumes were written, and the time.
@@ -268,6 +273,7 @@ class Rings:
         with suppress(OSError):
             self.directory.write_progress(lines[0], lines[-1])
             self.last_progress_us = time_us
+            self._last_progress_end = sum(line.end for line in lines)
 
     # --- Index files ---------------------------------------------------------------
 
@@ -326,12 +332,14 @@ class Rings:
     def hold(self, volume: Volume) -> None:
         """Append nothing to any volume before this one is settled."""
         self.unsettled.add(volume)
+        self.index.hold(is_held=True)
         for active in self.written:
             active.hold()
 
     def _release(self) -> None:
         """Append again if all volumes are settled."""
         if not self.unsettled:
+            self.index.hold(is_held=False)
             for active in self.written:
                 active.release()
 

@@ -72,12 +72,14 @@ class Syncs:
         with self._lock:
             actives = rings.written
             # By them a start notices that files were replaced.
-            if any(active.has_index_backlog for active in actives):
-                rings.record_progress()
-            elif any(active.pending for active in actives):
+            has_backlog = any(active.has_index_backlog for active in actives)
+            if not has_backlog and any(active.pending for active in actives):
                 for active in actives:
                     rings.write_index(active)
-            elif rings.clock.now_us() - rings.last_progress_us > _PROGRESS_EVERY_US:
+            elif (
+                rings.has_progress
+                or rings.clock.now_us() - rings.last_progress_us > _PROGRESS_EVERY_US
+            ):
                 rings.record_progress()
         while self._unsynced:
             volume = self._unsynced.popleft()

@@ -115,6 +115,7 @@ class VolumeIndex(Writer):
             self._unnamed = list(self.segments)
         self._index_fd, self._is_index_known = fd, True
         self.set_index_file(fd, end)
+        self.is_indexed = not self._unnamed
 
     def write_index(self, *, sealed: bool = False) -> None:
         """
@@ -126,16 +127,17 @@ class VolumeIndex(Writer):
         Raises:
             OSError: Nothing was taken from the pending entries.
         """
+        if not (self.pending or sealed):
+            return
         if self._index_fd is None:
             # It could not be created. The next start finds these records by a scan.
             self.clear()
             self._is_index_known = False
             return
-        if not (self.pending or sealed):
-            return
         try:
             self._append_block(self.lines, self.end, sealed=sealed)
         except OSError:
+            self.is_indexed = False
             self.pending_max = 2 * max(_INDEX_BATCH, self.pending)
             raise
         self.pending_max = _INDEX_BATCH
@@ -146,7 +148,7 @@ class VolumeIndex(Writer):
         segments = [one for one in self._unnamed if one.start < end]
         self.append_block(encode_segments(segments) + lines, end, sealed)
         self._unnamed = self._unnamed[len(segments) :]
-        self._is_index_known = True
+        self._is_index_known, self.is_indexed = True, not self._unnamed
 
     def write_spilled(self, blocks: Iterable[tuple[bytes, int]]) -> None:
         """
@@ -177,6 +179,7 @@ class VolumeIndex(Writer):
         if self.pending:
             self._is_index_known = False  # The file is not complete.
         self.clear()
+        self.is_indexed = False
         fd, self._index_fd = self._index_fd, None
         if fd is not None:
             self._fs.close(fd)
@@ -210,7 +213,6 @@ class Volume(VolumeIndex):
         self._identities = [(0, volume_identity(use.volume, use.salt))]
         for segment in segments:
             self.add_segment(segment)
-        self._synced_end = 0
         self._header = b""  # to be written
         self._allocated = 0  # records may be written up to here if it is not held
         self.started_ms = started_ms
@@ -230,7 +232,7 @@ class Volume(VolumeIndex):
 
     def is_synced_up_to(self, end: int) -> bool:
         """Return whether all its records before an offset are on the disk."""
-        return self._synced_end >= end
+        return self.synced_end >= end
 
     def add_segment(self, segment: Segment) -> None:
         """Let the records from its start on have its salt; nothing is written."""
@@ -239,6 +241,7 @@ class Volume(VolumeIndex):
         self._unnamed = [one for one in self._unnamed if one in self.segments]
         self.segments.append(segment)
         self._unnamed.append(segment)
+        self.is_indexed = False
         self.salt = segment.salt
         identity = volume_identity(self.id, segment.salt)
         before = [one for one in self._identities if one[0] < segment.start]
@@ -317,10 +320,6 @@ class Volume(VolumeIndex):
         self._is_index_known = index_checksum is not None
         self.index_checksum = index_checksum or 0
         self._unnamed = self.segments[named:]
-
-    def trust_synced(self) -> None:
-        """Take over from META.txt, or an append, that all of it is on the disk."""
-        self._synced_end = self.end
 
     def allocate(self, length: int) -> None:
         """
@@ -424,9 +423,9 @@ class Volume(VolumeIndex):
                 dropped them, so a second sync proves nothing: retire the volume.
         """
         end = self.end
-        if end != self._synced_end:
+        if end != self.synced_end:
             self._fs.sync(self.fd)
-            self._synced_end = end
+            self.synced_end = end
         fd, end = self._index_fd, self.index_end
         if fd is not None and end != self._index_synced_end:
             try:

@@ -7,7 +7,8 @@ The core does both, in one call; what it cannot do, such as a rotation, is done 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from volcache.errors import ValueTooLargeError
 from volcache.store.format import (
@@ -21,11 +22,14 @@ from volcache.store.reading import RecordReader
 from volcache.store.usage import purge_stay_of
 
 if TYPE_CHECKING:
-    from volcache.store.format import NewRecord, RecordFields
+    from collections.abc import Callable
+
+    from volcache.store.format import NewRecord
     from volcache.store.log import CircularLog
     from volcache.store.purges import PurgeStay
     from volcache.store.volume import Volume
 
+_T = TypeVar("_T")
 _logger = logging.getLogger("volcache.store")
 
 
@@ -35,7 +39,7 @@ class RecordWriter(RecordReader):
     def __init__(self, log: CircularLog) -> None:
         """Use `Store.open`."""
         super().__init__(log)
-        self._syncs_each = syncs = log.syncs.mode == "always"
+        syncs = log.syncs.mode == "always"
         step_bytes = log.evictor.step_bytes
         self.index.set_putting(self.clock, step_bytes, syncs, self.stats.writes)
         for volume in log.rings.written:
@@ -74,7 +78,7 @@ class RecordWriter(RecordReader):
             StoreIOError: The disk refused. In all cases the old value stays.
         """
         headers = content_type, content_encoding, cache_control
-        return self._append((key, value, *headers, 0, expires_ms, flags, False))
+        return self._append((key, value, *headers, 0, expires_ms, flags))
 
     def touch(self, key: bytes, record: Record, expires_ms: int) -> Record:
         """
@@ -101,7 +105,7 @@ class RecordWriter(RecordReader):
             message = f"the value has {record.length} bytes, not {len(record.value)}"
             raise ValueError(message)
         new = record._replace(expires_ms=expires_ms)
-        return self._append((key, *new[:7], False))
+        return self._append((key, *new[:7]))
 
     def _volume_for(self, key: bytes, size: int, length: int) -> Volume:
         """
@@ -121,30 +125,49 @@ class RecordWriter(RecordReader):
 
     def _append(self, record: NewRecord) -> Record:
         """
+        Append a record.
+
+        Raises:
+            StoreError: As by `put`.
+        """
+        length, size = len(record[1]), RECORD_OVERHEAD_BYTES + sum(map(len, record[:5]))
+        written = self._change(
+            partial(self.index.put, *record), record[0], size, length
+        )
+        return new_record(Record, written)
+
+    def _change(
+        self, append: Callable[..., _T | None], key: bytes, size: int, length: int
+    ) -> _T:
+        """
         Append a record: by the core alone, or after what it leaves to Python.
+
+        Args:
+            append: Calls the core; it gets the volume, if there is one.
+            key: Of the record.
+            size: Of the record, bytes.
+            length: Of its value, bytes.
+
+        Returns:
+            What the core returns.
 
         Raises:
             StoreError: As by `put`.
         """
         with self.lock:
-            written = self._try_append(record, None)
-            if written is None:
+            done = self._attempt(append)
+            if done is None:
                 self.catch_up()
-                length, size = len(record[1]), sum(map(len, record[:5]))
-                volume = self._volume_for(
-                    record[0], RECORD_OVERHEAD_BYTES + size, length
-                )
-                written = self._try_append(record, volume)
-                if written is None:
+                volume = self._volume_for(key, size, length)
+                done = self._attempt(partial(append, volume))
+                if done is None:
                     raise ValueTooLargeError(size=length, limit=VALUE_BYTES_MAX)
             self.catch_up()
-        return new_record(Record, written)
+        return done
 
-    def _try_append(
-        self, record: NewRecord, volume: Volume | None
-    ) -> RecordFields | None:
+    def _attempt(self, append: Callable[[], _T | None]) -> _T | None:
         """
-        Let the core append a record; see `Index.put` for the arguments and the result.
+        Let the core append a record; if the disk is full, again after space was made.
 
         Raises:
             StoreIOError: The disk refused; a start does not find the record.
@@ -152,16 +175,12 @@ class RecordWriter(RecordReader):
         may_make_space = True
         while True:
             try:
-                written = self.index.put(*record, volume)
+                return append()
             except OSError as error:
                 _, _, (volume,) = self.index.take_due()
                 if not (may_make_space and self._log.make_space(error)):
                     raise self._log.syncs.refused(volume, error) from error
                 may_make_space = False
-            else:
-                if self._syncs_each and volume is not None:
-                    volume.trust_synced()
-                return written
 
     def catch_up(self) -> None:
         """Do what is due after a put; the caller holds the lock."""
@@ -171,7 +190,7 @@ class RecordWriter(RecordReader):
         for volume in refused:
             self._log.rings.hold(volume)
         for volume in unwritten:
-            if volume.is_index_due:
+            if volume.is_index_due or not volume.has_index_backlog:
                 self._log.rings.write_index(volume)
         if appended:
             self._log.evictor.continue_reclaim(appended)
@@ -191,27 +210,8 @@ class RecordWriter(RecordReader):
             DiskFullError: There is no disk space for the next volume.
             StoreIOError: The disk refused. In both cases the value stays.
         """
-        with self.lock:
-            self.catch_up()
-            self._log.settle()
-            found = self._locate(key)
-            # A key that the index has lost for want of memory may be there after a start.
-            if found is None and not self.index.displaced:
-                return False
-            existed = found is not None
-            header = self._try_read_header(found, key) if found else None
-            if header is not None:
-                # Two keys with one fingerprint have it at every start: the record of the
-                # other key hides that of this one then, too.
-                if header.key != key:
-                    return False
-                existed = not self._is_over(key, header)
-            volume = self._volume_for(key, RECORD_OVERHEAD_BYTES + len(key), 0)
-            self._try_append((key, *(b"",) * 4, 0, 0, 0, True), volume)
-            if not volume.has_index_backlog:
-                self._log.rings.write_index(volume)
-            self.catch_up()
-        return existed
+        delete = partial(self.index.delete, key, self.clock.now_ms())
+        return self._change(delete, key, RECORD_OVERHEAD_BYTES + len(key), 0)
 
     def flush(self) -> None:
         """

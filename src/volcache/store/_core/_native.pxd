@@ -19,6 +19,7 @@ cdef class Calls:
     cdef object fs
     cdef object error
     cdef object failure(self, int number)
+    cdef int refuse_to_continue(self) except -1
     cdef int fail(self, object error) noexcept
 
 
@@ -33,6 +34,7 @@ cdef class Index:
     cdef list volumes  # that are written, by ring
     cdef object clock, writes
     cpdef unsigned set_volume(self, volume) except *
+    cdef bint has_put(self, const vc_put *put, vc_status status, int error) except -1
     cdef object put_failure(self, vc_status status, int error, unsigned ring)
     cdef uint64_t fingerprint(self, bytes key) noexcept
     cdef vc_index_stats get_stats(self) noexcept

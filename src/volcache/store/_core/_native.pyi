@@ -234,7 +234,6 @@ class Index:
         stored_us: int,
         expires_ms: int,
         flags: int,
-        is_tombstone: bool = False,
         volume: Volume | None = None,
     ) -> RecordFields | None:
         """
@@ -249,7 +248,6 @@ class Index:
             stored_us: Microseconds since the epoch; 0: the next time of the clock.
             expires_ms: Milliseconds since the epoch; 0 = never.
             flags: 32 bits.
-            is_tombstone: The record of a deletion; `value` is empty.
             volume: As for `set_volume`; it gets the record. None: the one of its ring.
 
         Returns:
@@ -261,6 +259,28 @@ class Index:
             OSError: The end has not moved; the next record overwrites this one.
                 Both are reported by `take_due`, too.
         """
+
+    def delete(
+        self, key: bytes, now_ms: int, volume: Volume | None = None
+    ) -> bool | None:
+        """
+        Delete a key; see `vc_core_delete`.
+
+        Args:
+            key: Of any length.
+            now_ms: A value that has expired by then did not exist.
+            volume: As for `put`; it gets the tombstone.
+
+        Returns:
+            Whether there was a value. None: nothing was done; with a volume, it has no
+            room.
+
+        Raises:
+            OSError: As by `put`.
+        """
+
+    def hold(self, *, is_held: bool) -> None:
+        """Let nothing be put or deleted without a volume as long as it is held."""
 
     @property
     def is_due(self) -> bool:
@@ -337,18 +357,22 @@ class Writer:
     Attributes:
         fd: Descriptor of the data file, `NO_FILE` if it cannot be opened.
         end: Offset of the next record.
+        synced_end: The records before it are on the disk.
         capacity: Records may be written up to this offset; 0 if none may.
         salt: Of the records that are appended.
         pending_max: So many entries are due to be written to the index file.
         index_checksum: Of the last block of the index file.
+        is_indexed: Nothing but the entries kept belongs into its next block.
     """
 
     fd: int
     end: int
+    synced_end: int
     capacity: int
     salt: int
     pending_max: int
     index_checksum: int
+    is_indexed: bool
 
     def __new__(cls, fs: FileSystem, fd: int, *, use: VolumeUse, **_: object) -> Self:
         """Write after the header of a volume; `capacity` is 0."""
@@ -371,7 +395,8 @@ class Writer:
         It survives a process crash when this returns, a power loss after a sync.
 
         Raises:
-            OSError: The block is not valid; the next one overwrites it.
+            OSError: The block is not valid; the next one overwrites it. Or the disk has
+                refused what the core has written last.
         """
 
     @property

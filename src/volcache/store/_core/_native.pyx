@@ -89,6 +89,13 @@ cdef class Calls:
         error, self.error = self.error, None
         return error if error is not None else OSError(number, os.strerror(number))
 
+    cdef int refuse_to_continue(self) except -1:
+        """Raise what a call has raised that is no refusal of the disk; drop others."""
+        error, self.error = self.error, None
+        if error is not None and not isinstance(error, OSError):
+            raise error
+        return 0
+
     cdef int fail(self, object error) noexcept:
         global errno
         self.error = error
@@ -383,7 +390,6 @@ cdef class Index:
         uint64_t stored_us,
         uint64_t expires_ms,
         uint32_t flags,
-        bint is_tombstone=False,
         volume=None,
     ):
         cdef vc_put put
@@ -401,22 +407,49 @@ cdef class Index:
         put.value = data_of(value)
         record.length = min(PyBytes_GET_SIZE(value), <Py_ssize_t>VC_VALUE_BYTES_MAX + 1)
         record.stored_us, record.expires_ms, record.flags = stored_us, expires_ms, flags
-        record.kind = is_tombstone
+        record.kind = 0
         put.ring = VC_RING_UNKNOWN if volume is None else self.set_volume(volume)
         with nogil:
             status = vc_core_put(self.core, &put)
             error = errno
-        if status == VC_DEFERRED:
+        if not self.has_put(&put, status, error):
             return None
-        if status != VC_OK:
-            raise self.put_failure(status, error, put.ring)
-        if self.writes is not None:
-            self.writes.observe(put.started_ns, put.took_ns)
         return (
             value, content_type, content_encoding, cache_control, record.stored_us,
             expires_ms, flags, record.volume, record.offset, record.size, record.length,
             record.checksum, "DISK",
         )
+
+    def delete(self, bytes key not None, uint64_t now_ms, volume=None):
+        cdef vc_put put
+        cdef c_bool existed = False
+        cdef vc_status status
+        cdef int error
+        if not 0 < PyBytes_GET_SIZE(key) <= VC_KEY_BYTES_MAX:
+            return False
+        put.key, put.record.key_length = data_of(key), PyBytes_GET_SIZE(key)
+        put.ring = VC_RING_UNKNOWN if volume is None else self.set_volume(volume)
+        put.started_ns = 0
+        with nogil:
+            status = vc_core_delete(self.core, &put, now_ms, &existed)
+            error = errno
+        self.calls.refuse_to_continue()
+        return bool(existed) if self.has_put(&put, status, error) else None
+
+    cdef bint has_put(self, const vc_put *put, vc_status status, int error) except -1:
+        """Count a record that was put, or raise why it was not; False: it is deferred."""
+        if status == VC_DEFERRED:
+            return False
+        if status != VC_OK:
+            raise self.put_failure(status, error, put.ring)
+        if put.started_ns:
+            (<Writer>self.volumes[put.ring]).calls.refuse_to_continue()
+            if self.writes is not None:
+                self.writes.observe(put.started_ns, put.took_ns)
+        return True
+
+    def hold(self, *, bint is_held):
+        vc_core_hold(self.core, is_held)
 
     cpdef unsigned set_volume(self, volume) except *:
         cdef Writer writer = volume
@@ -652,6 +685,14 @@ cdef class Writer:
         self.writer.end = end
 
     @property
+    def synced_end(self):
+        return self.writer.synced_end
+
+    @synced_end.setter
+    def synced_end(self, uint64_t end):
+        self.writer.synced_end = end
+
+    @property
     def capacity(self):
         return self.writer.capacity
 
@@ -691,14 +732,28 @@ cdef class Writer:
     def index_checksum(self, uint32_t checksum):
         self.writer.index_checksum = checksum
 
+    @property
+    def is_indexed(self):
+        return self.writer.is_indexed
+
+    @is_indexed.setter
+    def is_indexed(self, bint is_indexed):
+        self.writer.is_indexed = is_indexed
+
     def set_index_file(self, int fd, uint64_t end):
         self.writer.index_fd, self.writer.index_end = fd, end
 
     def append_block(self, bytes lines not None, uint64_t end, bint is_sealed):
         cdef const char *data = <const char *>data_of(lines)
         cdef size_t length = PyBytes_GET_SIZE(lines)
-        if not vc_writer_append_block(&self.writer, data, length, end, is_sealed):
-            raise self.calls.failure(errno)
+        cdef int error = self.writer.index_error
+        self.writer.index_error = 0
+        if not error and not vc_writer_append_block(
+            &self.writer, data, length, end, is_sealed
+        ):
+            error = errno
+        if error:
+            raise self.calls.failure(error)
 
     @property
     def lines(self):

@@ -639,6 +639,7 @@ vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
     if (sync && calls->fdatasync(calls->context, writer->fd)) return VC_SYNC_ERROR;
     writer->written_end = written_end;
     writer->end = end;
+    if (sync) writer->synced_end = end;
     /* A deletion has neither offset nor size in the index file. */
     vc_writer_add_entry(writer, put->key, record->key_length,
                         record->kind ? 0 : record->offset, record->kind ? 0 : record->size);
@@ -646,6 +647,8 @@ vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
 }
 
 void vc_core_set_putting(vc_core *core, const vc_putting *how) { core->putting = *how; }
+
+void vc_core_hold(vc_core *core, bool is_held) { core->is_held = is_held; }
 
 unsigned vc_core_set_writer(vc_core *core, vc_writer *writer) {
     unsigned ring = vc_index_ring(core->index, writer->slot);
@@ -677,6 +680,19 @@ static void add_entry(vc_core *core, const vc_put *put, uint32_t slot) {
     vc_core_unlock(core);
 }
 
+/* Write the pending entries to the index file, or leave that to others. */
+static void write_entries(vc_core *core, vc_writer *writer, unsigned ring) {
+    if (writer->is_indexed && !vc_writer_append_block(writer, writer->lines,
+                                                      writer->lines_used, writer->end, false)) {
+        writer->is_indexed = false;
+        writer->index_error = errno;
+    }
+    if (writer->is_indexed)
+        vc_writer_clear(writer);
+    else
+        core->due.unwritten |= 1u << ring;
+}
+
 static vc_status append(vc_core *core, vc_put *put, vc_writer *writer) {
     vc_record *record = &put->record;
     if (!record->stored_us)
@@ -688,21 +704,90 @@ static vc_status append(vc_core *core, vc_put *put, vc_writer *writer) {
     if (status != VC_OK) return status;
     add_entry(core, put, writer->slot);
     core->due.bytes += record->size;
-    if (writer->pending >= writer->pending_max) core->due.unwritten |= 1u << put->ring;
+    if (record->kind)
+        write_entries(core, writer, put->ring);
+    else if (writer->pending >= writer->pending_max)
+        core->due.unwritten |= 1u << put->ring;
     return VC_OK;
+}
+
+/* Whether a record without a ring may be appended. */
+static bool is_plain(vc_core *core, const vc_writer *writer, const vc_record *record) {
+    return !core->is_held && !core->putting.syncs && !vc_core_is_due(core) &&
+           (!record->kind || writer->is_indexed);
 }
 
 vc_status vc_core_put(vc_core *core, vc_put *put) {
     if (!vc_core_try_acquire(core, PUT_WAIT_NS)) return VC_DEFERRED;
-    bool is_plain = put->ring == VC_RING_UNKNOWN;
-    if (is_plain) put->ring = vc_core_ring_for(core, put->key, put->record.key_length);
+    bool has_ring = put->ring != VC_RING_UNKNOWN;
+    if (!has_ring) put->ring = vc_core_ring_for(core, put->key, put->record.key_length);
     vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;
     bool is_possible = writer && has_room(writer, &put->record) &&
-                       !(is_plain && (core->putting.syncs || vc_core_is_due(core)));
+                       (has_ring || is_plain(core, writer, &put->record));
     vc_status status = is_possible ? append(core, put, writer) : VC_DEFERRED;
     put->is_due = vc_core_is_due(core);
     vc_core_release(core);
     return status;
+}
+
+/* Read the header of a record, from the disk only if the caller `waits`. */
+static vc_status read_header(vc_core *core, const vc_lookup *at, size_t key_length, bool waits,
+                             uint8_t head[VC_PREFIX_BYTES_MAX], vc_record *record) {
+    const vc_calls *calls = &core->calls;
+    size_t length = VC_HEAD_BYTES_MAX(key_length);
+    vc_status status = VC_SHORT;
+    /* Twice, if another key has the same fingerprint and is longer. */
+    for (int reads = 0; reads < 2 && status == VC_SHORT; reads++) {
+        if (length > at->size) length = at->size;
+        ssize_t got = (waits ? calls->pread : calls->pread_cached)(
+            calls->context, at->fd, head, length, (off_t)at->offset);
+        if (got < 0) return VC_IO_ERROR;
+        status = vc_record_decode(head, (size_t)got, at->salt, at->volume, at->offset, record);
+        length = record->prefix;
+    }
+    return status == VC_OK && record->kind ? VC_DAMAGED : status;
+}
+
+/* Find out whether a key has a value. VC_OTHER_KEY: no tombstone is needed. Two keys with one
+ * fingerprint have it at every start: the record of the other key hides that of this one then,
+ * too. A key that the index has lost for want of memory may be there after a start. */
+static vc_status find_deleted(vc_core *core, const vc_put *put, uint64_t now_ms,
+                              bool *existed) {
+    uint8_t head[VC_PREFIX_BYTES_MAX];
+    bool has_ring = put->ring != VC_RING_UNKNOWN;
+    size_t length = put->record.key_length;
+    vc_lookup at;
+    vc_record record;
+    *existed = vc_core_peek(core, put->key, length, &at);
+    if (!*existed) {
+        vc_index_stats stats;
+        vc_core_stats(core, &stats);
+        return stats.displaced ? VC_OK : VC_OTHER_KEY;
+    }
+    vc_status status = read_header(core, &at, length, has_ring, head, &record);
+    vc_core_end_read(core);
+    if (status != VC_OK) return has_ring ? VC_OK : VC_DEFERRED;
+    if (record.key_length != length || memcmp(record.key, put->key, length)) {
+        *existed = false;
+        return VC_OTHER_KEY;
+    }
+    *existed = !(record.expires_ms && record.expires_ms <= now_ms) &&
+               !vc_core_is_purged(core, put->key, length, record.stored_us);
+    return VC_OK;
+}
+
+vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, bool *existed) {
+    if (!vc_core_try_acquire(core, PUT_WAIT_NS)) return VC_DEFERRED;
+    bool has_ring = put->ring != VC_RING_UNKNOWN;
+    vc_status status = VC_DEFERRED;
+    put->record = (vc_record){.key_length = put->record.key_length, .kind = 1};
+    put->type = put->encoding = put->cache = put->value = put->key;     /* 0 bytes of each */
+    put->started_ns = 0;
+    if (has_ring || !(core->is_held || core->due.refused))
+        status = find_deleted(core, put, now_ms, existed);
+    if (status == VC_OK) status = vc_core_put(core, put);
+    vc_core_release(core);
+    return status == VC_OTHER_KEY ? VC_OK : status;
 }
 
 bool vc_core_is_due(vc_core *core) {

@@ -200,6 +200,7 @@ typedef struct {
     uint32_t slot;          /* of the volume in the index */
     uint64_t salt;
     _Atomic uint64_t end;   /* offset of the next record */
+    _Atomic uint64_t synced_end;    /* records before it are on the disk */
     uint64_t capacity;      /* records may be written up to here */
     uint64_t written_end;   /* whole pages are written up to here */
     char *lines;            /* entries that are not in the index file */
@@ -208,6 +209,8 @@ typedef struct {
     int index_fd;           /* of the index file */
     _Atomic uint64_t index_end; /* offset of its next block */
     uint32_t index_checksum;    /* of its last block */
+    bool is_indexed;        /* nothing but entries belongs into the next block */
+    int index_error;        /* why the core could not write the last block; 0: it could */
 } vc_writer;
 
 void vc_writer_free(vc_writer *writer);
@@ -256,10 +259,14 @@ typedef struct {
 } vc_due;
 
 void vc_core_set_putting(vc_core *core, const vc_putting *how);
+/* Let no plain put or deletion be made from now on, or let them be made again: a start may
+ * find a record that the disk has refused. */
+void vc_core_hold(vc_core *core, bool is_held);
 /* Let `writer` have the records of the ring that its volume is in, until another one is set;
  * returns the ring. To put nothing more into the volume, set its `capacity` to 0. */
 unsigned vc_core_set_writer(vc_core *core, vc_writer *writer);
-/* Put a value, or a tombstone: append it, let the index have it, and count that.
+/* Put a value, or a tombstone: append it, let the index have it, and count that. The entry of a
+ * tombstone is written to the index file at once; if that fails, it is due.
  *
  * In a plain put, the ring is VC_RING_UNKNOWN: the core chooses it. Any thread may make one,
  * without the write lock and without the interpreter. VC_DEFERRED: nothing was done, because the
@@ -270,6 +277,13 @@ unsigned vc_core_set_writer(vc_core *core, vc_writer *writer);
  * The other results are those of `vc_writer_append`. After VC_IO_ERROR or VC_SYNC_ERROR nothing
  * may be acknowledged before that is settled, not even a deletion that finds nothing. */
 vc_status vc_core_put(vc_core *core, vc_put *put);
+/* Delete a key: put a tombstone, if there is a value. In `put`, only `key`, `record.key_length`
+ * and `ring` are set. `existed`: whether there was a value that had not expired at `now_ms`.
+ *
+ * A plain deletion is one without a ring, as a plain put. VC_DEFERRED: as above, or the header
+ * of the record is not in memory, or is damaged. With a ring, it is read from the disk; a
+ * record that cannot be read is deleted. If a tombstone was written, put->started_ns is set. */
+vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, bool *existed);
 bool vc_core_is_due(vc_core *core);
 /* Return what is due, which is not due from now on. */
 vc_due vc_core_take_due(vc_core *core);

@@ -147,12 +147,14 @@ cdef extern from "core.h" nogil:
         int fd
         uint16_t volume
         uint32_t slot
-        uint64_t salt, end, capacity
+        uint64_t salt, end, synced_end, capacity
         char *lines
         size_t lines_used, pending, pending_max
         int index_fd
         uint64_t index_end
         uint32_t index_checksum
+        bint is_indexed
+        int index_error
     void vc_writer_free(vc_writer *writer)
     void vc_writer_clear(vc_writer *writer)
     bint vc_writer_append_block(vc_writer *writer, const char *lines, size_t length,
@@ -179,7 +181,9 @@ cdef extern from "core.h" nogil:
         unsigned unwritten, refused
     void vc_core_set_putting(vc_core *core, const vc_putting *how)
     unsigned vc_core_set_writer(vc_core *core, vc_writer *writer)
+    void vc_core_hold(vc_core *core, bint is_held)
     vc_status vc_core_put(vc_core *core, vc_put *put)
+    vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, c_bool *existed)
     bint vc_core_is_due(vc_core *core)
     vc_due vc_core_take_due(vc_core *core)
 

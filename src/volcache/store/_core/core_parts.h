@@ -28,6 +28,7 @@ struct vc_core {
     vc_putting putting;
     vc_writer *writers[VC_RINGS];
     vc_due due;
+    bool is_held;
     pthread_mutex_t mutex;
     vc_calls calls;
     vc_index *index;

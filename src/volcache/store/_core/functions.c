@@ -11,5 +11,6 @@ const vc_core_functions vc_functions = {
     .read = vc_core_read,
     .end_read = vc_core_end_read,
     .put = vc_core_put,
+    .delete = vc_core_delete,
     .is_due = vc_core_is_due,
 };
