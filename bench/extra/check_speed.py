@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEY_BYTES: Final = 50
-READ_BYTES: Final = MIB // 2  # What a check reads at a time.
+READ_BYTES: Final = MIB // 4  # What a check reads at a time.
 
 
 def read_plainly(mount_point: Path) -> None:

@@ -9,6 +9,7 @@
 #include "core.h"
 #include "crc32c.h"
 #include "check.h"
+#include "walk.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -304,15 +305,24 @@ static void check_read(vc_core *core, disk *from, uint64_t salt, uint16_t volume
 
 /* --- A volume ------------------------------------------------------------------------ */
 
-/* Replay, and walk over the same records; returns where they end. */
+/* Walk over the records as a start does, with reads of any length; returns where they end. */
 static uint64_t check_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
-                             uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit)
+                             uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit,
+                             uint64_t *state)
 {
+    static vc_walk walk;
     vc_writer writer = {0}, expected = {0};
     vc_run run;
-    uint8_t *copy = copied(data + offset, length - offset);
-    CHECK(vc_core_replay(core, slot, copy, length - offset, salt, volume, offset, limit,
-                         &writer, &run));
+    size_t cut = next_random(state) % 2 ? 1 + next_random(state) % 300 : SIZE_MAX;
+    disk from = {.data = data, .length = length, .cut = cut};
+    vc_calls calls = {.pread = fake_pread, .context = &from};
+    walk.volume = volume;
+    walk.length = length;
+    walk.writer = &writer;
+    walk.ahead = vc_ahead_new(&calls, 7, next_random(state) % 2 ? 0 : offset, length);
+    CHECK(walk.ahead);
+    CHECK(vc_walk_run(&walk, core, slot, salt, offset, limit, &run));
+    vc_ahead_free(walk.ahead);
     uint64_t end = offset, records = 0, latest = 0;
     while (end < limit) {
         const uint8_t *at = data + end;
@@ -334,7 +344,6 @@ static uint64_t check_replay(vc_core *core, uint32_t slot, const uint8_t *data, 
     replayed += records;
     vc_writer_free(&writer);
     vc_writer_free(&expected);
-    free(copy);
     return run.end;
 }
 
@@ -415,7 +424,7 @@ static void check_volume(const uint8_t *data, size_t length, uint64_t *state)
     vc_segment whole = {0, salt};
     CHECK(vc_core_bind(core, slot, 7, volume, &whole, 1));
     uint64_t at = VC_VOLUME_HEADER_BYTES;
-    uint64_t end = check_replay(core, slot, data, length, salt, volume, at, length);
+    uint64_t end = check_replay(core, slot, data, length, salt, volume, at, length, state);
     check_positions(core, data, end);
     for (int left = RECORDS_MAX; left && at < length; left--) {
         check_pieces(data + at, length - at, salt, volume, at, state);
@@ -424,7 +433,7 @@ static void check_volume(const uint8_t *data, size_t length, uint64_t *state)
         verdict right = judge(data + at, length - at, salt, volume, at);
         if (next_random(state) % 4 == 0)
             check_replay(core, slot, data, length, salt, volume, at,
-                         at + next_random(state) % (length - at + 9));
+                         at + next_random(state) % (length - at + 9), state);
         if (!right.has_prefix || right.size > length - at)
             break;
         at += right.size;

@@ -7,9 +7,10 @@
  * and reclaims the oldest volume while its records may be read. Each value says which version of
  * which key it is. What a reader gets is the latest version or a newer one; a miss or damage
  * only if the volume was reclaimed, or if this version was purged. At the end of each round the
- * store is closed while the readers go on. Any failed check aborts. */
+ * store is closed while the readers go on. Before each round, a file is read by a thread that is
+ * ahead of this one. Any failed check aborts. */
 #define _GNU_SOURCE
-#include "core.h"
+#include "ahead.h"
 #include "check.h"
 
 #include <errno.h>
@@ -39,6 +40,7 @@ enum {
     VOLUME_BYTES = 256 << 10,
     ROUND_SECONDS = 3,
     PENDING_MAX = 40,
+    AHEAD_BYTES = 5 << 20,
     DUE_BYTES = 100 << 10,
 };
 
@@ -484,6 +486,33 @@ static void open_files(void) {
     CHECK(rmdir(folder) == 0);
 }
 
+/* Read a file from random places on, and give it up anywhere. */
+static void read_ahead(uint64_t *random) {
+    static uint8_t data[AHEAD_BYTES];
+    for (size_t i = 0; i < AHEAD_BYTES; i += 8) {
+        uint64_t word = next_random(random);
+        memcpy(data + i, &word, sizeof word);
+    }
+    FILE *file = tmpfile();
+    CHECK(file && fwrite(data, AHEAD_BYTES, 1, file) == 1 && fflush(file) == 0);
+    for (int i = 0; i < 20; i++) {
+        uint64_t offset = next_random(random) % AHEAD_BYTES;
+        uint64_t end = AHEAD_BYTES - next_random(random) % 2 * 1000;
+        vc_ahead *ahead = vc_ahead_new(&vc_os_calls, fileno(file), offset, end);
+        CHECK(ahead);
+        for (int left = (int)(next_random(random) % 100); left; left--) {
+            size_t have, needed = 1 + next_random(random) % VC_AHEAD_BYTES_MAX;
+            const uint8_t *at = vc_ahead_read(ahead, offset, needed, &have);
+            CHECK(have >= needed || offset + have == end || (offset > end && !have));
+            CHECK(!memcmp(at, data + offset, have));
+            offset += next_random(random) % (have + 1);
+            if (next_random(random) % 20 == 0) offset = next_random(random) % AHEAD_BYTES;
+        }
+        vc_ahead_free(ahead);
+    }
+    fclose(file);
+}
+
 static void sleep_for(double seconds) {
     struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     while (nanosleep(&left, &left) && errno == EINTR) {}
@@ -545,8 +574,10 @@ int main(int count, char **arguments) {
     uint64_t random = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
     counts total = {0};
     int rounds = 0;
-    for (; left > 0; left -= ROUND_SECONDS, rounds++)
+    for (; left > 0; left -= ROUND_SECONDS, rounds++) {
+        read_ahead(&random);
         run_round(left < ROUND_SECONDS ? left : ROUND_SECONDS, &random, &total);
+    }
     printf("%d rounds; %lu puts, %lu deletions, %lu refused, %lu rotations, %lu segments, due %lu"
            " times\n",
            rounds, stored, deletions, refused, rotations, rebound, dues);

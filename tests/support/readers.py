@@ -14,7 +14,7 @@ from support.index_files import read
 from volcache.store.files import FileSystem, read_range
 from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.index_file import IndexContents
-from volcache.store.native import Index
+from volcache.store.native import Index, Records
 from volcache.store.replay import Replay
 from volcache.store.scan import VolumeReader
 from volcache.store.volume import Volume
@@ -39,7 +39,9 @@ def _read_lines(self: IndexContents) -> tuple[bytes, bool]:
     return self._data[: self.found.file_end], False
 
 
-def _replay_nothing(_: Replay, _volume: Volume, _reader: VolumeReader, at: int) -> int:
+def _replay_nothing(
+    _: Replay, _volume: Volume, _reader: VolumeReader, _records: Records, at: int
+) -> int:
     """Leave all records to the scan."""
     return at
 

@@ -34,7 +34,7 @@ class Loaded(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """What `Index.replay` has passed."""
+    """What `Records.run` has passed."""
 
     end: int  # where the first bytes begin that are not an intact record
     records: int

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 # The least range of offsets in the index, in bytes.
 _VOLUME_BYTES_MIN: Final = 2**24
 
-Comparison = _native.Comparison
 Index = _native.Index
 Reclaim = _native.Reclaim
+Records = _native.Records
 Writer = _native.Writer
 read_lines = _native.read_lines
 

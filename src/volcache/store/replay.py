@@ -19,6 +19,7 @@ from volcache.store.directory import DATA, INDEX
 from volcache.store.files import opened, read_range
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring
 from volcache.store.index_file import HEAD_BYTES, IndexContents
+from volcache.store.native import Records
 from volcache.store.scan import (
     TAIL_WINDOW_BYTES,
     WHOLE_VOLUME,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("volcache.store")
 
 _SAMPLE_BYTES: Final = 2**16  # of each file
-_CHUNK_BYTES: Final = 2**21
+_STEP_BYTES: Final = 2**19  # of records, whose entries are in memory at once
 _HEADER_BYTES: Final = 4096  # read for the header of one record
 
 
@@ -300,11 +301,13 @@ class Replay:
         Returns:
             The end of the last record, and whether there is a gap before it.
         """
-        reader = tail_reader(self._directory.fs, volume, self._listed[volume.seq])
-        window = tail_window(contents, is_active=volume.use in self._actives)
+        fs = self._directory.fs
+        reader = tail_reader(fs, volume, self._listed[volume.seq])
         end, has_gap = contents.found.volume_end, False
+        records = Records(fs, volume.fd, volume.id, end, reader.length, volume)
+        window = tail_window(contents, is_active=volume.use in self._actives)
         while True:
-            end = self._replay_intact(volume, reader, end)
+            end = self._replay_intact(volume, reader, records, end)
             event = self._next_event(volume, reader, end, window)
             if isinstance(event, Found):
                 end = event.header.offset + event.header.size
@@ -338,22 +341,21 @@ class Replay:
                 return Torn(event.header.offset)
         return event
 
-    def _replay_intact(self, volume: Volume, reader: VolumeReader, start: int) -> int:
+    def _replay_intact(
+        self, volume: Volume, reader: VolumeReader, records: Records, start: int
+    ) -> int:
         """Replay intact records at once; return where something else begins."""
         for salt, limit in reader.salts_from(start):
             while start < limit:
-                data = reader.read(start, _CHUNK_BYTES)
-                end, records, latest_us = self._index.replay(
-                    volume.seq, data, salt, volume.id, start, limit, volume
-                )
-                del data  # Before more is read.
-                self._recovery.scanned += records
-                self.latest_us = max(self.latest_us, latest_us)
-                if end == start:
+                step = min(limit, start + _STEP_BYTES)
+                passed = records.run(self._index, volume.seq, salt, start, step)
+                self._recovery.scanned += passed.records
+                self.latest_us = max(self.latest_us, passed.latest_us)
+                if passed.end == start:
                     return start
-                start = end
+                start = passed.end
                 if self._spill is not None:
-                    self._spill.take(volume, end)
+                    self._spill.take(volume, start)
         return start
 
     def _replay_record(self, volume: Volume, found: Found) -> None:

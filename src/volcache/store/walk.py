@@ -26,7 +26,7 @@ from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.index import Replayed
 from volcache.store.index_file import IndexContents
 from volcache.store.index_format import decode_entries, encode_key
-from volcache.store.native import Comparison
+from volcache.store.native import Records
 from volcache.store.replay import is_whole, tail_reader, tail_window
 from volcache.store.scan import (
     WHOLE_VOLUME,
@@ -124,21 +124,25 @@ class VolumeWalk:
         self._index = index
         self._counts = counts or Counts()
         self._passed = VOLUME_HEADER_BYTES  # This much of the volume is counted.
+        self._reader = reader = VolumeReader(self._fs, volume)
+        self._matching: Records | None = None
+        if not each:  # Another thread reads while this one reads the index file.
+            self._matching = Records(
+                self._fs, volume.fd, volume.id, VOLUME_HEADER_BYTES, reader.length
+            )
         data = directory.read_index_file(volume.id)
         contents = IndexContents(data, volume.index_name, volume.segments)
         self._contents = contents
         self._lines, is_in_order = contents.read_lines()
+        reader.length = min(reader.length, contents.found.volume_end)
         self._misplaced: list[Entry] = []
         if not is_in_order:
+            self._matching = None
             self._entries, self._misplaced = _in_order(decode_entries(self._lines))
         self._count = contents.found.entries - len(self._misplaced)
         self._next = 0  # of the entries
-        self._reader = VolumeReader(self._fs, volume, contents.found.volume_end)
-        self._comparison: Comparison | None = None
-        if is_in_order and not each:
-            self._comparison = Comparison(
-                self._fs, volume.fd, volume.id, self._reader.length, self._lines
-            )
+        if self._matching is not None:
+            self._matching.expect(self._lines, reader.length)
 
     @cached_property
     def _entries(self) -> list[Entry]:
@@ -223,12 +227,12 @@ class VolumeWalk:
 
         Much cheaper than a scan, which does not know where a record ends.
         """
-        comparison = self._comparison
-        if comparison is None or self._next == self._count:
+        matching = self._matching
+        if matching is None or self._next == self._count:
             return None
         salt, limit = next(self._reader.salts_from(start))
         limit = min(limit, start + _STEP_BYTES)
-        passed = comparison.run(self._index, self._volume.seq, salt, start, limit)
+        passed = matching.run(self._index, self._volume.seq, salt, start, limit)
         self._next += passed.records
 
         self._counts.records += passed.records
@@ -236,8 +240,8 @@ class VolumeWalk:
         return passed if passed.records else None
 
     def _pass_entry(self) -> Entry:
-        if self._comparison is not None:
-            self._comparison.skip(1)
+        if self._matching is not None:
+            self._matching.skip(1)
         self._next += 1
         return self._entries[self._next - 1]
 

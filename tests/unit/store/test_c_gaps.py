@@ -439,17 +439,43 @@ def test_replay_stops_at_a_key_that_is_in_the_other_ring(
     """If that is ring probation: the times of the two records are to be compared."""
     record = store.put(b"k", b"value")
     active = bind(index, store)
-    data = os.pread(active.fd, record.size, record.offset)
     index.add_volume(SEQ + 1)
     index.set_age(SEQ, Ring.MAIN, 0, 64)
     index.set_age(SEQ + 1, ring, 0, 164)
     index.set(b"k", SEQ + 1, 64, 100)
 
     volume = make_volume(active.fd, active.use)
-    salt, limit = active.salts[-1][1], VOLUME_BYTES
-    run = index.replay(SEQ, data, salt, active.id, record.offset, limit, volume)
+    records = _native.Records(
+        FS, active.fd, active.id, record.offset, active.end, volume
+    )
+    salt = active.salts[-1][1]
+    run = records.run(index, SEQ, salt, record.offset, VOLUME_BYTES)
 
     assert run.records == (ring is Ring.MAIN)
+
+
+@pytest.mark.parametrize("size", [1000, 100_000, 700_000])
+def test_records_are_passed_from_any_place(
+    index: Any, tmp_path: Path, size: int
+) -> None:
+    """Each is in one piece that is read, or in several."""
+    store = open_store(tmp_path, fs=BareProcess(FS), volume_size=VOLUME_BYTES)
+    keys = [b"%d" % number for number in range(8 * 10**6 // size)]
+    offsets = [store.put(key, size * b"v").offset for key in keys]
+    active = bind(index, store)
+    end, salt = active.end, active.salts[-1][1]
+    volume = make_volume(active.fd, active.use)
+    records = _native.Records(FS, active.fd, active.id, 64, end, volume)
+    half = len(keys) // 2
+
+    for first in (0, half, 1, len(keys) - 1):
+        run = records.run(index, SEQ, salt, offsets[first], end)
+        assert (run.end, run.records) == (end, len(keys) - first)
+        assert [key for key, _, _ in volume.entries] == keys[first:]
+        volume.clear()
+    run = records.run(index, SEQ, salt, offsets[0], offsets[half])
+    assert (run.end, run.records) == (offsets[half], half)
+    store.close()
 
 
 def test_comparison_says_what_it_has_passed(store: Store, index: Any) -> None:
@@ -460,7 +486,8 @@ def test_comparison_says_what_it_has_passed(store: Store, index: Any) -> None:
     places = [(record.offset, record.size) for record in records]
     lines = encode_entries((k, *at) for k, at in zip(keys, places, strict=True))
     end = active.end
-    comparison = _native.Comparison(FS, active.fd, active.id, end, lines)
+    comparison = _native.Records(FS, active.fd, active.id, 64, end)
+    comparison.expect(lines, end)
 
     salt = active.salts[-1][1]
     run = comparison.run(None, 0, salt, records[0].offset, end)

@@ -311,29 +311,6 @@ class Index:
     def end_load(self) -> None:
         """Free the memory that only loading needs."""
 
-    def replay(
-        self,
-        seq: int,
-        data: bytes,
-        salt: int,
-        volume: int,
-        offset: int,
-        limit: int,
-        writer: Writer,
-    ) -> Replayed:
-        """
-        Set the positions of intact records that follow each other, as far as possible.
-
-        Args:
-            seq: Of the volume.
-            data: Bytes of the volume.
-            salt: Of the records.
-            volume: Its id.
-            offset: Where in the volume `data` begins.
-            limit: Records that begin here or later are not passed.
-            writer: Gets the entries of the records passed.
-        """
-
     def close(self) -> None:
         """Return when no thread reads; `read` finds nothing from now on."""
 
@@ -472,21 +449,37 @@ def read_lines(data: bytes, segments: Iterable[tuple[int, int]]) -> tuple[Loaded
         What it says, and whether the offsets of its entries grow.
     """
 
-class Comparison:
-    """Compares the records of a volume with the lines of its index file."""
+class Records:
+    """Passes the records of a volume, one after the other."""
 
     def __init__(
-        self, fs: FileSystem, fd: int, volume: int, length: int, lines: bytes
+        self,
+        fs: FileSystem,
+        fd: int,
+        volume: int,
+        start: int,
+        length: int,
+        writer: Writer | None = None,
     ) -> None:
         """
-        Begin with the first line.
+        Let another thread begin to read.
 
         Args:
             fs: Reads the data file.
             fd: Of the data file.
             volume: Its id.
-            length: Nothing behind is read.
-            lines: The valid part of the index file.
+            start: Offset of the first record.
+            length: Of the data file; nothing behind is read.
+            writer: Gets the entries of the records passed.
+        """
+
+    def expect(self, lines: bytes, length: int) -> None:
+        """
+        Without a writer: pass only records that have the next lines of an index file.
+
+        Args:
+            lines: Its valid part.
+            length: Records that end behind this are not passed.
         """
 
     def skip(self, count: int) -> None:
@@ -495,9 +488,10 @@ class Comparison:
         self, index: object, seq: int, salt: int, offset: int, limit: int
     ) -> Replayed:
         """
-        Pass intact records that follow each other and have the next lines.
+        Pass intact records that follow each other, with the next lines.
 
-        Stops where something cannot be read, too.
+        Stops where something cannot be read, too, and at a record of ring main whose key
+        has a value in ring probation.
 
         Args:
             index: Gets the positions of the records passed; None: nothing does.

@@ -501,30 +501,6 @@ cdef class Index:
     def end_load(self):
         vc_core_end_load(self.core)
 
-    def replay(
-        self,
-        seq,
-        bytes data not None,
-        uint64_t salt,
-        uint16_t volume,
-        uint64_t offset,
-        uint64_t limit,
-        Writer writer not None,
-    ):
-        cdef uint32_t slot = self.slots[seq]
-        cdef const uint8_t *at = data_of(data)
-        cdef size_t length = PyBytes_GET_SIZE(data)
-        cdef vc_run run
-        cdef bint has_memory
-        with nogil:
-            has_memory = vc_core_replay(
-                self.core, slot, at, length, salt, volume, offset, limit, &writer.writer,
-                &run,
-            )
-        if not has_memory:
-            raise MemoryError("no memory for index entries")
-        return Replayed(run.end, run.records, run.latest_us)
-
 
 cdef class WriteLock:
     cdef Index index  # is needed as long as this
@@ -859,7 +835,7 @@ cdef class Reclaim:
         return Step(ENDS[step], fate_of(&fate), failed)
 
 
-# --- Checking -------------------------------------------------------------------------
+# --- Walking --------------------------------------------------------------------------
 
 
 cdef struct Order:
@@ -888,32 +864,48 @@ def read_lines(bytes data not None, segments):
     return loaded_of(&lines), bool(order.is_growing)
 
 
-cdef class Comparison:
-    cdef vc_comparison comparison
+cdef class Records:
+    cdef vc_walk walk
     cdef Calls calls
-    cdef bytes lines
+    cdef Writer writer  # is needed as long as this
+    cdef bytes lines  # likewise
 
-    def __cinit__(self, fs, int fd, uint16_t volume, uint64_t length, bytes lines not None):
+    def __cinit__(
+        self,
+        fs,
+        int fd,
+        uint16_t volume,
+        uint64_t start,
+        uint64_t length,
+        Writer writer=None,
+    ):
         self.calls = Calls(fs)
-        self.lines = lines
-        self.comparison.calls = &self.calls.table
-        self.comparison.fd = fd
-        self.comparison.volume = volume
-        self.comparison.length = length
-        self.comparison.lines = data_of(lines)
-        self.comparison.lines_length = PyBytes_GET_SIZE(lines)
+        self.walk.ahead = vc_ahead_new(&self.calls.table, fd, start, length)
+        if self.walk.ahead is NULL:
+            raise MemoryError("no memory to read a volume")
+        self.walk.volume = volume
+        self.walk.length = length
+        self.writer = writer
+        if writer is not None:
+            self.walk.writer = &writer.writer
 
     def __dealloc__(self):
-        free(self.comparison.window)
-        vc_writer_free(&self.comparison.expected)
+        vc_ahead_free(self.walk.ahead)
+        vc_writer_free(&self.walk.expected)
+
+    def expect(self, bytes lines not None, uint64_t length):
+        self.lines = lines
+        self.walk.lines = data_of(lines)
+        self.walk.lines_length = PyBytes_GET_SIZE(lines)
+        self.walk.length = length
 
     def skip(self, size_t count):
-        cdef const char *lines = <const char *>self.comparison.lines
-        cdef size_t at = self.comparison.at
-        while count and at < self.comparison.lines_length:
+        cdef const char *lines = <const char *>self.walk.lines
+        cdef size_t at = self.walk.at
+        while count and at < self.walk.lines_length:
             count -= lines[at] != b"#"
             at = self.lines.index(b"\n", at) + 1
-        self.comparison.at = at
+        self.walk.at = at
 
     def run(self, Index index, seq, uint64_t salt, uint64_t offset, uint64_t limit):
         cdef vc_core *core = NULL
@@ -923,9 +915,7 @@ cdef class Comparison:
         if index is not None:
             core, slot = index.core, index.slots[seq]
         with nogil:
-            has_memory = vc_core_compare(
-                core, slot, &self.comparison, salt, offset, limit, &run
-            )
+            has_memory = vc_walk_run(&self.walk, core, slot, salt, offset, limit, &run)
         self.calls.error = None  # The caller tries again in Python, and meets it.
         if not has_memory:
             raise MemoryError("no memory for index entries")

@@ -19,8 +19,6 @@ enum {
     LINES_KEPT_BYTES = 1 << 20,
     /* Entries applied at a time: sorted, each segment gets 32 of them. */
     CHANGES_MAX = 1 << 17,
-    /* Half of an L2 cache: the checksums then read from there. */
-    COMPARE_WINDOW_BYTES = 512 << 10,
     /* That a put looks at while a sweep is due: about 2 us. */
     SWEEP_BUCKETS = 64,
     NS_PER_SECOND = 1000000000,
@@ -365,15 +363,13 @@ bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found, uint64_t
     return is_found;
 }
 
-/* Whether an entry can have this position. A file whose checksums are right may still name
- * any numbers. */
-static bool is_position(const vc_core *core, uint64_t offset, uint64_t size) {
+bool vc_core_is_position(const vc_core *core, uint64_t offset, uint64_t size) {
     return offset > 0 && offset < core->volume_bytes && size > 0 && size <= RECORD_BYTES_MAX;
 }
 
 bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
                  uint64_t size, int types, bool is_tombstone) {
-    if (!is_position(core, offset, size)) return false;
+    if (!vc_core_is_position(core, offset, size)) return false;
     vc_core_lock(core);
     bool is_kept =
         vc_index_set(core->index, fingerprint, slot, offset, size, types, is_tombstone);
@@ -804,8 +800,7 @@ vc_due vc_core_take_due(vc_core *core) {
 
 /* --- Loading ----------------------------------------------------------------------- */
 
-/* Keep a change for later: many together, sorted, miss the cache less often. */
-static bool add_change(vc_core *core, const vc_change *change) {
+bool vc_core_add_change(vc_core *core, const vc_change *change) {
     vc_batch *to = &core->filling;
     if (!to->at) to->at = malloc(CHANGES_MAX * sizeof *to->at);
     if (!to->at) return false;
@@ -823,7 +818,7 @@ typedef struct {
 static bool take_entry(void *context, const uint8_t *key, size_t length, uint64_t offset,
                        uint64_t size) {
     loading *to = context;
-    if (size && !is_position(to->core, offset, size)) {
+    if (size && !vc_core_is_position(to->core, offset, size)) {
         to->status = VC_DAMAGED;
         return false;
     }
@@ -834,7 +829,7 @@ static bool take_entry(void *context, const uint8_t *key, size_t length, uint64_
         .slot = to->slot,
         .size = size ? (uint32_t)size : VC_TOMBSTONE,
     };
-    if (!add_change(to->core, &change)) to->status = VC_NO_MEMORY;
+    if (!vc_core_add_change(to->core, &change)) to->status = VC_NO_MEMORY;
     return to->status == VC_OK;
 }
 
@@ -877,142 +872,4 @@ void vc_core_end_load(vc_core *core) {
     free(core->full.at);
     core->filling = core->full = (vc_batch){NULL, 0};
     vc_core_unlock(core);
-}
-
-/* Whether a fingerprint has a value in ring probation. Changes that are not applied yet are of
- * the volume that is being replayed. */
-static bool is_in_probation(vc_core *core, uint64_t fingerprint) {
-    vc_entry entry;
-    pthread_mutex_lock(&core->mutex);
-    bool is_there = vc_index_find(core->index, fingerprint, &entry) && !entry.is_tombstone &&
-                    vc_index_ring(core->index, entry.slot) == VC_PROBATION;
-    pthread_mutex_unlock(&core->mutex);
-    return is_there;
-}
-
-bool vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
-                    uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit,
-                    vc_writer *writer, vc_run *run) {
-    *run = (vc_run){.end = offset};
-    bool is_compared = core->has_probation && vc_index_ring(core->index, slot) == VC_MAIN;
-    while (run->end < limit) {
-        vc_record record;
-        const uint8_t *at = data + (run->end - offset);
-        size_t left = length - (size_t)(run->end - offset);
-        if (vc_record_decode(at, left, salt, volume, run->end, &record) != VC_OK ||
-            record.size > left || record.kind > 1)
-            return true;
-        uint64_t fingerprint =
-            vc_index_fingerprint(core->index, record.key, record.key_length);
-        bool is_value = !record.kind;
-        if (vc_crc32c(0, at + record.prefix, record.length) != record.checksum ||
-            !is_position(core, record.offset, record.size))
-            return true;
-        if (is_compared && is_in_probation(core, fingerprint)) return true;
-        if (!vc_writer_add_entry(writer, record.key, record.key_length,
-                                 is_value ? record.offset : 0, is_value ? record.size : 0))
-            return false;
-        vc_change change = {
-            .fingerprint = fingerprint,
-            .offset = record.offset,
-            .slot = slot,
-            .size = is_value ? (uint32_t)record.size : VC_TOMBSTONE,
-        };
-        if (!add_change(core, &change)) return false;
-        run->end += record.size;
-        run->records++;
-        if (record.stored_us > run->latest_us) run->latest_us = record.stored_us;
-    }
-    return true;
-}
-
-/* Have at least `needed` bytes of the volume from `offset` on in the window; returns how many
- * there are, fewer if the volume ends before or cannot be read. */
-static size_t fill_window(vc_comparison *with, uint64_t offset, size_t needed) {
-    const vc_calls *calls = with->calls;
-    uint64_t end = with->window_start + with->filled;
-    size_t kept = offset >= with->window_start && offset < end ? (size_t)(end - offset) : 0;
-    if (kept >= needed) return kept;
-    if (needed > with->room) {
-        size_t room = needed > COMPARE_WINDOW_BYTES ? needed : COMPARE_WINDOW_BYTES;
-        uint8_t *window = realloc(with->window, room);
-        if (!window) return 0;
-        with->window = window;
-        with->room = room;
-    }
-    if (kept) memmove(with->window, with->window + (offset - with->window_start), kept);
-    with->window_start = offset;
-    with->filled = kept;
-    while (with->filled < needed) {
-        uint64_t from = offset + with->filled, left = with->length - from;
-        size_t wanted = with->room - with->filled;
-        ssize_t got = calls->pread(calls->context, with->fd, with->window + with->filled,
-                                   wanted < left ? wanted : (size_t)left, (off_t)from);
-        if (got <= 0) break;
-        with->filled += (size_t)got;
-    }
-    return with->filled;
-}
-
-/* Pass the next line if it is that of a record, and the comments before it. */
-static bool pass_line(vc_comparison *with, const vc_record *record) {
-    const uint8_t *line = with->lines + with->at, *end = with->lines + with->lines_length;
-    while (line < end && *line == '#')
-        line = (const uint8_t *)memchr(line, '\n', (size_t)(end - line)) + 1;
-    const uint8_t *key = record->key;
-    size_t length = record->key_length;
-    /* Most keys are written as they are: then only the numbers are encoded. */
-    bool is_plain = length < (size_t)(end - line) && !memcmp(line, key, length) &&
-                    !memchr(key, '%', length) && !memchr(key, '\n', length);
-    if (is_plain) {
-        line += length;
-        length = 0;
-    }
-    vc_writer *expected = &with->expected;
-    expected->lines_used = 0;
-    if (!vc_writer_add_entry(expected, key, length, record->kind ? 0 : record->offset,
-                             record->kind ? 0 : record->size) ||
-        expected->lines_used > (size_t)(end - line) ||
-        memcmp(line, expected->lines, expected->lines_used))
-        return false;
-    with->at = (size_t)(line - with->lines) + expected->lines_used;
-    return true;
-}
-
-/* Read and check the record at `offset`; it is in the window then. */
-static bool read_record(vc_comparison *with, uint64_t salt, uint64_t offset, vc_record *record) {
-    size_t needed = VC_OVERHEAD_BYTES + 1;
-    while (needed <= with->length - offset) {
-        size_t have = fill_window(with, offset, needed);
-        if (have < needed) return false;
-        const uint8_t *at = with->window + (offset - with->window_start);
-        vc_status status = vc_record_decode(at, have, salt, with->volume, offset, record);
-        if (status == VC_OK && record->size <= have)
-            return record->kind <= 1 &&
-                   vc_crc32c(0, at + record->prefix, record->length) == record->checksum;
-        if (status != VC_OK && status != VC_SHORT) return false;
-        needed = status == VC_SHORT ? record->prefix : record->size;
-    }
-    return false;
-}
-
-bool vc_core_compare(vc_core *core, uint32_t slot, vc_comparison *with, uint64_t salt,
-                     uint64_t offset, uint64_t limit, vc_run *run) {
-    *run = (vc_run){.end = offset};
-    loading to = {core, slot, VC_OK};
-    vc_record record;
-    while (run->end < limit && run->end < with->length &&
-           read_record(with, salt, run->end, &record)) {
-        size_t line = with->at;
-        if (!pass_line(with, &record)) break;
-        if (core && !take_entry(&to, record.key, record.key_length, record.offset,
-                                record.kind ? 0 : record.size)) {
-            with->at = line;
-            return to.status != VC_NO_MEMORY;
-        }
-        run->end += record.size;
-        run->records++;
-        if (record.stored_us > run->latest_us) run->latest_us = record.stored_us;
-    }
-    return true;
 }

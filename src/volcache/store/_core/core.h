@@ -298,42 +298,4 @@ vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines);
 /* Free the memory that only loading needs. */
 void vc_core_end_load(vc_core *core);
 
-/* What `vc_core_replay` found. */
-typedef struct {
-    uint64_t end;           /* where what was not passed begins */
-    uint64_t records;
-    uint64_t latest_us;     /* the latest time stored */
-} vc_run;
-
-/* Set the positions of the intact records that follow one another from `offset` on, and add
- * their entries to `writer`. `data` are the bytes of the volume from there; no record that
- * begins at or after `limit` is passed, and none of ring main whose key has a value in ring
- * probation: the caller compares their times. Returns false without memory. */
-bool vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
-                    uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit,
-                    vc_writer *writer, vc_run *run);
-
-/* A volume that is compared with the lines of its index file. The caller sets the first six
- * fields, the others are 0 at first; it frees `window` and `expected`. */
-typedef struct {
-    const vc_calls *calls;
-    int fd;
-    uint16_t volume;
-    uint64_t length;        /* nothing behind is read */
-    const uint8_t *lines;   /* of whole blocks that `vc_lines_read` has checked */
-    size_t lines_length;
-    size_t at;              /* the next line begins here */
-    uint8_t *window;        /* some bytes of the volume */
-    size_t room, filled;
-    uint64_t window_start;
-    vc_writer expected;     /* of which only the lines are used: the one of a record */
-} vc_comparison;
-
-/* Pass the intact records that follow one another from `offset` on and have their lines next
- * to each other from `at` on. No record that begins at or after `limit` is passed. With `core`,
- * set their positions in the index. What cannot be read is not passed either, and not told
- * from damage. Returns false without memory. */
-bool vc_core_compare(vc_core *core, uint32_t slot, vc_comparison *with, uint64_t salt,
-                     uint64_t offset, uint64_t limit, vc_run *run);
-
 #endif

@@ -190,23 +190,24 @@ cdef extern from "core.h" nogil:
     vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines)
     void vc_core_end_load(vc_core *core)
 
-    ctypedef struct vc_run:
-        uint64_t end, records, latest_us
-    bint vc_core_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
-                        uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit,
-                        vc_writer *writer, vc_run *run)
 
-    ctypedef struct vc_comparison:
-        const vc_calls *calls
-        int fd
+cdef extern from "walk.h" nogil:
+    ctypedef struct vc_ahead
+    vc_ahead *vc_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end)
+    void vc_ahead_free(vc_ahead *ahead)
+
+    ctypedef struct vc_walk:
+        vc_ahead *ahead
         uint16_t volume
         uint64_t length
+        vc_writer *writer
         const uint8_t *lines
         size_t lines_length, at
-        uint8_t *window
         vc_writer expected
-    bint vc_core_compare(vc_core *core, uint32_t slot, vc_comparison *comparison,
-                         uint64_t salt, uint64_t offset, uint64_t limit, vc_run *run)
+    ctypedef struct vc_run:
+        uint64_t end, records, latest_us
+    bint vc_walk_run(vc_walk *walk, vc_core *core, uint32_t slot, uint64_t salt,
+                     uint64_t offset, uint64_t limit, vc_run *run)
 
 
 cdef extern from "reclaim.h" nogil:

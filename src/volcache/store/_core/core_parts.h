@@ -1,4 +1,4 @@
-/* What core.c and reclaim.c share: the parts of a `vc_core`, and its mutex. */
+/* What core.c, reclaim.c and walk.c share: the parts of a `vc_core`, and its mutex. */
 #ifndef VC_CORE_PARTS_H
 #define VC_CORE_PARTS_H
 
@@ -57,5 +57,11 @@ struct vc_core {
 void vc_core_lock(vc_core *core);
 static inline void vc_core_unlock(vc_core *core) { pthread_mutex_unlock(&core->mutex); }
 uint64_t vc_core_salt_at(const vc_place *at, uint64_t offset);
+/* Whether an entry can have this position. A file whose checksums are right may still name
+ * any numbers. */
+bool vc_core_is_position(const vc_core *core, uint64_t offset, uint64_t size);
+/* Keep a change for later: many together, sorted, miss the cache less often. Returns false without
+ * memory. Any other call for the index applies those that are kept. */
+bool vc_core_add_change(vc_core *core, const vc_change *change);
 
 #endif

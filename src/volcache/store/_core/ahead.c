@@ -1,0 +1,147 @@
+/* The pieces are in a ring of buffers. The last one that was taken stays as it is until the next
+ * one is taken: then the bytes that are still needed are moved in front of the next one. */
+#include "ahead.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PIECES = 8,
+    /* All of them fit an L2 cache. */
+    PIECE_BYTES = 256 << 10,
+    BUFFER_BYTES = VC_AHEAD_BYTES_MAX + PIECE_BYTES,
+};
+
+struct vc_ahead {
+    const vc_calls *calls;
+    int fd;
+    uint64_t end;
+    const uint8_t *at;      /* what the caller looks at */
+    uint64_t start;         /* its offset */
+    size_t length;
+    pthread_mutex_t mutex;  /* protects what follows, except the buffers */
+    pthread_cond_t is_read, is_taken;
+    pthread_t thread;
+    bool has_thread;
+    bool is_reading;        /* the thread, without the mutex */
+    bool is_ending;
+    bool is_failed;         /* nothing was read at `next` */
+    uint64_t next;          /* offset of the next piece */
+    size_t read, taken;     /* pieces */
+    size_t lengths[PIECES];
+    uint8_t buffers[PIECES][BUFFER_BYTES];
+};
+
+static bool is_all_read(const vc_ahead *ahead) {
+    return ahead->is_failed || ahead->next >= ahead->end;
+}
+
+/* Read the next piece; the caller has the mutex, which is free meanwhile. */
+static void read_piece(vc_ahead *ahead) {
+    const vc_calls *calls = ahead->calls;
+    size_t slot = ahead->read % PIECES;
+    uint64_t left = ahead->end - ahead->next, from = ahead->next;
+    ahead->is_reading = true;
+    pthread_mutex_unlock(&ahead->mutex);
+    ssize_t got = calls->pread(calls->context, ahead->fd,
+                               ahead->buffers[slot] + VC_AHEAD_BYTES_MAX,
+                               left < PIECE_BYTES ? left : PIECE_BYTES, (off_t)from);
+    pthread_mutex_lock(&ahead->mutex);
+    ahead->is_reading = false;
+    ahead->is_failed = got <= 0;
+    if (got <= 0) return;
+    ahead->lengths[slot] = (size_t)got;
+    ahead->next += (uint64_t)got;
+    ahead->read++;
+}
+
+static void *read_pieces(void *argument) {
+    vc_ahead *ahead = argument;
+    pthread_mutex_lock(&ahead->mutex);
+    while (!ahead->is_ending) {
+        /* One more is with the caller. */
+        if (is_all_read(ahead) || ahead->read - ahead->taken == PIECES - 1) {
+            pthread_cond_wait(&ahead->is_taken, &ahead->mutex);
+        } else {
+            read_piece(ahead);
+            pthread_cond_signal(&ahead->is_read);
+        }
+    }
+    pthread_mutex_unlock(&ahead->mutex);
+    return NULL;
+}
+
+/* Read from another place on. */
+static void go_to(vc_ahead *ahead, uint64_t offset) {
+    pthread_mutex_lock(&ahead->mutex);
+    while (ahead->is_reading) pthread_cond_wait(&ahead->is_read, &ahead->mutex);
+    ahead->next = ahead->start = offset;
+    ahead->at = ahead->buffers[0];
+    ahead->length = ahead->read = ahead->taken = 0;
+    ahead->is_failed = false;
+    pthread_cond_signal(&ahead->is_taken);
+    pthread_mutex_unlock(&ahead->mutex);
+}
+
+vc_ahead *vc_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end) {
+    vc_ahead *ahead = malloc(sizeof *ahead);
+    if (!ahead) return NULL;
+    memset(ahead, 0, offsetof(vc_ahead, buffers));
+    ahead->calls = calls;
+    ahead->fd = fd;
+    ahead->end = end;
+    pthread_mutex_init(&ahead->mutex, NULL);
+    pthread_cond_init(&ahead->is_read, NULL);
+    pthread_cond_init(&ahead->is_taken, NULL);
+    go_to(ahead, start);
+    if (calls->pread == vc_os_calls.pread && start + PIECE_BYTES < end)
+        ahead->has_thread = !pthread_create(&ahead->thread, NULL, read_pieces, ahead);
+    return ahead;
+}
+
+void vc_ahead_free(vc_ahead *ahead) {
+    if (!ahead) return;
+    pthread_mutex_lock(&ahead->mutex);
+    ahead->is_ending = true;
+    pthread_cond_signal(&ahead->is_taken);
+    pthread_mutex_unlock(&ahead->mutex);
+    if (ahead->has_thread) pthread_join(ahead->thread, NULL);
+    pthread_cond_destroy(&ahead->is_read);
+    pthread_cond_destroy(&ahead->is_taken);
+    pthread_mutex_destroy(&ahead->mutex);
+    free(ahead);
+}
+
+/* Have the next piece behind the bytes from `offset` on; returns false if there is none. */
+static bool take_piece(vc_ahead *ahead, uint64_t offset) {
+    pthread_mutex_lock(&ahead->mutex);
+    while (ahead->read == ahead->taken && !is_all_read(ahead)) {
+        if (ahead->has_thread)
+            pthread_cond_wait(&ahead->is_read, &ahead->mutex);
+        else
+            read_piece(ahead);
+    }
+    bool is_there = ahead->read > ahead->taken;
+    if (is_there) {
+        size_t slot = ahead->taken % PIECES, passed = (size_t)(offset - ahead->start);
+        size_t kept = ahead->length - passed;
+        uint8_t *piece = ahead->buffers[slot] + VC_AHEAD_BYTES_MAX;
+        memcpy(piece - kept, ahead->at + passed, kept);
+        ahead->at = piece - kept;
+        ahead->start = offset;
+        ahead->length = kept + ahead->lengths[slot];
+        ahead->taken++;
+        /* Not for each piece: to wake a thread costs about as much as to read one. */
+        if (ahead->read - ahead->taken == PIECES / 2) pthread_cond_signal(&ahead->is_taken);
+    }
+    pthread_mutex_unlock(&ahead->mutex);
+    return is_there;
+}
+
+const uint8_t *vc_ahead_read(vc_ahead *ahead, uint64_t offset, size_t needed, size_t *have) {
+    if (offset < ahead->start || offset - ahead->start > ahead->length) go_to(ahead, offset);
+    while (ahead->start + ahead->length - offset < needed && take_piece(ahead, offset)) continue;
+    *have = (size_t)(ahead->start + ahead->length - offset);
+    return ahead->at + (offset - ahead->start);
+}

@@ -1,0 +1,27 @@
+/* Reads a file from one place on, in pieces. A thread of its own is some pieces ahead of the
+ * caller: it waits for the disk, and copies, while the caller looks at what was read before. */
+#ifndef VC_AHEAD_H
+#define VC_AHEAD_H
+
+#include "core.h"
+
+enum {
+    /* How many bytes next to each other a caller can ask for: those before a value. */
+    VC_AHEAD_BYTES_MAX = VC_PREFIX_BYTES_MAX,
+};
+
+typedef struct vc_ahead vc_ahead;
+
+/* Begin to read at `start`, which may be behind the end; from `end` on nothing is read. NULL
+ * without memory. There is no thread for the calls of a test, which come in order, nor for a
+ * short file. */
+vc_ahead *vc_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end);
+void vc_ahead_free(vc_ahead *ahead);
+
+/* Return the bytes of the file from `offset` on, and in *have how many there are: at least
+ * `needed`, which is at most VC_AHEAD_BYTES_MAX, unless the file ends before or cannot be read.
+ * They stay until the next call. Cheap if `offset` is among the bytes of the last call, or next
+ * to them. */
+const uint8_t *vc_ahead_read(vc_ahead *ahead, uint64_t offset, size_t needed, size_t *have);
+
+#endif
