@@ -126,7 +126,7 @@ reference: ## write docs/REFERENCE.md, docs/volcache.1 and conf/volcache.toml fr
 image: ## build the container image; without an engine, execute its steps in a chroot
 	@tools/image.sh
 
-bench: ## measure volcache and its alternatives: 7 minutes (QUICK=1 ONLY=NAMES BASE=REVISION)
+bench: ## measure volcache and its alternatives: 10 minutes (QUICK=1 ONLY=NAMES BASE=REVISION)
 	@tools/setup.sh bench
 	@$(PYTHON) -m bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
 		$(if $(BASE),--base $(BASE)) $(BENCH_ARGS)

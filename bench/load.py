@@ -1,35 +1,55 @@
-"""Puts load on a server, by wrk or by the client of `client.py`, and measures its cost."""
+"""Puts load on a server, by `load.c`, and measures its cost."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import random
-import re
-import shutil
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from bench import client
-from bench.client import LoadError, Run
-from bench.machine import MIB, resident_bytes, usage
+from bench.machine import MIB, ROOT, compiled, pinned_command, resident_bytes, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from bench.machine import Usage
-    from bench.servers import Contender, Dataset
+    from bench.servers import Contender, Dataset, Server
 
 Figures = dict[str, float]  # The name of a measure, see `report.MEASURES`, to a figure.
 Rounds = dict[str, list[Figures]]  # A contender's name to its figures of each round.
+Protocol = Literal["http", "text", "meta", "redis"]
 
-SCRIPT: Final = Path(__file__).resolve().parent / "wrk.lua"
-WRK_RESULT: Final = re.compile(r"^figures (\{.*\})$", re.MULTILINE)
+SOURCE: Final = ROOT / "bench" / "load.c"
 MICROSECONDS: Final = 1_000_000
-PREPARED_REQUESTS: Final = 50_000  # To memcached: built in advance, then repeated.
-PREPARED_BYTES: Final = 64 * MIB
+LOAD_CORE: Final = 1  # Servers that are measured run on core 0.
+FILL_CONNECTIONS: Final = 4
+
+
+class LoadError(RuntimeError):
+    """Requests failed, so the figures would mean nothing; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """
+    The requests answered within some seconds; latencies are in milliseconds.
+
+    Attributes:
+        promoted: How many were answered from memcached, by what volcache says.
+    """
+
+    requests: int
+    seconds: float
+    p50: float
+    p99: float
+    p999: float
+    max: float
+    promoted: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Answers per second."""
+        return self.requests / self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,131 +63,120 @@ class Load:
             most once; `sequential`: GETs of the keys that were stored first, in order.
         dataset: The keys and values.
         seconds: How long; `sample` and `sequential` end with their last key instead.
-        connections: How many have a request under way.
+        connections: How many have requests under way.
         sample: How many keys a `sample` or `sequential` load reads.
         puts_percent: Of a `mix`.
+        protocol: What a contender is asked in, if it speaks it.
+        depth: How many requests are under way on each connection.
+        first: The number of the first key.
+        rate: Requests per second, whether answered or not; 0: after each answer.
     """
 
     kind: Literal["get", "put", "mix", "miss", "sample", "sequential"]
     dataset: Dataset
-    seconds: float
-    connections: int
+    seconds: float = 0
+    connections: int = 20
     sample: int = 0
     puts_percent: int = 5
-
-    @property
-    def is_listed(self) -> bool:
-        """Whether it ends with its last key and not with the time."""
-        return self.kind in {"sample", "sequential"}
+    protocol: Protocol = "http"
+    depth: int = 1
+    first: int = 0
+    rate: float = 0
 
     @property
     def puts_share(self) -> float:
         """The share of PUTs among its requests."""
         return {"put": 1.0, "mix": self.puts_percent / 100}.get(self.kind, 0.0)
 
-    def keys(self, seed: int) -> list[str]:
-        """Return the keys of a load that is listed; another seed, another sample."""
-        keys = self.dataset.keys
-        if self.kind == "sequential":
-            return keys[: self.sample]
-        draw = random.Random(seed)  # noqa: S311 - load, not secrets
-        return draw.sample(keys, min(self.sample, len(keys)))
+    @property
+    def count(self) -> int:
+        """How many requests it ends with; 0 if it ends with the time."""
+        is_listed = self.kind in {"sample", "sequential"}
+        return min(self.sample, self.dataset.count) if is_listed else 0
+
+    def options(self, seed: int) -> list[str]:
+        """Return those of `load.c`; another seed draws other keys."""
+        orders = {"sample": "shuffled", "sequential": "rising"}
+        values = {
+            "prefix": "none" if self.kind == "miss" else "k",
+            "first": self.first,
+            "keys": self.dataset.count - self.first,
+            "order": orders.get(self.kind, "random"),
+            "seed": seed + 1,
+            "puts": round(100 * self.puts_share),
+            "size": self.dataset.value_bytes,
+            "missing": int(self.kind == "miss"),
+            "connections": self.connections,
+            "depth": self.depth,
+            "rate": self.rate,
+            "requests": self.count,
+            "seconds": self.seconds,
+        }
+        return [f"{name}={value}" for name, value in values.items()]
 
 
-def run_load(load: Load, contender: Contender, seed: int = 0) -> Run:
+class Running:
+    """A load that has begun."""
+
+    def __init__(
+        self, port: int, protocol: str, options: Sequence[str], core: int | None
+    ) -> None:
+        """Begin; on one core, or on all of them."""
+        command = [str(compiled(SOURCE)), f"port={port}", f"protocol={protocol}"]
+        self._process = subprocess.Popen(
+            [*pinned_command(core), *command, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def result(self) -> Run:
+        """
+        Wait for its end.
+
+        Raises:
+            LoadError: An answer is wrong, or missing for 10 seconds.
+        """
+        output, error = self._process.communicate()
+        if self._process.returncode:
+            raise LoadError(error.strip())
+        figures: dict[str, int] = json.loads(output)
+        return Run(
+            requests=figures["requests"],
+            seconds=figures["micros"] / MICROSECONDS,
+            p50=figures["p50"] / 1000,
+            p99=figures["p99"] / 1000,
+            p999=figures["p999"] / 1000,
+            max=figures["max"] / 1000,
+            promoted=figures["hot"],
+        )
+
+
+def start_load(
+    load: Load, contender: Contender, seed: int = 0, core: int | None = LOAD_CORE
+) -> Running:
+    """Begin a load of a contender."""
+    protocol, port = contender.address(load.protocol)
+    return Running(port, protocol, load.options(seed), core)
+
+
+def fill(
+    server: Server, dataset: Dataset, protocol: str = "http", port: int | None = None
+) -> None:
     """
-    Run a load once.
-
-    Args:
-        load: The requests.
-        contender: Receives them.
-        seed: Of what is drawn; wrk draws the same in each run.
+    Store the dataset, without measuring.
 
     Raises:
-        LoadError: An answer is wrong.
+        LoadError: A request failed.
     """
-    if load.is_listed:
-        requests: Iterable[bytes] = map(client.http_get, load.keys(seed))
-        is_complete: client.IsComplete = client.is_complete_http
-    elif contender.is_memcached:
-        requests, is_complete = _memcached_requests(load)
-    else:
-        return run_wrk(contender.server.url, load)
-    return client.closed_loop(
-        {contender.server.port: requests},
-        is_complete,
-        connections=load.connections,
-        seconds=float("inf") if load.is_listed else load.seconds,
-    )
-
-
-def _memcached_requests(load: Load) -> tuple[Iterator[bytes], client.IsComplete]:
-    """Return endless requests for memcached, and what recognises their answers."""
-    draw = random.Random(1)  # noqa: S311 - load, not secrets
-    keys = draw.choices(load.dataset.keys, k=PREPARED_REQUESTS)
-    if load.kind == "put":
-        value = load.dataset.value
-        keys = keys[: max(1000, PREPARED_BYTES // len(value))]
-        requests = [client.memcached_set(key, value) for key in keys]
-        return itertools.cycle(requests), client.is_complete_stored
-    if load.kind == "miss":
-        requests = [client.memcached_get(f"none{key[1:]}") for key in keys]
-        return itertools.cycle(requests), client.is_complete_miss
-    requests = [client.memcached_get(key) for key in keys]
-    return itertools.cycle(requests), client.is_complete_hit
-
-
-def run_wrk(url: str, load: Load) -> Run:
-    """
-    Run wrk with one thread, for a whole number of seconds, at least one.
-
-    Raises:
-        LoadError: wrk is not installed, or reports a socket error, a time-out or a
-            status that is not the expected one.
-    """
-    program = shutil.which("wrk")
-    if program is None:
-        raise LoadError("wrk is not installed; on Debian: apt-get install wrk")
-    seconds = max(1, round(load.seconds))
-    command = [program, "-t1", f"-c{load.connections}", f"-d{seconds}s"]
-    command += ["-s", str(SCRIPT), url, "--", *wrk_arguments(load)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return read_wrk(done.stdout, misses=load.kind == "miss", source=" ".join(command))
-
-
-def wrk_arguments(load: Load) -> list[str]:
-    """Return the arguments of `wrk.lua` for a load."""
-    prefix = "none" if load.kind == "miss" else "k"
-    puts = round(100 * load.puts_share)
-    return [str(load.dataset.count), prefix, str(puts), str(load.dataset.value_bytes)]
-
-
-def read_wrk(output: str, *, misses: bool, source: str) -> Run:
-    """
-    Read the line that the scripts print at the end.
-
-    Args:
-        output: Of wrk.
-        misses: Whether each answer must be an error; otherwise none may be.
-        source: Names the run in errors.
-
-    Raises:
-        LoadError: There is no such line, or it reports a failure.
-    """
-    found = WRK_RESULT.search(output)
-    figures: dict[str, int] = json.loads(found[1]) if found else {}
-    requests = figures.get("requests", 0)
-    errors = requests if misses else 0
-    if not requests or figures["failed"] or figures["status"] != errors:
-        raise LoadError(f"{source} reported:\n{output}")
-    return Run(
-        requests=requests,
-        seconds=figures["micros"] / MICROSECONDS,
-        p50=figures["p50"] / 1000,
-        p99=figures["p99"] / 1000,
-        p999=figures["p999"] / 1000,
-        max=figures["max"] / 1000,
-    )
+    options = Load(
+        kind="sequential",
+        dataset=dataset,
+        sample=dataset.count,
+        connections=FILL_CONNECTIONS,
+    ).options(0)
+    place = port or server.port
+    Running(place, protocol, [*options, "puts=100"], core=None).result()
 
 
 def measure_once(load: Load, contender: Contender, seed: int = 0) -> Figures:
@@ -178,12 +187,15 @@ def measure_once(load: Load, contender: Contender, seed: int = 0) -> Figures:
         LoadError: An answer is wrong.
         ProgramError: The server has ended.
     """
-    pids = contender.pids
-    before = usage(pids)
-    run = run_load(load, contender, seed)
-    used = usage(pids) - before
+    own, pids = contender.own_pids, contender.pids
+    before = usage(own), usage(pids)
+    run = start_load(load, contender, seed).result()
+    used = usage(pids) - before[1]
     figures = run_figures(run) | cpu_figures(run.requests, used)
     figures["resident"] = resident_bytes(pids) / MIB
+    if len(pids) > len(own):
+        figures["own"] = cpu_figures(run.requests, usage(own) - before[0])["cpu"]
+        figures["promoted"] = run.promoted / run.requests
     if contender.bytes_per_key is not None:
         figures["key_memory"] = contender.bytes_per_key
     stored = run.requests * load.puts_share * load.dataset.value_bytes

@@ -38,7 +38,7 @@ def describe(work: Path) -> dict[str, str]:
         "google-crc32c": version("google-crc32c"),
         "memcached": _first_line("memcached", "-V").removeprefix("memcached "),
         "nginx": _first_line("nginx", "-v").removeprefix("nginx version: nginx/"),
-        "wrk": _first_line("wrk", "-v").partition(" Copyright")[0].removeprefix("wrk "),
+        "Redis": _first_line("redis-server", "-v"),
         "LIBEV_, MALLOC_ variables": _tuning(),
         "file system": _file_system(work),
         "commit": commit(),
@@ -166,6 +166,31 @@ def _field(pid: int, file: str, name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1])
     raise KeyError(name)
+
+
+def pin(pids: Iterable[int], core: int | None) -> None:
+    """Keep processes, and the threads they have, on one core; None: on any."""
+    count = os.cpu_count() or 1
+    cores = range(count) if core is None or core >= count else {core}
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), cores)
+
+
+def pinned_command(core: int | None) -> list[str]:
+    """Return what is put before a command that stays on one core; None: on all."""
+    is_free = core is None or (os.cpu_count() or 1) <= core
+    return [] if is_free else ["taskset", "-c", str(core)]
+
+
+def compiled(source: Path) -> Path:
+    """Return the program of a C source, compiled below build/ if that is older."""
+    program = ROOT / "build" / f"bench-{source.stem}"
+    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        program.parent.mkdir(exist_ok=True)
+        command = ["gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run([*command, "-o", program, source], check=True)
+    return program
 
 
 def drop_pages(folder: Path) -> None:

@@ -39,6 +39,10 @@ MEASURES: Final[dict[str, tuple[str, int]]] = {
     "max": ("max ms", 1),
     "written": ("bytes written per byte", 2),
     "rotations": ("volumes filled", 1),
+    "own": ("its own CPU µs", 1),
+    "promoted": ("from memcached", 2),
+    "cold_rate": ("cold GETs/s", 0),
+    "late": ("promoted key, max ms", 1),
     "resident": ("memory MiB", 0),
     "key_memory": ("memory per key", 0),
 }
@@ -112,15 +116,15 @@ class Result:
         figures = [row[measure] for row in rows if measure in row]
         return Spread.of(figures) if figures else None
 
-    def ratios(self, contender: str, measure: str) -> list[float]:
-        """Divide the subject's figure by a contender's, round by round."""
+    def ratios(self, contender: str, measure: str, of: str = "") -> list[float]:
+        """Divide the subject's figure by a contender's, or by another, round by round."""
         pairs = zip(
             self.rounds[self.subject], self.rounds.get(contender, []), strict=False
         )
         return [
-            ours[measure] / theirs[measure]
+            ours[measure] / theirs[of or measure]
             for ours, theirs in pairs
-            if measure in ours and theirs.get(measure)
+            if measure in ours and theirs.get(of or measure)
         ]
 
     def ratio(self, contender: str, measure: str) -> Spread | None:
@@ -161,7 +165,8 @@ def section(result: Result) -> str:
         return f"{head}No figures: {result.error.splitlines()[0]}"
     measures = [name for name in result.measures() if name not in WITHOUT_COLUMN]
     columns = ["", *(MEASURES[name][0] for name in measures)]
-    columns.append(f"CPU: {result.subject} ÷ this")
+    has_ratios = any(result.ratios(name, "cpu") for name in result.rounds)
+    columns += [f"CPU: {result.subject} ÷ this"] if has_ratios else []
     rows = []
     for contender in result.rounds:
         ratio = result.ratio(contender, "cpu")
@@ -170,7 +175,7 @@ def section(result: Result) -> str:
             [
                 contender,
                 *(_figure(result, contender, name) for name in measures),
-                ratio.text(2) if ratio and is_other else "",
+                *([ratio.text(2) if ratio and is_other else ""] if has_ratios else []),
             ]
         )
     return f"{head}{table(columns, rows)}"

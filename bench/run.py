@@ -24,8 +24,7 @@ from os import sync
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.client import LoadError
-from bench.load import measure_rounds
+from bench.load import LoadError, measure_rounds
 from bench.machine import ROOT, describe, drop_pages, warnings
 from bench.report import (
     DOCS,
@@ -87,7 +86,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     add("--quick", action="store_true", help="fewer keys, one round of one second")
     add("--only", default="", help="workloads to measure, separated by commas (all)")
     add("--base", default="", help="compare with this revision, and nothing else")
-    add("--seconds", type=float, help="of load in each turn, whole ones (1)")
+    add("--seconds", type=float, help="of load in each turn (1)")
     add("--rounds", type=int, help="how many (5; 15 with --base; 1 with --quick)")
     add("--directory", type=Path, default=BUILD, help="where files are kept (build)")
     add("--output", type=Path, help="where the report goes (docs or build/bench)")

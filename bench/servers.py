@@ -13,14 +13,13 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench import client
-from bench.client import IP
-from bench.machine import MIB, ROOT, family, resident_bytes
+from bench.load import Load, LoadError, fill, start_load
+from bench.machine import MIB, ROOT, compiled, family, pin, resident_bytes
 
 # Processes are started and ended as in the tests.
 sys.path.append(str(ROOT / "tests"))
@@ -31,13 +30,20 @@ from support.process import settings_environment
 from support.program import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
+IP: Final = "127.0.0.1"
+SERVER_CORE: Final = 0
+LIMIT_SOURCE: Final = ROOT / "bench" / "limit.c"
 FLOOR: Final = "floor"
 ONE_FILE_PER_KEY: Final = "one file per key"
-FILL_CONNECTIONS: Final = 4
-PROMOTING_READS: Final = 4  # One more than promotes a key to the hot tier.
+PROMOTED_TURNS: Final = 50  # In which all keys are read, until memcached has them.
+# No key is read so often.
+PROMOTING_NONE: Final[dict[str, object]] = {
+    "cache_after_miss_count": 1000,
+    "cache_after_miss_count_duration": 1,
+}
 MEMCACHED_SLACK_MIB: Final = 256
 PYTHON_PATH: Final = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 SPARE_DESCRIPTORS: Final = 2000  # Left for connections when nginx keeps files open.
@@ -139,11 +145,24 @@ def app(name: str, *arguments: str) -> Server:
     )
 
 
-def memcached(memory_mib: int) -> Server:
-    """Return memcached with one thread, as bjoern has one."""
+def memcached(memory_mib: int, *more: str) -> Server:
+    """Return memcached with one thread, as bjoern has one, and more options."""
     user = ("-u", getpass.getuser()) if os.geteuid() == 0 else ()
-    options = ("-U", "0", "-t", "1", "-m", str(memory_mib), "-I", "2m", *user)
+    options = ("-U", "0", "-t", "1", "-m", str(memory_mib), "-I", "2m", *user, *more)
     return Server(lambda port: ("memcached", "-l", IP, "-p", str(port), *options))
+
+
+def redis() -> Server:
+    """Return Redis without files."""
+    options = ("--save", "", "--appendonly", "no", "--bind", IP)
+    return Server(lambda port: ("redis-server", "--port", str(port), *options))
+
+
+def limit(folder: Path, dataset: Dataset) -> Server:
+    """Return `limit.c`, which has the keys from the start; the folder is made."""
+    folder.mkdir()
+    sizes = str(dataset.count), str(dataset.value_bytes)
+    return Server(lambda port: (compiled(LIMIT_SOURCE), str(port), folder, *sizes))
 
 
 def nginx(folder: Path, root: Path, *, keeps_open: bool) -> Server:
@@ -256,20 +275,31 @@ class Contender:
     Attributes:
         server: Receives the requests.
         behind: Their CPU and memory count with the server's.
-        is_memcached: Whether it speaks memcached's protocol instead of HTTP.
+        ports: Of the protocols that it speaks; it is asked in the first of them if it
+            does not speak that of a load.
         bytes_per_key: The growth of its memory per stored key; None if not filled.
     """
 
     server: Server
     behind: tuple[Server, ...] = ()
-    is_memcached: bool = False
+    ports: Mapping[str, int] = field(default_factory=dict)
     bytes_per_key: float | None = None
 
     @property
     def pids(self) -> list[int]:
         """All its processes."""
-        both = (self.server, *self.behind)
-        return [pid for server in both for pid in family(server.pid)]
+        return [pid for one in (self.server, *self.behind) for pid in family(one.pid)]
+
+    @property
+    def own_pids(self) -> list[int]:
+        """The processes of the server alone."""
+        return family(self.server.pid)
+
+    def address(self, protocol: str) -> tuple[str, int]:
+        """Return the protocol of a load, or the one it speaks instead, and the port."""
+        ports = self.ports or {"http": self.server.port}
+        spoken = protocol if protocol in ports else next(iter(ports))
+        return spoken, ports[spoken]
 
 
 class Contenders:
@@ -301,9 +331,13 @@ class Contenders:
             "nginx": partial(self._nginx, keeps_open=False),
             "nginx, open_file_cache": partial(self._nginx, keeps_open=True),
             "memcached": self._memcached,
+            "memcached, extstore": self._extstore,
+            "redis": self._redis,
+            "limit": self._limit,
             ONE_FILE_PER_KEY: self._one_file_per_key,
             "through nginx": self._through_nginx,
             "hot tier": self._hot_tier,
+            "hot tier, other keys": self._other_keys,
         }
 
     def get(self, name: str) -> Contender:
@@ -313,22 +347,32 @@ class Contenders:
         return self._running[name]
 
     def started(self, server: Server) -> Server:
-        """Start a server that runs as long as the contenders."""
-        return self._stack.enter_context(server)
+        """Start a server that runs as long as the contenders, on the first core."""
+        self._stack.enter_context(server)
+        pin(family(server.pid), SERVER_CORE)
+        return server
 
     def path(self, name: str) -> Path:
         """Return a path for a contender's files, without spaces and commas."""
         return self.folder / "-".join(name.replace(",", "").split())
 
-    def _volcache(self, name: str, tree: Path = ROOT, **more: object) -> Contender:
+    def _volcache(
+        self,
+        name: str,
+        tree: Path = ROOT,
+        more: Mapping[str, object] | None = None,
+    ) -> Contender:
+        port = pick_port(IP)
         settings = {
             "mount_point": self.path(name),
             "volume_size": self.dataset.volume_size,
             "volume_num": self.dataset.volume_num,
-            **more,
+            "memcache_listen": f"{IP}:{port}",
+            **(more or {}),
         }
         server = self.started(volcache(settings, tree))
-        return self._filled(server, client.http_put, client.is_complete_http)
+        ports = {"http": server.port, "text": port, "meta": port}
+        return self._filled(Contender(server=server, ports=ports))
 
     def _floor(self, _name: str, status: str) -> Contender:
         server = app("floor", str(self.dataset.value_bytes), status)
@@ -347,17 +391,40 @@ class Contenders:
         return Contender(server=self.started(front), behind=(instance,))
 
     def _hot_tier(self, name: str) -> Contender:
-        """Start volcache with memcached, and read each key until it is promoted."""
+        found = self.with_memcached(name)
+        promote(found, self.dataset)
+        return found
+
+    def _other_keys(self, name: str) -> Contender:
+        return self.with_memcached(name, PROMOTING_NONE)
+
+    def with_memcached(
+        self, name: str, more: Mapping[str, object] | None = None
+    ) -> Contender:
+        """Start volcache with a memcached, which has no key yet, and more settings."""
         tier = self.started(memcached(self._memcached_mib()))
-        found = self._volcache(name, memc_on=True, memc_servers=f"{IP}:{tier.port}")
-        reads = [client.http_get(key) for key in self.dataset.keys]
-        fill(found.server, reads * PROMOTING_READS, client.is_complete_http)
+        hot = {"memc_on": True, "memc_servers": f"{IP}:{tier.port}"}
+        found = self._volcache(name, more={**hot, **(more or {})})
         return replace(found, behind=(tier,))
 
-    def _memcached(self, _name: str) -> Contender:
-        server = self.started(memcached(self._memcached_mib()))
-        put, is_complete = client.memcached_set, client.is_complete_stored
-        return replace(self._filled(server, put, is_complete), is_memcached=True)
+    def _memcached(self, _name: str, *options: str) -> Contender:
+        server = self.started(memcached(self._memcached_mib(), *options))
+        ports = {"text": server.port, "meta": server.port}
+        return self._filled(Contender(server=server, ports=ports))
+
+    def _extstore(self, name: str) -> Contender:
+        """Start memcached that writes values to a file at once, and keeps none."""
+        path = f"ext_path={self.path(name)}:2G"
+        return self._memcached(name, "-o", f"{path},ext_item_age=0,ext_recache_rate=0")
+
+    def _redis(self, _name: str) -> Contender:
+        server = self.started(redis())
+        return self._filled(Contender(server=server, ports={"redis": server.port}))
+
+    def _limit(self, name: str) -> Contender:
+        server = self.started(limit(self.path(name), self.dataset))
+        ports = dict.fromkeys(("http", "text", "meta"), server.port)
+        return Contender(server=server, ports=ports)
 
     def _memcached_mib(self) -> int:
         """Return the memory that holds all keys."""
@@ -374,34 +441,30 @@ class Contenders:
                 (folder / key).write_bytes(value)
         return folder
 
-    def _filled(
-        self,
-        server: Server,
-        put: Callable[[str, bytes], bytes],
-        is_complete: client.IsComplete,
-    ) -> Contender:
+    def _filled(self, contender: Contender) -> Contender:
         """Store the dataset, and measure how much memory it takes."""
-        if not self.dataset.is_stored:
-            return Contender(server=server)
-        keys, value = self.dataset.keys, self.dataset.value
+        dataset = self.dataset
+        if not dataset.is_stored:
+            return contender
+        server, (protocol, port) = contender.server, contender.address("http")
         # Buffers that the first requests allocate do not count for the keys.
-        fill(server, (put(key, value) for key in keys[:100]), is_complete)
+        fill(server, replace(dataset, count=min(100, dataset.count)), protocol, port)
         pids = family(server.pid)
         before = resident_bytes(pids)
-        fill(server, (put(key, value) for key in keys), is_complete)
+        fill(server, dataset, protocol, port)
         grown = resident_bytes(pids) - before
-        return Contender(server=server, bytes_per_key=grown / len(keys))
+        return replace(contender, bytes_per_key=grown / dataset.count)
 
 
-def fill(
-    server: Server, requests: Iterable[bytes], is_complete: client.IsComplete
-) -> None:
+def promote(contender: Contender, dataset: Dataset) -> None:
     """
-    Send requests in order, without measuring.
+    Read each key until memcached has it.
 
     Raises:
-        LoadError: One of them failed.
+        LoadError: Some keys are not promoted.
     """
-    client.closed_loop(
-        {server.port: requests}, is_complete, connections=FILL_CONNECTIONS
-    )
+    reads = Load(kind="sequential", dataset=dataset, sample=dataset.count)
+    for _ in range(PROMOTED_TURNS):
+        if start_load(reads, contender).result().promoted == dataset.count:
+            return
+    raise LoadError("not all keys are promoted")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from bench.load import Load
+from bench.load import Load, Protocol
 from bench.machine import MIB
 from bench.servers import FLOOR, ONE_FILE_PER_KEY, Dataset
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 KIB: Final = 1024
 # Seconds apart from those under load, measured on two cores and rounded up.
-TURN_SECONDS: Final = 0.3  # Start of wrk, sync.
+TURN_SECONDS: Final = 0.1  # Start of the load, sync.
 START_SECONDS: Final = 0.7  # Start and end of a server.
-STORED_SECONDS: Final = 1 / 5_000  # To store one key in one server.
+STORED_SECONDS: Final = 1 / 20_000  # To store one key in one server.
 STORED_BYTE_SECONDS: Final = 1 / (250 * MIB)
-READ_SECONDS: Final = 1 / 8_000  # To read one key from the disk by the own client.
+READ_SECONDS: Final = 1 / 20_000  # To read one key from the disk.
 DROP_SECONDS: Final = 1 / 40_000  # To drop the pages of one key's file.
 
 
@@ -100,6 +100,12 @@ def _large_written(scale: Scale) -> Dataset:
     )
 
 
+def _huge_written(scale: Scale) -> Dataset:
+    return replace(
+        _large_written(scale), count=scale.large_keys // 8, value_bytes=512 * KIB
+    )
+
+
 def _promoted(scale: Scale) -> Dataset:
     """Return few keys, all of which memcached holds."""
     return Dataset(count=scale.keys // 40, value_bytes=KIB)
@@ -118,6 +124,8 @@ class Workload:
         contenders: By the names of `servers.Contenders`; the first is compared with
             the others.
         is_cold: Whether files are read from the disk.
+        protocol: Of the requests, if a contender speaks it.
+        depth: How many requests are under way on each connection.
     """
 
     name: str
@@ -126,6 +134,8 @@ class Workload:
     kind: Literal["get", "put", "mix", "miss", "sample", "sequential"]
     contenders: tuple[str, ...]
     is_cold: bool = False
+    protocol: Protocol = "http"
+    depth: int = 1
 
     def load(self, scale: Scale) -> Load:
         """Return the requests of one turn."""
@@ -135,6 +145,8 @@ class Workload:
             seconds=scale.seconds,
             connections=scale.connections,
             sample=scale.sequence if self.kind == "sequential" else scale.sample,
+            protocol=self.protocol,
+            depth=self.depth,
         )
 
     def seconds(self, scale: Scale) -> float:
@@ -142,15 +154,36 @@ class Workload:
         load = self.load(scale)
         turn = load.seconds
         if self.is_cold:
-            count = len(load.keys(0))
-            turn = count * READ_SECONDS + load.dataset.count * DROP_SECONDS
+            turn = load.count * READ_SECONDS + load.dataset.count * DROP_SECONDS
         warm_up = int(scale.warms_up and not self.is_cold)
         turns = len(self.contenders) * (scale.rounds + warm_up)
         return turns * (turn + TURN_SECONDS)
 
 
-OTHERS: Final = (FLOOR, "nginx", "memcached", ONE_FILE_PER_KEY)
+OTHERS: Final = (FLOOR, "nginx", "memcached", ONE_FILE_PER_KEY, "limit")
+MEMCACHE: Final = ("volcache", "memcached", "memcached, extstore", "redis", "limit")
 ON_DISK: Final = ("nginx", ONE_FILE_PER_KEY)
+
+
+def _memcache(
+    dataset: Callable[[Scale], Dataset], kind: Literal["get", "put"]
+) -> Iterable[Workload]:
+    """Return the ways of reading or writing by memcached's protocols."""
+    verb = "read" if kind == "get" else "write"
+    ways: tuple[tuple[str, Protocol, int], ...]
+    ways = (("memcache", "text", 1), ("pipelined", "text", 16), ("meta", "meta", 1))
+    for name, protocol, depth in ways:
+        many = f", {depth} pipelined" if depth > 1 else ""
+        yield Workload(
+            name=f"{name}-{verb}",
+            text=f"{kind} of 1 KiB, random keys, memcached's {protocol} protocol{many}",
+            dataset=dataset,
+            kind=kind,
+            contenders=MEMCACHE,
+            protocol=protocol,
+            depth=depth,
+        )
+
 
 WORKLOADS: Final = (
     Workload(
@@ -160,12 +193,20 @@ WORKLOADS: Final = (
         kind="put",
         contenders=("volcache", *OTHERS),
     ),
+    *_memcache(_small_written, "put"),
     Workload(
         name="write-64k",
         text="PUT of 64 KiB, random keys",
         dataset=_large_written,
         kind="put",
         contenders=("volcache", *OTHERS),
+    ),
+    Workload(
+        name="write-512k",
+        text="PUT of 512 KiB, random keys",
+        dataset=_huge_written,
+        kind="put",
+        contenders=("volcache", FLOOR, "nginx", "limit"),
     ),
     Workload(
         name="read-64k",
@@ -218,6 +259,14 @@ WORKLOADS: Final = (
         kind="mix",
         contenders=("volcache", FLOOR, *ON_DISK),
     ),
+    Workload(
+        name="hot-tier-others",
+        text="GET of 1 KiB, keys that are not promoted",
+        dataset=_small,
+        kind="get",
+        contenders=("hot tier, other keys", "volcache"),
+    ),
+    *_memcache(_small, "get"),
     Workload(
         name="hot-tier",
         text="GET of 1 KiB that memcached holds, CPU of memcached and volcache together",

@@ -3,9 +3,9 @@ Take docs/page.png: the operator's page of an instance under load.
 
     make screenshot
 
-An instance with small volumes and a memcached serve random thumbnails and tiles, and wrk
-reads and replaces small values as fast as it can on a few connections; after a minute, a
-browser takes a screenshot.
+An instance with small volumes and a memcached serve random thumbnails and tiles, and the
+load of the benchmarks reads and replaces small values as fast as it can on a few
+connections; after a minute, a browser takes a screenshot.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import requests
 
 if not __package__:  # Run as a script: helpers and package are in folders beside it.
     tests = Path(__file__).resolve().parent
-    sys.path[:0] = [str(tests), str(tests.parent / "src")]
+    sys.path[:0] = [str(tests), str(tests.parent / "src"), str(tests.parent)]
 
 import threading
 
+from bench.load import SOURCE
+from bench.machine import compiled
 from support.background import in_background
 from support.browser import Tab, a_browser
 from support.memcached import MemcachedProcess
@@ -61,12 +63,11 @@ def ask(url: str, seed: int, is_ended: threading.Event) -> None:
                 session.put(address, data=dice.randbytes(size), timeout=5)
 
 
-def load(url: str, seconds: float, puts: int = 2) -> subprocess.Popen[bytes]:
-    """Start wrk with values of 4 KiB, of which some are stored, in percent of requests."""
-    script = PICTURE.parents[1] / "bench" / "wrk.lua"
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds:.0f}s", "-s", str(script)]
-    keys = ["--", "20000", "k", str(puts), "4096"]
-    return subprocess.Popen([*command, url, *keys], stdout=subprocess.DEVNULL)
+def load(port: int, seconds: float, puts: int = 2) -> subprocess.Popen[bytes]:
+    """Start a load with values of 4 KiB; some are stored, in percent of requests."""
+    options = ["keys=20000", "size=4096", "missing=2", f"connections={CONNECTIONS}"]
+    options += [f"port={port}", f"seconds={seconds}", f"puts={puts}"]
+    return subprocess.Popen([compiled(SOURCE), *options], stdout=subprocess.DEVNULL)
 
 
 def photograph(url: str, seconds: float, picture: Path) -> list[str]:
@@ -95,10 +96,10 @@ def main() -> int:
         stack.enter_context(server)
         clients = [partial(ask, server.url, seed) for seed in range(CLIENTS)]
         stack.enter_context(in_background(*clients))
-        load(server.url, 3, puts=100).wait()
-        wrk = load(server.url, arguments.seconds + 5)
+        load(server.port, 3, puts=100).wait()
+        replacing = load(server.port, arguments.seconds + 5)
         complaints = photograph(server.url, arguments.seconds, arguments.picture)
-        wrk.wait()
+        replacing.wait()
     size = arguments.picture.stat().st_size
     sys.stdout.write(f"{arguments.picture}: {size} bytes\n")
     sys.stderr.writelines(f"browser: {text}\n" for text in complaints)

@@ -5,7 +5,7 @@
 #   tools/setup.sh lint    and of the checks
 #   tools/setup.sh cluster and of a cluster on this machine: memcached and nginx
 #   tools/setup.sh test    all of these, and of the tests
-#   tools/setup.sh bench   cluster and wrk, for the benchmarks
+#   tools/setup.sh bench   cluster, Redis and wrk, for the benchmarks
 #   tools/setup.sh fuzz    run and clang, for fuzzing
 #   tools/setup.sh aarch64 run, a compiler for 64-bit ARM and an emulator
 #
@@ -82,6 +82,7 @@ missing_for_cluster() {
 
 # Prints the missing packages of the benchmarks.
 missing_for_bench() {
+    command -v redis-server >/dev/null || echo redis-server
     command -v wrk >/dev/null || echo wrk
 }
 

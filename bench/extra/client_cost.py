@@ -39,12 +39,11 @@ import requests.adapters
 import urllib3
 from pymemcache.client.base import PooledClient  # noqa: TID251 - Measured.
 
-from bench.client import IP, percentile
 from bench.extra.script import ScriptError, make_parser, measuring
 from bench.load import turns
 from bench.machine import MIB
 from bench.report import bullets, table
-from bench.servers import memcached, volcache
+from bench.servers import IP, memcached, volcache
 from support.ports import pick_port
 from volcache_client import AsyncClient, Client
 
@@ -646,8 +645,8 @@ def take_turn(candidate: Candidate, operation: str, count: int, seconds: float) 
     calls.sort()
     return Turn(
         cpu * MICROSECONDS / len(calls),
-        percentile(calls, 50) * MICROSECONDS,
-        percentile(calls, 99) * MICROSECONDS,
+        calls[len(calls) // 2] * MICROSECONDS,
+        calls[len(calls) * 99 // 100] * MICROSECONDS,
         len(calls) / took,
     )
 

@@ -16,6 +16,7 @@ import http.client
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -28,13 +29,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bench import client
-from bench.client import IP
 from bench.extra.script import ScriptError, make_parser, measuring
-from bench.load import WRK_RESULT, cpu_figures, turns
+from bench.load import cpu_figures, fill, turns
 from bench.machine import MIB, family, usage
 from bench.report import table
-from bench.servers import Server, fill, replaced, volcache
+from bench.servers import IP, Dataset, Server, replaced, volcache
 from support.far_machine import FarMachine, NoNamespacesError
 from support.nginx import copy_configuration, start_command
 from support.waiting import comes_true
@@ -51,8 +50,9 @@ if TYPE_CHECKING:
     from volcache.fleet.inventory import Inventory
 
 SCRIPT: Final = Path(__file__).resolve().parents[1] / "hung.lua"
-PATHS: Final = [f"/k{number}" for number in range(4000)]
-VALUE: Final = b"x" * 1024
+WRK_RESULT: Final = re.compile(r"^figures (\{.*\})$", re.MULTILINE)
+DATASET: Final = Dataset(count=4000, value_bytes=1024)
+PATHS: Final = [f"/{key}" for key in DATASET.keys]
 SETTINGS: Final = f"volume_size = {16 * MIB}\nvolume_num = 3\nsync_mode = 'none'\n"
 FIRST_PORT: Final = 21000
 MACHINES: Final = 4
@@ -161,8 +161,7 @@ class Fleet:
                 if not comes_true(partial(answers, *place), START_SECONDS):
                     raise ScriptError(f"{found.name} does not answer")
             stack.enter_context(self.nginx)
-            puts = (client.http_put(path[1:], VALUE) for path in PATHS)
-            fill(self.nginx, puts, client.is_complete_http)
+            fill(self.nginx, DATASET)
             yield
 
     def paths_without(self, lost: Iterable[str]) -> list[str]:
@@ -315,8 +314,10 @@ def measure_cpu(work: Path, stack: ExitStack, seconds: int, rounds: int) -> None
             "volume_num": 3,
         }
         servers[name] = stack.enter_context(volcache({**settings, **more}))
-        puts = (client.http_put(path[1:], VALUE) for path in own)
-        fill(servers[name], puts, client.is_complete_http)
+        with http_client(IP, servers[name].port) as asked:
+            for path in own:
+                asked.request("PUT", path, DATASET.value)
+                asked.getresponse().read()
     found: dict[str, list[float]] = {name: [] for name in servers}
     for _, name in turns(list(servers), rounds):
         pids = family(servers[name].pid)

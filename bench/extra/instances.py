@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bench import client
 from bench.extra.script import make_parser, measuring
-from bench.load import Load, cpu_figures, run_figures, turns
+from bench.load import Load, Run, cpu_figures, run_figures, start_load, turns
 from bench.machine import MIB, drop_pages, resident_bytes, usage
 from bench.report import Result, section
 from bench.servers import Contenders, Dataset
@@ -51,21 +50,23 @@ def measure(instances: list[Contenders], work: Path, sample: int, seed: int) -> 
     load = Load(
         kind="sample",
         dataset=instances[0].dataset,
-        seconds=0,
-        connections=CONNECTIONS,
+        connections=CONNECTIONS // len(instances),
         sample=sample // len(instances),
     )
-    reads = [client.http_get(key) for key in load.keys(seed)]
     drop_pages(work)
     before = usage(pids)
-    run = client.closed_loop(
-        {contender.server.port: reads for contender in running},
-        client.is_complete_http,
-        connections=CONNECTIONS,
-    )
+    begun = [start_load(load, contender, seed) for contender in running]
+    run = merged([one.result() for one in begun])
     figures = run_figures(run) | cpu_figures(run.requests, usage(pids) - before)
     figures["resident"] = resident_bytes(pids) / MIB
     return figures
+
+
+def merged(runs: list[Run]) -> Run:
+    """Add up the requests of runs at the same time; times are the longest of them."""
+    names = ("seconds", "p50", "p99", "p999", "max")
+    longest = {name: max(getattr(run, name) for run in runs) for name in names}
+    return Run(requests=sum(run.requests for run in runs), **longest)
 
 
 def main() -> None:

@@ -16,12 +16,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google_crc32c import value as crc32c
 
-from bench.client import IP
 from bench.extra.script import make_parser, measuring
 from bench.load import Load, measure_rounds
 from bench.machine import MIB
 from bench.report import Result, section
-from bench.servers import FLOOR, PYTHON_PATH, Contender, Contenders, Dataset, Server
+from bench.servers import (
+    FLOOR,
+    IP,
+    PYTHON_PATH,
+    Contender,
+    Contenders,
+    Dataset,
+    Server,
+)
 from volcache.server.bjoern import listen, serve
 
 if TYPE_CHECKING:
@@ -137,7 +144,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("--rounds", type=int, default=5, help="in which all take turns (5)")
-    add("--seconds", type=int, default=1, help="of load in each turn (1)")
+    add("--seconds", type=float, default=1, help="of load in each turn (1)")
     add("--keys", type=int, default=40_000, help="of 1 KiB (40000)")
     options = parser.parse_args()
     small = Dataset(count=options.keys, value_bytes=1024, volume_size=64 * MIB)

@@ -13,20 +13,22 @@ from __future__ import annotations
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench import client
 from bench.extra.boot import Job
 from bench.extra.script import make_parser, measuring
 from bench.machine import MIB, memory_bytes
 from bench.report import table
-from bench.servers import volcache
+from bench.servers import IP, volcache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+Request = tuple[str, str, bytes | None]  # Verb, path and body.
 KEYS: Final = Job(keys=100_000)
 SMALL: Final = bytes(64 << 10)
 MEDIUM: Final = bytes(MIB)
@@ -45,31 +47,31 @@ class Case:
     """The requests of each client, by its number, and how many clients there are."""
 
     name: str
-    requests: Callable[[int], Iterable[bytes]]
+    requests: Callable[[int], Iterable[Request]]
     clients: int = 1
     keys: int = 0
 
 
-def put_and_get(name: str, count: int, value: bytes) -> Iterator[bytes]:
+def put_and_get(name: str, count: int, value: bytes) -> Iterator[Request]:
     """Store and read a value many times, under 50 keys."""
     for number in range(count):
-        yield client.http_put(f"{name}/{number % 50}", value)
-        yield client.http_get(f"{name}/{number % 50}")
+        yield "PUT", f"/{name}/{number % 50}", value
+        yield "GET", f"/{name}/{number % 50}", None
 
 
-def large(number: int) -> bytes:
+def large(number: int) -> Request:
     """Store one large file."""
-    return client.http_put(f"large/{number}", LARGE)
+    return "PUT", f"/large/{number}", LARGE
 
 
-def read_large(number: int) -> list[bytes]:
+def read_large(number: int) -> list[Request]:
     """Store one large file and read it twice."""
-    return [large(number), *2 * [client.http_get(f"large/{number}")]]
+    return [large(number), *2 * [("GET", f"/large/{number}", None)]]
 
 
-def many_keys(_number: int) -> Iterator[bytes]:
+def many_keys(_number: int) -> Iterator[Request]:
     """Store a byte under each of many keys."""
-    return (client.http_put(KEYS.key(n).decode(), b"x") for n in range(KEYS.keys))
+    return (("PUT", f"/{KEYS.key(n).decode()}", b"x") for n in range(KEYS.keys))
 
 
 CASES: Final = (
@@ -102,8 +104,10 @@ def measure(case: Case, mount_point: Path) -> list[str]:
         Path(f"/proc/{server.pid}/clear_refs").write_text("5", encoding="ascii")
 
         def run(number: int) -> None:
-            requests = {server.port: case.requests(number)}
-            client.closed_loop(requests, client.is_complete_http, connections=1)
+            with closing(HTTPConnection(IP, server.port)) as connection:
+                for verb, path, body in case.requests(number):
+                    connection.request(verb, path, body)
+                    connection.getresponse().read()
 
         with ThreadPoolExecutor(case.clients) as pool:
             list(pool.map(run, range(case.clients)))  # Raises what a thread raised.

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.client import LoadError
+from bench.load import LoadError
 from bench.machine import ROOT, describe, warnings
 from bench.report import bullets
 from support.program import ProgramError

@@ -11,12 +11,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bench import client
 from bench.extra.script import make_parser, measuring
-from bench.load import Load, cpu_figures, run_wrk, turns
+from bench.load import Load, cpu_figures, fill, start_load, turns
 from bench.machine import MIB, family, usage
 from bench.report import Spread, table
-from bench.servers import Dataset, Server, fill, nginx_in_front, replaced, volcache
+from bench.servers import (
+    Contender,
+    Dataset,
+    Server,
+    nginx_in_front,
+    replaced,
+    volcache,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +60,7 @@ def measure(target: Server, instances: Sequence[Server], load: Load) -> Figures:
     front = [] if target in instances else family(target.pid)
     behind = [pid for server in instances for pid in family(server.pid)]
     before = usage(front), usage(behind)
-    run = run_wrk(target.url, load)
+    run = start_load(load, Contender(server=target)).result()
     used = usage(front) - before[0], usage(behind) - before[1]
     nginx, instance = (cpu_figures(run.requests, one)["cpu"] for one in used)
     return {"rate": run.rate, "p99": run.p99, "nginx": nginx, "instance": instance}
@@ -82,7 +88,7 @@ def main() -> None:
     """Measure and print."""
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--seconds", type=int, default=3, help="of load in each turn (3)")
+    add("--seconds", type=float, default=3, help="of load in each turn (3)")
     add("--rounds", type=int, default=3, help="in which all take turns (3)")
     options = parser.parse_args()
     with measuring(options.directory) as (stack, work):
@@ -96,9 +102,8 @@ def main() -> None:
         for number, (name, changes) in enumerate(VARIANTS.items()):
             front = nginx_in_front(instances, work / f"nginx{number}", changes)
             targets[name] = stack.enter_context(front)
-        puts = [client.http_put(key, DATASET.value) for key in DATASET.keys]
         for target in (instances[0], targets["nginx"]):
-            fill(target, puts, client.is_complete_http)
+            fill(target, DATASET)
         for kind in ("get", "put"):
             load = Load(
                 kind=kind, dataset=DATASET, seconds=options.seconds, connections=20

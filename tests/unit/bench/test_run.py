@@ -49,12 +49,12 @@ def test_workloads_are_selected_by_name() -> None:
         run.main(["--only", "reed"])
 
 
-def test_a_full_run_and_a_full_comparison_take_less_than_ten_minutes() -> None:
-    """By estimate; a quick run takes less than one and a half."""
-    assert estimate(select(""), FULL) < 600
+def test_a_full_run_and_a_full_comparison_take_less_than_eleven_minutes() -> None:
+    """By estimate; a quick run takes less than two."""
+    assert estimate(select(""), FULL) < 660
     rounds = replace(FULL, rounds=COMPARISON_ROUNDS)
     assert estimate(select("", compares=True), rounds) < 600
-    assert estimate(select(""), QUICK) < 90
+    assert estimate(select(""), QUICK) < 120
 
 
 def test_a_comparison_has_two_contenders_only() -> None:
