@@ -11,7 +11,7 @@ Measures the workloads of `make bench` that the goals name, and these:
   core, and both on two.
 - HTTP, 1,000 requests a second, while the memcached protocol is loaded.
 
-    .venv/bin/python -m bench.extra.data_plane [--only NAMES] [--rounds N] [--seconds S]
+    .venv/bin/python -m bench.extra.data_plane [--brief] [--only NAMES] [--rounds N]
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from bench.load import Figures, Rounds
-    from bench.workloads import Scale
+    from bench.workloads import Scale, Workload
 
 SMALL: Final = Dataset(count=40_000, value_bytes=1024)
 PROMOTED: Final = replace(SMALL, count=50)
@@ -329,10 +329,22 @@ OTHERS: Final = {
 }
 
 
-def measured(names: set[str], scale: Scale, work: Path) -> Iterator[Result]:
+def chosen(names: set[str], *, is_brief: bool) -> Iterator[Workload]:
+    """Yield workloads, all contenders of each or those that a goal names."""
+    wanted = {goal.workload for goal in GOALS} | set(WITHOUT_GOAL)
+    for workload in WORKLOADS:
+        named = {goal.other for goal in GOALS if goal.workload == workload.name}
+        if workload.name in (names or wanted):
+            subject, *others = workload.contenders
+            kept = [name for name in others if name in named or not is_brief]
+            yield replace(workload, contenders=(subject, *kept))
+
+
+def measured(
+    names: set[str], scale: Scale, work: Path, *, is_brief: bool
+) -> Iterator[Result]:
     """Measure what is named; nothing means everything."""
-    known = {goal.workload for goal in GOALS} | set(WITHOUT_GOAL)
-    workloads = [one for one in WORKLOADS if one.name in (names or known)]
+    workloads = list(chosen(names, is_brief=is_brief))
     if workloads:
         yield from measure_all(workloads, scale, work)
     for name, measure in OTHERS.items():
@@ -376,6 +388,7 @@ def main() -> None:
     add("--rounds", type=int, default=5, help="in which all take turns (5)")
     add("--seconds", type=float, default=1, help="of load in each turn (1)")
     add("--keys", type=int, default=FULL.keys, help="of 1 KiB (40000)")
+    add("--brief", action="store_true", help="only the contenders that goals name")
     add("--json", type=Path, help="where every figure is written")
     options = parser.parse_args()
     scale = replace(
@@ -384,7 +397,7 @@ def main() -> None:
     names = {name.strip() for name in options.only.split(",") if name.strip()}
     with measuring(options.directory) as (_, work):
         machine = describe(work)
-        results = list(measured(names, scale, work))
+        results = list(measured(names, scale, work, is_brief=options.brief))
     rows = list(goal_rows(results))
     if options.json:
         content = {
