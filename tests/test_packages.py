@@ -140,8 +140,6 @@ for module in pkgutil.walk_packages(volcache.__path__, "volcache."):
         print(module.name)
 """
     assert python(program).splitlines() == [
-        "volcache.hot.memcached",
-        "volcache.hot.servers",
         "volcache.monitoring.prometheus",
         "volcache.server.bjoern",
         "volcache.wiring",
@@ -152,11 +150,10 @@ for module in pkgutil.walk_packages(volcache.__path__, "volcache."):
 def test_serve_without_its_packages_names_the_extra(tmp_path: Path) -> None:
     """One line, as for a wrong setting; nothing is opened."""
     options = ["--set", f"mount_point={tmp_path / 'new'}", "--set"]
-    for setting, more in (("port=1", ""), ("memc_on=true", ", pymemcache")):
-        assert run_without("serve", *options, setting) == (
-            f"volcache: not installed: bjoern, prometheus-client{more}, which a server"
-            " needs; run: pip install 'volcache[server]'\nexit code 2"
-        )
+    assert run_without("serve", *options, "port=1") == (
+        "volcache: not installed: bjoern, prometheus-client, which a server needs; run:"
+        " pip install 'volcache[server]'\nexit code 2"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _SECONDS: Final = 60.0  # The longest wait for anything; machines may be busy.
 _VOLUME_BYTES: Final = 8 << 20
-_SERVER_PACKAGES: Final = ("bjoern", "prometheus_client", "pymemcache")
+_SERVER_PACKAGES: Final = ("bjoern", "prometheus_client")
 _COMMAND: Final = Path(sysconfig.get_path("scripts")) / "volcache"
 # Stores values one after the other and says so, until it is killed.
 _WRITER: Final = f"""

@@ -69,6 +69,7 @@ class Cache:
         self._hot = hot
         # After a restart a key is read from the disk until it is promoted again.
         self.hot_keys = hot.keys if hot is not None else None
+        self.hot_client = hot.client if hot is not None else None
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Return what to hold while what is read decides on what is written."""

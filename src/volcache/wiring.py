@@ -24,8 +24,9 @@ from volcache.access import Access
 from volcache.advice import warnings
 from volcache.cache import Cache
 from volcache.errors import ConfigError
-from volcache.front import Copies, Readers
+from volcache.front import Copies, HotClient, Readers
 from volcache.hot import versions
+from volcache.hot.memcached import MemcachedTier
 from volcache.http.access_log import AccessLog
 from volcache.http.admin import Admin
 from volcache.http.app import App, RequestLimits
@@ -254,9 +255,6 @@ def _make_cache(config: Config, store: Store, closing: ExitStack) -> Cache:
     """Create the cache, with a hot tier if it is configured."""
     if not config.memc_on:
         return Cache(store)
-    # Here, so that an instance without memcached starts faster: 30 of 200 ms.
-    from volcache.hot.memcached import MemcachedTier  # noqa: PLC0415
-
     server, port = config.memc_ip, config.memc_port
     if not server.startswith("/"):
         server = f"[{server}]:{port}" if ":" in server else f"{server}:{port}"
@@ -265,9 +263,14 @@ def _make_cache(config: Config, store: Store, closing: ExitStack) -> Cache:
         seconds=config.cache_after_miss_count_duration,
     )
     versions.restore(keys, *store.take_hot_snapshot())
+    servers = config.memc_servers or (server,)
+    client = HotClient(
+        servers, timeout=config.memc_timeout, record_max=config.memc_max_value_size
+    )
     hot = MemcachedTier(
-        config.memc_servers or (server,),
+        servers,
         keys,
+        client,
         timeout=config.memc_timeout,
         item_size_max=config.memc_max_value_size,
     )

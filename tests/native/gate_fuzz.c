@@ -901,7 +901,7 @@ static void wake(void) {
 }
 
 static const vc_link test_link = {VC_LINK_VERSION, install,      pause_client, resume_client,
-                                  watch_writes,    deliver,      wake};
+                                  watch_writes,    deliver,      wake, NULL, NULL};
 
 static void settle(void) {
     is_settling = true;

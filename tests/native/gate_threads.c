@@ -315,7 +315,7 @@ static void read_port(int fd) {
 static void deliver(int fd) { read_port(fd); }
 
 static const vc_link test_link = {VC_LINK_VERSION, install, pause_reading, resume_reading,
-                                  watch_writes,    deliver, wake};
+                                  watch_writes,    deliver, wake, NULL, NULL};
 
 static void write_port(int fd) {
     port *at = ports[fd];

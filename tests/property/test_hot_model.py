@@ -23,10 +23,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.extent import examples
 from support.refusing_disk import RefusingDisk
 from support.stores import FakeClock, fill_volume, kill, open_store
-from support.tiers import make_keys
+from support.tiers import make_keys, make_tier
 from volcache.cache import Cache
 from volcache.errors import StoreError, UnreadableRecordError
-from volcache.hot.memcached import MemcachedTier
 from volcache.hot.servers import ServerDownError
 from volcache.hot.versions import encode
 
@@ -102,9 +101,7 @@ class HotMachine(RuleBasedStateMachine):
         )
         self.keys = make_keys(*self.store.take_hot_snapshot(), reads=2)
         with mock.patch("volcache.hot.servers.Server", return_value=self.memcached):
-            self.hot = MemcachedTier(
-                ["m"], self.keys, timeout=0.05, item_size_max=100_000
-            )
+            self.hot = make_tier(["m"], self.keys, item_size_max=100_000)
         self.cache = Cache(self.store, self.hot)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from google_crc32c import value as crc32c
 
 from support.extent import EXTENT
 from support.stores import open_store
-from support.tiers import FakeServer, make_keys
+from support.tiers import FakeServer, make_keys, make_tier
 from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
 from volcache.http.app import App, RequestLimits
@@ -332,9 +332,7 @@ def often_interrupted() -> Iterator[None]:
 def make_hot_tier() -> MemcachedTier:
     """Return a hot tier with one server."""
     with mock.patch("volcache.hot.servers.Server", return_value=LockedServer()):
-        return MemcachedTier(
-            ["m"], make_keys(reads=2), timeout=0.05, item_size_max=VALUE_MAX
-        )
+        return make_tier(["m"], make_keys(reads=2), item_size_max=VALUE_MAX)
 
 
 @pytest.mark.usefixtures("often_interrupted")

@@ -22,6 +22,7 @@ class FakeTier:
     def __init__(self) -> None:
         """Set the counters."""
         self.stats = HotStats(gets=5, hits=3, stale=1, promotions=2, refused=6)
+        self.client = None
         self.keys = SimpleNamespace(first=0, invalidations=7)
         self.stats.flushes, self.stats.states = 8, 9
         self.stats.failures["timeout"] = 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from volcache.front import Copies
+from volcache.front import Copies, HotClient
 from volcache.hot.memcached import MemcachedTier
 from volcache.hot.versions import restore
 
@@ -23,10 +23,24 @@ def make_keys(
     return keys
 
 
+def make_tier(
+    servers: Sequence[str],
+    keys: Copies,
+    *,
+    timeout: float = 0.05,
+    item_size_max: int = 1000,
+) -> MemcachedTier:
+    """Return a tier, to be closed; `timeout` in seconds."""
+    client = HotClient(servers, timeout=timeout, record_max=item_size_max)
+    return MemcachedTier(
+        servers, keys, client, timeout=timeout, item_size_max=item_size_max
+    )
+
+
 @contextmanager
 def open_tier(*servers: str, timeout: float = 0.05) -> Iterator[MemcachedTier]:
     """Open a tier; `timeout`, in seconds, is short for servers that do not answer."""
-    tier = MemcachedTier(servers, make_keys(), timeout=timeout, item_size_max=1000)
+    tier = make_tier(servers, make_keys(), timeout=timeout)
     try:
         yield tier
     finally:

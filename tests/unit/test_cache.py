@@ -45,6 +45,7 @@ class DictTier:
 
     def __init__(self) -> None:
         self.stats = HotStats()
+        self.client = None
         self.up = {"dict": True}
         self.keys = RecordingKeys(reads=2, seconds=60)
         self.copies, self.calls = self.keys.copies, self.keys.calls

@@ -14,10 +14,9 @@ import pytest
 
 from support.clocks import ManualClock
 from support.stores import fill_volume, open_store, value_of
-from support.tiers import FakeServer
+from support.tiers import FakeServer, make_tier
 from volcache.cache import Cache
 from volcache.front import Copies
-from volcache.hot.memcached import MemcachedTier
 from volcache.http.app import App, RequestLimits
 from volcache.http.native_app import with_fast_path
 from volcache.store import Record, Store
@@ -53,9 +52,7 @@ class Both:
         self.server = Server()
         self.keys = Keys(reads=1, seconds=60)
         with mock.patch("volcache.hot.servers.Server", return_value=self.server):
-            self.hot = MemcachedTier(
-                ["m"], self.keys, timeout=0.05, item_size_max=100_000
-            )
+            self.hot = make_tier(["m"], self.keys, item_size_max=100_000)
         self.cache = Cache(store, self.hot)
 
     def overwrite_by_age(self) -> None:

@@ -17,7 +17,6 @@ from volcache.settings import SETTINGS
 if TYPE_CHECKING:
     import argparse
 
-    from volcache.settings import Config
 
 _logger: Final = logging.getLogger("volcache")
 
@@ -35,7 +34,7 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     config = sources.load()
     setup_logging(config.log_level, config.log_file, config.log_format)
-    _require_packages(config)
+    _require_packages()
     # Imported late: --help and a wrong setting need none of the server's packages.
     from volcache import wiring  # noqa: PLC0415
 
@@ -48,18 +47,14 @@ def _run(arguments: argparse.Namespace) -> None:
         raise
 
 
-def _require_packages(config: Config) -> None:
+def _require_packages() -> None:
     """
     Raise an error if a package of the server is missing, before anything is opened.
 
     Raises:
         ConfigError: One is not installed in this environment.
     """
-    needed = [
-        "bjoern",
-        "prometheus_client",
-        *(["pymemcache"] if config.memc_on else []),
-    ]
+    needed = ["bjoern", "prometheus_client"]
     missing = [name.replace("_", "-") for name in needed if find_spec(name) is None]
     if missing:
         raise ConfigError(

@@ -19,6 +19,7 @@ CommandFacts = _native.CommandFacts
 Commands = _native.Commands
 Copies = _native.Copies
 Gate = _native.Gate
+HotClient = _native.HotClient
 Marks = _native.Marks
 NativeApp = _native.NativeApp
 Parts = _native.Parts

@@ -98,6 +98,52 @@ class Readers:
     def close(self) -> None:
         """Stop the threads: after everything that uses them, before the store."""
 
+class HotClient:
+    """
+    Asks memcached for items, and sends them; see hot_client.h.
+
+    An item is named by 16 bytes, with which it begins. A result is "found", "absent",
+    "stored", "not_stored", "refused" (an error of a healthy server), or the kind of a
+    failure, after which the connection must not be used: "timeout", "closed",
+    "protocol", "other".
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], *, timeout: float, record_max: int
+    ) -> None:
+        """
+        Have no connections.
+
+        Args:
+            addresses: Of the servers, at least one.
+            timeout: Of one call, in seconds.
+            record_max: Bytes of a record, at most.
+        """
+
+    def server_of(self, name: bytes) -> int:
+        """Return the number of the server that an item belongs to."""
+
+    def get(self, fd: int, name: bytes) -> tuple[str, bytes | None]:
+        """Ask for an item on a socket; wait for the reply. Return result and item."""
+
+    def set(self, fd: int, name: bytes, item: bytes, expires_s: int) -> str:
+        """Send an item; wait for the reply. Expires in seconds since the epoch, or 0."""
+
+    def give(self, server: int, fd: int) -> None:
+        """Let the loop use a copy of a socket, in place of the one it has."""
+
+    def failure(self, server: int) -> str:
+        """Return why the connection of the loop has failed since; empty: it has not."""
+
+    def is_loop(self) -> bool:
+        """Whether this is the thread of the loop, which must not wait."""
+
+    def send(self, name: bytes, record: bytes, expires_s: int) -> bool:
+        """Let the loop send an item; False: it cannot."""
+
+    def asked(self, name: bytes) -> tuple[bool, bytes | None]:
+        """Return whether the loop has asked for an item for this request; the record."""
+
 class GateLog(Protocol):
     """What the gate tells; its methods must not raise."""
 

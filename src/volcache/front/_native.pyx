@@ -26,6 +26,7 @@ cdef const vc_core_functions *functions = <const vc_core_functions *>PyCapsule_G
 )
 
 include "copies.pxi"
+include "hot.pxi"
 include "wsgi.pxi"
 include "readers.pxi"
 include "gate.pxi"

@@ -133,12 +133,13 @@ static char *put_cache_control(char *to, const vc_record *record, const uint8_t 
     return put(to, types + record->type_length + record->encoding_length, record->cache_length);
 }
 
-char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
-                           const uint8_t *key, const vc_types *guess, int64_t second,
-                           int64_t remaining_ms) {
+char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
+                          const uint8_t *types, const uint8_t *key, const vc_types *guess,
+                          int64_t second, int64_t remaining_ms) {
     int64_t stored = (int64_t)(record->stored_us / 1000000);
     to = put_position(to, record->length, record);
-    to = PUT_TEXT(to, "\r\nX-Cache: DISK\r\nContent-Type: ");
+    to = put(PUT_TEXT(to, "\r\nX-Cache: "), source, 4);
+    to = PUT_TEXT(to, "\r\nContent-Type: ");
     if (record->type_length) {
         to = put(to, types, record->type_length);
     } else {

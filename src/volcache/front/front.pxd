@@ -37,7 +37,10 @@ cdef extern from "ring.h" nogil:
 cdef extern from "copies.h" nogil:
     enum: VC_EPOCH_BYTES
     enum: VC_ITEM_BYTES
-    enum vc_copy_use: VC_NO_COPY, VC_COPY, VC_COPY_FIRST
+    ctypedef enum vc_copy_use:
+        VC_NO_COPY
+        VC_COPY
+        VC_COPY_FIRST
     ctypedef struct vc_copies: pass
     ctypedef struct vc_copies_config:
         uint32_t reads
@@ -84,12 +87,59 @@ cdef extern from "readers.h" nogil:
     void vc_readers_free(vc_readers *readers)
 
 
-cdef extern from "gate.h" nogil:
+cdef extern from "link.h" nogil:
     ctypedef struct vc_hooks: pass
     ctypedef struct vc_link:
         uint32_t version
         void (*install)(const vc_hooks *hooks) noexcept
     uint32_t VC_LINK_VERSION
+
+
+cdef extern from "hot_client.h" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    enum: VC_HOT_HEAD_BYTES
+    ctypedef enum vc_hot_result:
+        VC_HOT_MORE
+        VC_HOT_FOUND
+        VC_HOT_ABSENT
+        VC_HOT_STORED
+        VC_HOT_NOT_STORED
+        VC_HOT_REFUSED
+        VC_HOT_TIMEOUT
+        VC_HOT_CLOSED
+        VC_HOT_PROTOCOL
+        VC_HOT_OTHER
+    ctypedef struct vc_hot_reply:
+        vc_hot_result result
+        const uint8_t *value
+        size_t value_length
+    size_t vc_hot_write_get(char *to, const uint8_t *name)
+    size_t vc_hot_write_set(char *to, const uint8_t *name, uint64_t expires_s,
+                            size_t record_length)
+    vc_hot_reply vc_hot_call(int fd, const iovec *parts, int count, const uint8_t *name,
+                             size_t value_max, int64_t deadline_ns, uint8_t **buffer)
+    ctypedef struct vc_hot: pass
+    vc_hot *vc_hot_new(const char **addresses, unsigned count, int64_t timeout_ns,
+                       size_t record_max)
+    void vc_hot_free(vc_hot *hot)
+    unsigned vc_hot_server_of(const vc_hot *hot, const uint8_t *name)
+    void vc_hot_give(vc_hot *hot, unsigned number, int fd)
+    vc_hot_result vc_hot_take_failure(vc_hot *hot, unsigned number)
+    bint vc_hot_is_loop(const vc_hot *hot)
+    bint vc_hot_set(vc_hot *hot, const uint8_t *name, uint64_t expires_s,
+                    const uint8_t *record, size_t length)
+    vc_hot_result vc_hot_asked(const vc_hot *hot, const uint8_t *name,
+                               const uint8_t **record, size_t *length)
+    ctypedef struct vc_hot_counts:
+        uint64_t gets, hits, stale, promotions, refused_gets, refused_sets
+        uint64_t *call_counts
+        uint64_t call_ns
+    void vc_hot_take_counts(vc_hot *hot, vc_hot_counts *counts)
+
+
+cdef extern from "gate.h" nogil:
     ctypedef struct vc_gate_io: pass
     const vc_gate_io vc_gate_sockets
     enum: VC_MORE_BYTES
@@ -103,6 +153,7 @@ cdef extern from "gate.h" nogil:
         const vc_core_functions *functions
         vc_clock *clock
         vc_copies *copies
+        vc_hot *hot
         const vc_types *types
         bint answers, puts, logs_all
         vc_parts ring, writable
@@ -125,8 +176,8 @@ cdef extern from "gate.h" nogil:
     ctypedef struct vc_event:
         uint32_t length, path_length, head_length
         int status, method
-        bint is_sampled
-        int64_t started_ns, took_ns, disk_ns, ended_us
+        bint is_sampled, is_copy
+        int64_t started_ns, took_ns, disk_ns, hot_ns, ended_us
         uint64_t offset, size, bytes
         uint16_t volume
         const char *address
@@ -136,7 +187,7 @@ cdef extern from "gate.h" nogil:
         uint64_t total_ns
     void vc_observe(vc_durations *durations, int64_t ns)
     ctypedef struct vc_gate_counts:
-        vc_durations hits, misses, reads, puts, writes
+        vc_durations hits, copies, misses, reads, puts, writes
         uint64_t bytes_in, bytes_out, absent, evicted
     ctypedef struct vc_gate_stats:
         unsigned open, idle, waiting_bodies

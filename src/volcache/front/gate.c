@@ -59,7 +59,9 @@ static const struct {
     {0, ""},
 };
 
-typedef enum { IDLE, WAITING, HEAD, QUEUED, BODY, BUSY, COLD, SENDING, LINGER, STATES } phase;
+typedef enum {
+    IDLE, WAITING, HEAD, QUEUED, ASKING, BODY, BUSY, COLD, SENDING, LINGER, STATES
+} phase;
 
 typedef enum { JOB_SENT, JOB_REST, JOB_PASS, JOB_FAILED } outcome;
 
@@ -98,6 +100,8 @@ struct connection {
     const char *headers;    /* more of them for the answer to its request; NULL: none */
     int64_t since_ns;       /* what its time is counted from */
     int64_t started_ns;     /* of its request */
+    int64_t asked_ns;       /* when memcached was asked for it; 0: it was not */
+    int64_t hot_ns;         /* how long that took */
     char *bytes;            /* that have arrived and are not used */
     size_t used, room, scanned;
     size_t head_length;     /* of the first request in `bytes`, while a thread reads for it */
@@ -163,6 +167,8 @@ static ssize_t socket_send(int fd, const struct iovec *parts, int count) {
 static void socket_shut(int fd, int how) { (void)!shutdown(fd, how); }
 
 const vc_gate_io vc_gate_sockets = {socket_receive, socket_send, socket_shut};
+
+static bool on_readable(void *context, int fd);
 
 static bool is_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
@@ -307,11 +313,8 @@ static void add_event(vc_gate *gate, const connection *c, const vc_event *event,
     gate->events_used += length;
 }
 
-/* How memcached may be used for the key of a path. */
-static vc_copy_use find_copy(const vc_gate *gate, vc_text path) {
-    if (!gate->config.copies) return VC_NO_COPY;
-    return vc_copies_find(gate->config.copies, (const uint8_t *)path.at + 1, path.length - 1, NULL);
-}
+/* Of a record that is a copy in memcached: the disk was not read. */
+enum { NOT_READ = -1 };
 
 static void count_disk_read(vc_gate *gate, const vc_record *record, int64_t now_ns, vc_text path) {
     const vc_gate_config *config = &gate->config;
@@ -322,7 +325,7 @@ static void count_disk_read(vc_gate *gate, const vc_record *record, int64_t now_
 }
 
 /* Add the event of an answer, if Python has to know more than that it was given. `record` is NULL
- * for a miss; `disk_ns`: how long it was read or written. */
+ * for a miss; `disk_ns`: how long it was read or written, or NOT_READ. */
 static void tell(vc_gate *gate, const connection *c, vc_method method, const vc_record *record,
                  int64_t disk_ns, int64_t took_ns, uint64_t bytes, vc_text path, vc_text head) {
     const vc_gate_config *config = &gate->config;
@@ -338,7 +341,9 @@ static void tell(vc_gate *gate, const connection *c, vc_method method, const vc_
         .is_sampled = is_sampled,
         .started_ns = c->started_ns,
         .took_ns = took_ns,
-        .disk_ns = record ? disk_ns : 0,
+        .disk_ns = record && disk_ns != NOT_READ ? disk_ns : 0,
+        .hot_ns = c->hot_ns,
+        .is_copy = disk_ns == NOT_READ,
         .ended_us = vc_machine_us(),
         .bytes = bytes,
     };
@@ -361,6 +366,14 @@ static void count(vc_gate *gate, const connection *c, const vc_record *record, i
         count_disk_read(gate, record, ended_ns, path);
     }
     tell(gate, c, VC_GET, record, read_ns, took_ns, bytes, path, head);
+}
+
+static void count_copy(vc_gate *gate, const connection *c, const vc_record *record, vc_text path,
+                       vc_text head) {
+    int64_t took_ns = vc_monotonic_ns() - c->started_ns;
+    vc_observe(&gate->counts.copies, took_ns);
+    gate->counts.bytes_out += record->length;
+    tell(gate, c, VC_GET, record, NOT_READ, took_ns, record->length, path, head);
 }
 
 static void count_put(vc_gate *gate, const connection *c, const vc_put *stored, vc_text path,
@@ -470,15 +483,16 @@ static void on_writable(void *context, int fd) {
 /* --- Answering ------------------------------------------------------------------------------ */
 
 /* Write the headers of a record and send it with its value; `bytes` are those of the record. */
-static bool send_value(const vc_gate_config *config, int fd, const vc_record *record,
+static bool send_value(const vc_gate_config *config, int fd, const char *source,
+                       const vc_record *record,
                        const uint8_t *bytes, const vc_date *date, const char *more,
                        bool keeps_alive, char **rest, size_t *rest_length) {
     char headers[VC_HEADERS_BYTES + VC_MORE_BYTES], *to = put(headers, "HTTP/1.1 200 OK\r\n");
     int64_t remaining_ms = 0;
     if (record->expires_ms)
         remaining_ms = (int64_t)record->expires_ms - vc_clock_now(config->clock) / 1000;
-    to = vc_put_value_headers(to, record, record->type, record->key, config->types, date->second,
-                              remaining_ms);
+    to = vc_put_headers_from(to, source, record, record->type, record->key, config->types,
+                             date->second, remaining_ms);
     to = put_end(to, date, more, keeps_alive);
     struct iovec parts[2] = {
         {headers, (size_t)(to - headers)},
@@ -510,14 +524,116 @@ static fate finish(connection *c, bool is_good) {
     return ENDED;
 }
 
+/* --- Copies in memcached -------------------------------------------------------------------- */
+
+/* How memcached may be used for the key of a path; `name` is that of its item. */
+static vc_copy_use find_copy(const vc_gate *gate, vc_text path, uint8_t name[VC_ITEM_BYTES]) {
+    if (!gate->config.copies) return VC_NO_COPY;
+    return vc_copies_find(gate->config.copies, (const uint8_t *)path.at + 1, path.length - 1, name);
+}
+
+/* What memcached has for a request.
+ *   VC_HOT_FOUND    `copy`, `length`, until bjoern or the gate has answered;
+ *   VC_HOT_ABSENT   nothing, or it cannot be asked;
+ *   VC_HOT_MORE     it is asked, and the connection waits: the request is handled again then. The
+ *                   caller keeps the head;
+ *   VC_HOT_REFUSED  Python has to ask. */
+static vc_hot_result ask(vc_gate *gate, connection *c, const uint8_t name[VC_ITEM_BYTES],
+                         const uint8_t **copy, size_t *length) {
+    vc_hot *hot = gate->config.hot;
+    if (!hot) return VC_HOT_REFUSED;
+    vc_hot_result result = vc_hot_asked(hot, name, copy, length);
+    if (result != VC_HOT_MORE) return result;
+    if (!vc_hot_get(hot, name, c)) return VC_HOT_ABSENT;
+    c->asked_ns = c->started_ns;
+    enter(gate, c, ASKING, c->started_ns);
+    return VC_HOT_MORE;
+}
+
+/* Handle a request again that memcached was asked for. */
+static void on_copy(void *context, void *owner) {
+    vc_gate *gate = context;
+    connection *c = owner;
+    enter(gate, c, IDLE, vc_monotonic_ns());
+    if (c->is_paused) resume_reading(gate, c);
+    if (on_readable(gate, c->fd)) gate->config.link->deliver(c->fd);
+}
+
+/* Send a copy, if it is the record that the index names. All else is decided in Python. */
+static fate answer_copy(vc_gate *gate, connection *c, vc_text path, vc_text head,
+                        const uint8_t *copy, size_t length) {
+    const uint8_t *key = (const uint8_t *)path.at + 1;
+    const vc_core_functions *functions = gate->config.functions;
+    vc_core *core = gate->config.core;
+    vc_lookup at;
+    vc_record record;
+    char *rest;
+    size_t rest_length;
+    if (!functions->lookup(core, key, path.length - 1, UINT64_MAX, &at)) return PASS;
+    vc_status status = functions->check(core, key, path.length - 1, &at, copy, length, &record);
+    functions->end_read(core);
+    if (status != VC_OK || !is_plain(&gate->config, &record)) return PASS;
+    bool is_good = send_value(&gate->config, c->fd, "MEMC", &record, copy, &gate->date, c->headers,
+                              c->keeps_alive, &rest, &rest_length);
+    count_copy(gate, c, &record, path, head);
+    if (rest) {
+        send_rest(gate, c, rest, rest_length);
+        return STARTED;
+    }
+    return finish(c, is_good);
+}
+
+/* Read the disk first, from now on. */
+static void forget_copy(vc_gate *gate, vc_text path) {
+    vc_copies_ask_first(gate->config.copies, (const uint8_t *)path.at + 1, path.length - 1, false);
+}
+
+/* Answer a request for a key that memcached is asked for first. Returns whether that is decided;
+ * otherwise the disk is read, and memcached is not asked first any more. */
+static bool try_copy(vc_gate *gate, connection *c, vc_text path, vc_text head,
+                     const uint8_t name[VC_ITEM_BYTES], fate *decision) {
+    const uint8_t *copy;
+    size_t length;
+    switch (ask(gate, c, name, &copy, &length)) {
+    case VC_HOT_MORE:
+        *decision = STARTED;
+        return true;
+    case VC_HOT_FOUND:
+        *decision = answer_copy(gate, c, path, head, copy, length);
+        return true;
+    case VC_HOT_ABSENT:
+        forget_copy(gate, path);
+        return false;
+    default:
+        *decision = PASS;
+        return true;
+    }
+}
+
+/* Whether memcached may have what is not on the disk. If so, `decision` says what to do. */
+static bool may_have_copy(vc_gate *gate, connection *c, vc_text path, fate *decision) {
+    uint8_t name[VC_ITEM_BYTES];
+    const uint8_t *copy;
+    size_t length;
+    if (find_copy(gate, path, name) == VC_NO_COPY) return false;
+    vc_hot_result result = ask(gate, c, name, &copy, &length);
+    *decision = result == VC_HOT_MORE ? STARTED : PASS;
+    return result != VC_HOT_ABSENT;
+}
+
+/* --- Misses and hits ------------------------------------------------------------------------ */
+
 static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head) {
     static const char TEXT[] = "no value is stored under this key\n";
     char headers[ANSWER_BYTES], *to = headers, *rest;
     size_t rest_length;
     bool is_stale;
+    fate decision;
     if (!gate->is_ready || path.length - 1 > gate->config.key_size ||
-        !vc_path_is_ordinary(path.at, path.length) || find_copy(gate, path) != VC_NO_COPY ||
-        !gate->config.functions->is_absent(gate->config.core, (const uint8_t *)path.at + 1,
+        !vc_path_is_ordinary(path.at, path.length))
+        return PASS;
+    if (may_have_copy(gate, c, path, &decision)) return decision;
+    if (!gate->config.functions->is_absent(gate->config.core, (const uint8_t *)path.at + 1,
                                            path.length - 1, true, &is_stale))
         return PASS;
     to = put(to, "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n"
@@ -577,10 +693,14 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     char *rest;
     size_t rest_length;
     const uint8_t *key = (const uint8_t *)path.at + 1;
+    uint8_t name[VC_ITEM_BYTES];
+    fate decision;
     if (path.length < 2 || (path.length > 2 && path.at[1] == '-' && path.at[2] == '/') ||
-        !vc_parts_have(&gate->config.ring, path.at, path.length) ||
-        find_copy(gate, path) == VC_COPY_FIRST)
+        !vc_parts_have(&gate->config.ring, path.at, path.length))
         return PASS;
+    if (find_copy(gate, path, name) == VC_COPY_FIRST &&
+        try_copy(gate, c, path, head, name, &decision))
+        return decision;
     if (!functions->lookup(core, key, path.length - 1, RECORD_BYTES, &at))
         return answer_miss(gate, c, path, head);
     if (at.size > RECORD_BYTES) {
@@ -591,7 +711,7 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
                                    gate->record, &record);
     int64_t read_ns = vc_monotonic_ns() - c->started_ns;
     if (status == VC_COLD) {
-        fate decision = start_job(gate, c, path, &at, true);
+        decision = start_job(gate, c, path, &at, true);
         if (decision == PASS) functions->end_read(core);
         return decision;
     }
@@ -599,7 +719,7 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     /* Until Python has found out whether the disk can be read. */
     if (status == VC_IO_ERROR) gate->is_ready = false;
     if (status != VC_OK || !is_plain(&gate->config, &record)) return PASS;
-    bool is_good = send_value(&gate->config, c->fd, &record, gate->record, &gate->date,
+    bool is_good = send_value(&gate->config, c->fd, "DISK", &record, gate->record, &gate->date,
                               c->headers, c->keeps_alive, &rest, &rest_length);
     count(gate, c, &record, read_ns, vc_monotonic_ns(), record.length, path, head);
     if (rest) {
@@ -609,7 +729,8 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     return finish(c, is_good);
 }
 
-/* Let a thread read what bjoern's application is about to read, if it is not in memory. */
+/* Let a thread read what bjoern's application is about to read, if it is not in memory, and ask
+ * memcached for what the application would ask for. */
 static fate warm_up(vc_gate *gate, connection *c, const vc_request *request, vc_text path) {
     vc_lookup at;
     bool reads = request->method == VC_GET || request->method == VC_HEAD ||
@@ -617,15 +738,22 @@ static fate warm_up(vc_gate *gate, connection *c, const vc_request *request, vc_
                  request->is_special;
     vc_core *core = gate->config.core;
     const vc_core_functions *functions = gate->config.functions;
-    if (!reads || c->is_warm || gate->reading == VC_AT_ONCE || path.length < 2 ||
-        !functions->peek(core, (const uint8_t *)path.at + 1, path.length - 1, &at))
-        return PASS;
+    uint8_t name[VC_ITEM_BYTES];
+    fate decision;
+    if (!reads || c->is_warm || path.length < 2) return PASS;
+    if (request->method == VC_GET && find_copy(gate, path, name) == VC_COPY_FIRST) {
+        if (may_have_copy(gate, c, path, &decision)) return decision;
+        forget_copy(gate, path);
+    }
+    if (!functions->peek(core, (const uint8_t *)path.at + 1, path.length - 1, &at))
+        return may_have_copy(gate, c, path, &decision) ? decision : PASS;
     bool is_cold = at.size <= RECORD_BYTES &&
+                   gate->reading != VC_AT_ONCE &&
                    (gate->reading == VC_BY_THREADS ||
                     !functions->is_cached(core, &at, 0) ||
                     (request->method == VC_GET &&
                      !functions->is_cached(core, &at, at.size - at.size / 8 - 1)));
-    fate decision = is_cold ? start_job(gate, c, path, &at, false) : PASS;
+    decision = is_cold ? start_job(gate, c, path, &at, false) : PASS;
     if (decision == PASS) functions->end_read(core);
     return decision;
 }
@@ -706,7 +834,7 @@ static bool use_record(vc_job *job, const uint8_t *bytes) {
     const vc_gate_config *config = &((vc_gate *)job->owner->context)->config;
     read->outcome = JOB_PASS;
     if (!read->answers || job->status != VC_OK || !is_plain(config, &job->record)) return true;
-    bool is_good = send_value(config, read->fd, &job->record, bytes, &read->date, read->headers,
+    bool is_good = send_value(config, read->fd, "DISK", &job->record, bytes, &read->date, read->headers,
                               read->keeps_alive, &read->rest, &read->rest_length);
     read->outcome = !is_good ? JOB_FAILED : read->rest ? JOB_REST : JOB_SENT;
     read->ended_ns = vc_monotonic_ns();
@@ -1003,9 +1131,12 @@ static void start_collecting(vc_gate *gate, connection *c, const vc_request *req
  * them were part of its body, if it is passed or answered. */
 static fate handle_one(vc_gate *gate, connection *c, const vc_request *request,
                        const char *data, size_t length, size_t *used) {
-    c->started_ns = vc_monotonic_ns();
+    int64_t now_ns = vc_monotonic_ns();
+    c->started_ns = c->asked_ns ? c->asked_ns : now_ns;
+    c->hot_ns = now_ns - c->started_ns;
+    c->asked_ns = 0;
     c->keeps_alive = request->keeps_alive;
-    update_date(gate, c->started_ns);
+    update_date(gate, now_ns);
     *used = 0;
     fate decision = decide(gate, c, request, data, length, used);
     if (decision != PASS && decision != COLLECT) return decision;
@@ -1128,7 +1259,7 @@ static bool on_readable(void *context, int fd) {
     vc_gate *gate = context;
     connection *c = find(gate, fd);
     if (c->state == COLD) take_done(gate, c->read);
-    if (c->state == COLD || c->state == QUEUED || c->state == SENDING) {
+    if (c->state == COLD || c->state == QUEUED || c->state == ASKING || c->state == SENDING) {
         pause_reading(gate, c);
         return false;
     }
@@ -1178,6 +1309,17 @@ static void on_settle(void *context) {
         if (on_readable(gate, c->fd)) gate->config.link->deliver(c->fd);
     }
     vc_readers_wake(gate->config.readers);
+    if (gate->config.hot) vc_hot_settle(gate->config.hot);
+}
+
+static void on_ready(void *context, int fd, int events) {
+    const vc_gate *gate = context;
+    vc_hot_ready(gate->config.hot, fd, events);
+}
+
+static void on_alarm(void *context) {
+    const vc_gate *gate = context;
+    vc_hot_alarm(gate->config.hot);
 }
 
 /* --- Connections -------------------------------------------------------------------------------- */
@@ -1258,6 +1400,7 @@ static void on_closing(void *context, int fd) {
     connection *c = find(gate, fd);
     /* A socket that is closed with unread bytes is reset, and what it has not sent is lost. */
     (void)discard(gate, c);
+    if (c->state == ASKING) vc_hot_cancel(gate->config.hot, c);
     take_out(gate, c);
     release(gate, c);
     if (gate->passed_fd == fd) gate->passed_used = 0;
@@ -1355,6 +1498,8 @@ vc_gate *vc_gate_new(const vc_gate_config *config) {
         .settle = on_settle,
         .woken = on_woken,
         .tick = on_tick,
+        .ready = on_ready,
+        .alarm = on_alarm,
     };
     gate->limits_ns[IDLE] = config->idle_ns;
     gate->limits_ns[HEAD] = gate->limits_ns[QUEUED] = config->head_ns;
@@ -1370,11 +1515,13 @@ vc_gate *vc_gate_new(const vc_gate_config *config) {
         vc_gate_free(gate);
         return NULL;
     }
+    if (config->hot) vc_hot_install(config->hot, config->link, on_copy, gate);
     return gate;
 }
 
 void vc_gate_free(vc_gate *gate) {
     if (!gate) return;
+    if (gate->config.hot) vc_hot_install(gate->config.hot, NULL, NULL, NULL);
     vc_readers_end(gate->config.readers, &gate->owner);
     free(gate->connections);
     free(gate->events);

@@ -12,7 +12,9 @@
  *     one read, check of the record, one `sendmsg`. The answer has the bytes that the WSGI
  *     application would send. Whatever is not an intact, living record or a key that is
  *     certainly absent is passed to bjoern: each decision is made in Python.
- *   - With a hot tier, such reads are counted, and what may be in memcached is passed to bjoern.
+ *   - With a hot tier, such reads are counted. What is hot, or only in memcached, is asked for
+ *     there without waiting (hot_client.h). A copy of the very record that the index names is sent;
+ *     any other is passed to bjoern with the request. Without one, the disk is read.
  *   - The body of a plain PUT is received here, up to COLLECTED_BYTES, and stored by the native
  *     core. What the core leaves to Python is passed to bjoern, whole.
  *   - A record that is not in memory is read by one of the reader threads, which also sends the
@@ -31,6 +33,7 @@
  *   WAITING   bytes have arrived, but others first
  *   HEAD      part of a head has arrived              head, from the first byte on
  *   QUEUED    no room for its body yet                head
+ *   ASKING    memcached is asked                      by the client of memcached
  *   BODY      more of the body has to arrive          transfer, without a byte; SLOWEST
  *   BUSY      bjoern answers                          transfer, without a byte sent
  *   COLD      a thread reads the record
@@ -49,6 +52,7 @@
 #include "clock.h"
 #include "copies.h"
 #include "functions.h"
+#include "hot_client.h"
 #include "link.h"
 #include "plain.h"
 #include "readers.h"
@@ -79,6 +83,7 @@ typedef struct {
     const vc_core_functions *functions;
     vc_clock *clock;
     vc_copies *copies;          /* NULL: there is no hot tier */
+    vc_hot *hot;                /* NULL: only Python asks memcached */
     const vc_types *types;
     bool answers, puts;         /* plain GETs, plain PUTs */
     bool logs_all;              /* an event for each answer */
@@ -114,7 +119,9 @@ typedef struct {
     int status;                 /* 200 a hit, 404 a miss; others: the request was refused */
     int method;                 /* vc_method */
     bool is_sampled;
+    bool is_copy;               /* the value was in memcached */
     int64_t started_ns, took_ns, disk_ns;   /* monotonic; 0: nothing was read or written */
+    int64_t hot_ns;             /* how long memcached was waited for */
     int64_t ended_us;           /* since the epoch */
     uint64_t offset, size, bytes;
     uint16_t volume;
@@ -135,7 +142,7 @@ static inline void vc_observe(vc_durations *durations, int64_t ns) {
 
 /* Counted since the last `vc_gate_take_counts`. */
 typedef struct {
-    vc_durations hits, misses, reads, puts, writes;
+    vc_durations hits, copies, misses, reads, puts, writes;
     uint64_t bytes_in, bytes_out;
     uint64_t absent, evicted;       /* misses by reason */
 } vc_gate_counts;

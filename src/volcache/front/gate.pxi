@@ -81,6 +81,8 @@ cdef class Gate:
     cdef object app, requests, store_stats, log, log_answer
     cdef object hits, misses, reads, puts, writes
     cdef Copies copies
+    cdef HotClient hot
+    cdef object hot_stats, copy_hits
     cdef object promote
     cdef vc_gate_stats logged
     cdef int64_t logged_ns
@@ -116,6 +118,11 @@ cdef class Gate:
         self.copies, self.promote = app.cache.hot_keys, app.cache.promote
         if self.copies is not None:
             config.copies = self.copies.copies
+        self.hot = app.cache.hot_client
+        if self.hot is not None:
+            config.hot = self.hot.hot
+            self.hot_stats = app.cache.hot_state().stats
+        self.copy_hits = app.stats.answers["GET", "200 OK", "MEMC"]
         config.link = self.link
         config.io = &vc_gate_sockets
         config.types = self.types.table
@@ -240,10 +247,14 @@ cdef class Gate:
     cdef take(self):
         cdef vc_gate_counts counts
         vc_gate_take_counts(self.gate, &counts)
+        self.requests.bytes_out += counts.bytes_out
+        if self.hot is not None:
+            self.hot.take_counts(self.hot_stats)
+        if counts.copies.total_ns:
+            add_durations(self.copy_hits, &counts.copies)
         if counts.hits.total_ns:
             add_durations(self.hits, &counts.hits)
             add_durations(self.reads, &counts.reads)
-            self.requests.bytes_out += counts.bytes_out
             self.store_stats.read_errors_in_row = 0
         if counts.misses.total_ns:
             add_durations(self.misses, &counts.misses)
@@ -276,25 +287,29 @@ cdef class Gate:
             self.requests.answers[answer].observe(event.started_ns, event.took_ns)
             return
         if event.took_ns > LONG:
-            answers = self.puts if is_put else self.hits if is_good else self.misses
+            hits = self.copy_hits if event.is_copy else self.hits
+            answers = self.puts if is_put else hits if is_good else self.misses
             answers.long.append((event.started_ns, event.took_ns))
         if event.disk_ns > LONG:
             (self.writes if is_put else self.reads).long.append(
                 (event.started_ns, event.disk_ns)
             )
+        if event.hot_ns > LONG:
+            self.hot_stats.calls.long.append((event.started_ns, event.hot_ns))
         if event.is_sampled:
             self.app.sample(path)
         if event.took_ns > self.app.slow_ns:
             method = METHODS[event.method]
             self.app.log_slow(
-                method, path, status, event.started_ns, event.took_ns, event.disk_ns
+                method, path, status, event.started_ns, event.took_ns,
+                (event.disk_ns, event.hot_ns),
             )
         if self.log_answer is not None:
             position = (event.volume, event.offset, event.size) if is_good else None
             head = text[event.path_length : event.path_length + event.head_length]
             self.log_answer(
                 event.address.decode("ascii"), head, status, position, event.bytes,
-                event.took_ns, event.ended_us,
+                event.took_ns, event.ended_us, "MEMC" if event.is_copy else "DISK",
             )
 
     cdef log_limit(self):

@@ -18,7 +18,7 @@ typedef void callback(struct ev_loop *loop, ev_io *watcher, int events);
 typedef struct {
     ev_io *reader;          /* bjoern's; it is started again for each request */
     callback *on_read;      /* bjoern's own callback of it */
-    ev_io writer;           /* ours */
+    ev_io writer;           /* ours; of a descriptor that is not a client's, for any event */
     bool is_open, is_paused;
 } port;
 
@@ -30,7 +30,7 @@ static struct {
     int count;
     int reserve;            /* closed to accept a connection when no descriptor is free */
     ev_async wakeup;
-    ev_timer timer;
+    ev_timer timer, alarm;
     ev_prepare before_waiting;
 } self = {.waking = PTHREAD_MUTEX_INITIALIZER, .reserve = -1};
 
@@ -69,6 +69,19 @@ static void on_tick(struct ev_loop *loop, ev_timer *watcher, int events) {
     self.hooks->tick(self.hooks->context);
 }
 
+static void on_ready(struct ev_loop *loop, ev_io *watcher, int events) {
+    (void)loop;
+    self.hooks->ready(self.hooks->context, watcher->fd,
+                      (events & (EV_READ | EV_ERROR) ? VC_LINK_READ : 0) |
+                          (events & EV_WRITE ? VC_LINK_WRITE : 0));
+}
+
+static void on_alarm(struct ev_loop *loop, ev_timer *watcher, int events) {
+    (void)events, (void)watcher;
+    ev_ref(loop); /* It has ended. */
+    self.hooks->alarm(self.hooks->context);
+}
+
 static void on_prepare(struct ev_loop *loop, ev_prepare *watcher, int events) {
     (void)loop, (void)watcher, (void)events;
     self.hooks->settle(self.hooks->context);
@@ -88,6 +101,13 @@ void __wrap_ev_io_start(struct ev_loop *loop, ev_io *watcher) {
         ev_feed_event(loop, watcher, EV_READ);
 }
 
+/* The loop ends with bjoern's last watcher, whether these are active or not. */
+static void stop_alarm(void) {
+    if (!ev_is_active(&self.alarm)) return;
+    ev_ref(self.loop);
+    ev_timer_stop(self.loop, &self.alarm);
+}
+
 static void set_loop(struct ev_loop *loop) {
     pthread_mutex_lock(&self.waking);
     self.loop = loop;
@@ -103,11 +123,13 @@ int __wrap_ev_run(struct ev_loop *loop, int flags) {
     ev_timer_init(&self.timer, on_tick, TICK_SECONDS, TICK_SECONDS);
     ev_timer_start(loop, &self.timer);
     ev_unref(loop);
+    ev_init(&self.alarm, on_alarm);
     ev_prepare_init(&self.before_waiting, on_prepare);
     ev_prepare_start(loop, &self.before_waiting);
     ev_unref(loop);
     set_loop(loop);
     int result = __real_ev_run(loop, flags);
+    stop_alarm();
     set_loop(NULL); /* bjoern destroys it next. */
     ev_ref(loop);
     ev_prepare_stop(loop, &self.before_waiting);
@@ -157,6 +179,32 @@ static void deliver(int fd) {
     at->on_read(self.loop, at->reader, EV_READ);
 }
 
+static port *reserve_port(int fd);
+
+static bool watch(int fd, int events) {
+    port *at = self.loop ? reserve_port(fd) : NULL;
+    if (!at) return false;
+    if (ev_is_active(&at->writer)) {
+        ev_ref(self.loop);
+        ev_io_stop(self.loop, &at->writer);
+    }
+    if (!events) return true;
+    ev_io_init(&at->writer, on_ready, fd,
+               (events & VC_LINK_READ ? EV_READ : 0) | (events & VC_LINK_WRITE ? EV_WRITE : 0));
+    __real_ev_io_start(self.loop, &at->writer);
+    ev_unref(self.loop);
+    return true;
+}
+
+static void set_alarm(int64_t after_ns) {
+    stop_alarm();
+    ev_timer_set(&self.alarm, (double)after_ns / 1e9, 0.);
+    /* The time of the loop may be that of its last wait. */
+    ev_now_update(self.loop);
+    ev_timer_start(self.loop, &self.alarm);
+    ev_unref(self.loop);
+}
+
 static void wake(void) {
     pthread_mutex_lock(&self.waking);
     if (self.loop) ev_async_send(self.loop, &self.wakeup);
@@ -166,24 +214,30 @@ static void wake(void) {
 __attribute__((visibility("default")))
 const vc_link volcache_link = {
     VC_LINK_VERSION, install, pause_reading, resume_reading, watch_writes, deliver, wake,
+    watch, set_alarm,
 };
 
 /* --- bjoern's calls --------------------------------------------------------------------- */
 
-static bool open_port(int fd) {
+/* Return the port of a descriptor, used or not; NULL without memory. */
+static port *reserve_port(int fd) {
     if (fd >= self.count) {
         int count = fd + 64 + fd / 2;
         port **ports = realloc(self.ports, (size_t)count * sizeof(port *));
-        if (!ports) return false;
+        if (!ports) return NULL;
         memset(ports + self.count, 0, (size_t)(count - self.count) * sizeof(port *));
         self.ports = ports;
         self.count = count;
     }
     /* Once for each descriptor: libev keeps pointers to the watcher in it. */
     if (!self.ports[fd]) self.ports[fd] = calloc(1, sizeof(port));
-    if (!self.ports[fd]) return false;
-    *self.ports[fd] = (port){.is_open = true};
-    return true;
+    return self.ports[fd];
+}
+
+static bool open_port(int fd) {
+    port *at = reserve_port(fd);
+    if (at) *at = (port){.is_open = true};
+    return at;
 }
 
 static void refuse(int fd) {

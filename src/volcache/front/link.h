@@ -18,7 +18,9 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-#define VC_LINK_VERSION 1
+#define VC_LINK_VERSION 2
+
+enum { VC_LINK_READ = 1, VC_LINK_WRITE = 2 };
 
 /* What the gate does. */
 typedef struct {
@@ -45,6 +47,10 @@ typedef struct {
     void (*woken)(void *context);
     /* Ten times in a second. */
     void (*tick)(void *context);
+    /* A descriptor that `watch` was called for is ready. */
+    void (*ready)(void *context, int fd, int events);
+    /* After the time of `set_alarm`. */
+    void (*alarm)(void *context);
 } vc_hooks;
 
 /* What link.c does. Its symbol is `volcache_link`. */
@@ -61,6 +67,11 @@ typedef struct {
     void (*deliver)(int fd);
     /* Let the loop call `woken`; from any thread. */
     void (*wake)(void);
+    /* Call `ready` whenever a descriptor that is not a client's is ready for some events; none: no
+     * longer, which is to be called before it is closed. Returns false without memory. */
+    bool (*watch)(int fd, int events);
+    /* Call `alarm` once after so many nanoseconds, in place of the time before. */
+    void (*set_alarm)(int64_t after_ns);
 } vc_link;
 
 #endif

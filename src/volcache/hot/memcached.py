@@ -23,10 +23,8 @@ from volcache.hot.tier import HotStats
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from volcache.hot.servers import Server
-    from volcache.hot.tier import HotKeys
+    from volcache.hot.tier import HotCalls, HotKeys
 
-_PREFIX: Final = b"volcache:"
 # memcached takes an expiry above 30 days for seconds since the epoch, and a lower one for
 # seconds from now. Ours are since the epoch; this is the highest it accepts.
 _EXPIRE_MAX: Final = 2**31 - 1
@@ -39,6 +37,7 @@ class MemcachedTier:
         self,
         servers: Sequence[str],
         keys: HotKeys,
+        client: HotCalls,
         *,
         timeout: float,
         item_size_max: int,
@@ -49,45 +48,49 @@ class MemcachedTier:
         Args:
             servers: `host:port`, `[IPv6]:port` or the path of a unix socket, each.
             keys: Which of them are promoted.
+            client: Made for these servers.
             timeout: Of one call, in seconds.
             item_size_max: Of a record that is promoted, in bytes.
         """
         self.stats = HotStats()
         self.keys = keys
         self._item_size_max = item_size_max
-        self._servers = Servers(servers, timeout, self.stats)
+        self.client = client
+        self._servers = Servers(servers, client, timeout, self.stats)
 
     @property
     def up(self) -> dict[str, bool]:
         """Whether each server is up, by its address."""
         return self._servers.up
 
-    def _locate(self, item_id: bytes) -> tuple[Server, bytes]:
-        """Return the server of an item, and its id as memcached's key."""
-        name = _PREFIX + item_id.hex().encode()
-        return self._servers.of(name), name
-
     def get(self, key: bytes) -> bytes | None:
         """Return the copy of a key; None if there is none or its server is down."""
-        item_id = self.keys.name(key)
-        server, name = self._locate(item_id)
+        name = self.keys.name(key)
+        was_asked, copy = self.client.asked(name)
+        if was_asked:
+            return copy
+        item = self._ask(name)
+        if item is None:
+            return None
+        self.stats.hits += 1
+        if not item.startswith(name):
+            self.stats.stale += 1
+            return None
+        return item[len(name) :]
+
+    def _ask(self, name: bytes) -> bytes | None:
+        """Return an item, after a call that waits for it; None if there is none."""
+        server = self._servers.of(name)
         if not server.is_up:
             return None
         self.stats.gets += 1
         try:
-            item = server.get(name)
+            return server.get(name)
         except RefusedError:
             self.stats.failures["refused"] += 1
-            return None
         except ServerDownError:
-            return None
-        if item is None:
-            return None
-        self.stats.hits += 1
-        if not item.startswith(item_id):
-            self.stats.stale += 1
-            return None
-        return item[len(item_id) :]
+            pass
+        return None
 
     def promote(
         self,
@@ -97,17 +100,19 @@ class MemcachedTier:
         is_current: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Store a copy; see `HotTier.promote`."""
-        server, _ = self._locate(self.keys.name(key))
+        server = self._servers.of(self.keys.name(key))
         if len(copy) > self._item_size_max or not server.is_up:
             return False
-        item_id = self.keys.promote(key)
+        name = self.keys.promote(key)
         if not is_current():
             self.keys.invalidate(key)
             return False
-        server, name = self._locate(item_id)
+        server = self._servers.of(name)
         expire = min(_EXPIRE_MAX, -(-expires_ms // 1000))
+        if self.client.is_loop():
+            return self.client.send(name, copy, expire)
         try:
-            is_stored = server.set(name, item_id + copy, expire)
+            is_stored = server.set(name, name + copy, expire)
         except RefusedError:
             self.stats.refused += 1
             return False

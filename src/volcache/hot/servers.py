@@ -1,5 +1,5 @@
 """
-memcached servers: connections, time-outs, back-off. The only import of pymemcache.
+memcached servers: which are up, connections, back-off.
 
 A thread that answers requests calls a server only while it is up, and a call takes no
 longer than the time-out. The first failure marks the server down. From then on it is
@@ -7,11 +7,12 @@ bypassed, and another thread reconnects: after half a second, then after 1, 2, 4
 seconds. So only that thread ever resolves a name, connects, or waits for a server that
 hangs.
 
-pymemcache's own time-out restarts with each socket call, and a server that sends one byte
-at a time could extend it without end. `_DeadlineSocket` bounds the calls together.
+A server that is up has two connections: one for the loop that answers HTTP, which never
+waits and is in C (`HotClient`), and one for all other threads. When either fails, both are
+opened again.
 
-Threads: a client of pymemcache serves one thread at a time, so each server has a lock, held
-for a call. A thread waits for it no longer than the time-out: together with its own call,
+Threads: a call in a thread that may wait has the lock of its server. Another thread waits
+for it no longer than the time-out: together with its own call,
 for two time-outs at most, and only if the call of another thread took almost one. Whoever
 holds this lock waits for no other one; a thread that holds the lock of the store may wait
 for this one.
@@ -25,20 +26,12 @@ import logging
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
-
-from google_crc32c import value as crc32c
-from pymemcache.client.base import Client
-from pymemcache.client.rendezvous import RendezvousHash
-from pymemcache.exceptions import (
-    MemcacheServerError,
-    MemcacheUnexpectedCloseError,
-)
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from volcache.hot.tier import HotStats
+    from volcache.hot.tier import HotCalls, HotStats
 
 _logger: Final = logging.getLogger("volcache.hot")
 
@@ -46,6 +39,13 @@ _PROBE_SECONDS_MIN: Final = 0.5
 _PROBE_SECONDS_MAX: Final = 30.0
 # The back-off is not reset for a server that fails sooner than this after it came up.
 _STABLE_SECONDS: Final = 60.0
+_FAILURES: Final = frozenset({"timeout", "closed", "protocol", "other"})
+_VERSION: Final = b"VERSION "
+_VERSION_BYTES: Final = 512  # of the reply, at most
+
+
+class _ProtocolError(Exception):
+    """This is no memcached."""
 
 
 class ServerDownError(Exception):
@@ -64,32 +64,28 @@ class Servers:
     """All servers. A key belongs to one of them, also while that one is down."""
 
     def __init__(
-        self, addresses: Sequence[str], timeout: float, stats: HotStats
+        self,
+        addresses: Sequence[str],
+        client: HotCalls,
+        timeout: float,
+        stats: HotStats,
     ) -> None:
         """Try to connect to each server; see `Server` for the arguments."""
-        self._is_closed = False
-        self._wake = threading.Event()
-        self.by_address = {
-            address: Server(address, timeout, stats, self._wake.set)
-            for address in addresses
-        }
-        self._only = self.by_address[addresses[0]] if len(addresses) == 1 else None
-        # The hash of pymemcache's HashClient, with a checksum in C. HashClient itself
-        # moves the keys of a failed server to the others, where each of them is slower
-        # than the disk until it has been promoted again.
-        self._ring = RendezvousHash(
-            list(addresses), hash_function=lambda text, _seed: crc32c(text.encode())
-        )
-        for server in self.by_address.values():
+        self._is_closed = threading.Event()
+        self._client = client
+        self._servers = [
+            Server(address, number, client, timeout, stats)
+            for number, address in enumerate(addresses)
+        ]
+        self.by_address = dict(zip(addresses, self._servers, strict=True))
+        for server in self._servers:
             server.probe()
         self._prober = threading.Thread(target=self._probe, name="hot", daemon=True)
         self._prober.start()
 
     def of(self, name: bytes) -> Server:
         """Return the server that an item belongs to."""
-        if self._only is not None:
-            return self._only
-        return self.by_address[self._ring.get_node(name.decode())]
+        return self._servers[self._client.server_of(name)]
 
     @property
     def up(self) -> dict[str, bool]:
@@ -97,42 +93,46 @@ class Servers:
         return {address: server.is_up for address, server in self.by_address.items()}
 
     def _probe(self) -> None:
-        while not self._is_closed:
-            self._wake.wait(_PROBE_SECONDS_MIN / 5)
-            self._wake.clear()
-            for server in self.by_address.values():
+        while not self._is_closed.wait(_PROBE_SECONDS_MIN / 5):
+            for server in self._servers:
                 server.probe()
 
     def close(self) -> None:
         """Close the connections; the servers keep their items."""
-        self._is_closed = True
-        self._wake.set()
+        self._is_closed.set()
         self._prober.join()
-        for server in self.by_address.values():
+        for server in self._servers:
             server.close()
 
 
 class Server:
-    """One server: up with a connection, or down and probed with back-off."""
+    """One server: up with connections, or down and probed with back-off."""
 
     def __init__(
-        self, address: str, timeout: float, stats: HotStats, wake: Callable[[], None]
+        self,
+        address: str,
+        number: int,
+        client: HotCalls,
+        timeout: float,
+        stats: HotStats,
     ) -> None:
         """
         Start down; `probe` connects.
 
         Args:
             address: `host:port`, `[IPv6]:port` or the path of a unix socket.
+            number: Of this server in `client`.
+            client: Sends commands and parses replies.
             timeout: Of one call, in seconds.
             stats: Counts calls, failures and changes of state.
-            wake: Called when the server should be probed at once.
         """
         self.address = address
-        self._wake = wake
+        self._number = number
+        self._client = client
         self._timeout = timeout
         self._stats = stats
         self._lock = threading.Lock()  # held by a call, and to change what follows
-        self._connection: tuple[Client, _DeadlineSockets] | None = None
+        self._socket: socket.socket | None = None
         self._delay = _PROBE_SECONDS_MIN
         self._probe_at = 0.0  # by time.monotonic()
         self._up_since = time.monotonic()
@@ -140,8 +140,8 @@ class Server:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a connection."""
-        return self._connection is not None
+        """Whether there are connections."""
+        return self._socket is not None
 
     def get(self, name: bytes) -> bytes | None:
         """
@@ -151,15 +151,14 @@ class Server:
             ServerDownError: The server is down, perhaps since this call.
             RefusedError: The server answered with an error.
         """
-        item: bytes | None = self._call(lambda client: client.get(name))
-        return item
+        return self._call(lambda fd: self._client.get(fd, name))[1]
 
     def set(self, name: bytes, item: bytes, expire: int) -> bool:
         """
         Store an item.
 
         Args:
-            name: memcached's key.
+            name: Of the item.
             item: Its value.
             expire: Seconds since the epoch; 0 = never.
 
@@ -171,60 +170,37 @@ class Server:
             RefusedError: The item is too large or there is no memory. The server has
                 also deleted the item it had under this name.
         """
-        is_stored: bool = self._call(
-            lambda client: client.set(name, item, expire=expire)
+        result, _ = self._call(
+            lambda fd: (self._client.set(fd, name, item, expire), None)
         )
-        return is_stored
+        return result == "stored"
 
-    def _call(self, command: Callable[[Client], Any]) -> Any:  # noqa: ANN401
+    def _call(
+        self, command: Callable[[int], tuple[str, bytes | None]]
+    ) -> tuple[str, bytes | None]:
         if not self._lock.acquire(timeout=self._timeout):
             self._stats.failures["timeout"] += 1
             raise ServerDownError("timeout")  # It stays up: that call will end.
         try:
-            return self._call_alone(command)
+            if self._socket is None:
+                raise ServerDownError("down")
+            started_ns = time.perf_counter_ns()
+            result, item = command(self._socket.fileno())
+            self._stats.calls.observe(started_ns, time.perf_counter_ns() - started_ns)
+            if result in _FAILURES:
+                self._mark_down(result)
+                raise ServerDownError(result)
         finally:
             self._lock.release()
-
-    def _call_alone(self, command: Callable[[Client], Any]) -> Any:  # noqa: ANN401
-        connection = self._connection
-        if connection is None:
-            raise ServerDownError("down")
-        client, sockets = connection
-        if client.sock is None:
-            # pymemcache would reconnect here, in the thread that answers requests.
-            self._mark_down("closed")
-            raise ServerDownError("closed")
-        sockets.set_deadline()
-        started_ns = time.perf_counter_ns()
-        try:
-            return command(client)
-        except MemcacheUnexpectedCloseError as error:
-            self._mark_down("closed")
-            raise ServerDownError("closed") from error
-        except MemcacheServerError as error:
-            # The server is healthy, but pymemcache has closed the connection.
-            self._reconnect()
-            raise RefusedError from error
-        except Exception as error:
-            # A server that answers anything else than memcached makes pymemcache raise
-            # anything: KeyError for a key that was not requested, for example.
-            kind = _kind_of(error)
-            self._mark_down(kind)
-            raise ServerDownError(kind) from error
-        finally:
-            self._stats.calls.observe(started_ns, time.perf_counter_ns() - started_ns)
-
-    def _reconnect(self) -> None:
-        """Mark the server down for the time of a reconnect; this is not a failure."""
-        self._connection = None
-        self._probe_at = 0.0
-        self._wake()
+        if result == "refused":
+            raise RefusedError
+        return result, item
 
     def _mark_down(self, kind: str) -> None:
         self._stats.failures[kind] += 1
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection[0].close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
             was_stable = time.monotonic() - self._up_since > _STABLE_SECONDS
             self._delay = _PROBE_SECONDS_MIN if was_stable else self._next_delay()
         self._probe_at = time.monotonic() + self._delay
@@ -238,108 +214,86 @@ class Server:
 
     def probe(self) -> None:
         """Connect if the server is down and its delay is over; may block."""
+        kind = self._client.failure(self._number)
         with self._lock:  # A call that takes the server down sets the delay, too.
-            if self._connection is not None or time.monotonic() < self._probe_at:
+            if kind:
+                self._mark_down(kind)
+            if self._socket is not None or time.monotonic() < self._probe_at:
                 return
-        sockets = _DeadlineSockets(self._timeout)
-        client = Client(
-            _socket_address(self.address),
-            connect_timeout=self._timeout,
-            timeout=self._timeout,
-            no_delay=True,
-            socket_module=sockets,
-            default_noreply=False,
-        )
-        sockets.set_deadline()
         try:
-            client.version()
-        except Exception as error:  # noqa: BLE001 - As above.
-            client.close()
+            with self._connect() as for_loop:
+                opened = self._connect()
+                self._client.give(self._number, for_loop.fileno())
+        except (OSError, _ProtocolError) as error:
             with self._lock:
                 self._mark_down(_kind_of(error))
                 self._delay = self._next_delay()
             return
         with self._lock:
             self._up_since = time.monotonic()
-            self._connection = (client, sockets)
+            self._socket = opened
             if self._is_logged_down:
                 self._is_logged_down = False
                 self._stats.states += 1
                 _logger.warning("hot.up server=%s", self.address)
 
+    def _connect(self) -> socket.socket:
+        """Return a connection to what answers as memcached does."""
+        deadline = time.monotonic() + self._timeout
+        opened = _open(self.address, self._timeout)
+        try:
+            opened.sendall(b"version\r\n")
+            _read_version(opened, deadline)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection[0].close()
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = None
 
 
-def _socket_address(text: str) -> str | tuple[str, int]:
-    """Return an address in the form pymemcache expects."""
-    if text.startswith("/"):
-        return text
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
+def _read_version(opened: socket.socket, deadline: float) -> None:
+    """Read the reply to `version`; `deadline` by time.monotonic()."""
+    answer = b""
+    while not answer.endswith(b"\n"):
+        opened.settimeout(max(deadline - time.monotonic(), 1e-6))
+        received = opened.recv(_VERSION_BYTES)
+        if not received:
+            raise ConnectionResetError
+        answer += received
+        is_version = answer.startswith(_VERSION[: len(answer)])
+        if not is_version or len(answer) > _VERSION_BYTES:
+            raise _ProtocolError
+
+
+def _open(address: str, timeout: float) -> socket.socket:
+    """Connect to an address."""
+    if address.startswith("/"):
+        opened = socket.socket(socket.AF_UNIX)
+        try:
+            opened.settimeout(timeout)
+            opened.connect(address)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+    host, _, port = address.rpartition(":")
+    opened = socket.create_connection((host.strip("[]"), int(port)), timeout)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return opened
 
 
 def _kind_of(error: Exception) -> str:
     """Return the kind under which a failure is counted and logged."""
+    if isinstance(error, _ProtocolError):
+        return "protocol"
     if isinstance(error, TimeoutError):
         return "timeout"
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return "refused"
-    if isinstance(error, MemcacheUnexpectedCloseError | ConnectionError):
-        return "closed"
-    if isinstance(error, OSError):
-        return "other"
-    return "protocol"
-
-
-class _DeadlineSocket(socket.socket):
-    """A socket whose calls together end at a deadline."""
-
-    deadline = 0.0  # by time.monotonic()
-
-    def _set_timeout(self) -> None:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self.settimeout(left)
-
-    def connect(self, address: Any) -> None:  # noqa: ANN401 - As in the base class.
-        self._set_timeout()
-        super().connect(address)
-
-    def sendall(self, data: Any, flags: int = 0) -> None:  # noqa: ANN401
-        self._set_timeout()
-        super().sendall(data, flags)
-
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        self._set_timeout()
-        return super().recv(size, flags)
-
-
-class _DeadlineSockets:
-    """Replaces the module `socket` in pymemcache; its sockets share one deadline."""
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        self._deadline = 0.0
-        self._socket: _DeadlineSocket | None = None
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - Any name of the module.
-        return getattr(socket, name)
-
-    def socket(self, *arguments: int) -> _DeadlineSocket:
-        """Create a socket with the present deadline."""
-        created = _DeadlineSocket(*arguments)
-        created.deadline = self._deadline
-        self._socket = created
-        return created
-
-    def set_deadline(self) -> None:
-        """Let the calls from now on take `timeout` seconds together."""
-        self._deadline = time.monotonic() + self._timeout
-        if self._socket is not None:
-            self._socket.deadline = self._deadline
+    return "closed" if isinstance(error, ConnectionError) else "other"

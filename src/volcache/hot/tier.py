@@ -86,6 +86,34 @@ class HotKeys(Protocol):
         """Return the epoch, and digest and version of each key."""
 
 
+class HotCalls(Protocol):
+    """The client of memcached; see `HotClient` of `volcache.front`."""
+
+    def server_of(self, name: bytes) -> int:
+        """Return the number of the server that an item belongs to."""
+
+    def get(self, fd: int, name: bytes) -> tuple[str, bytes | None]:
+        """Ask for an item on a socket; wait for the reply. Return result and item."""
+
+    def set(self, fd: int, name: bytes, item: bytes, expires_s: int) -> str:
+        """Send an item; wait for the reply. Expires in seconds since the epoch, or 0."""
+
+    def give(self, server: int, fd: int) -> None:
+        """Let the loop use a copy of a socket, in place of the one it has."""
+
+    def failure(self, server: int) -> str:
+        """Return why the connection of the loop has failed since; empty: it has not."""
+
+    def is_loop(self) -> bool:
+        """Whether this is the thread of the loop, which must not wait."""
+
+    def send(self, name: bytes, record: bytes, expires_s: int) -> bool:
+        """Let the loop send an item; False: it cannot."""
+
+    def asked(self, name: bytes) -> tuple[bool, bytes | None]:
+        """Return whether the loop has asked for an item for this request; the record."""
+
+
 class HotTier(Protocol):
     """
     Volatile copies of records, faster to read than the disk.
@@ -98,6 +126,10 @@ class HotTier(Protocol):
     @property
     def keys(self) -> HotKeys:
         """The keys that may have copies."""
+
+    @property
+    def client(self) -> HotCalls | None:
+        """What a loop may use without waiting, if there is one."""
 
     @property
     def up(self) -> dict[str, bool]:
@@ -125,7 +157,7 @@ class HotTier(Protocol):
                 of the record that it does not see yet will invalidate the copy.
 
         Returns:
-            Whether it was stored.
+            Whether it was stored or, in a loop that does not wait, sent.
         """
 
     def close(self) -> None:

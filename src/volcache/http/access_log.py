@@ -83,6 +83,7 @@ class AccessLog:
         size: int,
         ns: int,
         ended_us: int,
+        source: str,
     ) -> None:
         """
         Write the line of a GET or PUT that the gate has answered.
@@ -95,12 +96,13 @@ class AccessLog:
             size: Bytes of the body.
             ns: The duration, in nanoseconds.
             ended_us: When it was answered, microseconds since the epoch.
+            source: The tier that a record comes from.
         """
         environ = _environ_of(head)
         environ["REMOTE_ADDR"] = remote
         headers = []
         if environ["REQUEST_METHOD"] == "GET":
-            headers.append(("X-Cache", "DISK" if position else MISS))
+            headers.append(("X-Cache", source if position else MISS))
         if position:
             headers.append(("X-Position", "{},{},{}".format(*position)))
         self._lines.write(

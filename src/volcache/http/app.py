@@ -192,17 +192,16 @@ class App:
         status: str,
         started_ns: int,
         took_ns: int,
-        disk_ns: int | None = None,
+        waited: tuple[int, int] | None = None,
     ) -> None:
         """
         Log a slow request, with what it waited for; times by `timer`.
 
-        `disk_ns` is its time for the disk, if other requests used the disk meanwhile.
+        `waited` is its time for the disk and for memcached, if other requests used them
+        meanwhile.
         """
-        waited_ns, memcached_ns = self.cache.waited_since(started_ns)
-        if disk_ns is not None:
-            waited_ns, memcached_ns = disk_ns, 0
-        self._slow_log.log(method, path, status, took_ns, waited_ns, memcached_ns)
+        disk_ns, hot_ns = waited or self.cache.waited_since(started_ns)
+        self._slow_log.log(method, path, status, took_ns, disk_ns, hot_ns)
 
     def sample(self, path: str) -> None:
         """Count a path whose key was found as a request of that key."""

@@ -497,6 +497,14 @@ bool vc_core_is_cached(vc_core *core, const vc_lookup *at, uint64_t offset) {
            errno != EAGAIN;
 }
 
+vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length,
+                        const vc_lookup *at, const uint8_t *copy, size_t length,
+                        vc_record *record) {
+    vc_status status = check_record(core, key, key_length, at, (uint8_t *)copy, length, NULL, 0,
+                                    length, record);
+    return status == VC_OK && record->size != length ? VC_DAMAGED : status;
+}
+
 vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_length,
                               const vc_lookup *at, uint8_t *record_bytes, vc_record *record) {
     const vc_calls *calls = &core->calls;

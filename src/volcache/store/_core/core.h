@@ -181,6 +181,10 @@ bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool co
 vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
                        const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
                        size_t room, vc_record *record);
+/* The same for `length` bytes of a copy of the record that was looked up. */
+vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length,
+                        const vc_lookup *at, const uint8_t *copy, size_t length,
+                        vc_record *record);
 /* The same with at->size bytes of `record_bytes`, if the whole record is in memory; otherwise
  * VC_COLD. Does not wait for the disk. */
 vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_length,

@@ -10,6 +10,7 @@ const vc_core_functions vc_functions = {
     .read_cached = vc_core_read_cached,
     .read = vc_core_read,
     .end_read = vc_core_end_read,
+    .check = vc_core_check,
     .put = vc_core_put,
     .delete = vc_core_delete,
     .is_due = vc_core_is_due,

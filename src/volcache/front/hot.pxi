@@ -1,0 +1,114 @@
+# The client of memcached for Python; see hot_client.h.
+
+from libc.stdlib cimport free
+
+from os import dup
+
+# In the order of `vc_hot_result`.
+HOT_RESULTS = (
+    "", "found", "absent", "stored", "not_stored", "refused", "timeout", "closed", "protocol",
+    "other",
+)
+
+
+cdef class HotClient:
+    cdef vc_hot *hot
+    cdef list addresses
+    cdef int64_t timeout_ns
+    cdef size_t record_max
+
+    def __cinit__(self, addresses, *, double timeout, size_t record_max):
+        cdef bytearray array = bytearray(len(addresses) * sizeof(char *))
+        cdef const char **texts = <const char **>PyByteArray_AS_STRING(array)
+        self.addresses = [address.encode() for address in addresses]
+        for i, address in enumerate(self.addresses):
+            texts[i] = address
+        self.timeout_ns = <int64_t>(timeout * 1e9)
+        self.record_max = record_max
+        self.hot = vc_hot_new(texts, len(addresses), self.timeout_ns, record_max)
+        if self.hot is NULL:
+            raise MemoryError("no memory for the hot tier")
+
+    def __dealloc__(self):
+        vc_hot_free(self.hot)
+
+    def server_of(self, bytes name not None):
+        return vc_hot_server_of(self.hot, name_of(name))
+
+    def get(self, int fd, bytes name not None):
+        cdef char head[VC_HOT_HEAD_BYTES]
+        cdef iovec part
+        part.iov_base = head
+        part.iov_len = vc_hot_write_get(head, name_of(name))
+        return self.call(fd, &part, 1, name_of(name))
+
+    def set(self, int fd, bytes name not None, bytes item not None, uint64_t expires_s):
+        cdef char head[VC_HOT_HEAD_BYTES]
+        cdef iovec[3] parts
+        parts[0].iov_base = head
+        parts[0].iov_len = vc_hot_write_set(
+            head, name_of(name), expires_s, len(item) - VC_ITEM_BYTES
+        )
+        parts[1].iov_base = <void *>data_of(item)
+        parts[1].iov_len = len(item)
+        parts[2].iov_base = <char *>b"\r\n"
+        parts[2].iov_len = 2
+        return self.call(fd, parts, 3, NULL)[0]
+
+    cdef call(self, int fd, const iovec *parts, int count, const uint8_t *name):
+        cdef uint8_t *received = NULL
+        cdef vc_hot_reply reply
+        cdef int64_t deadline_ns = monotonic_ns() + self.timeout_ns
+        with nogil:
+            reply = vc_hot_call(
+                fd, parts, count, name, self.record_max + VC_ITEM_BYTES, deadline_ns, &received
+            )
+        try:
+            item = None
+            if reply.result == VC_HOT_FOUND:
+                item = <bytes>(<const char *>reply.value)[: reply.value_length]
+            return HOT_RESULTS[reply.result], item
+        finally:
+            free(received)
+
+    def give(self, unsigned server, int fd):
+        vc_hot_give(self.hot, server, dup(fd))
+
+    def failure(self, unsigned server):
+        return HOT_RESULTS[vc_hot_take_failure(self.hot, server)]
+
+    def is_loop(self):
+        return vc_hot_is_loop(self.hot)
+
+    def send(self, bytes name not None, bytes record not None, uint64_t expires_s):
+        return vc_hot_set(self.hot, name_of(name), expires_s, data_of(record), len(record))
+
+    def asked(self, bytes name not None):
+        cdef const uint8_t *record
+        cdef size_t length
+        cdef vc_hot_result result = vc_hot_asked(self.hot, name_of(name), &record, &length)
+        if result == VC_HOT_FOUND:
+            return True, (<const char *>record)[:length]
+        return result == VC_HOT_ABSENT, None
+
+    cdef take_counts(self, stats):
+        cdef vc_hot_counts counts
+        cdef list calls = stats.calls.counts
+        vc_hot_take_counts(self.hot, &counts)
+        stats.gets += counts.gets
+        stats.hits += counts.hits
+        stats.stale += counts.stale
+        stats.promotions += counts.promotions
+        stats.refused += counts.refused_sets
+        if counts.refused_gets:
+            stats.failures["refused"] += counts.refused_gets
+        for i in range(64):
+            if counts.call_counts[i]:
+                calls[i] += counts.call_counts[i]
+        stats.calls.total_ns += counts.call_ns
+
+
+cdef const uint8_t *name_of(bytes name) except NULL:
+    if len(name) != VC_ITEM_BYTES:
+        raise ValueError("no name of an item")
+    return data_of(name)

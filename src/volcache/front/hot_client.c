@@ -1,0 +1,588 @@
+#define _GNU_SOURCE
+#include "hot_client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "crc32c.h"
+
+static const char PREFIX[] = "volcache:";
+enum { PREFIX_BYTES = sizeof(PREFIX) - 1, RECEIVED_BYTES = 16384, KEPT_BYTES = 1 << 18 };
+
+/* A command that was sent, or will be with the next round. */
+typedef struct call {
+    struct call *next;
+    void *owner;                /* of a get; NULL: nobody waits any more */
+    bool is_get;
+    int64_t started_ns;
+    uint8_t name[VC_ITEM_BYTES];
+} call;
+
+/* Bytes from `at` on; those before were used. */
+typedef struct {
+    uint8_t *bytes;
+    size_t at, used, room;
+} buffer;
+
+typedef struct {
+    uint32_t hash;              /* of its address, for `vc_hot_server_of` */
+    const char *address;
+    int fd;                     /* -1: none */
+    bool is_waiting;            /* for room in the socket */
+    call *first, *last;
+    call *unsent;               /* the first whose bytes are all in `out` */
+    unsigned count;
+    buffer out, in;
+    _Atomic int given;          /* a new connection; -1: none */
+    _Atomic int failure;        /* a vc_hot_result */
+} server;
+
+struct vc_hot {
+    const vc_link *link;        /* NULL: there is no loop */
+    void (*on_get)(void *context, void *owner);
+    void *context;
+    int64_t timeout_ns;
+    size_t record_max;
+    _Atomic bool has_loop;
+    pthread_t loop;
+    bool is_alarm_set;
+    vc_hot_counts counts;
+    /* During `on_get`. */
+    const call *asked;
+    const uint8_t *record;      /* NULL: there is none */
+    size_t record_length;
+    unsigned server_count;
+    server servers[];
+};
+
+/* --- Commands and replies ---------------------------------------------------------------- */
+
+static char *put_key(char *to, const uint8_t name[VC_ITEM_BYTES]) {
+    memcpy(to, PREFIX, PREFIX_BYTES);
+    to += PREFIX_BYTES;
+    for (int i = 0; i < VC_ITEM_BYTES; i++) {
+        *to++ = "0123456789abcdef"[name[i] >> 4];
+        *to++ = "0123456789abcdef"[name[i] & 15];
+    }
+    return to;
+}
+
+size_t vc_hot_write_get(char *to, const uint8_t name[VC_ITEM_BYTES]) {
+    memcpy(to, "get ", 4);
+    memcpy(put_key(to + 4, name), "\r\n", 2);
+    return VC_HOT_KEY_BYTES + 6;
+}
+
+size_t vc_hot_write_set(char *to, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
+                        size_t record_length) {
+    memcpy(to, "set ", 4);
+    char *end = put_key(to + 4, name);
+    return VC_HOT_KEY_BYTES + 4 +
+           (size_t)sprintf(end, " 0 %llu %zu\r\n", (unsigned long long)expires_s,
+                           VC_ITEM_BYTES + record_length);
+}
+
+static bool begins(const uint8_t *data, size_t length, const char *text) {
+    return length >= strlen(text) && !memcmp(data, text, strlen(text));
+}
+
+/* Read digits at `*at`, at most 10, and what ends them. */
+static bool read_number(const uint8_t *line, size_t length, size_t *at, char ends, size_t *number) {
+    size_t start = *at;
+    *number = 0;
+    while (*at < length && line[*at] >= '0' && line[*at] <= '9' && *at - start < 10)
+        *number = *number * 10 + (size_t)(line[(*at)++] - '0');
+    return *at > start && *at < length && line[(*at)++] == ends;
+}
+
+/* Parse "VALUE <key> <flags> <bytes>\r\n<item>\r\nEND\r\n", whose line has `line` bytes. */
+static vc_hot_reply parse_value(const uint8_t *data, size_t length, size_t line,
+                                const uint8_t *name, size_t value_max) {
+    static const char END[] = "\r\nEND\r\n";
+    char key[VC_HOT_KEY_BYTES];
+    size_t at = 6 + VC_HOT_KEY_BYTES + 1, flags, bytes;
+    put_key(key, name);
+    if (line <= at || memcmp(data + 6, key, VC_HOT_KEY_BYTES) || data[at - 1] != ' ' ||
+        !read_number(data, line, &at, ' ', &flags) ||
+        !read_number(data, line, &at, '\r', &bytes) || at + 1 != line || bytes > value_max)
+        return (vc_hot_reply){VC_HOT_PROTOCOL, 0, NULL, 0};
+    size_t whole = line + bytes + sizeof(END) - 1;
+    size_t have = length < line + bytes ? 0 : length - line - bytes;
+    if (have > sizeof(END) - 1) have = sizeof(END) - 1;
+    if (memcmp(data + line + bytes, END, have)) return (vc_hot_reply){VC_HOT_PROTOCOL, 0, NULL, 0};
+    if (length < whole) return (vc_hot_reply){VC_HOT_MORE, whole - 1, NULL, 0};
+    return (vc_hot_reply){VC_HOT_FOUND, whole, data + line, bytes};
+}
+
+vc_hot_reply vc_hot_parse(const uint8_t *data, size_t length, const uint8_t *name,
+                          size_t value_max) {
+    size_t searched = length < VC_HOT_LINE_BYTES ? length : VC_HOT_LINE_BYTES;
+    const uint8_t *end = memchr(data, '\n', searched);
+    vc_hot_reply reply = {VC_HOT_PROTOCOL, 0, NULL, 0};
+    if (!end) {
+        if (length < VC_HOT_LINE_BYTES) reply.result = VC_HOT_MORE;
+        reply.length = length;
+        return reply;
+    }
+    reply.length = (size_t)(end - data) + 1;
+    if (reply.length < 2 || end[-1] != '\r') return reply;
+    if (begins(data, reply.length, "SERVER_ERROR ")) reply.result = VC_HOT_REFUSED;
+    else if (name && begins(data, reply.length, "END\r\n")) reply.result = VC_HOT_ABSENT;
+    else if (name && begins(data, reply.length, "VALUE "))
+        return parse_value(data, length, reply.length, name, value_max);
+    else if (!name && begins(data, reply.length, "STORED\r\n")) reply.result = VC_HOT_STORED;
+    else if (!name && begins(data, reply.length, "NOT_STORED\r\n"))
+        reply.result = VC_HOT_NOT_STORED;
+    return reply;
+}
+
+/* --- Buffers -------------------------------------------------------------------------------- */
+
+/* Have room for so many bytes after those that are there. */
+static bool reserve(buffer *b, size_t length) {
+    if (b->used + length <= b->room) return true;
+    if (b->at) {
+        memmove(b->bytes, b->bytes + b->at, b->used - b->at);
+        b->used -= b->at;
+        b->at = 0;
+        if (b->used + length <= b->room) return true;
+    }
+    size_t room = 2 * b->room > b->used + length ? 2 * b->room : b->used + length;
+    uint8_t *bytes = realloc(b->bytes, room);
+    if (!bytes) return false;
+    b->bytes = bytes;
+    b->room = room;
+    return true;
+}
+
+static void append(buffer *b, const void *data, size_t length) {
+    memcpy(b->bytes + b->used, data, length);
+    b->used += length;
+}
+
+static void clear(buffer *b) {
+    b->at = b->used = 0;
+    if (b->room <= KEPT_BYTES) return;
+    free(b->bytes);
+    *b = (buffer){0};
+}
+
+static void use(buffer *b, size_t length) {
+    b->at += length;
+    if (b->at == b->used) clear(b);
+}
+
+/* --- Calls that wait -------------------------------------------------------------------------- */
+
+static vc_hot_result failure_of(ssize_t got) {
+    if (!got || errno == ECONNRESET || errno == EPIPE) return VC_HOT_CLOSED;
+    return VC_HOT_OTHER;
+}
+
+static bool is_later(int error) {
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+/* Wait until a socket is ready; false: the time is over. */
+static bool wait_for(int fd, short events, int64_t deadline_ns) {
+    for (;;) {
+        int64_t left_ns = deadline_ns - vc_monotonic_ns();
+        struct pollfd one = {.fd = fd, .events = events};
+        if (left_ns <= 0) return false;
+        int found = poll(&one, 1, (int)(left_ns / 1000000) + 1);
+        if (found > 0) return true;
+        if (found < 0 && errno != EINTR) return true; /* The next call fails. */
+    }
+}
+
+static vc_hot_result send_all(int fd, struct iovec *parts, int count, int64_t deadline_ns) {
+    while (count) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
+        ssize_t sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && !is_later(errno)) return failure_of(sent);
+        if (sent < 0 && !wait_for(fd, POLLOUT, deadline_ns)) return VC_HOT_TIMEOUT;
+        for (; sent > 0 && (size_t)sent >= parts->iov_len; parts++, count--)
+            sent -= (ssize_t)parts->iov_len;
+        while (count && !parts->iov_len) parts++, count--;
+        if (sent > 0) {
+            parts->iov_base = (char *)parts->iov_base + sent;
+            parts->iov_len -= (size_t)sent;
+        }
+    }
+    return VC_HOT_MORE;
+}
+
+vc_hot_reply vc_hot_call(int fd, const struct iovec *parts, int count, const uint8_t *name,
+                         size_t value_max, int64_t deadline_ns, uint8_t **bytes) {
+    struct iovec left[4];
+    buffer in = {0};
+    vc_hot_reply reply = {0};
+    if (count > 4) count = 4;
+    memcpy(left, parts, (size_t)count * sizeof(struct iovec));
+    reply.result = send_all(fd, left, count, deadline_ns);
+    while (reply.result == VC_HOT_MORE) {
+        size_t wanted = reply.length + 1 > in.used ? reply.length + 1 - in.used : 0;
+        if (!reserve(&in, wanted > RECEIVED_BYTES ? wanted : RECEIVED_BYTES)) {
+            reply.result = VC_HOT_OTHER;
+            break;
+        }
+        ssize_t got = recv(fd, in.bytes + in.used, in.room - in.used, MSG_DONTWAIT);
+        if (got > 0) {
+            in.used += (size_t)got;
+            reply = vc_hot_parse(in.bytes, in.used, name, value_max);
+            /* Nothing else was asked for. */
+            if (reply.result != VC_HOT_MORE && reply.length != in.used)
+                reply.result = VC_HOT_PROTOCOL;
+            if (reply.result == VC_HOT_MORE && vc_monotonic_ns() >= deadline_ns)
+                reply.result = VC_HOT_TIMEOUT;
+        } else if (!got || !is_later(errno)) {
+            reply.result = failure_of(got);
+        } else if (!wait_for(fd, POLLIN, deadline_ns)) {
+            reply.result = VC_HOT_TIMEOUT;
+        }
+    }
+    *bytes = in.bytes;
+    return reply;
+}
+
+/* --- Connections of the loop -------------------------------------------------------------------- */
+
+static void observe(vc_hot *hot, int64_t ns) {
+    hot->counts.call_counts[ns > 0 ? 64 - __builtin_clzll((unsigned long long)ns) : 0]++;
+    hot->counts.call_ns += (uint64_t)ns;
+}
+
+static call *take_first(server *s) {
+    call *first = s->first;
+    if (s->unsent == first) s->unsent = first->next;
+    s->first = first->next;
+    if (!s->first) s->last = NULL;
+    s->count--;
+    return first;
+}
+
+/* Tell the owner of a get; `item` is NULL if there is none. */
+static void tell(vc_hot *hot, call *done, const uint8_t *item, size_t length) {
+    observe(hot, vc_monotonic_ns() - done->started_ns);
+    if (done->is_get && done->owner) {
+        hot->asked = done;
+        hot->record = item ? item + VC_ITEM_BYTES : NULL;
+        hot->record_length = item ? length - VC_ITEM_BYTES : 0;
+        hot->on_get(hot->context, done->owner);
+        hot->asked = NULL;
+    }
+    free(done);
+}
+
+static void disconnect(vc_hot *hot, server *s) {
+    if (s->fd < 0) return;
+    hot->link->watch(s->fd, 0);
+    close(s->fd);
+    s->fd = -1;
+    s->is_waiting = false;
+    clear(&s->in);
+    clear(&s->out);
+}
+
+/* All commands of a server fail. */
+static void fail(vc_hot *hot, server *s, vc_hot_result why) {
+    call *first = s->first;
+    disconnect(hot, s);
+    if (why != VC_HOT_MORE) s->failure = (int)why;
+    s->first = s->last = s->unsent = NULL;
+    s->count = 0;
+    while (first) {
+        call *next = first->next;
+        tell(hot, first, NULL, 0);
+        first = next;
+    }
+}
+
+/* Use a connection that was given. */
+static void connect_given(vc_hot *hot, server *s) {
+    int fd = s->given < 0 ? -1 : atomic_exchange(&s->given, -1);
+    if (fd < 0) return;
+    if (s->fd >= 0) fail(hot, s, VC_HOT_MORE);
+    if (!hot->link->watch(fd, VC_LINK_READ)) {
+        close(fd);
+        s->failure = VC_HOT_OTHER;
+        return;
+    }
+    s->fd = fd;
+}
+
+static void set_alarm(vc_hot *hot, int64_t after_ns) {
+    hot->link->set_alarm(after_ns);
+    hot->is_alarm_set = true;
+}
+
+/* Add a command of `length` bytes, which the caller appends; NULL: it cannot be sent. */
+static call *add_call(vc_hot *hot, server *s, const uint8_t name[VC_ITEM_BYTES], size_t length) {
+    if (s->fd < 0 || s->count >= VC_HOT_CALLS || s->out.used - s->out.at > VC_HOT_OUT_BYTES ||
+        !reserve(&s->out, length))
+        return NULL;
+    call *added = malloc(sizeof(call));
+    if (!added) return NULL;
+    *added = (call){.started_ns = vc_monotonic_ns()};
+    memcpy(added->name, name, VC_ITEM_BYTES);
+    if (s->last) s->last->next = added;
+    else s->first = added;
+    s->last = added;
+    s->count++;
+    if (!s->unsent) s->unsent = added;
+    if (!hot->is_alarm_set) set_alarm(hot, hot->timeout_ns);
+    return added;
+}
+
+bool vc_hot_get(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], void *owner) {
+    server *s = &hot->servers[vc_hot_server_of(hot, name)];
+    call *added = add_call(hot, s, name, VC_HOT_HEAD_BYTES);
+    if (!added) return false;
+    added->is_get = true;
+    added->owner = owner;
+    s->out.used += vc_hot_write_get((char *)s->out.bytes + s->out.used, name);
+    hot->counts.gets++;
+    return true;
+}
+
+void vc_hot_cancel(vc_hot *hot, const void *owner) {
+    for (unsigned i = 0; i < hot->server_count; i++)
+        for (call *one = hot->servers[i].first; one; one = one->next)
+            if (one->owner == owner) one->owner = NULL;
+}
+
+bool vc_hot_set(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
+                const uint8_t *record, size_t length) {
+    server *s = &hot->servers[vc_hot_server_of(hot, name)];
+    if (length > hot->record_max ||
+        !add_call(hot, s, name, VC_HOT_HEAD_BYTES + VC_ITEM_BYTES + length + 2))
+        return false;
+    s->out.used +=
+        vc_hot_write_set((char *)s->out.bytes + s->out.used, name, expires_s, length);
+    append(&s->out, name, VC_ITEM_BYTES);
+    append(&s->out, record, length);
+    append(&s->out, "\r\n", 2);
+    return true;
+}
+
+vc_hot_result vc_hot_asked(const vc_hot *hot, const uint8_t name[VC_ITEM_BYTES],
+                           const uint8_t **record, size_t *length) {
+    if (!vc_hot_is_loop(hot) || !hot->asked || memcmp(hot->asked->name, name, VC_ITEM_BYTES))
+        return VC_HOT_MORE;
+    *record = hot->record;
+    *length = hot->record_length;
+    return hot->record ? VC_HOT_FOUND : VC_HOT_ABSENT;
+}
+
+/* Count a reply, and tell who waits for it. */
+static void take_reply(vc_hot *hot, server *s, const vc_hot_reply *reply) {
+    vc_hot_counts *counts = &hot->counts;
+    call *done = take_first(s);
+    const uint8_t *item = NULL;
+    if (reply->result == VC_HOT_FOUND) {
+        bool is_good = reply->value_length >= VC_ITEM_BYTES &&
+                       !memcmp(reply->value, done->name, VC_ITEM_BYTES);
+        if (is_good) item = reply->value;
+        counts->hits++;
+        counts->stale += !is_good;
+    }
+    counts->promotions += reply->result == VC_HOT_STORED;
+    if (reply->result == VC_HOT_REFUSED)
+        *(done->is_get ? &counts->refused_gets : &counts->refused_sets) += 1;
+    tell(hot, done, item, reply->value_length);
+}
+
+/* Take the replies that have arrived. Returns why the connection cannot be used; VC_HOT_MORE: it
+ * can. */
+static vc_hot_result take_replies(vc_hot *hot, server *s, size_t *needed) {
+    size_t value_max = hot->record_max + VC_ITEM_BYTES;
+    *needed = 0;
+    while (s->in.at < s->in.used) {
+        if (!s->first) return VC_HOT_PROTOCOL; /* Nothing was asked for. */
+        vc_hot_reply reply =
+            vc_hot_parse(s->in.bytes + s->in.at, s->in.used - s->in.at,
+                         s->first->is_get ? s->first->name : NULL, value_max);
+        if (reply.result == VC_HOT_PROTOCOL) return reply.result;
+        if (reply.result == VC_HOT_MORE) {
+            *needed = reply.length + 1 - (s->in.used - s->in.at);
+            return VC_HOT_MORE;
+        }
+        take_reply(hot, s, &reply);
+        use(&s->in, reply.length);
+    }
+    return VC_HOT_MORE;
+}
+
+/* Receive what has arrived. */
+static void receive(vc_hot *hot, server *s) {
+    size_t needed = 0;
+    for (int rounds = 0; rounds < 16; rounds++) {
+        if (!reserve(&s->in, needed > RECEIVED_BYTES ? needed : RECEIVED_BYTES))
+            return fail(hot, s, VC_HOT_OTHER);
+        size_t room = s->in.room - s->in.used;
+        ssize_t got = recv(s->fd, s->in.bytes + s->in.used, room, MSG_DONTWAIT);
+        if (got < 0 && is_later(errno)) return;
+        if (got <= 0) return fail(hot, s, failure_of(got));
+        s->in.used += (size_t)got;
+        vc_hot_result result = take_replies(hot, s, &needed);
+        if (result != VC_HOT_MORE) return fail(hot, s, result);
+        if ((size_t)got < room) return;
+    }
+}
+
+static void flush(vc_hot *hot, server *s) {
+    int64_t now_ns = vc_monotonic_ns();
+    /* The time in which this loop did something else does not count. */
+    for (call *one = s->unsent; one; one = one->next) one->started_ns = now_ns;
+    s->unsent = NULL;
+    size_t length = s->out.used - s->out.at;
+    ssize_t sent = send(s->fd, s->out.bytes + s->out.at, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && !is_later(errno)) return fail(hot, s, failure_of(sent));
+    if (sent > 0) use(&s->out, (size_t)sent);
+    bool must_wait = s->out.at < s->out.used;
+    if (must_wait == s->is_waiting) return;
+    s->is_waiting = must_wait;
+    if (!hot->link->watch(s->fd, must_wait ? VC_LINK_READ | VC_LINK_WRITE : VC_LINK_READ))
+        fail(hot, s, VC_HOT_OTHER);
+}
+
+/* --- What the loop calls --------------------------------------------------------------------------- */
+
+void vc_hot_settle(vc_hot *hot) {
+    if (!hot->has_loop) {
+        hot->loop = pthread_self();
+        hot->has_loop = true;
+    }
+    for (unsigned i = 0; i < hot->server_count; i++) connect_given(hot, &hot->servers[i]);
+    /* When one fails, those who wait go on, and may ask others. */
+    for (bool has_failed = true; has_failed;) {
+        has_failed = false;
+        for (unsigned i = 0; i < hot->server_count; i++) {
+            server *s = &hot->servers[i];
+            if (s->fd < 0 || s->is_waiting || s->out.at == s->out.used) continue;
+            flush(hot, s);
+            if (s->fd < 0) has_failed = true;
+        }
+    }
+}
+
+void vc_hot_ready(vc_hot *hot, int fd, int events) {
+    for (unsigned i = 0; i < hot->server_count; i++) {
+        server *s = &hot->servers[i];
+        if (s->fd != fd) continue;
+        if (events & VC_LINK_WRITE) flush(hot, s);
+        if (s->fd == fd && events & VC_LINK_READ) receive(hot, s);
+        return;
+    }
+}
+
+/* How long the oldest command of a server may still take; 0: no longer. */
+static int64_t left_ns(const vc_hot *hot, const server *s, int64_t now_ns) {
+    if (!s->first || (s->first == s->unsent && !s->is_waiting)) return hot->timeout_ns;
+    int64_t left = s->first->started_ns + hot->timeout_ns - now_ns;
+    return left > 0 ? left : 0;
+}
+
+void vc_hot_alarm(vc_hot *hot) {
+    int64_t next_ns = INT64_MAX;
+    hot->is_alarm_set = true; /* No other one is needed now. */
+    for (unsigned i = 0; i < hot->server_count; i++) {
+        server *s = &hot->servers[i];
+        int64_t now_ns = vc_monotonic_ns();
+        /* Maybe it was this loop that was late. */
+        if (!left_ns(hot, s, now_ns)) receive(hot, s);
+        if (!left_ns(hot, s, now_ns)) fail(hot, s, VC_HOT_TIMEOUT);
+    }
+    int64_t now_ns = vc_monotonic_ns();
+    for (unsigned i = 0; i < hot->server_count; i++) {
+        const server *s = &hot->servers[i];
+        if (s->first && left_ns(hot, s, now_ns) < next_ns) next_ns = left_ns(hot, s, now_ns);
+    }
+    hot->is_alarm_set = false;
+    if (next_ns != INT64_MAX) set_alarm(hot, next_ns + 1);
+}
+
+/* --- Servers ------------------------------------------------------------------------------------------ */
+
+unsigned vc_hot_server_of(const vc_hot *hot, const uint8_t name[VC_ITEM_BYTES]) {
+    char text[1 + VC_HOT_KEY_BYTES] = "-";
+    unsigned best = 0;
+    uint32_t best_score = 0;
+    if (hot->server_count == 1) return 0;
+    put_key(text + 1, name);
+    /* The server with the highest hash of its address and the key: one that is added or removed
+     * changes the place of its own keys only. */
+    for (unsigned i = 0; i < hot->server_count; i++) {
+        uint32_t score = vc_crc32c(hot->servers[i].hash, text, sizeof(text));
+        bool is_better = score > best_score ||
+                         (score == best_score && strcmp(hot->servers[i].address,
+                                                        hot->servers[best].address) > 0);
+        if (i && !is_better) continue;
+        best = i;
+        best_score = score;
+    }
+    return best;
+}
+
+void vc_hot_give(vc_hot *hot, unsigned number, int fd) {
+    int earlier = atomic_exchange(&hot->servers[number].given, fd);
+    hot->servers[number].failure = VC_HOT_MORE;
+    if (earlier >= 0) close(earlier);
+}
+
+vc_hot_result vc_hot_take_failure(vc_hot *hot, unsigned number) {
+    return (vc_hot_result)atomic_exchange(&hot->servers[number].failure, VC_HOT_MORE);
+}
+
+bool vc_hot_is_loop(const vc_hot *hot) {
+    return hot->has_loop && pthread_equal(hot->loop, pthread_self());
+}
+
+void vc_hot_take_counts(vc_hot *hot, vc_hot_counts *counts) {
+    *counts = hot->counts;
+    memset(&hot->counts, 0, sizeof(hot->counts));
+}
+
+vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout_ns,
+                   size_t record_max) {
+    vc_hot *hot = calloc(1, sizeof(vc_hot) + count * sizeof(server));
+    if (!hot) return NULL;
+    hot->timeout_ns = timeout_ns;
+    hot->record_max = record_max;
+    hot->server_count = count;
+    for (unsigned i = 0; i < count; i++) {
+        hot->servers[i].address = addresses[i];
+        hot->servers[i].hash = vc_crc32c(0, addresses[i], strlen(addresses[i]));
+        hot->servers[i].fd = hot->servers[i].given = -1;
+    }
+    return hot;
+}
+
+void vc_hot_install(vc_hot *hot, const vc_link *link, void (*on_get)(void *context, void *owner),
+                    void *context) {
+    for (unsigned i = 0; !link && i < hot->server_count; i++) {
+        server *s = &hot->servers[i];
+        disconnect(hot, s);
+        while (s->first) free(take_first(s));
+    }
+    hot->link = link;
+    hot->on_get = on_get;
+    hot->context = context;
+    hot->has_loop = hot->is_alarm_set = false;
+}
+
+void vc_hot_free(vc_hot *hot) {
+    if (!hot) return;
+    for (unsigned i = 0; i < hot->server_count; i++) {
+        vc_hot_give(hot, i, -1);
+        free(hot->servers[i].in.bytes);
+        free(hot->servers[i].out.bytes);
+    }
+    free(hot);
+}
