@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from http.client import HTTPException
 from itertools import count
 from pathlib import Path
 from typing import ClassVar, Final
@@ -173,7 +174,7 @@ class Player(threading.Thread):
                 while True:
                     self._play(self._dice.choice(KEYS))
                     self._answered.release()
-        except (OSError, EOFError):
+        except (OSError, HTTPException):
             pass  # The instance was killed.
         except AssertionError as error:
             # A connection that is closed in the middle of an answer.
