@@ -460,7 +460,8 @@ class RingRun:
 
     def note_synced(self) -> None:
         """Note that all is on the disk."""
-        if self.sync_mode != "none":
+        # What an earlier process has written is synced only if the disk could be written.
+        if self.sync_mode != "none" and not self.store._log.rings.refusal:
             self.synced, self.since = dict(self.last), {}
             self.forget_unsynced()
 
@@ -564,8 +565,9 @@ class RingRun:
         before = self.fs
         if way == "stop":
             self.store.close()
-            self.synced, self.since = dict(self.last), {}
-            self.forget_unsynced()
+            if not self.store._log.rings.refusal:
+                self.synced, self.since = dict(self.last), {}
+                self.forget_unsynced()
             self.fs = before.after_kill()
         elif way == "kill":
             self.fs = before.after_kill()
@@ -638,13 +640,16 @@ class RingRun:
     def damage(self) -> None:  # noqa: C901 - One case for each kind of damage.
         """Lose or damage files, and flip bits of records."""
         self.undamaged = self.fs.after_kill()
-        fs, dice = self.fs, self.dice
+        fs, dice, damaged = self.fs, self.dice, set[str]()
         for _ in range(dice.randint(1, 3)):
             what = dice.choice(
                 ["META.txt", "LOCK", "unlink", "cut", "flip", "bit", "bit"]
             )
             if what == "META.txt" and not self.is_stopped:
                 continue  # It has the salt of what the last process has appended.
+            damaged.add("index" if what in {"unlink", "cut", "flip"} else what)
+            if damaged >= {"META.txt", "LOCK", "index"}:
+                return  # Nothing says where the newest volume ends.
             self.step_name += f", {what}"
             names = sorted(fs.names(f"{MOUNT_POINT}/index"))
             path = f"{MOUNT_POINT}/index/{dice.choice(names)}"

@@ -87,7 +87,7 @@ class Rings:
         self.newest: list[Volume | None] = [None, None]
         self.last_seq = recovered.newest_seq
         self.unsettled: set[Volume] = set()
-        self.may_have_next_purges = False
+        self.is_manifest_known, self.may_have_next_purges = True, False
         self.last_progress_us = self._last_progress_end = 0
         for volume in recovered.volumes:
             self._bind(volume)
@@ -206,7 +206,9 @@ class Rings:
             # not bring back the header of one.
             for number in self.descriptors.keys() - {volume.id for volume in volumes}:
                 self.directory.fs.sync(self.descriptors[number])
+        self.is_manifest_known = False
         self.directory.write_manifest(manifest)
+        self.is_manifest_known = True
         self.manifest = manifest
         self.unsettled.intersection_update(written)
         self._release()
@@ -423,8 +425,10 @@ class KeptPurges:
         if len(purges) > PURGES_MAX:
             raise TooManyPurgesError(limit=PURGES_MAX)
         file = next_file(rings.manifest.store_id, rings.manifest.purges, purges)
-        rings.may_have_next_purges = True
         with rings.refusals_counted("record a purge"):
+            if not rings.is_manifest_known:
+                rings.write_manifest()
+            rings.may_have_next_purges = True
             rings.directory.replace(PURGE, encode_purges(file))
             rings.write_manifest(purges=file.listed)
         rings.may_have_next_purges = False
