@@ -82,7 +82,7 @@ class BinaryTwins(Pair):
             # it is not sending the value at the same time.
             if batch and (one.cas == "known" or one.opcode in COUNTS):
                 self._send(batch, sizes)
-                if self.ours.is_closed:
+                if self.is_closed:
                     return
                 batch = []
             batch.append(one)
@@ -243,13 +243,20 @@ streams = st.builds(
 sizes = st.lists(st.sampled_from([1, 2, 23, 24, 25, 40, 300]), max_size=8)
 
 
-@pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinaryTwins]:
-    """Both sides; memcached has the limits that it has by itself."""
-    folder, keys = tmp_path_factory.mktemp("store"), (*KEYS, LARGE_KEY)
+@pytest.fixture(scope="module", params=["alone", "instance"])
+def twins(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BinaryTwins]:
+    """Both sides, ours as in the text protocol; memcached has its own limits."""
     with (
         MemcachedProcess() as memcached,
-        BinaryTwins(folder, memcached.port, VALUE_SIZE, keys) as opened,
+        BinaryTwins(
+            tmp_path_factory.mktemp("store"),
+            memcached.port,
+            VALUE_SIZE,
+            (*KEYS, LARGE_KEY),
+            has_process=request.param == "instance",
+        ) as opened,
     ):
         yield opened
 

@@ -18,17 +18,23 @@ from support.memcached import MemcachedProcess
 pytestmark = [pytest.mark.property, pytest.mark.integration]
 
 
-@pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+@pytest.fixture(scope="module", params=["alone", "instance"])
+def twins(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Twins]:
     """
-    Both sides; memcached runs once for the module.
+    Both sides; ours is the protocol in Python alone, or an instance.
 
     Its threads that sort items keep them in use for a while: a number in use is replaced,
     not changed in place, and has other spaces behind it.
     """
     with (
         MemcachedProcess("-o", "no_lru_maintainer,no_lru_crawler") as memcached,
-        Twins(tmp_path_factory.mktemp("twins"), memcached.port) as opened,
+        Twins(
+            tmp_path_factory.mktemp("twins"),
+            memcached.port,
+            has_process=request.param == "instance",
+        ) as opened,
     ):
         yield opened
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -86,6 +86,10 @@ class Talk:
 
     def __exit__(self, *_: object) -> None:
         """Close the store."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the store."""
         self.store.close()
 
     def _seconds(self) -> float:
@@ -134,6 +138,12 @@ class Talk:
             self.is_closed = isinstance(command, Simple) and command.closes
             decoder.wants_credentials = self.session.wants_credentials
         return replies
+
+    def exchange(
+        self, pieces: Sequence[bytes], _is_end: Callable[[bytes], bool]
+    ) -> tuple[bytes, bool]:
+        """Send pieces; return the replies, and whether it closes."""
+        return self.ask(*pieces), self.is_closed
 
     def say(self, lines: str, *, in_bytes: bool = False) -> str:
         """

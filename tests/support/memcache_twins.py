@@ -11,12 +11,13 @@ import re
 import socket
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from hypothesis import strategies as st
 
+from support.memcache import MemcacheServer, RawClient
 from support.memcache_talk import Talk
 
 VALUE_SIZE: Final = 1 << 20
@@ -55,14 +56,17 @@ class Theirs:
 
     def connect(self) -> None:
         """Begin a connection, with an empty cache."""
-        self.close()
-        address = ("127.0.0.1", self._port)
-        # A connection keeps the protocol that is spoken first.
-        with socket.create_connection(address, timeout=3) as other:
-            other.sendall(b"flush_all\r\n")
-            assert other.recv(100) == b"OK\r\n"
-        self._socket = socket.create_connection(address, timeout=3)
+        if self._socket is not None:
+            self._socket.close()
+        self.empty()
+        self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=20)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def empty(self) -> None:
+        """Let it forget all values."""
+        # A connection keeps the protocol that is spoken first.
+        with RawClient(("127.0.0.1", self._port)) as other:
+            assert other.ask(b"flush_all\r\n") == b"OK"
 
     def exchange(
         self, pieces: Sequence[bytes], is_end: Callable[[bytes], bool]
@@ -81,14 +85,68 @@ class Theirs:
         return received, True
 
 
+class Instance(Theirs):
+    """A connection to an instance of our own."""
+
+    def __init__(
+        self, directory: Path, value_size_max: int, keys: Iterable[bytes]
+    ) -> None:
+        """Start it; `keys` are those that a connection finds deleted."""
+        settings = {
+            "volume_size": 16 * value_size_max,
+            "volume_num": 4,
+            "max_value_size": value_size_max,
+            "memcache_flush": True,
+        }
+        self._stack = ExitStack()
+        server = MemcacheServer(directory, settings=settings)
+        self._server = self._stack.enter_context(server)
+        super().__init__(self._server.memcache_port)
+        self._deletes = [
+            b"md %s b\r\n" % b64encode(key) if b" " in key else b"md %s\r\n" % key
+            for key in keys
+        ]
+
+    def empty(self) -> None:
+        """Delete the keys: a flush would take a volume each time."""
+        with self._server.client() as client:
+            client.send(b"".join(self._deletes))
+            assert {client.line() for _ in self._deletes} <= {b"HD", b"NF"}
+
+    def close(self) -> None:
+        """Close the connection, and end the instance."""
+        super().close()
+        self._stack.close()
+
+
 class Pair:
     """A connection to memcached, and one to our protocol; both begin empty."""
 
     def __init__(
-        self, directory: Path, port: int, value_size_max: int, keys: Iterable[bytes]
+        self,
+        directory: Path,
+        port: int,
+        value_size_max: int,
+        keys: Iterable[bytes],
+        *,
+        has_process: bool,
     ) -> None:
-        """Use a directory, and the memcached at a port; `keys` are those sent."""
-        self.ours = Talk(directory, value_size_max=value_size_max, keys=keys)
+        """
+        Use a directory, and the memcached at a port.
+
+        Args:
+            directory: Of the store.
+            port: Of memcached.
+            value_size_max: The limit of a value.
+            keys: Those that are sent.
+            has_process: Whether ours is an instance, or the protocol and executor alone.
+        """
+        self.ours: Talk | Instance = (
+            Instance(directory, value_size_max, keys)
+            if has_process
+            else Talk(directory, value_size_max=value_size_max, keys=keys)
+        )
+        self.is_closed = False
         self._theirs = Theirs(port)
 
     def __enter__(self) -> Self:
@@ -97,31 +155,32 @@ class Pair:
 
     def __exit__(self, *_: object) -> None:
         """Close both."""
-        self.ours.store.close()
+        self.ours.close()
         self._theirs.close()
 
     def connect(self) -> None:
         """Begin new connections."""
         self.ours.connect()
         self._theirs.connect()
+        self.is_closed = False
 
     def exchange(
         self, mine: list[bytes], other: list[bytes], is_end: Callable[[bytes], bool]
     ) -> tuple[bytes, bytes]:
         """Send pieces to each; return the replies of both. Both close, or none."""
-        ours = self.ours.ask(*mine)
+        ours, self.is_closed = self.ours.exchange(mine, is_end)
         theirs, is_closed = self._theirs.exchange(other, is_end)
-        assert self.ours.is_closed == is_closed, f"{ours!r}\ninstead of\n{theirs!r}"
+        assert self.is_closed == is_closed, f"{ours!r}\ninstead of\n{theirs!r}"
         return ours, theirs
 
 
 class Twins(Pair):
     """Both sides, with the text protocol."""
 
-    def __init__(self, directory: Path, port: int) -> None:
+    def __init__(self, directory: Path, port: int, *, has_process: bool) -> None:
         """Use a directory, and the memcached at a port."""
         keys = (*KEYS, *map(b64decode, BINARY_KEYS))
-        super().__init__(directory, port, VALUE_SIZE, keys)
+        super().__init__(directory, port, VALUE_SIZE, keys, has_process=has_process)
 
     def run(self, steps: Sequence[Step], cuts: Sequence[int] = ()) -> None:
         """
@@ -138,7 +197,7 @@ class Twins(Pair):
             if step.cas_key or step.is_alone:
                 self._send(batch, known, cuts)
                 batch = []
-                if self.ours.is_closed:
+                if self.is_closed:
                     return
             if step.cas_key and (step.is_fresh or step.cas_key not in known):
                 known[step.cas_key] = self._cas(step.cas_key)
