@@ -458,10 +458,11 @@ class RingRun:
             )
         return suppress(ValueTooLargeError)
 
-    def note_synced(self) -> None:
+    def note_synced(self, *, is_stop: bool = False) -> None:
         """Note that all is on the disk."""
         # What an earlier process has written is synced only if the disk could be written.
-        if self.sync_mode != "none" and not self.store._log.rings.refusal:
+        is_synced = is_stop or self.sync_mode != "none"
+        if is_synced and not self.store._log.rings.refusal:
             self.synced, self.since = dict(self.last), {}
             self.forget_unsynced()
 
@@ -565,9 +566,7 @@ class RingRun:
         before = self.fs
         if way == "stop":
             self.store.close()
-            if not self.store._log.rings.refusal:
-                self.synced, self.since = dict(self.last), {}
-                self.forget_unsynced()
+            self.note_synced(is_stop=True)
             self.fs = before.after_kill()
         elif way == "kill":
             self.fs = before.after_kill()
