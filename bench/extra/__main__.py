@@ -21,7 +21,6 @@ SCRIPTS: Final[dict[str, tuple[str, ...]]] = {
     "data_plane": ("--json", "docs/bench/data_plane.json"),
     "eviction_cost": (),
     "hung_instance": (),
-    "in_process": (),
     "ladder": (),
     "manifest": (),
     "memory": (),

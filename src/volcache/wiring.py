@@ -32,7 +32,7 @@ from volcache.http.admin import Admin
 from volcache.http.app import App, RequestLimits
 from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
-from volcache.http.native_app import with_fast_path
+from volcache.http.entrance import Entrance
 from volcache.kinds import AUTO
 from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from socket import socket
     from wsgiref.types import WSGIApplication
 
-    from volcache.front import Gate, NativeApp
+    from volcache.front import Gate
     from volcache.http.responses import WsgiApp
     from volcache.reload import Settings
     from volcache.settings import Config
@@ -324,7 +324,7 @@ class _Parts(NamedTuple):
     memcache: _Memcache | None
     app: App
     admin: Admin
-    fast: NativeApp
+    entrance: Entrance
     gate: Gate | None
     wsgi: WSGIApplication  # What bjoern calls.
 
@@ -333,21 +333,19 @@ class _Parts(NamedTuple):
         config, self.app.ring = settings
         read, write = config.read_token, config.write_token
         cors = CorsHeaders(config.cors_origins)
-        answer: WsgiApp = self.fast.answer
-        front: WsgiApp | None = None
+        front: WsgiApp = self.entrance.answer
         if read or write:
             refusals = self.core.refusals
-            front = TokenCheck(answer, self.app.send, refusals, read=read, write=write)
+            front = TokenCheck(front, self.app.send, refusals, read=read, write=write)
         if cors:
-            front = Cors(front or answer, cors)
+            front = Cors(front, cors)
         self.app.set_slow(config.log_slow)
-        self.fast.refresh()
         access = Access(read=read, write=write)
         if self.gate is not None:
             expire = config.default_ttl or config.max_ttl
             puts = config.sync_mode != "always" and not expire
             change_gate(self.gate, puts=puts, access=access, cors=cors)
-        self.fast.front = front
+        self.entrance.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
         if self.memcache is not None:
             self.memcache.service.change(access, may_flush=config.memcache_flush)
@@ -386,18 +384,18 @@ def _open_http(
         max_ttl=config.max_ttl,
     )
     app = App(core.cache, limits, stats=core.status.requests, admin=admin)
-    fast = with_fast_path(app, is_merged=not config.log_access)
+    entrance = Entrance(app)
     access_log, log = core.outside.access_log, None
     if access_log is not None:
-        log = AccessLog(fast, access_log.add, as_json=config.log_format == "json")
+        log = AccessLog(entrance, access_log.add, as_json=config.log_format == "json")
     gate: Gate | None = None
     if core.outside.http is not None:
         gate = _open_gate(config, core, app, log)
     if gate is not None:
         closing.callback(gate.close)
-        fast.gate = gate
+        entrance.gate = gate
         core.status.count_connections = gate.stats
-    return _Parts(core, memcache, app, admin, fast, gate, log or fast)
+    return _Parts(core, memcache, app, admin, entrance, gate, log or entrance)
 
 
 def _open_gate(
@@ -426,7 +424,6 @@ def _start_heartbeat(config: Config, parts: _Parts, closing: ExitStack) -> None:
     answered = completed_requests(config.mount_point)
 
     def status() -> str:
-        parts.fast.flush()
         if gate is not None:
             gate.flush()
         return line.text()

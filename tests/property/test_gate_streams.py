@@ -155,6 +155,63 @@ def test_known_streams_are_answered_in_any_pieces(tmp_path: Path) -> None:
                 pair.check([byte_by_byte(name, data)])
 
 
+DATE: Final = "Sat, 21 Nov 2026 09:00:00 GMT"
+# Values of fields; "|" is between two of them.
+VALUES: Final = {
+    "Range": "bytes=0-1|bytes=1-|bytes=-2|bytes=9999999-|x||bytes=0-1,3-4",
+    "Service-Worker": "script",
+    "If-Range": '"x"',
+    "If-None-Match": '"x"|*||W/"x"',
+    "If-Match": '"x"|*|',
+    "If-Modified-Since": f"{DATE}|x||Sat, 21 Nov 1996 09:00:00 GMT",
+    "If-Unmodified-Since": f"{DATE}|x|Sat, 21 Nov 1996 09:00:00 GMT",
+    "Cache-Control": f"max-age=5|no-cache|max-age=50, public, immutable|{'c' * 256}"
+    "|max-age=0|max-age=x|max-age=99999999999|",
+    "Expires": f"{DATE}|0|Fri, 31 Dec 9999 23:59:59 GMT",
+    "Content-Range": "bytes 0-1/2",
+    "Content-Type": f"|text/plain|text/\xe9\xff\xa0| x |x: y, z|{'t' * 255}|{'t' * 256}"
+    "|a\x85b|a\tb",
+    "Content-Encoding": f"|gzip|{'e' * 64}|{'e' * 65}|br, gzip",
+    "Authorization": "Bearer x|Basic eDp4|x|",
+}
+FIELDS: Final = [
+    f"{name}: {value}" for name, found in VALUES.items() for value in found.split("|")
+]
+WORDS: Final = (
+    "/a /a/b.json /.git /x/.git /a. /a..b /a.PNG // /0 /a/ /a//b /- /-a /--/ /-."
+    " /../-/x /a/../b /./a /.. /a/. /a/.. / /a%20b /a%ff /%80 /gr%c3%bcn.txt /%00 /a%0a"
+    " /a%0d%0a /a%7f /a%1f /a?b=c"
+)
+PATHS: Final = [*WORDS.split(), *("/" + "k" * (1024 + more) for more in (-1, 0, 1))]
+
+
+def asked(method: str, path: str, *fields: str) -> bytes:
+    """Return a request; a PUT or POST has a body."""
+    body = b"value" if method in {"PUT", "POST"} else b""
+    length = [f"Content-Length: {len(body)}"] if body else []
+    lines = [f"{method} {path} HTTP/1.1", "Host: t", *fields, *length, "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+def test_any_path_and_any_field_are_answered_alike(tmp_path: Path) -> None:
+    """With every method; of a key with a value, and of one without."""
+    methods = ("PUT", "GET", "HEAD", "DELETE", "GET", "HEAD")
+    with instance(tmp_path) as pair:
+        for path in PATHS:
+            requests = tuple(asked(method, path) for method in methods)
+            pair.check([Stream(f"path {path}", requests, pauses=False)])
+        for field in FIELDS:
+            for kept in ([], ["Content-Type: a/b", "Content-Encoding: gzip"]):
+                requests = (
+                    asked("PUT", "/a.json", *kept),
+                    *(asked(method, "/a.json", field) for method in ("GET", "HEAD")),
+                    *(asked(method, "/a.json", field) for method in methods),
+                )
+                pair.check([Stream(f"field {field}", requests, pauses=False)])
+        answers = pair.judge.tally["answers"]
+        assert answers > 7 * len(FIELDS) + 3 * len(PATHS)
+
+
 def check_random_streams(pair: Pair, numbers: range, count: Count) -> None:
     """Send random streams; all kinds must have been drawn."""
     pair.check(map(make_stream, numbers))

@@ -27,7 +27,6 @@ from support.tiers import FakeServer, make_keys, make_tier
 from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
 from volcache.http.app import App, RequestLimits
-from volcache.http.native_app import with_fast_path
 from volcache.memcache import executor as memcache
 from volcache.memcache.commands import (
     Arithmetic,
@@ -122,7 +121,6 @@ class HttpWorker(Worker):
         """Serve the cache."""
         super().__init__(cache, known, seed=1)
         self.app = App(cache, RequestLimits(key_size=100, value_size=VALUE_MAX))
-        self.wsgi = with_fast_path(self.app)
         self.stats = 0
 
     def ask(
@@ -141,7 +139,7 @@ class HttpWorker(Worker):
         def start_response(*started: Any) -> Any:
             found.append(started)
 
-        answer = self.wsgi(environ, start_response)
+        answer = self.app(environ, start_response)
         status, headers = found[0]
         return int(status[:3]), dict(headers), b"".join(answer)
 

@@ -18,7 +18,6 @@ from support.tiers import FakeServer, make_tier
 from volcache.cache import Cache
 from volcache.front import Copies
 from volcache.http.app import App, RequestLimits
-from volcache.http.native_app import with_fast_path
 from volcache.store import Record, Store
 
 NOW_MS = 1_790_000_000_000
@@ -62,10 +61,8 @@ class Both:
         assert self.store.get(KEY) is None
 
     def app(self) -> Any:
-        """Return the application with its fast path."""
-        return with_fast_path(
-            App(self.cache, RequestLimits(key_size=100, value_size=100_000))
-        )
+        """Return the application."""
+        return App(self.cache, RequestLimits(key_size=100, value_size=100_000))
 
 
 @pytest.fixture
@@ -98,7 +95,7 @@ def in_a_thread(function: Callable[[], object]) -> None:
 
 
 def ask(both: Both, method: str, body: bytes = b"", **more: str) -> str:
-    """Send a request for the key, by the fast path; return the status."""
+    """Send a request for the key; return the status."""
     statuses: list[str] = []
     environ = {
         "REQUEST_METHOD": method,

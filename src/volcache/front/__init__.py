@@ -1,9 +1,8 @@
 """
 The native front of the service: C that answers plain requests before Python does.
 
-An extension of its own, with the fast path of WSGI and the gate; its contracts are in
-`_native.pyi`. It gets the index of a store from the extension of the store, which knows
-nothing of the service.
+An extension of its own; its contracts are in `_native.pyi`. It gets the index of a store
+from the extension of the store, which knows nothing of the service.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ Copies = _native.Copies
 Gate = _native.Gate
 HotClient = _native.HotClient
 Marks = _native.Marks
-NativeApp = _native.NativeApp
 Parts = _native.Parts
 Readers = _native.Readers
 http_date = _native.http_date

@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
-from wsgiref.types import StartResponse, WSGIEnvironment
 
 class Parts:
     """Some keys, as `volcache.ring` describes them; without bounds, all keys."""
@@ -239,40 +238,6 @@ class Gate:
 
     def stalled_seconds(self) -> float:
         """Return for how long reader threads have completed no read; 0: none waits."""
-
-class NativeApp:
-    """
-    A WSGI application that answers plain requests, and passes on all others.
-
-    See `volcache.http.native_app`.
-    """
-
-    def __init__(
-        self,
-        app: object,
-        types: Mapping[bytes, str],
-        *,
-        is_merged: bool,
-    ) -> None: ...
-
-    gate: Gate | None
-    # Answers in place of `answer`, which it may call; None: nothing is in front of it.
-    front: Callable[[WSGIEnvironment, StartResponse], list[bytes]] | None
-
-    def refresh(self) -> None:
-        """Take over `slow_ns` and `ring` of the application."""
-
-    def flush(self) -> None:
-        """Add to the counters in Python what was counted since the last time."""
-
-    def answer(
-        self, environ: WSGIEnvironment, start_response: StartResponse
-    ) -> list[bytes]:
-        """Answer one request, without `front`."""
-
-    def __call__(
-        self, environ: WSGIEnvironment, start_response: StartResponse
-    ) -> list[bytes]: ...
 
 class Marks:
     """

@@ -14,7 +14,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 
 from volcache.front.front cimport *
 from volcache.store._core.core cimport *
-from volcache.store._core._native cimport Clock, Index, Reading, data_of, read_record
+from volcache.store._core._native cimport Clock, Index, data_of
 
 from volcache.store._core._native import functions as capsule
 
@@ -25,9 +25,9 @@ cdef const vc_core_functions *functions = <const vc_core_functions *>PyCapsule_G
     capsule, VC_FUNCTIONS_NAME
 )
 
+include "common.pxi"
 include "copies.pxi"
 include "hot.pxi"
-include "wsgi.pxi"
 include "readers.pxi"
 include "gate.pxi"
 include "memcache.pxi"

@@ -8,7 +8,6 @@ from volcache.store._core.core cimport (
 
 
 cdef extern from "answer.h" nogil:
-    enum: VC_HEADERS_BYTES
     enum: VC_DATE_BYTES
     int64_t VC_SECOND_MAX
     ctypedef struct vc_types: pass
@@ -16,15 +15,10 @@ cdef extern from "answer.h" nogil:
     void vc_types_free(vc_types *types)
     bint vc_types_add(vc_types *types, const char *suffix, const char *type)
     char *vc_put_date(char *to, int64_t second)
-    char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
-                               const uint8_t *key, const vc_types *guess, int64_t second,
-                               int64_t remaining_ms)
-    char *vc_put_stored_headers(char *to, const vc_record *record)
 
 
 cdef extern from "request.h" nogil:
     enum: VC_PUT
-    bint vc_path_is_ordinary(const char *path, size_t length)
 
 
 cdef extern from "ring.h" nogil:
@@ -185,7 +179,6 @@ cdef extern from "gate.h" nogil:
     ctypedef struct vc_durations:
         uint64_t *counts
         uint64_t total_ns
-    void vc_observe(vc_durations *durations, int64_t ns)
     ctypedef struct vc_gate_counts:
         vc_durations hits, copies, misses, reads, puts, writes
         uint64_t bytes_in, bytes_out, absent, evicted

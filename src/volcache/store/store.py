@@ -62,7 +62,7 @@ class Store(RecordWriter):
     Attributes (read-only for others):
         recovery: What the start found.
         stats: What was counted since.
-        index: For the fast paths, as `catch_up`.
+        index: For the front, as `catch_up`.
         clock: Never goes back; the time at which records are stored and expire.
         holding: What the disk could hold when the store was opened.
         lock: Held by whatever changes the store; see the module.

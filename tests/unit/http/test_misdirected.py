@@ -1,4 +1,4 @@
-"""app.py, native_app.py: requests for keys of other instances are refused."""
+"""app.py: requests for keys of other instances are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 from support.stores import open_store
 from volcache.cache import Cache
 from volcache.http.app import App, RequestLimits
-from volcache.http.native_app import with_fast_path
 from volcache.ring import OwnKeys
 
 HALF: Final = 1 << 31
@@ -30,16 +29,13 @@ LOG: Final = "volcache.http.app"
 class Served:
     """An application on a store."""
 
-    def __init__(self, app: App, *, is_fast: bool) -> None:
-        """Answer by the application, or by its fast path."""
-        self.app = app
-        self.fast = with_fast_path(app)
-        self._call: Any = self.fast if is_fast else app
+    def __init__(self, app: App) -> None:
+        """Answer by the application."""
+        self.app: Any = app
 
     def set_ring(self, ring: OwnKeys | None) -> None:
         """Use another ring from now on."""
         self.app.ring = ring
-        self.fast.refresh()
 
     def ask(self, method: str, path: str, body: bytes = b"", **more: str) -> int:
         """Return the status of the answer."""
@@ -50,7 +46,7 @@ class Served:
     ) -> tuple[str, dict[str, str], bytes]:
         """Send one request."""
         found: list[Any] = []
-        chunks = self._call(
+        chunks = self.app(
             {
                 "REQUEST_METHOD": method,
                 "PATH_INFO": path,
@@ -63,12 +59,12 @@ class Served:
         return found[0], dict(found[1]), b"".join(chunks)
 
 
-@pytest.fixture(params=[False, True], ids=["python", "fast path"])
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
     """Yield an instance with a value for each path."""
     with closing(open_store(tmp_path / "store")) as store:
         app = App(Cache(store), RequestLimits(key_size=100, value_size=100))
-        served = Served(app, is_fast=request.param)
+        served = Served(app)
         for path in PATHS:
             assert served.ask("PUT", path, b"old") == 200
         yield served

@@ -49,5 +49,3 @@ cdef struct Reading:
     vc_record record
     uint8_t types[VC_TYPES_BYTES_MAX]  # content type, encoding and directives
 
-
-cdef bytes read_record(Index index, const uint8_t *key, size_t length, Reading *reading)

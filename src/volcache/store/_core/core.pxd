@@ -257,5 +257,4 @@ cdef extern from "functions.h" nogil:
                           size_t room, vc_record *record) noexcept nogil
         void (*end_read)(vc_core *core) noexcept nogil
         vc_status (*put)(vc_core *core, vc_put *put) noexcept nogil
-        bint (*is_due)(vc_core *core) noexcept nogil
     const vc_core_functions vc_functions

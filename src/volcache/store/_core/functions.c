@@ -13,5 +13,4 @@ const vc_core_functions vc_functions = {
     .check = vc_core_check,
     .put = vc_core_put,
     .delete = vc_core_delete,
-    .is_due = vc_core_is_due,
 };

@@ -22,7 +22,6 @@ typedef struct {
     __typeof__(vc_core_check) *check;
     __typeof__(vc_core_put) *put;
     __typeof__(vc_core_delete) *delete;
-    __typeof__(vc_core_is_due) *is_due;
 } vc_core_functions;
 
 extern const vc_core_functions vc_functions;
