@@ -6,6 +6,7 @@ Two stores, whose clocks show the same, get the same streams in the same pieces.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -132,7 +133,7 @@ class Both:
                 kind(
                     directory / kind.__name__,
                     value_size_max=VALUE_SIZE,
-                    keys=[*KEYS, b"c/d", *BINARY_KEYS],
+                    keys=[*KEYS, *map(b64decode, BINARY_KEYS)],
                     **limits,
                 )
             )
@@ -154,7 +155,7 @@ class Both:
             )
             for piece in cut(sent, cuts):
                 one, other = (side.ask(piece) for side in self._sides)
-                assert one == other, sent
+                assert one == other, (stream, cuts, seconds, sent)
             for side in self._sides:
                 side.clock.advance(seconds[0])
             seconds = seconds[1:] + seconds[:1]
@@ -176,7 +177,9 @@ def _batches(stream: list[bytes]) -> list[bytes]:
 
 def _facts(side: Talk) -> list[object]:
     records = [side.store.peek(key) for key in (*KEYS, *_KEYS)]
-    return [side.is_closed, side.buffered, *records]
+    # A get that is passed counts as two hits, so that a reclaim may copy other records.
+    moved = [one and one._replace(volume=0, offset=0) for one in records]
+    return [side.is_closed, side.buffered, *moved]
 
 
 def _counts(side: Talk) -> Counter[str]:
@@ -184,8 +187,8 @@ def _counts(side: Talk) -> Counter[str]:
     counts = Counter({str(name): n for name, n in side.stats.commands().items()})
     counts["reads"] = stats.reads.count
     counts["writes"] = stats.writes.count
-    counts["absent"] = stats.absent_reads
-    counts["evicted"] = stats.evicted_reads
+    # Which of them a key is depends on what a reclaim has copied; see `_facts`.
+    counts["absent"] = stats.absent_reads + stats.evicted_reads
     counts["expired"] = stats.expired_reads
     return counts
 

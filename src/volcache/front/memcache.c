@@ -132,15 +132,19 @@ static vc_mc_step read_record(execution *job, const vc_lookup *at) {
     return VC_MC_NEXT;
 }
 
+/* What memcached may have is left to Python. */
+static bool may_be_copied(const execution *job) {
+    vc_copies *copies = job->mc->config.copies;
+    return copies && vc_copies_find(copies, key_of(job), job->command->key.length, NULL) != VC_NO_COPY;
+}
+
 /* Find the record of the key; if it `counts`, this is a read of it. */
 static vc_mc_step find(execution *job, bool counts) {
     const vc_mc_config *config = &job->mc->config;
     vc_text key = job->command->key;
     size_t room = job->out->room - job->out->used - VC_MC_REPLY_BYTES;
     vc_lookup at;
-    /* What memcached may have is read by Python. */
-    if (config->copies && vc_copies_find(config->copies, key_of(job), key.length, NULL) != VC_NO_COPY)
-        return VC_MC_PASS;
+    if (may_be_copied(job)) return VC_MC_PASS;
     bool is_there = counts && !job->stream->is_warm
                         ? config->functions->lookup(config->core, key_of(job), key.length, room, &at)
                         : config->functions->peek(config->core, key_of(job), key.length, &at);
@@ -306,14 +310,42 @@ static vc_mc_step touch(execution *job) {
     return release(job, touch_locked(job));
 }
 
-static vc_mc_step nothing(execution *job) {
-    job->outcome.result = VC_MC_OK;
+static vc_mc_step erase(execution *job) {
+    const vc_mc_config *config = &job->mc->config;
+    vc_put put = {
+        .record.key_length = (uint16_t)job->command->key.length,
+        .key = key_of(job),
+        .ring = VC_RING_UNKNOWN,
+    };
+    bool existed;
+    if (may_be_copied(job) ||
+        config->functions->delete(config->core, &put, (uint64_t)now_ms(job->mc), &existed) != VC_OK)
+        return VC_MC_PASS;
+    if (put.started_ns) job->write_ns = put.took_ns;
+    job->outcome.result = existed ? VC_MC_DELETED : VC_MC_NOT_FOUND;
+    job->outcome.has_record = false; /* It is not told of. */
     return VC_MC_NEXT;
 }
 
-static vc_mc_step pass(execution *job) {
-    (void)job;
-    return VC_MC_PASS;
+static vc_mc_step erase_version(execution *job) {
+    vc_mc_outcome *outcome = &job->outcome;
+    vc_mc_step step = find(job, false);
+    if (step != VC_MC_NEXT) return step;
+    if (outcome->has_record && outcome->record.stored_us == job->command->cas) return erase(job);
+    outcome->result = outcome->has_record ? VC_MC_EXISTS : VC_MC_NOT_FOUND;
+    outcome->has_record = false;
+    return VC_MC_NEXT;
+}
+
+static vc_mc_step delete(execution *job) {
+    if (!job->command->cas) return erase(job);
+    if (!acquire(job)) return VC_MC_PASS;
+    return release(job, erase_version(job));
+}
+
+static vc_mc_step nothing(execution *job) {
+    job->outcome.result = VC_MC_OK;
+    return VC_MC_NEXT;
 }
 
 /* --- Events ----------------------------------------------------------------------------- */
@@ -388,7 +420,7 @@ static vc_mc_step execute(vc_mc *mc, vc_mc_stream *stream, const vc_mc_command *
                           vc_mc_out *out) {
     static vc_mc_step (*const ACTIONS[])(execution *) = {
         [VC_MC_READ] = get,    [VC_MC_WRITE] = write,    [VC_MC_TOUCHING] = touch,
-        [VC_MC_REMOVE] = pass, [VC_MC_NOTHING] = nothing,
+        [VC_MC_REMOVE] = delete, [VC_MC_NOTHING] = nothing,
     };
     if (!is_allowed(stream, command)) return VC_MC_PASS;
     if (out->room - out->used < VC_MC_REPLY_BYTES) return VC_MC_FLUSH;
