@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import select
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 import requests
 
-from support.memcached import MemcachedProcess
+from support.memcached import FakeMemcached, MemcachedProcess
 from support.process import ServerProcess, Servers
+from support.tiers import Scripted
 from support.waiting import wait_until
+from support.wire import Talk, request_bytes
 
 pytestmark = [pytest.mark.sampled(3), pytest.mark.integration, pytest.mark.slow]
 
@@ -239,3 +243,185 @@ def test_instances_that_share_a_memcached_are_independent(
         a.make_hot("k")
         b.make_hot("k")
         assert (a.get("k").content, b.get("k").content) == (b"of a", b"of b")
+
+
+def test_only_requests_for_hot_keys_wait_for_a_memcached_that_hangs(
+    servers: Servers, memcached: MemcachedProcess
+) -> None:
+    """All others are answered meanwhile, and what they change is seen afterwards."""
+    settings = settings_for(memcached.address, memc_timeout=10)
+    with pooled_site(servers, settings) as site, Talk(site.server.port) as waiting:
+        for number in range(50):
+            site.put(f"other/{number}", b"other")
+        for key in ("k", "replaced"):
+            site.put(key, b"value")
+            site.make_hot(key)
+        memcached.send_signal(signal.SIGSTOP)
+        state = Path(f"/proc/{memcached.pid}/stat")
+        wait_until(lambda: ") T " in state.read_text(), "the stop of memcached")
+        for headers in ("", "Range: bytes=0-0\n"):
+            waiting.send(request_bytes("GET", "/replaced", headers=headers))
+        for number in range(50):
+            assert site.source(f"other/{number}") == "DISK"
+            assert site.head(f"other/{number}").ok
+        for method in ("PUT", "DELETE"):
+            for number in range(50):
+                url = f"{site.server.url}/other/{number}"
+                assert site.session.request(method, url, data=b"x", timeout=5).ok
+        site.put("replaced", b"new")
+        assert not select.select([waiting.socket], [], [], 0)[0]
+        memcached.send_signal(signal.SIGCONT)
+        answers = [waiting.read() for _ in range(2)]
+        assert [(a.headers["X-Cache"], a.body) for a in answers] == [
+            ("DISK", b"new"),
+            ("DISK", b"n"),
+        ]
+        assert site.source("k") == "MEMC"
+
+
+def test_request_waits_no_longer_than_the_timeout(
+    servers: Servers, memcached: MemcachedProcess
+) -> None:
+    """Then the disk is read, for each request that waits."""
+    settings = settings_for(memcached.address, memc_timeout=0.2)
+    with pooled_site(servers, settings) as site, ExitStack() as closing:
+        site.put("k", b"value")
+        site.make_hot("k")
+        memcached.send_signal(signal.SIGSTOP)
+        clients = [closing.enter_context(Talk(site.server.port)) for _ in range(20)]
+        for client in clients:
+            client.send(request_bytes("GET", "/k"))
+        answers = [client.read() for client in clients]
+        memcached.send_signal(signal.SIGCONT)
+        assert {(a.headers["X-Cache"], a.body) for a in answers} == {("DISK", b"value")}
+        wait_until(lambda: "hot.down" in site.server.stderr, "the failure to be logged")
+        site.make_hot("k")
+
+
+def test_requests_sent_ahead_are_answered_in_order(site: Site) -> None:
+    """From memcached and from the disk, of any size."""
+    values = {"small": b"value", "large": bytes(range(256)) * 3000}
+    for key, value in values.items():
+        site.put(key, value)
+        site.make_hot(key)
+    site.put("other", b"other")
+    keys = ["small", "large", "other", "small", "none", "large", "large", "small"]
+    with Talk(site.server.port) as client:
+        client.send(b"".join(request_bytes("GET", f"/{key}") for key in keys))
+        for key in keys:
+            answer = client.read()
+            if key == "none":
+                assert answer.status == 404
+                continue
+            assert answer.body == values.get(key, b"other")
+            source = "DISK" if key == "other" else "MEMC"
+            assert answer.headers["X-Cache"] == source
+
+
+def test_all_requests_for_a_key_that_only_memcached_has(site: Site) -> None:
+    """Parts, headers and conditions; those that find it, and those that do not."""
+    site.put("k", b"value")
+    site.make_hot("k")
+    tag = site.get("k").headers["ETag"]
+    site.age()
+    for headers, status in (
+        ({"Range": "bytes=1-2"}, 206),
+        ({"If-None-Match": tag}, 304),
+        ({"If-Match": '"other"'}, 412),
+        ({"Cookie": "a=b"}, 200),
+    ):
+        for method in ("GET", "HEAD"):
+            answer = site.session.request(
+                method, f"{site.server.url}/k", headers=headers, timeout=5
+            )
+            assert answer.status_code == (
+                200 if method == "HEAD" and status == 206 else status
+            )
+    url = f"{site.server.url}/k"
+    answer = site.session.put(url, b"x", headers={"If-None-Match": "*"}, timeout=5)
+    assert answer.status_code == 412
+    answer = site.session.put(url, b"x", headers={"If-Match": tag}, timeout=5)
+    assert answer.status_code == 200
+    assert site.get("k").content == b"x"
+
+
+# --- A memcached that is wrong ---------------------------------------------------------
+
+
+class Wrong(Scripted):
+    """A memcached whose answers to `get` are changed, or end in the middle."""
+
+    change: Callable[[bytes], bytes] | None = None
+    is_cut = False
+
+    def __call__(self, data: bytes, connection: socket.socket) -> None:
+        """Answer one command."""
+        change = self.change
+        if change is None or not data.startswith(b"get "):
+            super().__call__(data, connection)
+            return
+        item = self.items[data.split()[1]]
+        reply = b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (data.split()[1], len(item), item)
+        connection.sendall(change(reply))
+        if self.is_cut:
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def wrong_site(servers: Servers) -> Iterator[tuple[Site, Wrong]]:
+    """An instance in front of it."""
+    script = Wrong()
+    with (
+        FakeMemcached(script) as server,
+        pooled_site(servers, settings_for(server.address)) as site,
+    ):
+        yield site, script
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """Return bytes with one bit that is wrong."""
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(lambda reply, at=at: flipped(reply, at) for at in (60, 70, 100, -10)),
+        *(lambda reply, end=end: reply[:end] for end in (1, 30, 80, -8, -1)),
+        lambda _: b"END\r\nEND\r\n",
+        lambda reply: reply.replace(b" 0 ", b" 0 9", 1),
+        lambda reply: reply.replace(b" 0 ", b" 0 -", 1),
+        lambda _: b"SERVER_ERROR out of memory\r\n",
+        lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        lambda _: b"x" * 5000,
+        lambda _: b"\r\n",
+    ],
+)
+def test_answer_of_memcached_that_is_wrong_is_not_used(
+    servers: Servers, change: Callable[[bytes], bytes]
+) -> None:
+    """Nor one that ends in the middle: the disk answers."""
+    with wrong_site(servers) as (site, script):
+        site.put("k", b"value")
+        site.make_hot("k")
+        script.change, script.is_cut = change, True
+        answer = site.get("k")
+        assert (answer.headers["X-Cache"], answer.content) == ("DISK", b"value")
+        script.change, script.is_cut = None, False
+        site.make_hot("k")
+        assert site.get("k").content == b"value"
+
+
+def test_item_of_an_earlier_version_is_not_used(servers: Servers) -> None:
+    """Although it has the name of the present one."""
+    with wrong_site(servers) as (site, script):
+        items = []
+        for value in (b"old", b"new"):
+            site.put("k", value)
+            site.make_hot("k")
+            items.append(list(script.items.values())[-1])
+        old, new = items
+        assert old[:16] != new[:16]
+        script.change = lambda reply: reply.replace(new, new[:16] + old[16:])
+        answer = site.get("k")
+        assert (answer.headers["X-Cache"], answer.content) == ("DISK", b"new")
