@@ -1,0 +1,335 @@
+/* The client of memcached, and its parser, against any bytes in any pieces.
+ *
+ *     hot_fuzz -r SECONDS SEED    random streams
+ *     hot_fuzz FILE...            each file is one stream
+ *
+ * The client talks over pairs of sockets with servers made here, which answer as memcached does,
+ * wrongly, late, in pieces or never; the bytes say what happens. Whatever they do:
+ *   - each get is told of once, in time, or cancelled;
+ *   - what is found is an item with this name, as it was sent or as the server has invented it;
+ *   - the parser returns the same for a reply, whatever follows, and wants more of each part of it;
+ *   - nothing is sent that is no command.
+ * Any failed check aborts. */
+#define _GNU_SOURCE
+#include "hot_client.h"
+#include "check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+enum {
+    SERVERS = 2,
+    NAMES = 6,
+    OWNERS = 32,
+    RECORD_MAX = 3000,
+    STREAM_MAX = 2048,
+    TIMEOUT_NS = 50000,
+};
+
+/* What the bytes of a stream decide. */
+typedef struct {
+    const uint8_t *data;
+    size_t length, at;
+} input;
+
+typedef struct {
+    int peer;                   /* our end; -1: none */
+    uint8_t bytes[1 << 16];     /* commands that were received and not answered */
+    size_t used;
+} peer;
+
+static input *in;
+static vc_hot *hot;
+static peer peers[SERVERS];
+static int watched[1024], waiting[OWNERS];
+static int64_t alarm_ns;
+static bool may_nest;
+static bool has_lied;            /* a server has sent what is no reply of memcached */
+
+static unsigned take(unsigned limit) {
+    uint8_t byte = in->at < in->length ? in->data[in->at++] : 0;
+    return byte % limit;
+}
+
+static bool is_over(void) { return in->at >= in->length; }
+
+static void name_at(unsigned number, uint8_t name[VC_ITEM_BYTES]) {
+    memset(name, (int)(17 * number + 1), VC_ITEM_BYTES);
+}
+
+/* --- The loop ----------------------------------------------------------------------------- */
+
+static bool watch(int fd, int events) {
+    CHECK(fd >= 0 && fd < 1024);
+    if (events && take(50) == 49) return false;
+    watched[fd] = events;
+    return true;
+}
+
+static void set_alarm(int64_t after_ns) {
+    CHECK(after_ns > 0 && after_ns <= TIMEOUT_NS + 1);
+    alarm_ns = vc_monotonic_ns() + after_ns;
+}
+
+static const vc_link LINK = {
+    .version = VC_LINK_VERSION, .watch = watch, .set_alarm = set_alarm,
+};
+
+static void ask(void) {
+    uint8_t name[VC_ITEM_BYTES];
+    unsigned owner = take(OWNERS);
+    name_at(take(NAMES), name);
+    if (waiting[owner]) return;
+    if (vc_hot_get(hot, name, &waiting[owner])) waiting[owner] = 1 + (int)(name[0] - 1) / 17;
+}
+
+static void on_get(void *context, void *owner) {
+    uint8_t name[VC_ITEM_BYTES], other[VC_ITEM_BYTES];
+    const uint8_t *record;
+    size_t length;
+    int *number = owner;
+    CHECK(context == &may_nest && *number > 0);
+    name_at((unsigned)*number - 1, name);
+    name_at((unsigned)*number, other);
+    *number = 0;
+    vc_hot_result result = vc_hot_asked(hot, name, &record, &length);
+    CHECK(result == VC_HOT_FOUND || result == VC_HOT_ABSENT);
+    CHECK(vc_hot_asked(hot, other, &record, &length) == VC_HOT_MORE);
+    if (result == VC_HOT_FOUND) {
+        CHECK(length <= RECORD_MAX);
+        for (size_t i = 0; i < length && !has_lied; i++) CHECK(record[i] == 'r');
+    }
+    if (may_nest && take(3) == 0) ask();
+}
+
+/* --- Servers ------------------------------------------------------------------------------ */
+
+static void end_peer(unsigned number) {
+    if (peers[number].peer >= 0) close(peers[number].peer);
+    peers[number].peer = -1;
+    peers[number].used = 0;
+}
+
+static void connect_peer(unsigned number) {
+    int pair[2];
+    end_peer(number);
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair));
+    peers[number].peer = pair[0];
+    vc_hot_give(hot, number, pair[1]);
+}
+
+static void reply_with(peer *p, const void *bytes, size_t length) {
+    if (p->peer >= 0) (void)!send(p->peer, bytes, length, MSG_NOSIGNAL);
+}
+
+static void reply_to_get(peer *p, const char *key, size_t key_length) {
+    char text[RECORD_MAX + 500];
+    size_t length = take(4) ? take(200) : 10 * (size_t)take(256), at;
+    int kind = (int)take(10);
+    if (kind == 0) return reply_with(p, "END\r\n", 5);
+    if (kind == 1) return reply_with(p, "SERVER_ERROR none\r\n", 19);
+    at = (size_t)sprintf(text, "VALUE %.*s 0 %zu\r\n", (int)key_length, key,
+                         kind == 2 ? length : length + VC_ITEM_BYTES);
+    for (int i = 0; i < VC_ITEM_BYTES && kind != 2; i++) {
+        unsigned byte = 0;
+        sscanf(key + 9 + 2 * i, "%2x", &byte);
+        text[at++] = (char)byte;
+    }
+    memset(text + at, 'r', length);
+    at += length;
+    memcpy(text + at, "\r\nEND\r\n", 7);
+    at += 7;
+    if (kind == 3 || kind == 4) has_lied = true; /* Checksums are for others. */
+    if (kind == 3) text[take((unsigned)at > 200 ? 200 : (unsigned)at)] ^= (char)take(256);
+    if (kind == 4) at = take((unsigned)at > 255 ? 255 : (unsigned)at);
+    /* In two pieces. */
+    size_t first = kind == 5 ? at / 2 : at;
+    reply_with(p, text, first);
+    if (first < at) {
+        if (take(2)) vc_hot_alarm(hot);
+        reply_with(p, text + first, at - first);
+    }
+}
+
+/* Answer the first command, if it is whole. Returns false if it is not. */
+static bool answer(peer *p) {
+    char *line = (char *)p->bytes, *end = memchr(line, '\n', p->used);
+    if (!end) return false;
+    size_t whole = (size_t)(end + 1 - line), length;
+    unsigned long long expires;
+    char key[64];
+    *end = 0;
+    CHECK(end > line && end[-1] == '\r');
+    if (sscanf(line, "set %63s 0 %llu %zu\r", key, &expires, &length) == 3) {
+        *end = '\n';
+        if (p->used < whole + length + 2) return false;
+        CHECK(strlen(key) == VC_HOT_KEY_BYTES && !memcmp(p->bytes + whole + length, "\r\n", 2));
+        whole += length + 2;
+        switch (take(6)) {
+        case 0: reply_with(p, "NOT_STORED\r\n", 12); break;
+        case 1: reply_with(p, "SERVER_ERROR full\r\n", 19); break;
+        case 2: reply_with(p, "ERROR\r\n", 7); break;
+        default: reply_with(p, "STORED\r\n", 8);
+        }
+    } else {
+        CHECK(sscanf(line, "get %63s\r", key) == 1 && strlen(key) == VC_HOT_KEY_BYTES);
+        CHECK(whole == VC_HOT_KEY_BYTES + 6);
+        *end = '\n';
+        reply_to_get(p, key, VC_HOT_KEY_BYTES);
+    }
+    memmove(p->bytes, p->bytes + whole, p->used - whole);
+    p->used -= whole;
+    return true;
+}
+
+static void receive(unsigned number) {
+    peer *p = &peers[number];
+    if (p->peer < 0) return;
+    ssize_t got = recv(p->peer, p->bytes + p->used, sizeof(p->bytes) - p->used, 0);
+    if (got > 0) p->used += (size_t)got;
+    if (!got) end_peer(number);
+}
+
+/* --- One stream ------------------------------------------------------------------------------ */
+
+static void step_loop(void) {
+    for (int fd = 0; fd < 1024; fd++)
+        if (watched[fd]) vc_hot_ready(hot, fd, watched[fd]);
+    if (alarm_ns && vc_monotonic_ns() >= alarm_ns) {
+        alarm_ns = 0;
+        vc_hot_alarm(hot);
+    }
+    vc_hot_settle(hot);
+}
+
+static void send_item(void) {
+    static const uint8_t record[RECORD_MAX + 1];
+    uint8_t name[VC_ITEM_BYTES];
+    name_at(take(NAMES), name);
+    size_t length = 12 * (size_t)take(256);
+    CHECK(vc_hot_set(hot, name, take(2) ? 0 : UINT64_C(2147483647), record, length) <=
+          (length <= RECORD_MAX));
+}
+
+static void act(void) {
+    unsigned number = take(SERVERS), choice = take(16);
+    if (choice < 5) return ask();
+    if (choice < 7) return send_item();
+    if (choice < 11) {
+        receive(number);
+        while (peers[number].used && take(8) && answer(&peers[number])) continue;
+        return;
+    }
+    switch (choice) {
+    case 11: connect_peer(number); return;
+    case 12: (void)vc_hot_take_failure(hot, number); return;
+    case 13:
+        number = take(OWNERS);
+        if (waiting[number]) vc_hot_cancel(hot, &waiting[number]);
+        waiting[number] = 0;
+        return;
+    case 14:
+        if (take(4) == 0) end_peer(number);
+        else if (take(4) == 0) has_lied = true;
+        if (has_lied) reply_with(&peers[number], in->data + in->at, in->length - in->at);
+        return;
+    default: step_loop();
+    }
+}
+
+static void check_parser(const uint8_t *data, size_t length) {
+    uint8_t name[VC_ITEM_BYTES];
+    name_at(0, name);
+    for (int is_set = 0; is_set < 2; is_set++) {
+        vc_hot_reply whole = vc_hot_parse(data, length, is_set ? NULL : name, RECORD_MAX);
+        CHECK(whole.result == VC_HOT_MORE || whole.length <= length);
+        CHECK(whole.result != VC_HOT_FOUND ||
+              (whole.value >= data && whole.value + whole.value_length + 7 == data + whole.length));
+        for (size_t part = 0; part < length && part < 700; part++) {
+            vc_hot_reply cut = vc_hot_parse(data, part, is_set ? NULL : name, RECORD_MAX);
+            if (cut.result == VC_HOT_MORE) continue;
+            CHECK(cut.result == whole.result);
+            CHECK(cut.result == VC_HOT_PROTOCOL ||
+                  (cut.length == whole.length && cut.length <= part));
+        }
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
+    static const char *const ADDRESSES[SERVERS] = {"a:1", "b:2"};
+    input stream = {data, length < STREAM_MAX ? length : STREAM_MAX, 0};
+    in = &stream;
+    check_parser(data, stream.length);
+    memset(watched, 0, sizeof(watched));
+    memset(waiting, 0, sizeof(waiting));
+    alarm_ns = 0;
+    may_nest = true;
+    has_lied = false;
+    hot = vc_hot_new(ADDRESSES, SERVERS, TIMEOUT_NS, RECORD_MAX);
+    CHECK(hot);
+    for (unsigned i = 0; i < SERVERS; i++) peers[i] = (peer){.peer = -1};
+    vc_hot_install(hot, &LINK, on_get, &may_nest);
+    for (unsigned i = 0; i < SERVERS; i++) connect_peer(i);
+    vc_hot_settle(hot);
+    while (!is_over()) act();
+    /* All that wait are told in the time-out. */
+    may_nest = false;
+    vc_hot_settle(hot);
+    struct timespec time = {0, 2 * TIMEOUT_NS};
+    nanosleep(&time, NULL);
+    vc_hot_alarm(hot);
+    for (unsigned i = 0; i < OWNERS; i++) CHECK(!waiting[i]);
+    vc_hot_install(hot, NULL, NULL, NULL);
+    for (int fd = 0; fd < 1024; fd++) CHECK(!watched[fd]);
+    vc_hot_free(hot);
+    for (unsigned i = 0; i < SERVERS; i++) end_peer(i);
+    return 0;
+}
+
+#ifndef VC_FUZZER
+static void run_random(int seconds, uint64_t seed) {
+    static uint8_t data[STREAM_MAX];
+    static const char *const WORDS[] = {"VALUE ", "END\r\n", "STORED\r\n", "\r\n", " 0 "};
+    time_t ends = time(NULL) + seconds;
+    uint64_t streams = 0;
+    for (; time(NULL) < ends; streams++) {
+        size_t length = 0;
+        while (length < STREAM_MAX - 16) {
+            seed = seed * 6364136223846793005 + 1442695040888963407;
+            unsigned random = (unsigned)(seed >> 33);
+            if (random % 997 == 0) break;
+            if (random % 211 == 0) {
+                const char *word = WORDS[random / 211 % 5];
+                memcpy(data + length, word, strlen(word));
+                length += strlen(word);
+            } else {
+                data[length++] = (uint8_t)(random >> 8);
+            }
+        }
+        LLVMFuzzerTestOneInput(data, length);
+    }
+    printf("hot_fuzz: %llu streams\n", (unsigned long long)streams);
+}
+
+int main(int count, char **words) {
+    if (count == 4 && !strcmp(words[1], "-r")) {
+        run_random(atoi(words[2]), strtoull(words[3], NULL, 10));
+        return 0;
+    }
+    for (int i = 1; i < count; i++) {
+        static uint8_t data[STREAM_MAX];
+        FILE *file = fopen(words[i], "rb");
+        CHECK(file);
+        size_t length = fread(data, 1, sizeof(data), file);
+        fclose(file);
+        LLVMFuzzerTestOneInput(data, length);
+    }
+    return 0;
+}
+#endif
