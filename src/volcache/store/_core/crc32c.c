@@ -1,7 +1,7 @@
-/* CRC-32C, and CRC-32 in tables. A CRC is linear, so that of joined inputs is a sum: that of the first one moved
- * over as many zero bytes as the second one has, plus that of the second one from 0. This
- * lets the processor work on three parts of a long input at the same time: its instruction
- * takes three cycles, and a new one can start in each. */
+/* CRC-32C, and CRC-32 in tables. A CRC is linear, so that of joined inputs is a sum: that of the
+ * first one moved over as many zero bytes as the second one has, plus that of the second one
+ * from 0. This lets the processor compute three parts of an input at the same time: its
+ * instruction takes three cycles, and a new one can start in each. */
 #include "crc32c.h"
 
 #include <stdbool.h>
@@ -22,14 +22,14 @@
 
 #define POLYNOMIAL 0x82f63b78u  /* its lowest bit stands for x^31 */
 #define ZIP_POLYNOMIAL 0xedb88320u
-#define SHORT_PART 256          /* bytes; both are powers of two */
-#define LONG_PART 4096
+/* Bytes of a part, a power of two. The parts of longer ones would be too far from each other for
+ * the processor to read them ahead: from memory they take twice as long. */
+#define PART 256
 
 /* All are filled when the library is loaded, and constant from then on. */
 static uint32_t tables[8][256];         /* [n][byte]: the byte and n zero bytes after it */
 static uint32_t zip_tables[8][256];     /* the same of CRC-32 */
-static uint32_t short_move[4][256];     /* [n][byte]: byte n of a CRC, moved over zeros */
-static uint32_t long_move[4][256];
+static uint32_t move[4][256];           /* [n][byte]: byte n of a CRC, moved over a part */
 #ifdef INSTRUCTION
 static bool has_instruction;
 #endif
@@ -44,12 +44,12 @@ static uint32_t apply(const uint32_t function[32], uint32_t crc)
     return sum;
 }
 
-static void fill_move(uint32_t move[4][256], uint32_t length)
+static void fill_move(void)
 {
     uint32_t function[32], twice[32];
     for (unsigned bit = 0; bit < 32; bit++)     /* over one zero byte */
         function[bit] = bit < 8 ? tables[0][1u << bit] : 1u << (bit - 8);
-    for (; length > 1; length /= 2) {
+    for (int length = 1; length < PART; length *= 2) {
         for (unsigned bit = 0; bit < 32; bit++)
             twice[bit] = apply(function, function[bit]);
         memcpy(function, twice, sizeof function);
@@ -79,8 +79,7 @@ __attribute__((constructor(101))) static void fill_tables(void)
 {
     fill_bytes(tables, POLYNOMIAL);
     fill_bytes(zip_tables, ZIP_POLYNOMIAL);
-    fill_move(short_move, SHORT_PART);
-    fill_move(long_move, LONG_PART);
+    fill_move();
 #if defined(__x86_64__)
     __builtin_cpu_init();
     has_instruction = __builtin_cpu_supports("sse4.2");
@@ -126,32 +125,29 @@ uint32_t vc_crc32(uint32_t crc, const void *data, size_t length)
 }
 
 #ifdef INSTRUCTION
-static inline uint32_t moved(uint32_t move[4][256], uint32_t crc)
+static inline uint32_t moved(uint32_t crc)
 {
     return move[0][crc & 255] ^ move[1][crc >> 8 & 255] ^ move[2][crc >> 16 & 255]
          ^ move[3][crc >> 24];
 }
 
-/* The CRC with three parts of `part` bytes more. */
-INSTRUCTION static inline uint32_t three_parts(uint32_t crc, const uint8_t *at, size_t part,
-                                               uint32_t move[4][256])
+/* The CRC with three parts more. */
+INSTRUCTION static inline uint32_t three_parts(uint32_t crc, const uint8_t *at)
 {
     uint32_t second = 0, third = 0;
-    for (const uint8_t *end = at + part; at < end; at += 8) {
+    for (const uint8_t *end = at + PART; at < end; at += 8) {
         crc = NEXT_8(crc, load_8(at));
-        second = NEXT_8(second, load_8(at + part));
-        third = NEXT_8(third, load_8(at + 2 * part));
+        second = NEXT_8(second, load_8(at + PART));
+        third = NEXT_8(third, load_8(at + 2 * PART));
     }
-    return moved(move, moved(move, crc) ^ second) ^ third;
+    return moved(moved(crc) ^ second) ^ third;
 }
 
 INSTRUCTION static uint32_t by_instruction(uint32_t crc, const uint8_t *at, size_t length)
 {
     crc = ~crc;
-    for (; length >= 3 * LONG_PART; at += 3 * LONG_PART, length -= 3 * LONG_PART)
-        crc = three_parts(crc, at, LONG_PART, long_move);
-    for (; length >= 3 * SHORT_PART; at += 3 * SHORT_PART, length -= 3 * SHORT_PART)
-        crc = three_parts(crc, at, SHORT_PART, short_move);
+    for (; length >= 3 * PART; at += 3 * PART, length -= 3 * PART)
+        crc = three_parts(crc, at);
     for (; length >= 8; at += 8, length -= 8)
         crc = NEXT_8(crc, load_8(at));
     for (; length; at++, length--)
