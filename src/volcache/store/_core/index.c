@@ -102,16 +102,23 @@ struct vc_index {
 /* ---- Words ---- */
 
 /* A size class is a floating-point number: (8 + fraction) << (exponent - 1), or the
- * fraction itself if the exponent is 0. Sizes up to 16 are exact. */
+ * fraction itself if the exponent is 0. Sizes up to 16 are exact. To the classes of long records,
+ * LONG_MORE is added: the length of a value is often a power of two, and its record is a little
+ * longer. It would be in the next class, and a get would read an eighth more. */
+enum { LONG = 8192, LONG_MORE = 256 };
+
 static uint64_t class_max(unsigned class) {
     unsigned exponent = class >> 3;
     uint64_t fraction = class & 7;
-    return exponent == 0 ? fraction : (8 + fraction) << (exponent - 1);
+    if (exponent == 0) return fraction;
+    uint64_t max = (8 + fraction) << (exponent - 1);
+    return max < LONG ? max : max + LONG_MORE;
 }
 
 static unsigned size_class(uint64_t size) {
     if (size <= 8) return (unsigned)size;
     if (size > class_max(255)) return 255;
+    if (size > LONG) size = size > LONG + LONG_MORE ? size - LONG_MORE : LONG;
     /* The class after the one that `size - 1` is in, rounded down. */
     unsigned shift = 60 - (unsigned)__builtin_clzll(size - 1);
     return ((shift + 1) << 3 | (unsigned)((size - 1) >> shift & 7)) + 1;
