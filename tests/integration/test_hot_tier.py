@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import signal
 import socket
@@ -208,7 +209,7 @@ def test_memcached_that_hangs_is_bypassed(
     servers: Servers, memcached: MemcachedProcess
 ) -> None:
     """It accepts and never answers: one request waits, and it is probed later."""
-    settings = settings_for(memcached.address, memc_timeout=0.05)
+    settings = settings_for(memcached.address, memc_timeout=0.05, log_slow=0.045)
     with pooled_site(servers, settings) as site:
         site.put("k", b"value")
         site.make_hot("k")
@@ -218,6 +219,9 @@ def test_memcached_that_hangs_is_bypassed(
         began = time.monotonic()
         assert [site.source("k") for _ in range(100)] == ["DISK"] * 100
         assert time.monotonic() - began < 100 * 0.05
+        waited = re.search(r"request.slow .* memcached=([\d.]+)", site.server.stderr)
+        assert waited
+        assert float(waited[1]) > 0.04
         memcached.send_signal(signal.SIGCONT)
         site.make_hot("k")
 

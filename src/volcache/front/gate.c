@@ -665,7 +665,7 @@ static fate start_job(vc_gate *gate, connection *c, vc_text path, const vc_looku
         .job.at = *at,
         .job.key = (const uint8_t *)started->path + 1,
         .job.key_length = path.length - 1,
-        .job.added_ns = c->started_ns,
+        .job.added_ns = c->started_ns + c->hot_ns,
         .job.is_awaited = !answers || !c->keeps_alive,
         .connection = c,
         .fd = c->fd,
@@ -709,7 +709,7 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     }
     vc_status status = vc_read_now(core, functions, &gate->reading, key, path.length - 1, &at,
                                    gate->record, &record);
-    int64_t read_ns = vc_monotonic_ns() - c->started_ns;
+    int64_t read_ns = vc_monotonic_ns() - c->started_ns - c->hot_ns;
     if (status == VC_COLD) {
         decision = start_job(gate, c, path, &at, true);
         if (decision == PASS) functions->end_read(core);
