@@ -391,7 +391,9 @@ static void count_command(const execution *job, size_t bytes) {
     if (job->read_ns) observe(&counts->reads, job->read_ns);
     if (job->write_ns) observe(&counts->writes, job->write_ns);
     if (job->absent) count(job->absent, 1);
-    bool is_sampled = result == VC_MC_HIT && !(took_ns & config->sample_mask);
+    /* The times of commands that are alike have the same last bits: all are mixed. */
+    uint64_t mixed = (uint64_t)(job->started_ns + took_ns) * UINT64_C(0x9e3779b97f4a7c15);
+    bool is_sampled = result == VC_MC_HIT && !(mixed >> 32 & (uint64_t)config->sample_mask);
     if (is_sampled || job->is_hot || took_ns > config->slow_ns || took_ns > config->long_ns)
         add_event(job, took_ns, is_sampled, bytes);
 }

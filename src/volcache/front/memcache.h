@@ -78,7 +78,7 @@ typedef struct {
     int64_t default_ttl, max_ttl;   /* seconds; 0: none, no limit */
     int64_t slow_ns;            /* commands that took longer are events; -1: all are */
     int64_t long_ns;            /* likewise, and reads and writes */
-    int64_t sample_mask;        /* hits whose duration has none of these bits, too */
+    int64_t sample_mask;        /* hits, too, if a number from their time has none of these bits */
     /* Events are to be drained, in this thread; may take Python's lock. */
     void (*on_events)(void *context);
     void *context;
