@@ -279,15 +279,7 @@ def _make_cache(config: Config, store: Store, closing: ExitStack) -> Cache:
     return Cache(store, hot)
 
 
-class _Memcache(NamedTuple):
-    """What serves the memcached protocol."""
-
-    service: Service
-    listener: Listener
-    log: CommandLog
-
-
-def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> _Memcache | None:
+def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener | None:
     """Open what serves the memcached protocol, if it is configured."""
     socket_, access_log = core.outside.memcache, core.outside.access_log
     if socket_ is None:
@@ -302,26 +294,28 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> _Memcache
     log = CommandLog(0, core.cache.waited_since, add=add, as_json=is_json)
     facts = ServerFacts(socket_.name, core.connections, value_size)
     statistics = ServerStatistics(core.cache, stats, facts)
-    service = Service(Executor(core.cache, limits), statistics, core.refusals)
+    executor = Executor(core.cache, limits)
+    service = Service(executor, statistics, core.refusals)
     held = max(HELD_BYTES, 4 * value_size)
     listener = Listener(
         socket_,
         service,
         partial(decoder_for, WireLimits(key_size, value_size)),
         limits=ConnectionLimits(core.connections, config.transfer_timeout, held),
+        executor=executor,
         stats=stats,
         log=log,
         sample=core.status.requests.sample,
     )
     closing.callback(listener.close)
-    return _Memcache(service, listener, log)
+    return listener
 
 
 class _Parts(NamedTuple):
     """What answers requests."""
 
     core: _Core
-    memcache: _Memcache | None
+    memcache: Listener | None
     app: App
     admin: Admin
     entrance: Entrance
@@ -348,8 +342,11 @@ class _Parts(NamedTuple):
         self.entrance.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
         if self.memcache is not None:
-            self.memcache.service.change(access, may_flush=config.memcache_flush)
-            self.memcache.log.set_slow(config.log_slow)
+            self.memcache.change(
+                access,
+                may_flush=config.memcache_flush,
+                slow_seconds=config.log_slow,
+            )
         self.core.status.settings = visible_settings(config)
 
     def loops(self) -> Iterator[Gate | Listener]:
@@ -357,13 +354,13 @@ class _Parts(NamedTuple):
         if self.gate is not None:
             yield self.gate
         if self.memcache is not None:
-            yield self.memcache.listener
+            yield self.memcache
 
 
 def _open_http(
     config: Config,
     core: _Core,
-    memcache: _Memcache | None,
+    memcache: Listener | None,
     reload: Callable[[], str],
     closing: ExitStack,
 ) -> _Parts:
@@ -375,7 +372,7 @@ def _open_http(
         key_size=config.max_key_size,
         metrics_volumes=config.metrics_volumes,
         reload=reload,
-        stalled=memcache.listener.stalled_seconds if memcache else lambda: 0.0,
+        stalled=memcache.stalled_seconds if memcache else lambda: 0.0,
     )
     limits = RequestLimits(
         key_size=config.max_key_size,
@@ -420,7 +417,7 @@ def _start_heartbeat(config: Config, parts: _Parts, closing: ExitStack) -> None:
     if not notifier.is_on:
         return
     line, gate = StatusLine(parts.core.status), parts.gate
-    listener = parts.memcache.listener if parts.memcache else None
+    listener = parts.memcache
     answered = completed_requests(config.mount_point)
 
     def status() -> str:
@@ -488,7 +485,7 @@ def _serve(parts: _Parts, on_hangup: Callable[[], None]) -> None:
             loop.drain()
 
     if memcache is not None and outside.memcache is not None:
-        memcache.listener.start()
+        memcache.start()
         _logger.info("memcache.started address=%s", outside.memcache.name)
     if outside.http is None:
         wait_for_stop(on_hangup)
@@ -507,4 +504,4 @@ def _serve(parts: _Parts, on_hangup: Callable[[], None]) -> None:
             on_hangup=on_hangup,
         )
     if memcache is not None:
-        memcache.listener.close()
+        memcache.close()

@@ -1,8 +1,9 @@
 """
 The native front of the service: C that answers plain requests before Python does.
 
-An extension of its own; its contracts are in `_native.pyi`. It gets the index of a store
-from the extension of the store, which knows nothing of the service.
+An extension of its own, with the gate and the loops of the memcached protocol; its
+contracts are in `_native.pyi`. It gets the index of a store from the extension of the
+store, which knows nothing of the service.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ Commands = _native.Commands
 Copies = _native.Copies
 Gate = _native.Gate
 HotClient = _native.HotClient
+# A number of the connection; the bytes to execute, None: it has ended; whether these are of
+# the binary protocol; and the address of the client.
+Job = tuple[int, bytes | None, bool, str]
 Marks = _native.Marks
+MemcacheLoops = _native.MemcacheLoops
 Parts = _native.Parts
 Readers = _native.Readers
 http_date = _native.http_date

@@ -239,6 +239,117 @@ class Gate:
     def stalled_seconds(self) -> float:
         """Return for how long reader threads have completed no read; 0: none waits."""
 
+class MemcacheLog(Protocol):
+    """What the loops of the memcached protocol tell; from any thread."""
+
+    def figures(self) -> None:
+        """Something has become of connections, see `MemcacheLoops.figures`."""
+
+    def failed(self, error: BaseException) -> None:
+        """What the loops have told could not be taken over."""
+
+class MemcacheLoops:
+    """
+    The threads that have the connections of memcached clients; see mc_loop.h.
+
+    One thread calls `next_job` and `finish_job`, any thread the others.
+    """
+
+    def __init__(
+        self,
+        facts: CommandFacts,
+        log: MemcacheLog,
+        *,
+        listening: int,
+        threads: int,
+        connections: int,
+        held_bytes: int,
+        transfer_seconds: float,
+    ) -> None:
+        """
+        Prepare; nothing is accepted before `start`.
+
+        Args:
+            facts: For the commands that are not passed.
+            log: Is told what is to be logged.
+            listening: Descriptor of the socket, open until `drain` has returned.
+            threads: How many there are, 1 to 16.
+            connections: The most at a time.
+            held_bytes: The most that is held of input and replies.
+            transfer_seconds: Without progress; 0 = no limit.
+
+        Raises:
+            MemoryError: There is no memory, or no descriptor.
+        """
+
+    has_ended: bool  # There will be no job.
+
+    def start(self) -> None:
+        """
+        Start the threads.
+
+        Raises:
+            MemoryError: There are none.
+        """
+
+    def next_job(self, timeout: float) -> tuple[int, bytes | None, bool, str] | None:
+        """
+        Wait for a job; below 0: without a limit. None: there is none.
+
+        Returns:
+            A number of the connection; the bytes to execute, None: it has ended; whether
+            these are of the binary protocol; and the address of the client.
+        """
+
+    def finish_job(
+        self,
+        replies: bytes,
+        rest: bytes,
+        held: int,
+        *,
+        has_executed: bool,
+        has_more: bool,
+        keeps: bool,
+        closes: bool,
+        has_token: bool,
+        may_read: bool,
+        may_write: bool,
+        wants_credentials: bool,
+    ) -> None:
+        """
+        Hand back the last job, unless its connection has ended.
+
+        Args:
+            replies: To be sent.
+            rest: The bytes that are not executed.
+            held: How many bytes are kept.
+            has_executed: A command was executed.
+            has_more: There are more commands, to be executed when the replies are sent.
+            keeps: What is kept is the beginning of what follows.
+            closes: The connection is to be closed when the replies are sent.
+            has_token: The client has given a token, with which it may do the following.
+            may_read: Whether it may read.
+            may_write: Whether it may write.
+            wants_credentials: Whether it has to give a token first.
+        """
+
+    def change(
+        self, *, may_read: bool, may_write: bool, wants_credentials: bool, slow_ns: int
+    ) -> None:
+        """Let clients without a token do this, and let these commands be told."""
+
+    def drain(self, seconds: float) -> None:
+        """Accept no connection, answer what has arrived, close; all after a time."""
+
+    def flush(self) -> None:
+        """Add to the counters in Python what was counted, and tell all there is."""
+
+    def figures(self) -> dict[str, int]:
+        """Return the figures of connections; see `vc_mc_figures`."""
+
+    def stalled_seconds(self) -> float:
+        """Return for how long the longest turn of a loop has taken; 0: all wait."""
+
 class Marks:
     """
     A number for each of some versions of values, those that were marked last; in memory.

@@ -67,6 +67,21 @@ class Decoder(ABC):
         """How many bytes of memory the input takes."""
         return len(self._data)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the next byte begins a command."""
+        return not self._data and not self._skipped
+
+    def give_back(self) -> bytes:
+        """
+        Return what was received and not read, and forget it.
+
+        Only after a command. Returns nothing in the middle of a command for several keys.
+        """
+        rest = bytes(self._data[self._at :])
+        self._go_on(len(self._data))
+        return rest
+
     def receive(self, data: bytes) -> None:
         """Receive bytes that the client sent."""
         if self._skipped:

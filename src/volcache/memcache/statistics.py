@@ -87,6 +87,7 @@ class ServerStatistics:
 
     def report(self, argument: bytes, *, needs_token: bool, may_flush: bool) -> Result:
         """Return what a client asks for; the last two are settings that may change."""
+        self._stats.flush()
         if argument == b"reset":
             self._baseline = self._stats.commands()
             self._connections_before = self._stats.connections_total

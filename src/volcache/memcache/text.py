@@ -271,6 +271,10 @@ class TextDecoder(Decoder):
             self._at = 0
         return command
 
+    def give_back(self) -> bytes:
+        """See `Decoder`."""
+        return b"" if self._keys_left else super().give_back()
+
     # --- Gets ------------------------------------------------------------------------
 
     def _parse_get(self, words: list[bytes]) -> Command:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from volcache.histogram import Answers, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # The commands that are counted by name, by what they do; all others are "other".
 KINDS: Final = {
@@ -28,7 +31,7 @@ ERROR: Final = "error"
 @dataclass(slots=True)
 class CommandStats:
     """
-    Counts since the start; one thread changes them, others may read them.
+    Counts since the start; any thread may read them, after `flush`.
 
     A command is counted by `answers[name, result].observe(started_ns, ns)`: the result is
     the value of its `Status`, or `ERROR`.
@@ -40,6 +43,8 @@ class CommandStats:
     connections_total: int = 0  # accepted
     connections_refused: int = 0  # closed at once, because there are too many
     answers: Answers = field(default_factory=partial(Answers, KIND_OF, "other"))
+    # Adds what was counted without Python since the last call.
+    flush: Callable[[], None] = lambda: None
 
     def commands(self) -> dict[tuple[str, str], int]:
         """Return the number of commands by name and result."""

@@ -136,6 +136,8 @@ class Monitor:
         """
         store = self.cache.store
         syncs = store.stats.syncs
+        if self.commands is not None:
+            self.commands.flush()
         return Snapshot(
             now=self._clock() / NS_PER_SECOND,
             started=self._started,

@@ -31,6 +31,7 @@ class StatusLine:
         seconds = max(now - self._time, 0.001)
         rates = f"{(gets - self._gets) / seconds:,.0f} GET/s"
         if commands is not None:
+            commands.flush()
             total = commands.total
             rates += f", {(total - self._commands) / seconds:,.0f} memcache/s"
             self._commands = total

@@ -1,10 +1,10 @@
-"""listener.py: turns, limits and the end of connections; sockets.py."""
+"""listener.py and mc_loop.c: turns, limits and the end of connections; sockets.py."""
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
+import resource
 import socket
 import threading
 import time
@@ -22,22 +22,24 @@ from support.waiting import wait_until
 from volcache.access import Access
 from volcache.errors import ListenError
 from volcache.memcache.command_log import CommandLog
-from volcache.memcache.commands import Command, Get
+from volcache.memcache.commands import Arithmetic, Command
 from volcache.memcache.listener import ConnectionLimits, Listener
 from volcache.memcache.service import ClientSession
 from volcache.memcache.sockets import ListeningSocket
+from volcache.monitoring.commands import CommandStats
 
 
 class Case:
-    """A running listener; a function is called before each command."""
+    """A running listener; a function is called before each command in Python."""
 
     def __init__(self, talk: Talk, listening: ListeningSocket, **limits: Any) -> None:
         """Prepare it."""
-        self.service, self.stats, self.clock = talk.service, talk.stats, talk.clock
+        self.service, self.clock = talk.service, talk.clock
+        self._stats = talk.stats
         self.commands: list[Command] = []
         self.sampled: list[bytes] = []
         self.hook: Callable[[ClientSession, Command], object] = lambda *_: None
-        self._address = listening.socket.getsockname()
+        self.address = listening.socket.getsockname()
         execute = talk.service.execute
 
         def hooked(session: ClientSession, command: Command) -> Any:
@@ -51,14 +53,32 @@ class Case:
             talk.service,
             talk.decoder_for,
             limits=ConnectionLimits(**{"connections": 100, **limits}),
+            executor=talk.executor,
             stats=talk.stats,
             log=CommandLog(0, lambda _: (0, 0)),
             sample=self.sampled.append,
         )
 
+    def change(self, access: Access) -> None:
+        """Let tokens be in effect."""
+        self.listener.change(access, may_flush=False, slow_seconds=0)
+
+    @property
+    def stats(self) -> CommandStats:
+        """What was counted so far."""
+        self._stats.flush()
+        return self._stats
+
     def client(self) -> RawClient:
         """Connect."""
-        return RawClient(self._address)
+        return RawClient(self.address)
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Iterator[Talk]:
+    """The service that a listener uses."""
+    with Talk(tmp_path) as opened:
+        yield opened
 
 
 @contextmanager
@@ -82,15 +102,15 @@ def test_clients_take_turns(talk: Talk) -> None:
     with running(talk) as case, case.client() as greedy, case.client() as other:
         gate = threading.Event()
         case.hook = lambda *_: gate.wait(20)
-        greedy.send(b"get greedy\r\n" * 500)
+        greedy.send(b"incr greedy 1\r\n" * 500)
         wait_until(lambda: case.commands, "the first command")
-        other.send(b"get other\r\n")
+        other.send(b"incr other 1\r\n")
         gate.set()
-        assert other.line() == b"END"
-        names = [one.key for one in case.commands if isinstance(one, Get)]
+        assert other.line() == b"NOT_FOUND"
+        names = [one.key for one in case.commands if isinstance(one, Arithmetic)]
         assert names.index(b"other") < 200
         for _ in range(500):
-            assert greedy.line() == b"END"
+            assert greedy.line() == b"NOT_FOUND"
 
 
 def test_some_keys_that_were_found_are_sampled(talk: Talk) -> None:
@@ -100,6 +120,7 @@ def test_some_keys_that_were_found_are_sampled(talk: Talk) -> None:
         for _ in range(1000):
             assert client.ask(b"mg none q\r\nmg hit q\r\nmn\r\n") == b"HD"
             assert client.line() == b"MN"
+        assert case.stats.hits == 1000
         assert set(case.sampled) == {b"hit"}
         assert len(case.sampled) < 1000
 
@@ -118,8 +139,8 @@ def test_bug_closes_its_connection_only(
     with running(talk) as case, case.client() as other:
         case.hook = fail
         for sent, replies in (
-            (b"get broken\r\nmn\r\n", b"END\r\n"),
-            (b"get raise\r\n", b""),
+            (b"incr broken 1\r\nmn\r\n", b"NOT_FOUND\r\n"),
+            (b"incr raise 1\r\n", b""),
         ):
             with case.client() as client:
                 client.send(sent)
@@ -149,7 +170,7 @@ def test_slow_clients_are_ended_and_idle_ones_are_not(talk: Talk) -> None:
                 sent += 1
         assert sent < 900
         assert idle.ask(b"get key\r\n") == b"END"
-        assert len(case.commands) == 1
+        assert int(case.stats.total) == 1
 
 
 def test_memory_of_all_incomplete_commands_is_limited(talk: Talk) -> None:
@@ -182,25 +203,32 @@ def test_connections_above_the_limit_are_refused(talk: Talk) -> None:
 
 @pytest.mark.slow
 def test_accepting_pauses_without_descriptors(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    talk: Talk, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The loop does not spin, and goes on when there are some."""
-    with running(talk) as case, case.client() as first:
+    with running(talk) as case, case.client() as first, ExitStack() as stack:
         assert first.ask(b"mn\r\n") == b"MN"
-        calls = []
-
-        def refuse(_socket: socket.socket) -> None:
-            calls.append(1)
-            if len(calls) < 3:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            monkeypatch.undo()
-            raise BlockingIOError
-
-        monkeypatch.setattr(socket.socket, "accept", refuse)
-        with case.client() as client:
-            assert client.ask(b"mn\r\n") == b"MN"
-        assert len(calls) == 3
-        assert "memcache.accept_failed" in caplog.text
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        client = socket.socket()
+        stack.callback(client.close)
+        client.settimeout(20)
+        # No descriptor above that of the client may be used, nor one below that is free.
+        taken = stack.enter_context(ExitStack())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, limits[1]))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        with suppress(OSError):
+            while True:
+                taken.callback(os.close, os.dup(0))
+        client.connect(case.address)
+        client.send(b"mn\r\n")
+        used = time.process_time()
+        wait_until(lambda: "memcache.accept_failed" in caplog.text, "the event")
+        assert "Too many open files" in caplog.text
+        assert first.ask(b"mn\r\n") == b"MN"
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        taken.close()
+        assert client.recv(10) == b"MN\r\n"
+        assert time.process_time() - used < 0.3
 
 
 def test_pulse_is_called_in_the_thread(talk: Talk) -> None:
@@ -231,7 +259,7 @@ def test_flush_is_executed_when_it_is_due(
         for seconds in (2**31 / 1000, 2.0**63, 0.01):
             due.append(time.monotonic() + seconds)
             for _ in range(2):
-                assert client.ask(b"get key\r\n") == b"END"
+                assert client.ask(b"incr key 1\r\n") == b"NOT_FOUND"
         wait_until(lambda: not due, "the flush")
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
@@ -259,7 +287,7 @@ def test_changed_tokens_reach_the_protocol(talk: Talk) -> None:
     """Of a connection that is open: its next `set` has the token."""
     with running(talk) as case, case.client() as client:
         assert client.ask(b"get key\r\n") == b"END"
-        case.service.change(Access(write="cd"), may_flush=False)
+        case.change(Access(write="cd"))
         assert client.ask(b"delete key\r\n") == b"CLIENT_ERROR unauthenticated"
         assert client.ask(b"set auth 0 0 4\r\na cd\r\n") == b"STORED"
         assert type(case.commands[-1]).__name__ == "Authenticate"

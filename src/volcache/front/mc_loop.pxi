@@ -1,0 +1,148 @@
+# The loops of the memcached protocol, see mc_loop.h: jobs for Python, counters and events.
+
+from libc.stdint cimport uintptr_t
+
+
+cdef extern from "mc_loop.h" nogil:
+    ctypedef struct vc_mc_settings:
+        bint may_read, may_write, wants_credentials
+        int64_t slow_ns
+    ctypedef struct vc_mc_server_config:
+        vc_mc_config commands
+        int listening
+        unsigned loops, connections
+        uint64_t held_bytes
+        int64_t transfer_ns
+        void (*on_news)(void *context, const uint8_t *events, size_t length) noexcept
+        void *context
+    ctypedef struct vc_mc_figures:
+        uint64_t bytes_in, bytes_out, accepted, refused, closed_for_memory, failed_accepts
+        uint64_t cut, held
+        int accept_error
+        unsigned open
+    ctypedef struct vc_mc_job:
+        uintptr_t id
+        bint is_gone, is_binary
+        const char *remote
+        const char *prefix
+        const char *data
+        size_t prefix_length, length
+    ctypedef struct vc_mc_done:
+        const char *replies
+        const char *rest
+        size_t length, rest_length, held
+        bint has_executed, has_more, keeps, closes
+        bint has_token, may_read, may_write, wants_credentials
+    ctypedef enum vc_mc_wait: VC_MC_JOB, VC_MC_TIMEOUT, VC_MC_ENDED
+    ctypedef struct vc_mc_server: pass
+    vc_mc_server *vc_mc_server_new(const vc_mc_server_config *config)
+    void vc_mc_server_free(vc_mc_server *server)
+    bint vc_mc_start(vc_mc_server *server)
+    vc_mc_wait vc_mc_next_job(vc_mc_server *server, int64_t timeout_ns, vc_mc_job *job)
+    void vc_mc_finish_job(vc_mc_server *server, const vc_mc_done *done)
+    void vc_mc_change_settings(vc_mc_server *server, const vc_mc_settings *settings)
+    void vc_mc_drain(vc_mc_server *server, int64_t ns)
+    void vc_mc_flush(vc_mc_server *server)
+    void vc_mc_get_figures(vc_mc_server *server, vc_mc_figures *figures)
+    void vc_mc_sum_counts(vc_mc_server *server, vc_mc_counts *counts)
+    int64_t vc_mc_stalled_ns(vc_mc_server *server)
+
+
+cdef void on_news(void *context, const uint8_t *events, size_t length) noexcept with gil:
+    try:
+        (<MemcacheLoops>context).facts.take_events(events, length)
+        (<MemcacheLoops>context).log.figures()
+    except BaseException as error:
+        (<MemcacheLoops>context).log.failed(error)
+
+
+cdef class MemcacheLoops:
+    cdef vc_mc_server *server
+    cdef CommandFacts facts
+    cdef object log
+    cdef readonly bint has_ended
+
+    def __init__(
+        self, CommandFacts facts not None, log, *, int listening, unsigned threads,
+        unsigned connections, uint64_t held_bytes, double transfer_seconds,
+    ):
+        cdef vc_mc_server_config config
+        memset(&config, 0, sizeof(config))
+        self.facts = facts
+        self.log = log
+        config.commands = facts.config
+        config.listening = listening
+        config.loops = threads
+        config.connections = connections
+        config.held_bytes = held_bytes
+        config.transfer_ns = <int64_t>(transfer_seconds * 1e9)
+        config.on_news = on_news
+        config.context = <void *>self
+        self.server = vc_mc_server_new(&config)
+        if self.server is NULL:
+            raise MemoryError("no memory or descriptors for the memcached protocol")
+
+    def __dealloc__(self):
+        # A thread that asks for figures may be late: so nothing is freed before.
+        vc_mc_server_free(self.server)
+
+    def start(self):
+        if not vc_mc_start(self.server):
+            raise MemoryError("no threads for the memcached protocol")
+
+    def next_job(self, double timeout):
+        cdef vc_mc_job job
+        cdef vc_mc_wait found
+        cdef int64_t timeout_ns = <int64_t>(timeout * 1e9)
+        with nogil:
+            found = vc_mc_next_job(self.server, timeout_ns, &job)
+        if found != VC_MC_JOB:
+            self.has_ended = found == VC_MC_ENDED
+            return None
+        if job.is_gone:
+            return job.id, None, False, ""
+        data = job.prefix[: job.prefix_length] + job.data[: job.length]
+        return job.id, data, job.is_binary, job.remote.decode("ascii")
+
+    def finish_job(
+        self, bytes replies, bytes rest, size_t held, *, bint has_executed, bint has_more,
+        bint keeps, bint closes, bint has_token, bint may_read, bint may_write,
+        bint wants_credentials,
+    ):
+        cdef vc_mc_done done
+        done.replies, done.length = replies, len(replies)
+        done.rest, done.rest_length = rest, len(rest)
+        done.held, done.has_executed, done.has_more = held, has_executed, has_more
+        done.keeps, done.closes = keeps, closes
+        done.has_token, done.wants_credentials = has_token, wants_credentials
+        done.may_read, done.may_write = may_read, may_write
+        vc_mc_finish_job(self.server, &done)
+
+    def change(self, *, bint may_read, bint may_write, bint wants_credentials, slow_ns):
+        cdef vc_mc_settings settings
+        settings.may_read, settings.may_write = may_read, may_write
+        settings.wants_credentials = wants_credentials
+        settings.slow_ns = min(slow_ns, 2**62)
+        with nogil:
+            vc_mc_change_settings(self.server, &settings)
+
+    def drain(self, double seconds):
+        cdef int64_t ns = <int64_t>(seconds * 1e9)
+        with nogil:
+            vc_mc_drain(self.server, ns)
+
+    def stalled_seconds(self):
+        return vc_mc_stalled_ns(self.server) / 1e9
+
+    def figures(self):
+        cdef vc_mc_figures figures
+        vc_mc_get_figures(self.server, &figures)
+        return <dict>figures
+
+    def flush(self):
+        cdef vc_mc_counts counts
+        with nogil:
+            vc_mc_flush(self.server)
+        memset(&counts, 0, sizeof(counts))
+        vc_mc_sum_counts(self.server, &counts)
+        self.facts.add_counts(&counts)
