@@ -215,7 +215,8 @@ static void write_version(uint32_t key) {
     atomic_store(&begun[key], version);
     vc_status status;
     do {
-        put.ring = VC_RING_UNKNOWN;
+        /* A plain one would need an index file, if it is a deletion. */
+        put.ring = VC_MAIN;
         status = vc_core_put(core, &put);
         if (status == VC_DEFERRED) start_volume();
     } while (status == VC_DEFERRED);
