@@ -251,6 +251,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         .max_ttl = options & 4 ? 600 : 0,
         .slow_ns = -1,
         .long_ns = INT64_MAX,
+        .sample_mask = 63,
         .on_events = take_events,
     };
     vc_mc_stream stream = {

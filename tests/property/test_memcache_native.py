@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,9 @@ from support import binary_protocol as wire
 from support.extent import EXTENT
 from support.memcache_talk import NativeTalk, Talk
 from support.memcache_twins import BINARY_KEYS, KEYS, STEPS, cut
+from support.tiers import FakeServer, make_tier
+from volcache.front import Copies
+from volcache.hot.tier import HotTier
 
 pytestmark = pytest.mark.property
 
@@ -125,15 +129,22 @@ class Both:
     """Sends the same to Python alone, and to C before it."""
 
     def __init__(
-        self, directory: Path, closing: ExitStack, limits: dict[str, Any]
+        self,
+        directory: Path,
+        closing: ExitStack,
+        limits: dict[str, Any],
+        *,
+        is_hot: bool,
     ) -> None:
-        """Open two stores."""
+        """Open two stores; hot: a key is copied to memcached at its second read."""
+        self._is_hot = is_hot
         self._sides = [
             closing.enter_context(
                 kind(
                     directory / kind.__name__,
                     value_size_max=VALUE_SIZE,
                     keys=[*KEYS, *map(b64decode, BINARY_KEYS)],
+                    hot=_make_tier() if is_hot else None,
                     **limits,
                 )
             )
@@ -161,6 +172,8 @@ class Both:
             seconds = seconds[1:] + seconds[:1]
         facts, other_facts = map(_facts, self._sides)
         assert facts == other_facts
+        if self._is_hot:
+            return  # A key is promoted when Python learns that it is hot: later.
         new, other_new = (_counts(side) - counts for side, counts in counted)
         assert new == other_new, stream
 
@@ -173,6 +186,11 @@ def _batches(stream: list[bytes]) -> list[bytes]:
             batches.append(b"")
         batches[-1] += sent
     return batches
+
+
+def _make_tier() -> HotTier:
+    with mock.patch("volcache.hot.servers.Server", return_value=FakeServer()):
+        return make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=100_000)
 
 
 def _facts(side: Talk) -> list[object]:
@@ -193,13 +211,15 @@ def _counts(side: Talk) -> Counter[str]:
     return counts
 
 
-@pytest.fixture(scope="module", params=[LIMITS, TTLS], ids=["forever", "expiring"])
+@pytest.fixture(scope="module", params=["forever", "expiring", "hot"])
 def both(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Both]:
-    """Both sides, without and with times to live in the settings."""
+    """Both sides: without, with times to live in the settings, and with a hot tier."""
+    limits = TTLS if request.param == "expiring" else LIMITS
+    is_hot = request.param == "hot"
     with ExitStack() as closing:
-        yield Both(tmp_path_factory.mktemp("both"), closing, request.param)
+        yield Both(tmp_path_factory.mktemp("both"), closing, limits, is_hot=is_hot)
 
 
 @settings(max_examples=400 * EXTENT or 5000)

@@ -13,6 +13,7 @@ from support.stores import VOLUME_SIZE, FakeClock, open_store
 from volcache.access import Access
 from volcache.cache import Cache
 from volcache.front import CommandFacts, Commands
+from volcache.hot.tier import HotTier
 from volcache.memcache.command_log import CommandLog, result_of
 from volcache.memcache.commands import Simple, WireLimits
 from volcache.memcache.decoder import Decoder
@@ -38,6 +39,7 @@ class Talk:
         *,
         value_size_max: int = VALUE_SIZE_MAX,
         keys: Iterable[bytes] = (b"a", b"b"),
+        hot: HotTier | None = None,
         **limits: int,
     ) -> None:
         """
@@ -48,6 +50,7 @@ class Talk:
             access: As of the service.
             value_size_max: The limit of a value.
             keys: That a connection finds deleted. A flush would take a volume each time.
+            hot: A tier in front of the store.
             limits: As of the executor, where not the same.
         """
         self.clock = FakeClock()
@@ -62,7 +65,7 @@ class Talk:
         self._wire_limits = WireLimits(250, value_size_max)
         self.stats = CommandStats()
         self.refused = {"read": 0, "write": 0, "admin": 0}
-        cache = Cache(self.store)
+        cache = Cache(self.store, hot)
         sizes = {"key_size": 250, "value_size": value_size_max}
         facts = ServerFacts("127.0.0.1:11211", 100, value_size_max)
         self.executor = Executor(

@@ -1,0 +1,207 @@
+"""Commands in C: which of them are passed, and what Python learns of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from support import binary_protocol as wire
+from support.memcache_talk import NativeTalk
+from support.tiers import FakeServer, make_tier
+from volcache.front import Copies
+
+# Volumes have room for all that a test stores.
+SIZE_MAX = 50_000
+KEEPING = "set a 0 0 1;1;"
+PLAIN = (
+    *("get a", "gets a b", "get  a  b ", "gat 10 a", "gats 0 a b", "touch a 10"),
+    *("set a 4294967295 100 3;abc", "add a 0 0 1;2", "replace a 0 4000000000 0;"),
+    *(
+        "cas a 0 0 1 5;1",
+        "cas a 0 0 1 0;1",
+        "delete a",
+        "delete none",
+        "set a 0 0 1 noreply;1",
+    ),
+    *("mg a", "mg a k t s v c f h l q Oabc", "mg a v u", "mg a T50 t", "mg YQ== b k v"),
+    *(
+        "ms a 1;1",
+        "ms a 1 T50 F7 c s k O1 q;1",
+        "ms a 1 ME;1",
+        "ms a 1 MR C5;1",
+        "ms YQ== 1 b;1",
+    ),
+    *("md a", "md a q k O1", "md a C5", "mn", "mn x"),
+)
+PASSED = (
+    *(
+        "",
+        "get",
+        "GET a",
+        " get a",
+        "bget a",
+        "incr a 1",
+        "append a 0 0 1;1",
+        "version",
+    ),
+    *(
+        "set a 0 -1 1;1",
+        "set a 0 1 1;1",
+        "touch a -1",
+        "set a x 0 1;1",
+        "set a 0 0 1 x;1",
+    ),
+    *(
+        "set .a 0 0 1;1",
+        "add a/.b 0 0 1;1",
+        f"set a 0 0 {SIZE_MAX + 1};" + "x" * (SIZE_MAX + 1),
+        "delete a 0",
+    ),
+    *(
+        "set a 0 +5 1;1",
+        "gat x a",
+        "gat 10",
+        "touch a",
+        "get " + "x" * 251,
+        "set a 0 0 1;123",
+    ),
+    *(
+        "mg a N30",
+        "mg a R30",
+        "mg a C5",
+        "mg a vx",
+        "mg a v v",
+        "mg a x",
+        "mg a b",
+        "mg a T",
+    ),
+    *(
+        "mg a O" + "o" * 32,
+        "ms a 1 MA;1",
+        "ms a 1 I;1",
+        "ms a x",
+        "ms a",
+        "me a",
+        "ma a",
+    ),
+    *("mg YR== b", "mg YQ= b", "mg a" + " k" * 20),
+)
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> Iterator[NativeTalk]:
+    """Return a client whose plain commands are executed in C."""
+    with NativeTalk(tmp_path, value_size_max=SIZE_MAX) as opened:
+        yield opened
+
+
+def test_plain_commands_are_executed_in_c(native: NativeTalk) -> None:
+    """None of them is passed."""
+    for command in PLAIN:
+        native.connect().say(f"{KEEPING}{command}")
+        assert native.passed == 0, command
+
+
+def test_all_others_are_passed(native: NativeTalk) -> None:
+    """One with a time that is over is, too: `1` is a second, and two have passed."""
+    for command in PASSED:
+        native.connect().say(KEEPING)
+        native.passed = 0
+        if command.startswith("set a 0 1"):
+            native.say(command.replace("set a 0 1", "set a 0 2592001"))
+        else:
+            native.say(command)
+        assert native.passed == 1, command
+
+
+def test_binary_requests_are_executed_in_c(native: NativeTalk) -> None:
+    """All but those that are rare."""
+    extras = wire.put_extras(7, 100)
+    for opcode in (
+        wire.SET,
+        wire.ADD,
+        wire.REPLACE,
+        wire.SETQ,
+        wire.ADDQ,
+        wire.REPLACEQ,
+    ):
+        native.ask(wire.request(opcode, b"a b", b"1", extras=extras[:8]))
+    for opcode in (
+        wire.GET,
+        wire.GETQ,
+        wire.GETK,
+        wire.GETKQ,
+        wire.DELETE,
+        wire.DELETEQ,
+    ):
+        native.ask(wire.request(opcode, b"a"))
+    native.ask(wire.request(wire.NOOP))
+    assert native.passed == 6  # A key with a space is compared with HTTP's rules.
+    native.ask(wire.request(wire.VERSION))
+    assert native.passed == 7
+
+
+def test_the_rest_of_a_get_is_passed_when_one_of_its_keys_has_to(
+    native: NativeTalk,
+) -> None:
+    """Its replies are those of one get."""
+    native.say("set a 0 0 1;1;set b 0 10 1;2;set c 0 0 1;3")
+    native.clock.advance(11)
+    native.passed = 0
+    assert native.say("gets a b c") == "VALUE a 0 1 @0;1;VALUE c 0 1 @2;3;END"
+    assert native.passed == 1
+    assert native.say("gat 100 a none a") == "VALUE a 0 1;1;VALUE a 0 1;1;END"
+    assert native.passed == 1
+
+
+def test_what_is_executed_is_logged_and_counted(native: NativeTalk) -> None:
+    """With the fields that Python gives a line."""
+    native.say("set a 0 0 1;1;get a;get b;mg a;delete a;mn")
+    lines = [line.split('"') for line in native.lines]
+    assert [(one[1], one[2].split()[:2]) for one in lines] == [
+        ("set /a memcache", ["201", "8"]),
+        ("get /a memcache", ["200", "21"]),
+        ("get /b memcache", ["404", "5"]),
+        ("mg /a memcache", ["200", "4"]),
+        ("delete /a memcache", ["204", "9"]),
+        ("mn - memcache", ["200", "4"]),
+    ]
+    assert all(line.startswith("1.1.1.1 ") for line in native.lines)
+    assert native.stats.hits == 2
+    assert native.store.stats.reads.count == 2
+
+
+def test_sampled_keys_are_those_that_were_found(native: NativeTalk) -> None:
+    """One in 64."""
+    native.say("set a 0 0 1;1")
+    native.ask(b"get a\r\nget none\r\nset b 0 0 1\r\n1\r\n" * 6400)
+    assert set(native.sampled) == {b"a"}
+    assert 50 <= len(native.sampled) <= 200
+
+
+def test_copies_are_invalidated_with_each_change(tmp_path: Path) -> None:
+    """A get of a key that memcached may have is passed."""
+    with mock.patch("volcache.hot.servers.Server", return_value=FakeServer()):
+        hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
+    with NativeTalk(tmp_path, hot=hot) as native:
+        native.say("set a 0 0 1;1")
+        for change in ("set a 0 0 1;2", "ms a 1;2"):
+            assert native.say("get a") != "END"
+            assert not hot.keys.may_hold(b"a")
+            native.say("mg a v")
+            assert hot.keys.may_hold(b"a")
+            passed = native.passed
+            native.say("get a")
+            assert native.passed == passed + 1
+            native.say(change)
+            assert native.passed == passed + 1
+            assert not hot.keys.may_hold(b"a")
+        for change in ("touch a 50", "add a 0 0 1;1", "delete a", "cas a 0 0 1 5;1"):
+            native.say("set a 0 0 1;1;get a")
+            native.say("get a")
+            passed = native.passed
+            native.say(change)
+            assert native.passed == passed + 1, change
