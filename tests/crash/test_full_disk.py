@@ -44,7 +44,7 @@ def fill(fs: SimulatedFileSystem, left: int = 0) -> None:
     fs.make_directory("/srv/disk")
     fd = fs.open(FILL, create=True)
     free = fs.space("/").free
-    fs.pwritev(fd, [bytes(max(0, free - left))], fs.size(fd))
+    fs.pwritev(fd, [bytes(max(0, free - left))], fs.stat(fd).st_size)
     fs.close(fd)
     assert fs.space("/").free <= left
 

@@ -36,7 +36,7 @@ def test_what_was_purged_is_a_miss(directory: Path, lost: str) -> None:
         (directory / lost).unlink()
     store = open_fifo(directory, volume_size=2048, volume_num=3)
     assert {key: value_of(store.get(key)) for key in VALUES} == VALUES
-    assert store._log.kept_purges.current.entries == (
+    assert store._log.kept_purges.current == (
         Purge(NOW_US + 4, 1, b"tiles/12/"),
         Purge(NOW_US + 6, 1, "gr\xfcn/".encode()),
     )

@@ -22,7 +22,7 @@ from volcache.store.volume import Volume
 
 def _load(self: IndexContents, index: Index, fs: FileSystem, fd: int) -> None:
     """Do what `IndexContents.replay` does."""
-    self._data = read_range(fs, fd, 0, fs.size(fd))
+    self._data = read_range(fs, fd, 0, fs.stat(fd).st_size)
     seq = self._name.use.seq
     for entries in read(self):
         for key, offset, size in entries:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from support.unsynced import Directory, Entry, File, Write, copy_directory, lose
-from volcache.store.files import Space
+from volcache.store.files import STAT_BLOCK_BYTES, Space
 
 _UNLIMITED: Final = 1 << 50
 
@@ -212,12 +212,6 @@ class SimulatedFileSystem:
             self.refusals += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def held_bytes(self, file: int | str) -> int:
-        """Return the length of a file: there are no holes."""
-        if isinstance(file, str):
-            return len(self.file(file).data)
-        return len(self._open[file][0].data)
-
     # --- Bytes ---------------------------------------------------------------------
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
@@ -249,10 +243,6 @@ class SimulatedFileSystem:
                 self.refused_writes += 1
                 raise OSError(code, os.strerror(code))
 
-    def size(self, fd: int) -> int:
-        """Return the length of a file."""
-        return len(self._open[fd][0].data)
-
     def allocate(self, fd: int, length: int) -> None:
         """Extend a file."""
         self._operation("allocate")
@@ -278,10 +268,17 @@ class SimulatedFileSystem:
         self._open[self._next_fd] = (File(), path)
         return self._next_fd
 
-    def identify(self, path: str) -> tuple[int, int, int]:
-        """Return device and inode, and no time."""
-        folder, name = self._parent(path)
-        return 1, id(folder.names[name]), 0
+    def stat(self, file: int | str) -> os.stat_result:
+        """Return length, device and inode, and no time; there are no holes."""
+        if isinstance(file, int):
+            node: File | Directory = self._open[file][0]
+        else:
+            folder, name = self._parent(file)
+            node = folder.names[name]
+        size = len(node.data) if isinstance(node, File) else 0
+        blocks = -(-size // STAT_BLOCK_BYTES)
+        more = {"st_blocks": blocks, "st_ctime_ns": 0}
+        return os.stat_result((0, id(node), 1, 1, 0, 0, size, 0, 0, 0), more)
 
     def boot_id(self) -> str:
         """Return a number that grows with each power loss."""

@@ -386,7 +386,8 @@ def existing_volumes(directory: str) -> dict[str, int]:
     found = {}
     with store, suppress(OSError):  # There may be no folder `data`.
         active = store.volumes[-1]  # of ring main
-        size = 0 if active.fd == NO_FILE else store.directory.fs.size(active.fd)
+        stat = store.directory.fs.stat
+        size = 0 if active.fd == NO_FILE else stat(active.fd).st_size
         if size > VOLUME_HEADER_BYTES:
             found["volume_size"] = size
         number = max(store.directory.volume_ids(), default=0) + 1

@@ -117,7 +117,7 @@ class _Repair:
         """Repair the files, one after the other."""
         directory, store = self._directory, self._store
         store.replay()
-        for name in directory.fs.names(directory.index):
+        for name in sorted(directory.fs.names(directory.index)):
             if name.endswith(_TEMPORARY):
                 with self._excused(f"{INDEX}/{name}"):
                     directory.fs.unlink(f"{directory.index}/{name}")
@@ -228,7 +228,7 @@ class _Repair:
         ):
             manifest = inventory.manifest._replace(
                 mount_count=inventory.manifest.mount_count + 1,
-                boot=directory.boot(),
+                boot=directory.boot,
                 volumes=tuple(listed),
             )
             directory.write_manifest(manifest)

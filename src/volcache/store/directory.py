@@ -20,7 +20,13 @@ from volcache.errors import (
     MountPointError,
     StoreLockedError,
 )
-from volcache.store.files import DISK_FULL, read_file, replace_file, write_all
+from volcache.store.files import (
+    DISK_FULL,
+    STAT_BLOCK_BYTES,
+    read_file,
+    replace_file,
+    write_all,
+)
 from volcache.store.format import VERSION, VOLUME_ID_MAX
 from volcache.store.manifest import encode_manifest, manifest_version
 from volcache.store.progress import Progress, decode_progress, encode_progress
@@ -58,6 +64,7 @@ class StoreDirectory:
         root, data, index: Absolute paths of the directory and its two folders.
         progress: What the process that served it before has left in LOCK, the newest
             volume first.
+        boot: A number that changes when the machine boots; 0: not known.
     """
 
     def __init__(self, fs: FileSystem, root: str) -> None:
@@ -70,6 +77,8 @@ class StoreDirectory:
         self.index = os.path.join(root, INDEX)
         self._hot = os.path.join(root, HOT)
         self.progress: Sequence[Progress] = ()
+        boot_id = fs.boot_id()
+        self.boot = crc32c(boot_id.encode()) if boot_id else 0
 
     @classmethod
     def open(cls, fs: FileSystem, path: str, *, is_written: bool = True) -> Self:
@@ -134,7 +143,7 @@ class StoreDirectory:
     def _sign_lock(self) -> None:
         """Write the process id into LOCK; keep what the process before has written."""
         try:
-            self._replace_lock(b"".join(map(encode_progress, self.progress)))
+            self._replace_lock(encode_progress(*self.progress))
         except OSError as error:
             # It is locked. On a full disk, the process id may be missing.
             if error.errno not in DISK_FULL:
@@ -164,7 +173,7 @@ class StoreDirectory:
         Raises:
             OSError: The lines may be damaged, which is the same as none.
         """
-        line = _process_line() + encode_progress(first) + encode_progress(second)
+        line = _process_line() + encode_progress(first, second)
         write_all(self.fs, self._descriptors[1], line, 0)
 
     def data_path(self, volume: int) -> str:
@@ -231,8 +240,8 @@ class StoreDirectory:
         Raises:
             OSError: There is none.
         """
-        _, inode, changed_ns = self.fs.identify(self._hot)
-        return f"{inode} {changed_ns}"
+        found = self.fs.stat(self._hot)
+        return f"{found.st_ino} {found.st_ctime_ns}"
 
     def remove_hot(self) -> None:
         """
@@ -243,11 +252,6 @@ class StoreDirectory:
         """
         self.fs.unlink(self._hot)
         self.fs.sync_directory(self.root)
-
-    def boot(self) -> int:
-        """Return a number that changes when the machine boots; 0: not known."""
-        boot_id = self.fs.boot_id()
-        return crc32c(boot_id.encode()) if boot_id else 0
 
     def open_data_files(self, descriptors: dict[int, int]) -> None:
         """
@@ -294,9 +298,13 @@ class StoreDirectory:
         Raises:
             OSError: The disk does not answer.
         """
-        held = self.fs.held_bytes
-        data = {volume: held(self.data_path(volume)) for volume in self.volume_ids()}
-        return data, sum(held(self.index_path(volume)) for volume in self.index_ids())
+        stat, size = self.fs.stat, STAT_BLOCK_BYTES
+        data = {
+            volume: stat(self.data_path(volume)).st_blocks * size
+            for volume in self.volume_ids()
+        }
+        index = sum(stat(self.index_path(one)).st_blocks for one in self.index_ids())
+        return data, index * size
 
     def remove_index_file(self, volume: int) -> None:
         """
@@ -372,10 +380,10 @@ def _exists(fs: FileSystem, path: str) -> bool:
 
 def _refuse_foreign(fs: FileSystem, path: str) -> None:
     """Raise if the directory contains a name that a store never creates."""
-    names = fs.names(path)
+    names = sorted(fs.names(path))
     foreign = [name for name in names if name not in NAMES]
     for folder in {DATA, INDEX} & set(names):
-        found = fs.names(os.path.join(path, folder))
+        found = sorted(fs.names(os.path.join(path, folder)))
         foreign += [f"{folder}/{name}" for name in found if not _fits(folder, name)]
     if foreign:
         message = (

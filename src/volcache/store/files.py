@@ -13,12 +13,11 @@ import fcntl
 import mmap
 import os
 import stat
-from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 # Reduced by the umask. Other users have no need to read values.
 _FILE_MODE: Final = 0o600
@@ -27,7 +26,7 @@ _DIRECTORY_MODE: Final = 0o700
 _BLOCK_BYTES: Final = 4096
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 # stat counts in these units, whatever the block size of the file system.
-_STAT_BLOCK_BYTES: Final = 512
+STAT_BLOCK_BYTES: Final = 512
 # No space left, the quota is used up, or the file would be larger than it may be.
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
@@ -60,8 +59,8 @@ class FileSystem(Protocol):
     def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
         """Write the buffers one after the other; return the number of bytes written."""
 
-    def size(self, fd: int) -> int:
-        """Return the length of the file in bytes."""
+    def stat(self, file: int | str) -> os.stat_result:
+        """Return what is known of a file; `st_blocks` times `STAT_BLOCK_BYTES` is held."""
 
     def allocate(self, fd: int, length: int) -> None:
         """Allocate disk space for the first `length` bytes of the file."""
@@ -79,7 +78,7 @@ class FileSystem(Protocol):
         """Create a directory and its parents; an existing one is no error."""
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory, sorted."""
+        """Return the names in a directory, in any order."""
 
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source` atomically."""
@@ -90,17 +89,11 @@ class FileSystem(Protocol):
     def space(self, path: str) -> Space:
         """Return the space of the file system that contains `path`."""
 
-    def held_bytes(self, file: int | str) -> int:
-        """Return how many bytes of the disk a file takes, by descriptor or path."""
-
     def open_directory(self, path: str) -> int:
         """Open a directory, to lock it."""
 
     def lock(self, fd: int) -> bool:
         """Lock a file or directory; return false if another process has locked it."""
-
-    def identify(self, path: str) -> tuple[int, int, int]:
-        """Return device, inode and time of the last change (ns) of a file."""
 
     def boot_id(self) -> str:
         """Return an id that changes when the machine boots; empty: not known."""
@@ -116,6 +109,11 @@ class OsFileSystem:
     # fdatasync writes the length as well if it has changed (POSIX, Linux man page).
     sync = staticmethod(os.fdatasync)
     rename = staticmethod(os.replace)
+    stat = staticmethod(os.stat)
+    names = staticmethod(os.listdir)
+    make_directory = staticmethod(
+        partial(os.makedirs, mode=_DIRECTORY_MODE, exist_ok=True)
+    )
 
     def open(self, path: str, *, create: bool) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -138,13 +136,10 @@ class OsFileSystem:
         while code == errno.EINTR:
             code = ctypes.get_errno() if fallocate(fd, 0, 0, length) else 0
         if code in _NOT_SUPPORTED:
-            if self.size(fd) < length:
+            if os.fstat(fd).st_size < length:
                 os.ftruncate(fd, length)
         elif code:
             raise OSError(code, os.strerror(code))
-
-    def size(self, fd: int) -> int:
-        return os.fstat(fd).st_size
 
     def sync_directory(self, path: str) -> None:
         fd = self.open_directory(path)
@@ -152,12 +147,6 @@ class OsFileSystem:
             os.fsync(fd)
         finally:
             os.close(fd)
-
-    def make_directory(self, path: str) -> None:
-        os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
-
-    def names(self, path: str) -> list[str]:
-        return sorted(os.listdir(path))
 
     def unlink(self, path: str) -> None:
         try:
@@ -173,18 +162,11 @@ class OsFileSystem:
             bool(found.f_flag & os.ST_RDONLY),
         )
 
-    def held_bytes(self, file: int | str) -> int:
-        return os.stat(file).st_blocks * _STAT_BLOCK_BYTES
-
     def open_directory(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def lock(self, fd: int) -> bool:
         return _flock(fd, fcntl.LOCK_EX)
-
-    def identify(self, path: str) -> tuple[int, int, int]:
-        found = os.stat(path)
-        return found.st_dev, found.st_ino, found.st_ctime_ns
 
     def boot_id(self) -> str:
         try:
@@ -309,23 +291,16 @@ def write_all(fs: FileSystem, fd: int, data: bytes, offset: int) -> None:
         offset += written
 
 
-@contextmanager
-def opened(fs: FileSystem, path: str, *, create: bool = False) -> Iterator[int]:
-    """Open a file, and close it again."""
-    fd = fs.open(path, create=create)
-    try:
-        yield fd
-    finally:
-        fs.close(fd)
-
-
 def read_file(fs: FileSystem, path: str) -> bytes | None:
     """Return all bytes of a file, or None if it does not exist."""
     try:
-        with opened(fs, path) as fd:
-            return read_range(fs, fd, 0, fs.size(fd))
+        fd = fs.open(path, create=False)
     except FileNotFoundError:
         return None
+    try:
+        return read_range(fs, fd, 0, fs.stat(fd).st_size)
+    finally:
+        fs.close(fd)
 
 
 def read_range(fs: FileSystem, fd: int, start: int, end: int) -> bytes:
@@ -349,8 +324,11 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
     """
     temporary = path + ".new"
     fs.unlink(temporary)
-    with opened(fs, temporary, create=True) as fd:
+    fd = fs.open(temporary, create=True)
+    try:
         write_all(fs, fd, data, 0)
         fs.sync(fd)
+    finally:
+        fs.close(fd)
     fs.rename(temporary, path)
     fs.sync_directory(os.path.dirname(path))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -234,6 +235,7 @@ def volume_version(data: bytes) -> int | None:
     return version if checksum == crc32c(data[:end]) else None
 
 
+@lru_cache(1024)
 def volume_identity(volume: int, salt: int) -> RecordIdentity:
     """Return the identity of the records with a salt."""
     return RecordIdentity(_IDENTITY.pack(_RECORD_MAGIC, VERSION, salt), volume)

@@ -82,7 +82,7 @@ class IndexContents:
         if self.is_ours:
             self.found = index.load(self._name.use.seq, fd, self._segments)
             self._data = b""
-            after = read_range(fs, fd, self.found.file_end, fs.size(fd))
+            after = read_range(fs, fd, self.found.file_end, fs.stat(fd).st_size)
             self._after = after if _CHECKPOINT in after else b""
 
     def read_lines(self) -> tuple[bytes, bool]:
@@ -141,7 +141,7 @@ def open_index_file(fs: FileSystem, path: str, end: int) -> int:
     """
     fd = fs.open(path, create=False)
     try:
-        if fs.size(fd) > end:
+        if fs.stat(fd).st_size > end:
             fs.truncate(fd, end)
     except BaseException:
         fs.close(fd)

@@ -221,7 +221,7 @@ def _begin(found: StoreInventory, *, exists: bool) -> None:
         raise ForeignDirectoryError(message)
     volumes = (new_volume(0, 1),)
     store_id = secrets.randbits(64)
-    found.manifest = Manifest(store_id, 0, 0, directory.boot(), volumes)
+    found.manifest = Manifest(store_id, 0, 0, directory.boot, volumes)
     found.is_manifest_lost = exists
 
 
@@ -264,7 +264,7 @@ def _text_of(use: VolumeUse, store_id: int) -> str:
 
 def _compare(found: StoreInventory) -> bool:
     """Compare the files with META.txt; return whether it is the one that is wrong."""
-    manifest, boot = found.manifest, found.directory.boot()
+    manifest, boot = found.manifest, found.directory.boot
     found.is_same_boot = bool(boot) and boot == manifest.boot
     others = dict(found.headers)
     for listed in manifest.volumes:
@@ -446,7 +446,7 @@ class _Rebuild:
             max((header.mount_count for header in headers), default=0)
             + _LOST_MOUNT_COUNTS_MAX,
             max((header.started_ms for header in headers), default=0) * 1000,
-            found.directory.boot(),
+            found.directory.boot,
             tuple(volumes),
             probation_first=max(probation, default=0),
         )

@@ -119,7 +119,7 @@ class OfflineStore:
 
     def _lengths(self) -> Iterator[int]:
         found = self._descriptors.values()
-        return (self.directory.fs.size(fd) for fd in found if fd != NO_FILE)
+        return (self.directory.fs.stat(fd).st_size for fd in found if fd != NO_FILE)
 
     def make_index(self) -> Index:
         """Return an empty index for these volumes."""
@@ -225,7 +225,7 @@ class OfflineStore:
             yield Anomaly("file", META, 0, what)
 
     def _check_root(self) -> None:
-        for name in self.directory.fs.names(self.directory.root):
+        for name in sorted(self.directory.fs.names(self.directory.root)):
             if name not in NAMES:
                 self._add(name, "is not a file of a store; a server refuses to start")
         for name in (LOCK, META, HOT, PURGE):
@@ -240,7 +240,7 @@ class OfflineStore:
             self._add(folder, f"cannot be read: {error.strerror or error}")
             return set()
         ids = set()
-        for name in names:
+        for name in sorted(names):
             if folder == INDEX and name.endswith(".new"):
                 continue  # Left by an interrupted repair.
             if not _ID.fullmatch(name) or int(name) > VOLUME_ID_MAX:

@@ -36,14 +36,16 @@ class Progress(NamedTuple):
     boot: int  # CRC-32C of the boot id of the machine: the line is not synced
 
 
-def encode_progress(progress: Progress) -> bytes:
-    """Return the line."""
-    store_id, seq, salt, end, time_us, boot = progress
-    line = (
-        f"volcache lock {VERSION} store {store_id:016x} seq {seq:015d} salt {salt:016x}"
-        f" end {end:013d} time {time_us:020d} boot {boot:08x} "
-    ).encode()
-    return line + b"%08x\n" % crc32c(line)
+def encode_progress(*all_progress: Progress) -> bytes:
+    """Return a line for each."""
+    lines = b""
+    for store_id, seq, salt, end, time_us, boot in all_progress:
+        line = (
+            f"volcache lock {VERSION} store {store_id:016x} seq {seq:015d}"
+            f" salt {salt:016x} end {end:013d} time {time_us:020d} boot {boot:08x} "
+        ).encode()
+        lines += line + b"%08x\n" % crc32c(line)
+    return lines
 
 
 def decode_progress(data: bytes) -> list[Progress]:

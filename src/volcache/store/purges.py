@@ -31,7 +31,7 @@ from volcache.store.index_format import decode_key, encode_key
 from volcache.store.manifest import ListedPurges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from volcache.store.manifest import Manifest
 
@@ -64,32 +64,27 @@ class PurgeStay(NamedTuple):
     limit: int
 
 
-class PurgeList:
+class PurgeList(tuple[Purge, ...]):  # noqa: SLOT001 - It has attributes.
     """
-    The purges that count. Never changes, so that threads may read it at any time.
+    The purges that count, oldest first. Threads may read it at any time.
 
     Attributes:
-        entries: The purges, oldest first.
         newest_us: The time of the newest; -1 if there is none.
     """
 
-    def __init__(self, entries: Iterable[Purge] = ()) -> None:
+    newest_us: int
+    _times: tuple[tuple[int, dict[bytes, int]], ...]
+
+    def __new__(cls, entries: Iterable[Purge] = ()) -> Self:
         """Keep these."""
-        self.entries = tuple(sorted(entries))
-        self.newest_us = self.entries[-1].time_us if self.entries else -1
+        self = super().__new__(cls, sorted(entries))
+        self.newest_us = self[-1].time_us if self else -1
         # By the length of the prefixes: there are few of these.
         times: dict[int, dict[bytes, int]] = {}
-        for purge in self.entries:
+        for purge in self:
             times.setdefault(len(purge.prefix), {})[purge.prefix] = purge.time_us
         self._times = tuple(times.items())
-
-    def __len__(self) -> int:
-        """Return the number of entries."""
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[Purge]:
-        """Yield the purges, oldest first."""
-        return iter(self.entries)
+        return self
 
     def covers(self, key: bytes, stored_us: int) -> bool:
         """Return whether a record is purged."""
@@ -101,14 +96,14 @@ class PurgeList:
 
     def plus(self, purge: Purge) -> Self:
         """Return the list with a newer purge, without those that it covers."""
-        kept = (one for one in self.entries if not one.prefix.startswith(purge.prefix))
+        kept = (one for one in self if not one.prefix.startswith(purge.prefix))
         return type(self)([*kept, purge])
 
     def since(self, seq: int) -> Self:
         """Return those that are needed if no volume is older than `seq`."""
-        if all(purge.seq >= seq for purge in self.entries):
+        if all(purge.seq >= seq for purge in self):
             return self
-        return type(self)(purge for purge in self.entries if purge.seq >= seq)
+        return type(self)(purge for purge in self if purge.seq >= seq)
 
 
 class PurgeFile(NamedTuple):
@@ -178,6 +173,7 @@ class FoundPurges(NamedTuple):
 
     Attributes:
         file: The file, if it is to be used.
+        purges: All in the file, also those that are not needed.
         exists: There is a file of this name.
         refusal: Why the start must not use the mount point; empty: it may.
         doubtful_seq: With a refusal: volumes up to this one may have purged records.
@@ -187,11 +183,7 @@ class FoundPurges(NamedTuple):
     exists: bool = False
     refusal: str = ""
     doubtful_seq: int = 0
-
-    @property
-    def purges(self) -> PurgeList:
-        """All purges in the file, also those that are not needed."""
-        return PurgeList() if self.file is None else self.file.purges
+    purges: PurgeList = PurgeList()
 
 
 def compare_purges(
@@ -215,7 +207,7 @@ def compare_purges(
         return FoundPurges()
     if file is not None and file.store_id == manifest.store_id:
         if is_manifest_lost or _is_next(file, listed):
-            return FoundPurges(file, exists=True)
+            return FoundPurges(file, exists=True, purges=file.purges)
         if listed is None and not file.purges.since(manifest.volumes[0].use.seq):
             return FoundPurges(exists=True)  # It was left when the list became empty.
         doubtful_seq = max(doubtful_seq, file.listed.seq)

@@ -135,7 +135,8 @@ class _Recovery:
         self._volume_num = volume_num = options.volume_num
         if options.refusal:  # No volume can be removed.
             self._volume_num = volume_num = max(volume_num, len(descriptors))
-        lengths = map(directory.fs.size, descriptors.values())
+        found_files = map(directory.fs.stat, descriptors.values())
+        lengths = (one.st_size for one in found_files)
         longest = max(options.volume_size, 0, *lengths)
         inventory = self._inventory = take_inventory(directory, descriptors)
         found = inventory.open_volumes(descriptors)
@@ -373,7 +374,7 @@ class _Recovery:
         return before._replace(
             mount_count=before.mount_count + 1,
             time_us=self._clock.now_us(),
-            boot=self._directory.boot(),
+            boot=self._directory.boot,
             volumes=tuple(
                 v.listed(is_open=v in actives and not v.is_sealed) for v in volumes
             ),
@@ -413,7 +414,7 @@ class _Recovery:
         used = {volume.id for volume in state.volumes}
         for volume in sorted(set(state.descriptors) - used):
             fd = state.descriptors[volume]
-            if fs.held_bytes(fd):  # A volume was there that was dropped.
+            if fs.stat(fd).st_blocks:  # A volume was there that was dropped.
                 fs.truncate(fd, 0)
                 return True
         order = self._oldest_first(state.volumes)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
 from volcache.store.directory import DATA, INDEX
-from volcache.store.files import opened, read_range
+from volcache.store.files import read_range
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring
 from volcache.store.index_file import HEAD_BYTES, IndexContents
 from volcache.store.native import Records
@@ -57,8 +57,11 @@ def expected_keys(directory: StoreDirectory, volumes: list[Volume]) -> int:
     fs, estimate, sampled, lines, length = directory.fs, 0, 0, 0, 0
     for volume in volumes:
         try:
-            with opened(fs, directory.index_path(volume.id)) as fd:
-                size, sample = fs.size(fd), fs.pread(fd, _SAMPLE_BYTES, 0)
+            fd = fs.open(directory.index_path(volume.id), create=False)
+            try:
+                size, sample = fs.stat(fd).st_size, fs.pread(fd, _SAMPLE_BYTES, 0)
+            finally:
+                fs.close(fd)
         except OSError:
             with suppress(OSError):
                 estimate += _expected_records(fs, volume)
@@ -144,7 +147,7 @@ class Replay:
         self._mismatched: list[str] = []
         self._unreadable: list[UnreadableVolumeError] = []
         self._unknown: list[VolumeUse] = []  # volumes of which not all keys are known
-        self.newest_seq = manifest.active.seq
+        self._active_seq = self.newest_seq = manifest.active.seq
         progress = inventory.directory.progress
         self.latest_us = max(
             manifest.time_us,
@@ -229,10 +232,13 @@ class Replay:
         fs, path = self._directory.fs, self._directory.index_path(volume.id)
         name, segments = volume.index_name, volume.segments
         try:
-            with opened(fs, path) as fd:
+            fd = fs.open(path, create=False)
+            try:
                 head = read_range(fs, fd, 0, HEAD_BYTES)
                 contents = IndexContents(head, name, segments)
                 contents.replay(self._index, fs, fd)
+            finally:
+                fs.close(fd)
         except FileNotFoundError:
             return IndexContents(b"", name, segments)
         except OSError as error:
@@ -245,13 +251,13 @@ class Replay:
 
     def _check_name(self, volume: Volume, contents: IndexContents) -> None:
         """Find out whether an index file is newer than META.txt, or from a copy."""
-        active, other = self._inventory.manifest.active, contents.other_use
-        if other is not None and other.seq > active.seq:
+        other = contents.other_use
+        if other is not None and other.seq > self._active_seq:
             self.newest_seq = max(self.newest_seq, other.seq)
             self._mismatch(
                 self._actives,
                 f"{INDEX}/{volume.id} is newer (seq {other.seq}) than META.txt (seq"
-                f" {active.seq}); put back the right files",
+                f" {self._active_seq}); put back the right files",
             )
         if contents.found.is_of_copy:
             self._mismatch(

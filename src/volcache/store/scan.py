@@ -104,7 +104,7 @@ class VolumeReader:
         self.identity_at = volume.identity_at
         ends = [*(segment.start for segment in volume.segments), WHOLE_VOLUME]
         self._segments = list(zip(volume.salts, ends, strict=True))
-        self.file_length = 0 if volume.fd == NO_FILE else fs.size(volume.fd)
+        self.file_length = 0 if volume.fd == NO_FILE else fs.stat(volume.fd).st_size
         self.length = min(end, self.file_length)
         self.unreadable: list[tuple[int, int]] = []
         self._start = 0

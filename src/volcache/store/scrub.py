@@ -212,7 +212,7 @@ class _PacedReads(ReadOnlyFileSystem):
         # A file system of a test has its own.
         is_real = fs.pread is os.pread
         self._read = UncachedReader(_PIECE_BYTES).pread if is_real else fs.pread
-        self.size = fs.size  # type: ignore[method-assign]
+        self.stat = fs.stat  # type: ignore[assignment]
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
         """Read in pieces, each followed by a pause."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.errors import DiskFullError
 from volcache.store.disk import is_short, reserve_bytes
-from volcache.store.files import DISK_FULL, Space
+from volcache.store.files import DISK_FULL, STAT_BLOCK_BYTES, Space
 from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.stats import DiskUsage
 
@@ -68,9 +68,10 @@ class DiskSpace:
     def _held(self, volume: int) -> int:
         """Return how many bytes of the disk the data file of an id takes."""
         try:
-            return self._directory.fs.held_bytes(self._descriptors[volume])
+            found = self._directory.fs.stat(self._descriptors[volume])
         except OSError:
             return 0
+        return found.st_blocks * STAT_BLOCK_BYTES
 
     def _lacks_space(self, volume: int) -> bool:
         return self._held(volume) < self.volume_size
@@ -172,7 +173,7 @@ class DiskSpace:
             DiskFullError: There is not enough disk space.
             OSError: The disk refused for another reason.
         """
-        present = self._directory.fs.size(volume.fd)
+        present = self._directory.fs.stat(volume.fd).st_size
         needed = max(0, length - volume.held_bytes)
         free = self.free_bytes() if needed else 0
         if needed > free:
@@ -193,7 +194,7 @@ class DiskSpace:
     def _take_back(self, fd: int, length: int) -> None:
         """Free what a failed allocation may have taken."""
         try:
-            if self._directory.fs.size(fd) > length:
+            if self._directory.fs.stat(fd).st_size > length:
                 self._directory.fs.truncate(fd, length)
         except OSError as error:
             _logger.error("rotation.take_back_failed error=%r", str(error))

@@ -206,13 +206,13 @@ class Store(RecordWriter):
 
     def _binding(self, mount_count: int) -> str:
         """Return what identifies a mount of this directory; empty: not known."""
-        boot = self._directory.boot()
+        boot = self._directory.boot
         if not boot:
             return ""
-        device, inode, _ = self._directory.fs.identify(self._directory.root)
+        root = self._directory.fs.stat(self._directory.root)
         return (
             f"store {self._log.rings.manifest.store_id:016x} mount {mount_count}"
-            f" directory {device}:{inode} boot {boot:08x}"
+            f" directory {root.st_dev}:{root.st_ino} boot {boot:08x}"
         )
 
     def held_bytes(self) -> int:

@@ -70,7 +70,7 @@ def _state(log: CircularLog, volume: Volume) -> State:
 def _size_or_zero(rings: Rings, volume: Volume) -> int:
     """Return the length of the data file; 0 if the disk does not answer."""
     try:
-        return rings.directory.fs.size(volume.fd)
+        return rings.directory.fs.stat(volume.fd).st_size
     except OSError:
         return 0
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from volcache.store.files import write_all
+from volcache.store.files import STAT_BLOCK_BYTES, write_all
 from volcache.store.format import (
     RECORD_OVERHEAD_BYTES,
     VOLUME_HEADER_BYTES,
@@ -209,8 +209,6 @@ class Volume(VolumeIndex):
     ) -> None:
         """Describe a use; nothing is read or written."""
         super().__init__(fs, fd, use=use, store_id=store_id)
-        # By where the records with it begin, in order.
-        self._identities = [(0, volume_identity(use.volume, use.salt))]
         for segment in segments:
             self.add_segment(segment)
         self._header = b""  # to be written
@@ -228,7 +226,7 @@ class Volume(VolumeIndex):
     @property
     def held_bytes(self) -> int:
         """How many bytes of the disk its data file takes."""
-        return self._fs.held_bytes(self.fd)
+        return self._fs.stat(self.fd).st_blocks * STAT_BLOCK_BYTES
 
     def is_synced_up_to(self, end: int) -> bool:
         """Return whether all its records before an offset are on the disk."""
@@ -243,14 +241,12 @@ class Volume(VolumeIndex):
         self._unnamed.append(segment)
         self.is_indexed = False
         self.salt = segment.salt
-        identity = volume_identity(self.id, segment.salt)
-        before = [one for one in self._identities if one[0] < segment.start]
-        self._identities = [*before, (segment.start, identity)]
 
     def identity_at(self, offset: int) -> RecordIdentity:
         """Return the identity of a record at an offset."""
-        found = reversed(self._identities)
-        return next(identity for start, identity in found if start <= offset)
+        salts = reversed(self.salts)
+        salt = next(salt for start, salt in salts if start <= offset)
+        return volume_identity(self.id, salt)
 
     @property
     def salts(self) -> list[tuple[int, int]]:
@@ -328,7 +324,7 @@ class Volume(VolumeIndex):
         Raises:
             OSError: Nothing has changed, except that the file may be longer.
         """
-        if self.held_bytes < length or self._fs.size(self.fd) < length:
+        if self.held_bytes < length or self._fs.stat(self.fd).st_size < length:
             self._fs.allocate(self.fd, length)
         self.capacity = self._allocated = length
 
@@ -339,7 +335,7 @@ class Volume(VolumeIndex):
         Raises:
             OSError: The file keeps its length.
         """
-        if self.capacity and self._fs.size(self.fd) > self.capacity:
+        if self.capacity and self._fs.stat(self.fd).st_size > self.capacity:
             self._fs.truncate(self.fd, self.capacity)
 
     # --- Appending -----------------------------------------------------------------

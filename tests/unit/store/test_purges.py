@@ -68,7 +68,7 @@ def test_any_prefixes_are_read_back(prefixes: list[bytes]) -> None:
     found = decode_purges(encode_purges(file))
     assert found is not None
     assert found[:3] == file[:3]
-    assert found.purges.entries == purges.entries
+    assert found.purges == purges
 
 
 def test_a_damaged_file_that_no_purge_explains_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,10 @@ def test_usage_works_if_the_disk_does_not_answer(
     class Silent(UnsyncedFileSystem):
         is_silent = False
 
-        def size(self, fd: int) -> int:
+        def stat(self, file: int | str) -> os.stat_result:  # type: ignore[override]
             if self.is_silent:
                 raise OSError
-            return super().size(fd)
+            return super().stat(file)
 
     fs = Silent()
     store = open_store(tmp_path, fs=fs)
