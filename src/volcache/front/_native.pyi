@@ -77,11 +77,11 @@ class Copies:
     def begin_epoch(self, epoch: bytes | None = None) -> None:
         """Make every copy unreachable and forget all reads; None: at random."""
 
-    def add(self, digest: int, version: int) -> bool:
+    def add(self, hashed: int, version: int) -> bool:
         """Add what an earlier process had in this epoch; False: there is no room."""
 
     def entries(self) -> tuple[bytes, list[tuple[int, int]]]:
-        """Return the epoch, and digest and version of each key; see HOT.txt."""
+        """Return the epoch, and hash and version of each key; see HOT.txt."""
 
 class Readers:
     """Threads that read records which are not in memory, for all that serve clients."""

@@ -11,21 +11,25 @@ enum { NONE = UINT32_MAX };
 
 /* A key with a version, or one whose reads are counted. */
 typedef struct {
-    uint64_t digest;
+    uint64_t hash;
     uint32_t chain;             /* the next one of its bucket, or of those that are free */
+    /* Of a key with a version. */
     uint32_t older, newer;      /* in the list */
     bool is_listed;
     uint64_t version;           /* as in `vc_copies_entry` */
-    int64_t *times;             /* of the last reads; from `oldest` on, in a circle when full */
+    /* Of a key whose reads are counted. */
+    bool is_recent;             /* it was read since `hand` was here */
     uint32_t time_count, time_room, oldest;
+    int64_t *times;             /* of the last reads; from `oldest` on, in a circle when full */
 } node;
 
-/* Nodes by digest. Some of them are in a list, in the order in which they were put there. */
+/* Nodes by hash. Some of them are in a list, in the order in which they were put there. */
 typedef struct {
     node *nodes;
     uint32_t *buckets;
-    uint32_t mask, room, used, free;
+    uint32_t mask, room, used, free, count;
     uint32_t oldest, newest, listed;
+    uint32_t hand;              /* where to look for a node that may be dropped */
 } table;
 
 struct vc_copies {
@@ -35,7 +39,7 @@ struct vc_copies {
     uint64_t invalidations;
     uint8_t epoch[VC_EPOCH_BYTES];
     table keys;                 /* those asked first are listed */
-    table counters;             /* all are listed, the one read last is the newest */
+    table counters;
 };
 
 /* --- Tables ----------------------------------------------------------------------------- */
@@ -51,7 +55,7 @@ static bool open_table(table *t, uint32_t room) {
 
 static void clear(table *t) {
     memset(t->buckets, 0xff, ((size_t)t->mask + 1) * sizeof(uint32_t));
-    t->used = t->listed = 0;
+    t->used = t->count = t->listed = t->hand = 0;
     t->free = t->oldest = t->newest = NONE;
 }
 
@@ -61,22 +65,23 @@ static void close_table(table *t) {
     free(t->buckets);
 }
 
-static uint32_t look_up(const table *t, uint64_t digest) {
-    uint32_t at = t->buckets[digest & t->mask];
-    while (at != NONE && t->nodes[at].digest != digest) at = t->nodes[at].chain;
+static uint32_t look_up(const table *t, uint64_t hash) {
+    uint32_t at = t->buckets[hash & t->mask];
+    while (at != NONE && t->nodes[at].hash != hash) at = t->nodes[at].chain;
     return at;
 }
 
-/* Add a digest that is not in the table; NONE: there is no room. */
-static uint32_t add(table *t, uint64_t digest) {
-    uint32_t at = t->free, *bucket = &t->buckets[digest & t->mask];
+/* Add a hash that is not in the table; NONE: there is no room. */
+static uint32_t add(table *t, uint64_t hash) {
+    uint32_t at = t->free, *bucket = &t->buckets[hash & t->mask];
     if (at != NONE) t->free = t->nodes[at].chain;
     else if (t->used < t->room) at = t->used++;
     else return NONE;
     node *n = &t->nodes[at];
     int64_t *times = n->times;
-    *n = (node){.digest = digest, .chain = *bucket, .times = times, .time_room = n->time_room};
+    *n = (node){.hash = hash, .chain = *bucket, .times = times, .time_room = n->time_room};
     *bucket = at;
+    t->count++;
     return at;
 }
 
@@ -100,34 +105,40 @@ static void list_newest(table *t, uint32_t at) {
 }
 
 static void delete_node(table *t, uint32_t at) {
-    uint32_t *link = &t->buckets[t->nodes[at].digest & t->mask];
+    uint32_t *link = &t->buckets[t->nodes[at].hash & t->mask];
     while (*link != at) link = &t->nodes[*link].chain;
     *link = t->nodes[at].chain;
-    unlist(t, at);
     t->nodes[at].chain = t->free;
     t->free = at;
+    t->count--;
 }
 
-/* --- Digests ---------------------------------------------------------------------------- */
+/* Drop a node of a full table that is not recent: so one that is read again and again stays,
+ * without being moved in a list with each read. */
+static void drop_one(table *t) {
+    while (t->nodes[t->hand].is_recent) {
+        t->nodes[t->hand].is_recent = false;
+        t->hand = (t->hand + 1) % t->room;
+    }
+    delete_node(t, t->hand);
+    t->hand = (t->hand + 1) % t->room;
+}
+
+/* --- Hashes ----------------------------------------------------------------------------- */
+
+static uint64_t hash_of(const vc_copies *copies, const uint8_t *key, size_t length) {
+    return vc_siphash13(copies->epoch, key, length);
+}
 
 static void put_u64(uint8_t *to, uint64_t number) {
     for (int i = 0; i < 8; i++) to[i] = (uint8_t)(number >> 8 * i);
 }
 
-/* The digest of a key in this epoch; its first half as a number is what the tables use. */
-static uint64_t digest_of(const vc_copies *copies, const uint8_t *key, size_t length,
-                          uint8_t digest[VC_ITEM_BYTES]) {
-    uint64_t half = 0;
-    vc_siphash24_128(copies->epoch, key, length, digest);
-    for (int i = 8; i--;) half = half << 8 | digest[i];
-    return half;
-}
-
-/* The name of the item of a digest at a version, which is not doubled here. */
-static void name_of(const vc_copies *copies, const uint8_t digest[VC_ITEM_BYTES],
-                    uint64_t version, uint8_t item[VC_ITEM_BYTES]) {
+/* The name of the item of a key at a version, which is not doubled here. */
+static void name_of(const vc_copies *copies, const uint8_t *key, size_t length, uint64_t version,
+                    uint8_t item[VC_ITEM_BYTES]) {
     uint8_t text[VC_ITEM_BYTES + 8];
-    memcpy(text, digest, VC_ITEM_BYTES);
+    vc_siphash24_128(copies->epoch, key, length, text);
     put_u64(text + VC_ITEM_BYTES, version);
     vc_siphash24_128(copies->epoch, text, sizeof(text), item);
 }
@@ -145,25 +156,23 @@ static void set_key_count(vc_copies *copies) {
 
 vc_copy_use vc_copies_find(vc_copies *copies, const uint8_t *key, size_t length,
                            uint8_t item[VC_ITEM_BYTES]) {
-    uint8_t digest[VC_ITEM_BYTES];
     vc_copy_use use = VC_NO_COPY;
     if (is_empty(copies)) return use;
     pthread_mutex_lock(&copies->mutex);
-    uint32_t at = look_up(&copies->keys, digest_of(copies, key, length, digest));
+    uint32_t at = look_up(&copies->keys, hash_of(copies, key, length));
     if (at != NONE && copies->keys.nodes[at].version & 1) {
         const node *n = &copies->keys.nodes[at];
         use = n->is_listed ? VC_COPY_FIRST : VC_COPY;
-        if (item) name_of(copies, digest, n->version >> 1, item);
+        if (item) name_of(copies, key, length, n->version >> 1, item);
     }
     pthread_mutex_unlock(&copies->mutex);
     return use;
 }
 
 bool vc_copies_invalidate(vc_copies *copies, const uint8_t *key, size_t length) {
-    uint8_t digest[VC_ITEM_BYTES];
     if (is_empty(copies)) return false;
     pthread_mutex_lock(&copies->mutex);
-    uint32_t at = look_up(&copies->keys, digest_of(copies, key, length, digest));
+    uint32_t at = look_up(&copies->keys, hash_of(copies, key, length));
     bool was_promoted = at != NONE && copies->keys.nodes[at].version & 1;
     if (was_promoted) {
         copies->keys.nodes[at].version++;
@@ -191,18 +200,15 @@ static void add_time(node *n, uint32_t count_max, int64_t now_ms) {
     n->times[n->time_count++] = now_ms;
 }
 
-static bool count_read(vc_copies *copies, uint64_t digest, int64_t now_ms) {
+static bool count_read(vc_copies *copies, uint64_t hash, int64_t now_ms) {
     table *t = &copies->counters;
-    uint32_t earlier = copies->config.reads - 1, at = look_up(t, digest);
+    uint32_t earlier = copies->config.reads - 1, at = look_up(t, hash);
     if (!earlier) return true;
     if (at == NONE) {
-        at = add(t, digest);
-        if (at == NONE) {
-            delete_node(t, t->oldest);
-            at = add(t, digest);
-        }
+        if (t->count == t->room) drop_one(t);
+        at = add(t, hash);
     } else {
-        unlist(t, at);
+        t->nodes[at].is_recent = true;
     }
     node *n = &t->nodes[at];
     if (n->time_count == earlier && now_ms - n->times[n->oldest] <= copies->config.duration_ms) {
@@ -210,23 +216,20 @@ static bool count_read(vc_copies *copies, uint64_t digest, int64_t now_ms) {
         return true;
     }
     add_time(n, earlier, now_ms);
-    list_newest(t, at);
     return false;
 }
 
 bool vc_copies_count_read(vc_copies *copies, const uint8_t *key, size_t length, int64_t now_ms) {
-    uint8_t digest[VC_ITEM_BYTES];
     pthread_mutex_lock(&copies->mutex);
-    bool is_hot = count_read(copies, digest_of(copies, key, length, digest), now_ms);
+    bool is_hot = count_read(copies, hash_of(copies, key, length), now_ms);
     pthread_mutex_unlock(&copies->mutex);
     return is_hot;
 }
 
 void vc_copies_ask_first(vc_copies *copies, const uint8_t *key, size_t length, bool is_first) {
-    uint8_t digest[VC_ITEM_BYTES];
     table *t = &copies->keys;
     pthread_mutex_lock(&copies->mutex);
-    uint32_t at = look_up(t, digest_of(copies, key, length, digest));
+    uint32_t at = look_up(t, hash_of(copies, key, length));
     if (at != NONE && !is_first) unlist(t, at);
     if (at != NONE && is_first && t->nodes[at].version & 1 && !t->nodes[at].is_listed) {
         if (t->listed == copies->config.first) unlist(t, t->oldest);
@@ -239,15 +242,14 @@ void vc_copies_ask_first(vc_copies *copies, const uint8_t *key, size_t length, b
 
 bool vc_copies_promote(vc_copies *copies, const uint8_t *key, size_t length,
                        uint8_t item[VC_ITEM_BYTES]) {
-    uint8_t digest[VC_ITEM_BYTES];
     pthread_mutex_lock(&copies->mutex);
-    uint64_t half = digest_of(copies, key, length, digest);
-    uint32_t at = look_up(&copies->keys, half);
-    if (at == NONE) at = add(&copies->keys, half);
+    uint64_t hash = hash_of(copies, key, length);
+    uint32_t at = look_up(&copies->keys, hash);
+    if (at == NONE) at = add(&copies->keys, hash);
     if (at != NONE) {
         node *n = &copies->keys.nodes[at];
         n->version |= 1;
-        name_of(copies, digest, n->version >> 1, item);
+        name_of(copies, key, length, n->version >> 1, item);
     }
     set_key_count(copies);
     pthread_mutex_unlock(&copies->mutex);
@@ -256,10 +258,9 @@ bool vc_copies_promote(vc_copies *copies, const uint8_t *key, size_t length,
 
 void vc_copies_name(vc_copies *copies, const uint8_t *key, size_t length,
                     uint8_t item[VC_ITEM_BYTES]) {
-    uint8_t digest[VC_ITEM_BYTES];
     pthread_mutex_lock(&copies->mutex);
-    uint32_t at = look_up(&copies->keys, digest_of(copies, key, length, digest));
-    name_of(copies, digest, at == NONE ? 0 : copies->keys.nodes[at].version >> 1, item);
+    uint32_t at = look_up(&copies->keys, hash_of(copies, key, length));
+    name_of(copies, key, length, at == NONE ? 0 : copies->keys.nodes[at].version >> 1, item);
     pthread_mutex_unlock(&copies->mutex);
 }
 
@@ -267,7 +268,7 @@ void vc_copies_begin_epoch(vc_copies *copies, const uint8_t epoch[VC_EPOCH_BYTES
     pthread_mutex_lock(&copies->mutex);
     memcpy(copies->epoch, epoch, VC_EPOCH_BYTES);
     clear(&copies->keys);
-    clear(&copies->counters); /* Their digests are those of another epoch. */
+    clear(&copies->counters); /* Their hashes are those of another epoch. */
     set_key_count(copies);
     pthread_mutex_unlock(&copies->mutex);
 }
@@ -276,8 +277,8 @@ void vc_copies_begin_epoch(vc_copies *copies, const uint8_t epoch[VC_EPOCH_BYTES
 
 bool vc_copies_add(vc_copies *copies, vc_copies_entry entry) {
     pthread_mutex_lock(&copies->mutex);
-    uint32_t at = look_up(&copies->keys, entry.digest);
-    if (at == NONE) at = add(&copies->keys, entry.digest);
+    uint32_t at = look_up(&copies->keys, entry.hash);
+    if (at == NONE) at = add(&copies->keys, entry.hash);
     if (at != NONE) copies->keys.nodes[at].version = entry.version;
     set_key_count(copies);
     pthread_mutex_unlock(&copies->mutex);
@@ -291,10 +292,10 @@ void vc_copies_get_state(vc_copies *copies, vc_copies_state *state, vc_copies_en
     memcpy(state->epoch, copies->epoch, VC_EPOCH_BYTES);
     state->keys = keys->used;
     state->first = keys->listed;
-    state->counted = copies->counters.listed;
+    state->counted = copies->counters.count;
     state->invalidations = copies->invalidations;
     for (size_t i = 0; i < room && i < keys->used; i++)
-        entries[i] = (vc_copies_entry){keys->nodes[i].digest, keys->nodes[i].version};
+        entries[i] = (vc_copies_entry){keys->nodes[i].hash, keys->nodes[i].version};
     pthread_mutex_unlock(&copies->mutex);
 }
 

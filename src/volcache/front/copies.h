@@ -5,13 +5,13 @@
  * Nothing is deleted from memcached: a put or delete of a promoted key increases its version, so
  * that its items are never looked up again, and a new epoch does so for all keys.
  *
- * Keys are told apart by 64 bits of a keyed hash. Two keys that have them in common share their
+ * Keys are told apart by a keyed hash of 64 bits. Two keys that have it in common share their
  * version, which makes copies unreachable that need not be, and nothing else: the 128 bits of a
  * name, and the key in the record, tell them apart.
  *
  * All is bounded: versions (a promotion that finds no room is refused, and then a new epoch is to
  * begin), keys that are asked first (the one promoted first is read from the disk again), and
- * counters (the key read least recently is forgotten).
+ * counters (a key that was not read for long is forgotten).
  *
  * Threads. Any thread may call the functions, with or without the write lock of the store. A mutex
  * is held for a few operations in memory; nothing is waited for inside. */
@@ -75,7 +75,7 @@ void vc_copies_begin_epoch(vc_copies *copies, const uint8_t epoch[VC_EPOCH_BYTES
 /* --- Over a restart -------------------------------------------------------------------- */
 
 typedef struct {
-    uint64_t digest;        /* of the key */
+    uint64_t hash;          /* of the key */
     uint64_t version;       /* twice, plus 1 while the key is promoted */
 } vc_copies_entry;
 

@@ -55,8 +55,8 @@ cdef class Copies:
             raise ValueError("an epoch has 16 bytes")
         vc_copies_begin_epoch(self.copies, data_of(begun))
 
-    def add(self, uint64_t digest, uint64_t version):
-        return vc_copies_add(self.copies, vc_copies_entry(digest, version))
+    def add(self, uint64_t hashed, uint64_t version):
+        return vc_copies_add(self.copies, vc_copies_entry(hashed, version))
 
     def entries(self):
         cdef vc_copies_state state
@@ -69,7 +69,7 @@ cdef class Copies:
         vc_copies_get_state(self.copies, &state, entries, state.keys)
         epoch = <bytes>state.epoch[:VC_EPOCH_BYTES]
         count = min(state.keys, len(room) // sizeof(vc_copies_entry))
-        return epoch, [(entries[i].digest, entries[i].version) for i in range(count)]
+        return epoch, [(entries[i].hash, entries[i].version) for i in range(count)]
 
     cdef vc_copies_state state(self):
         cdef vc_copies_state state

@@ -41,7 +41,7 @@ cdef extern from "copies.h" nogil:
         int64_t duration_ms
         uint32_t keys, first, counted
     ctypedef struct vc_copies_entry:
-        uint64_t digest, version
+        uint64_t hash, version
     ctypedef struct vc_copies_state:
         uint8_t *epoch
         uint32_t keys, first, counted

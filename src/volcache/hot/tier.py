@@ -79,11 +79,11 @@ class HotKeys(Protocol):
     def begin_epoch(self, epoch: bytes | None = None) -> None:
         """Make every copy unreachable and forget all reads, without a call."""
 
-    def add(self, digest: int, version: int) -> bool:
+    def add(self, hashed: int, version: int) -> bool:
         """Add what an earlier process had in this epoch; False: there is no room."""
 
     def entries(self) -> tuple[bytes, list[tuple[int, int]]]:
-        """Return the epoch, and digest and version of each key."""
+        """Return the epoch, and hash and version of each key."""
 
 
 class HotCalls(Protocol):

@@ -10,7 +10,7 @@ Any other start begins a new epoch: it fails closed. The format, as in docs/FORM
     <16 hex> <version, twice, plus 1 while promoted>
     checksum <8 hex>
 
-A line has half of the key's digest. The checksum is a CRC-32C of all bytes before the
+A line has a hash of the key. The checksum is a CRC-32C of all bytes before the
 word; nothing follows it.
 """
 
@@ -46,8 +46,8 @@ def encode(keys: HotKeys, binding: str) -> bytes:
     lines = [
         f"{_first_line(binding)}epoch {epoch.hex()}\n",
         *(
-            f"{digest.to_bytes(8, 'little').hex()} {version}\n"
-            for digest, version in entries
+            f"{hashed.to_bytes(8, 'little').hex()} {version}\n"
+            for hashed, version in entries
         ),
     ]
     text = "".join(lines).encode()
@@ -71,8 +71,8 @@ def restore(keys: HotKeys, data: bytes, binding: str) -> None:
         return
     entries, at = [], epoch.end()
     while line := _LINE.match(text, at):
-        digest = int.from_bytes(bytes.fromhex(line[1].decode()), "little")
-        entries.append((digest, int(line[2])))
+        hashed = int.from_bytes(bytes.fromhex(line[1].decode()), "little")
+        entries.append((hashed, int(line[2])))
         at = line.end()
     if at != len(text):
         return

@@ -122,7 +122,7 @@ def begins_anew(data: bytes, versions: Copies, binding: str = BINDING) -> bool:
 
 
 def test_snapshot_has_the_documented_lines() -> None:
-    """Epoch, half of each key's digest with its version, and a checksum."""
+    """Epoch, a hash of each key with its version, and a checksum."""
     text = encode(versions_of_two_keys(), BINDING)
     first, epoch, a, b, checksum = text.decode().splitlines()
 
