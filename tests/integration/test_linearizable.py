@@ -24,6 +24,7 @@ import pytest
 from support.extent import EXTENT, SEED
 from support.linearizable import Kind, Operation, State, find_order
 from support.memcache import MemcacheServer, RawClient
+from support.memcached import MemcachedProcess
 from support.tables import each_row
 from support.wire import connect, read_reply, request_bytes
 
@@ -229,13 +230,26 @@ def playing(server: MemcacheServer, seed: int) -> Iterator[list[Player]]:
             raise player.error
 
 
-def test_the_order_of_operations_survives_kills(tmp_path: Path) -> None:
-    """Of HTTP, text and meta clients at once, with conditions of each protocol."""
+@pytest.mark.parametrize("is_hot", [False, True])
+def test_the_order_of_operations_survives_kills(
+    tmp_path: Path, memcached: MemcachedProcess, *, is_hot: bool
+) -> None:
+    """Of HTTP, text and meta clients at once; with the hot tier, copies are promoted."""
     histories: dict[str, list[Operation]] = {key: [] for key in KEYS}
-    settings = {"volume_size": "64MiB", "volume_num": 8, "sync_mode": "none"}
+    hits = 0  # Copies that were read.
+    settings = {
+        "volume_size": "64MiB",
+        "volume_num": 8,
+        "sync_mode": "none",
+        "memc_on": is_hot,
+        "memc_servers": memcached.address,
+        "memc_timeout": 1,
+        "cache_after_miss_count": 1,
+    }
     with MemcacheServer(tmp_path / "data", settings=settings) as server:
         for generation in range(GENERATIONS):
             with playing(server, SEED + generation) as players:
+                hits += server.stats()["hot"]["hits"] if is_hot else 1
                 server.kill()
             for player in players:
                 for key, operation in player.history:
@@ -252,6 +266,7 @@ def test_the_order_of_operations_survives_kills(tmp_path: Path) -> None:
                     put = Operation("put", began, time.monotonic(), seen)
                     history[:] = [put] if seen else []
         assert "Traceback" not in server.stderr
+    assert hits
 
 
 @each_row(
