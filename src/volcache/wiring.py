@@ -303,6 +303,7 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
         partial(decoder_for, WireLimits(key_size, value_size)),
         limits=ConnectionLimits(core.connections, config.transfer_timeout, held),
         executor=executor,
+        readers=core.readers,
         stats=stats,
         log=log,
         sample=core.status.requests.sample,

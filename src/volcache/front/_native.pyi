@@ -260,6 +260,7 @@ class MemcacheLoops:
         facts: CommandFacts,
         log: MemcacheLog,
         *,
+        readers: Readers,
         listening: int,
         threads: int,
         connections: int,
@@ -272,6 +273,7 @@ class MemcacheLoops:
         Args:
             facts: For the commands that are not passed.
             log: Is told what is to be logged.
+            readers: The threads that read records which are not in memory.
             listening: Descriptor of the socket, open until `drain` has returned.
             threads: How many there are, 1 to 16.
             connections: The most at a time.

@@ -4,11 +4,14 @@ from libc.stdint cimport uintptr_t
 
 
 cdef extern from "mc_loop.h" nogil:
-    ctypedef struct vc_mc_settings:
+    ctypedef struct vc_mc_rights:
         bint may_read, may_write, wants_credentials
-        int64_t slow_ns
+    ctypedef struct vc_mc_settings:
+        vc_mc_rights rights
+        int64_t slow_ns, end_ns
     ctypedef struct vc_mc_server_config:
         vc_mc_config commands
+        vc_readers *readers
         int listening
         unsigned loops, connections
         uint64_t held_bytes
@@ -16,23 +19,19 @@ cdef extern from "mc_loop.h" nogil:
         void (*on_news)(void *context, const uint8_t *events, size_t length) noexcept
         void *context
     ctypedef struct vc_mc_figures:
-        uint64_t bytes_in, bytes_out, accepted, refused, closed_for_memory, failed_accepts
-        uint64_t cut, held
-        int accept_error
-        unsigned open
+        uint64_t bytes_in, bytes_out, accepted, refused, open, cut, held, closed_for_memory
+        uint64_t failed_accepts, accept_error, cold
     ctypedef struct vc_mc_job:
         uintptr_t id
-        bint is_gone, is_binary
-        const char *remote
-        const char *prefix
+        const vc_mc_stream *stream
         const char *data
-        size_t prefix_length, length
+        size_t length
     ctypedef struct vc_mc_done:
         const char *replies
         const char *rest
         size_t length, rest_length, held
-        bint has_executed, has_more, keeps, closes
-        bint has_token, may_read, may_write, wants_credentials
+        bint has_executed, has_more, keeps, closes, has_token
+        vc_mc_rights rights
     ctypedef enum vc_mc_wait: VC_MC_JOB, VC_MC_TIMEOUT, VC_MC_ENDED
     ctypedef struct vc_mc_server: pass
     vc_mc_server *vc_mc_server_new(const vc_mc_server_config *config)
@@ -41,8 +40,6 @@ cdef extern from "mc_loop.h" nogil:
     vc_mc_wait vc_mc_next_job(vc_mc_server *server, int64_t timeout_ns, vc_mc_job *job)
     void vc_mc_finish_job(vc_mc_server *server, const vc_mc_done *done)
     void vc_mc_change_settings(vc_mc_server *server, const vc_mc_settings *settings)
-    void vc_mc_drain(vc_mc_server *server, int64_t ns)
-    void vc_mc_flush(vc_mc_server *server)
     void vc_mc_get_figures(vc_mc_server *server, vc_mc_figures *figures)
     void vc_mc_sum_counts(vc_mc_server *server, vc_mc_counts *counts)
     int64_t vc_mc_stalled_ns(vc_mc_server *server)
@@ -59,17 +56,21 @@ cdef void on_news(void *context, const uint8_t *events, size_t length) noexcept 
 cdef class MemcacheLoops:
     cdef vc_mc_server *server
     cdef CommandFacts facts
+    cdef Readers readers
     cdef object log
+    cdef vc_mc_settings settings
     cdef readonly bint has_ended
 
     def __init__(
-        self, CommandFacts facts not None, log, *, int listening, unsigned threads,
-        unsigned connections, uint64_t held_bytes, double transfer_seconds,
+        self, CommandFacts facts not None, log, *, Readers readers not None, int listening,
+        unsigned threads, unsigned connections, uint64_t held_bytes, double transfer_seconds,
     ):
         cdef vc_mc_server_config config
         memset(&config, 0, sizeof(config))
         self.facts = facts
         self.log = log
+        self.readers = readers
+        config.readers = readers.readers
         config.commands = facts.config
         config.listening = listening
         config.loops = threads
@@ -99,10 +100,10 @@ cdef class MemcacheLoops:
         if found != VC_MC_JOB:
             self.has_ended = found == VC_MC_ENDED
             return None
-        if job.is_gone:
+        if job.stream is NULL:
             return job.id, None, False, ""
-        data = job.prefix[: job.prefix_length] + job.data[: job.length]
-        return job.id, data, job.is_binary, job.remote.decode("ascii")
+        data = job.stream.prefix[: job.stream.prefix_length] + job.data[: job.length]
+        return job.id, data, job.stream.is_binary, job.stream.remote.decode("ascii")
 
     def finish_job(
         self, bytes replies, bytes rest, size_t held, *, bint has_executed, bint has_more,
@@ -114,22 +115,25 @@ cdef class MemcacheLoops:
         done.rest, done.rest_length = rest, len(rest)
         done.held, done.has_executed, done.has_more = held, has_executed, has_more
         done.keeps, done.closes = keeps, closes
-        done.has_token, done.wants_credentials = has_token, wants_credentials
-        done.may_read, done.may_write = may_read, may_write
+        done.has_token = has_token
+        done.rights = vc_mc_rights(may_read, may_write, wants_credentials)
         vc_mc_finish_job(self.server, &done)
 
     def change(self, *, bint may_read, bint may_write, bint wants_credentials, slow_ns):
-        cdef vc_mc_settings settings
-        settings.may_read, settings.may_write = may_read, may_write
-        settings.wants_credentials = wants_credentials
-        settings.slow_ns = min(slow_ns, 2**62)
-        with nogil:
-            vc_mc_change_settings(self.server, &settings)
+        self.settings.rights = vc_mc_rights(may_read, may_write, wants_credentials)
+        self.settings.slow_ns = min(slow_ns, 2**62)
+        self.apply()
 
     def drain(self, double seconds):
-        cdef int64_t ns = <int64_t>(seconds * 1e9)
+        cdef int64_t end_ns = monotonic_ns() + <int64_t>(seconds * 1e9)
+        if not self.settings.end_ns or end_ns < self.settings.end_ns:
+            self.settings.end_ns = end_ns
+        self.apply()
+
+    cdef apply(self):
+        cdef vc_mc_settings settings = self.settings
         with nogil:
-            vc_mc_drain(self.server, ns)
+            vc_mc_change_settings(self.server, &settings)
 
     def stalled_seconds(self):
         return vc_mc_stalled_ns(self.server) / 1e9
@@ -142,7 +146,7 @@ cdef class MemcacheLoops:
     def flush(self):
         cdef vc_mc_counts counts
         with nogil:
-            vc_mc_flush(self.server)
+            vc_mc_change_settings(self.server, NULL)
         memset(&counts, 0, sizeof(counts))
         vc_mc_sum_counts(self.server, &counts)
         self.facts.add_counts(&counts)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache.access import Access
-    from volcache.front import Job
+    from volcache.front import Job, Readers
     from volcache.memcache.command_log import CommandLog
     from volcache.memcache.commands import Command, Result
     from volcache.memcache.decoder import Decoder
@@ -85,6 +85,7 @@ class Listener:
         *,
         limits: ConnectionLimits,
         executor: Executor,
+        readers: Readers,
         stats: CommandStats,
         log: CommandLog,
         sample: Callable[[bytes], None] = lambda _: None,
@@ -99,6 +100,7 @@ class Listener:
             decoder_for: Returns what reads a connection, by its first bytes.
             limits: What is allowed.
             executor: That of the service: its limits are those of the loops.
+            readers: Read what is not in memory.
             stats: What is counted.
             log: Gets the commands.
             sample: Gets one key in 64 of those that were read.
@@ -113,6 +115,7 @@ class Listener:
         self._loops = MemcacheLoops(
             CommandFacts(executor, stats, log, sample),
             self,
+            readers=readers,
             listening=listening.socket.fileno(),
             threads=threads,
             connections=limits.connections,

@@ -21,6 +21,7 @@ from support.tables import each_row
 from support.waiting import wait_until
 from volcache.access import Access
 from volcache.errors import ListenError
+from volcache.front import Readers
 from volcache.memcache.command_log import CommandLog
 from volcache.memcache.commands import Arithmetic, Command
 from volcache.memcache.listener import ConnectionLimits, Listener
@@ -32,7 +33,14 @@ from volcache.monitoring.commands import CommandStats
 class Case:
     """A running listener; a function is called before each command in Python."""
 
-    def __init__(self, talk: Talk, listening: ListeningSocket, **limits: Any) -> None:
+    def __init__(
+        self,
+        talk: Talk,
+        listening: ListeningSocket,
+        readers: Readers,
+        threads: int = 1,
+        **limits: Any,
+    ) -> None:
         """Prepare it."""
         self.service, self.clock = talk.service, talk.clock
         self._stats = talk.stats
@@ -54,6 +62,8 @@ class Case:
             talk.decoder_for,
             limits=ConnectionLimits(**{"connections": 100, **limits}),
             executor=talk.executor,
+            readers=readers,
+            threads=threads,
             stats=talk.stats,
             log=CommandLog(0, lambda _: (0, 0)),
             sample=self.sampled.append,
@@ -86,7 +96,8 @@ def running(
     talk: Talk, pulse: Callable[[], None] | None = None, **limits: Any
 ) -> Iterator[Case]:
     """Run a listener with these limits."""
-    case = Case(talk, ListeningSocket("127.0.0.1:0"), **limits)
+    readers = Readers(talk.store.index, threads=1)
+    case = Case(talk, ListeningSocket("127.0.0.1:0"), readers, **limits)
     if pulse is not None:
         case.listener.set_pulse(0.01, pulse)
     case.listener.start()
@@ -95,6 +106,7 @@ def running(
     finally:
         case.listener.drain(0)
         case.listener.close()
+        readers.close()
 
 
 def test_clients_take_turns(talk: Talk) -> None:
