@@ -77,6 +77,7 @@ class Config:
     ip: str
     port: int
     memcache_listen: str
+    memcache_threads: int
     memcache_flush: bool
     idle_timeout: float
     head_timeout: float

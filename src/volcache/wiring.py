@@ -292,7 +292,8 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
     add = access_log.add if access_log else None
     is_json = config.log_format == "json"
     log = CommandLog(0, core.cache.waited_since, add=add, as_json=is_json)
-    facts = ServerFacts(socket_.name, core.connections, value_size)
+    threads = config.memcache_threads
+    facts = ServerFacts(socket_.name, core.connections, value_size, threads)
     statistics = ServerStatistics(core.cache, stats, facts)
     executor = Executor(core.cache, limits)
     service = Service(executor, statistics, core.refusals)
@@ -307,6 +308,7 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
         stats=stats,
         log=log,
         sample=core.status.requests.sample,
+        threads=threads,
     )
     closing.callback(listener.close)
     return listener

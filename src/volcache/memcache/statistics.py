@@ -54,6 +54,7 @@ class ServerFacts(NamedTuple):
     listen: str
     connections_max: int
     value_size: int
+    threads: int = 1
 
 
 class ServerStatistics:
@@ -120,7 +121,7 @@ class ServerStatistics:
             ("evictions", "on"),
             ("domain_socket", facts.listen if is_unix else "NULL"),
             ("umask", "700"),
-            ("num_threads", 1),
+            ("num_threads", facts.threads),
             ("cas_enabled", "yes"),
             ("binding_protocol", "auto-negotiate"),
             ("auth_enabled_sasl", _yes(needs_token)),
@@ -156,7 +157,7 @@ class ServerStatistics:
             ("bytes_written", stats.bytes_out),
             ("limit_maxbytes", self._capacity()),
             ("accepting_conns", 1),
-            ("threads", 1),
+            ("threads", self._facts.threads),
             ("bytes", store.usage(volumes=False).live),
             ("curr_items", store.count),
             ("total_items", self._counted(_SETS, ("stored",))),
