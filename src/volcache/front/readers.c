@@ -1,8 +1,21 @@
+#define _GNU_SOURCE
 #include "readers.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 #include "clock.h"
+
+enum {
+    /* For so many jobs more there is one thread more, while the disk is quick. */
+    JOBS_PER_THREAD = 16,
+    /* The disk is slow if more than half of the last reads, about so many, were. */
+    READS_KEPT = 32,
+};
+/* A read that takes longer is slow. */
+static const int64_t QUICK_NS = 500000;
+/* After a job has waited for so long, another thread begins: the others may wait for the disk. */
+static const int64_t PATIENCE_NS = 5000000;
 
 struct vc_readers {
     vc_core *core;
@@ -10,7 +23,9 @@ struct vc_readers {
     pthread_mutex_t mutex;
     pthread_cond_t more, ended;
     vc_jobs jobs;
-    unsigned sleeping;          /* threads that wait for a job */
+    unsigned sleeping;          /* threads that wait for a job, without those woken */
+    unsigned woken;             /* threads that are to stop waiting */
+    unsigned slowness;          /* grows with each slow read up to READS_KEPT, else shrinks */
     bool is_stopped;
     pthread_t threads[VC_READERS_MAX];
     unsigned thread_count;
@@ -56,7 +71,7 @@ static bool add_done(vc_job *job, bool is_urgent) {
     return is_awaited;
 }
 
-/* Note, with the mutex, that a job is done. */
+/* Let an owner end, with the mutex, if this was the last of its jobs. */
 static void end_job(vc_readers *readers, vc_job_owner *owner) {
     if (!--owner->running) pthread_cond_broadcast(&readers->ended);
 }
@@ -78,41 +93,53 @@ static bool make_room(scratch *to, size_t size) {
     return to->at;
 }
 
-static void run(vc_readers *readers, vc_job *job, scratch *to) {
+/* Returns how long the read took. */
+static int64_t run(vc_readers *readers, vc_job *job, scratch *to) {
     int64_t started_ns = vc_monotonic_ns();
     job->status = VC_NO_MEMORY;
     if (make_room(to, job->at.size))
         job->status = readers->functions->read(readers->core, job->key, job->key_length, &job->at,
                                                to->at, job->at.size, NULL, 0, &job->record);
     readers->functions->end_read(readers->core);
-    job->read_ns = vc_monotonic_ns() - started_ns;
+    int64_t read_ns = job->read_ns = vc_monotonic_ns() - started_ns;
     /* Then the owner has the job. */
     vc_job_owner *owner = job->owner;
     if (add_done(job, owner->use(job, to->at))) owner->wake(owner->context);
+    return read_ns;
 }
 
 /* Wait for a job, with the mutex. */
 static vc_job *take_next(vc_readers *readers) {
     while (!readers->jobs.first && !readers->is_stopped) {
         readers->sleeping++;
-        pthread_cond_wait(&readers->more, &readers->mutex);
-        readers->sleeping--;
+        while (!readers->woken && !readers->is_stopped)
+            pthread_cond_wait(&readers->more, &readers->mutex);
+        if (readers->woken) readers->woken--;
+        else readers->sleeping--;
     }
     vc_job *job = readers->jobs.first;
     if (job) unlink_job(&readers->jobs, NULL, job);
     return job;
 }
 
+static void count_read(vc_readers *readers, int64_t read_ns) {
+    if (read_ns <= QUICK_NS) readers->slowness -= readers->slowness > 0;
+    else if (readers->slowness < READS_KEPT) readers->slowness++;
+}
+
 static void *read_jobs(void *context) {
     vc_readers *readers = context;
     scratch own = {0};
     vc_job *job;
+    /* A thread of this kind that wakes up does not take the processor from a loop or a client. */
+    pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
     pthread_mutex_lock(&readers->mutex);
     while ((job = take_next(readers))) {
         vc_job_owner *owner = job->owner;
         pthread_mutex_unlock(&readers->mutex);
-        run(readers, job, &own);
+        int64_t read_ns = run(readers, job, &own);
         pthread_mutex_lock(&readers->mutex);
+        count_read(readers, read_ns);
         end_job(readers, owner);
     }
     pthread_mutex_unlock(&readers->mutex);
@@ -155,11 +182,26 @@ void vc_readers_add(vc_readers *readers, vc_job *job) {
     pthread_mutex_unlock(&readers->mutex);
 }
 
+/* How many threads are to be woken, with the mutex. A look for what is in memory lets the kernel
+ * begin to read what is not. So a thread that waits for a quick disk finds the next records in
+ * memory: with more threads, the same reads take more changes from one to the other. */
+static unsigned threads_wanted(const vc_readers *readers) {
+    unsigned waiting = readers->jobs.length, awake = readers->thread_count - readers->sleeping;
+    if (waiting && readers->slowness <= READS_KEPT / 2) {
+        unsigned enough = 1 + waiting / JOBS_PER_THREAD;
+        if (vc_monotonic_ns() - readers->jobs.first->added_ns > PATIENCE_NS) enough += awake;
+        waiting = enough > awake ? enough - awake : 0;
+    }
+    return waiting < readers->sleeping ? waiting : readers->sleeping;
+}
+
 void vc_readers_wake(vc_readers *readers) {
     pthread_mutex_lock(&readers->mutex);
-    unsigned waiting = readers->jobs.length, sleeping = readers->sleeping;
+    unsigned wanted = threads_wanted(readers);
+    readers->sleeping -= wanted;
+    readers->woken += wanted;
     pthread_mutex_unlock(&readers->mutex);
-    for (unsigned i = 0; i < waiting && i < sleeping; i++) pthread_cond_signal(&readers->more);
+    while (wanted--) pthread_cond_signal(&readers->more);
 }
 
 unsigned vc_readers_waiting(vc_readers *readers) {

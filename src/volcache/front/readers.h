@@ -4,6 +4,9 @@
  * A thread reads the record, ends the read and calls `use` of the owner. Then the job is in
  * `done` of the owner, who takes it when it likes; for jobs that are awaited it is woken.
  *
+ * The threads leave the processors to the loops while these are short of time: they are of the
+ * kind SCHED_BATCH, and while the disk is quick, as many are awake as have enough to do.
+ *
  * Threads. Any may add jobs. The pool has a job from the time it is added until it is in `done`.
  * `use` and `wake` are called by the threads of the pool. */
 #ifndef VC_READERS_H
@@ -64,7 +67,7 @@ vc_readers *vc_readers_new(vc_core *core, const vc_core_functions *functions, un
 void vc_readers_free(vc_readers *readers);
 /* Add a job, which no thread need begin before `vc_readers_wake`. */
 void vc_readers_add(vc_readers *readers, vc_job *job);
-/* Wake threads for the jobs that were added: once for many, as it is a system call. */
+/* Wake threads for the jobs that were added, if too few are awake. */
 void vc_readers_wake(vc_readers *readers);
 /* How many jobs no thread has begun. */
 unsigned vc_readers_waiting(vc_readers *readers);
