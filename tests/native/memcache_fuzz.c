@@ -111,10 +111,16 @@ static const vc_calls calls = {
     .pread = test_pread, .pread_cached = test_pread_cached, .pwritev = test_pwritev};
 static const vc_mc_clocks clocks = {clock_us, clock_us, NULL};
 
+static void on_due(void *context) {
+    (void)context;
+    CHECK(vc_core_is_due(core) && !vc_core_is_mine(core));
+    vc_core_take_due(core);
+}
+
 /* Begin with an empty store. */
 static void empty_store(void) {
     static const uint8_t hash_key[16] = "commands";
-    static const vc_putting how = {.next_us = next_us, .due_bytes = UINT64_MAX};
+    static const vc_putting how = {.next_us = next_us, .due_bytes = 5000};
     static uint64_t seq;
     if (!core) {
         core = vc_core_new(&calls, hash_key, 1 << 24, 2, 0);
@@ -122,6 +128,7 @@ static void empty_store(void) {
         vc_core_set_putting(core, &how);
     } else {
         vc_core_reclaim(core, writer.slot);
+        vc_core_take_due(core);
     }
     vc_writer_free(&writer);
     vc_segment whole = {0, ++seq};
@@ -253,6 +260,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         .long_ns = INT64_MAX,
         .sample_mask = 63,
         .on_events = take_events,
+        .on_due = on_due,
     };
     vc_mc_stream stream = {
         .may_read = !(options & 8),

@@ -270,6 +270,6 @@ class NativeTalk(Talk):
             size = (self._unread.find(b"\n") + 1) or len(self._unread)
         data, self._unread = self._unread[:size], self._unread[size:]
         replies = self._execute(decoder, data)
-        self._is_passing = bool(decoder.buffered or decoder._skipped)
+        self._is_passing = not decoder.is_empty
         commands.allow(**self._permissions())
         return replies

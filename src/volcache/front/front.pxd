@@ -234,6 +234,8 @@ cdef extern from "memcache.h" nogil:
         int64_t default_ttl, max_ttl, slow_ns, long_ns, sample_mask
         void (*on_events)(void *context) noexcept
         void *context
+        void (*on_due)(void *due_context) noexcept
+        void *due_context
     ctypedef struct vc_mc_stream:
         bint may_read, may_write, wants_credentials, is_known, is_binary
         const char *remote

@@ -85,6 +85,7 @@ typedef struct {
     vc_mc_outcome outcome;
     int64_t started_ns, read_ns, write_ns;
     bool is_hot;                /* the key is to be promoted */
+    bool is_due;                /* see `on_due` */
     uint64_t *absent;           /* the counter of misses to count it in; NULL: it was a hit */
 } execution;
 
@@ -191,6 +192,7 @@ static vc_mc_step append(execution *job, vc_put *put) {
     }
     if (status != VC_OK) return VC_MC_PASS;
     job->write_ns = put->took_ns;
+    job->is_due = put->is_due;
     job->outcome.record = put->record;
     job->outcome.has_record = true;
     return VC_MC_NEXT;
@@ -322,6 +324,7 @@ static vc_mc_step erase(execution *job) {
         config->functions->delete(config->core, &put, (uint64_t)now_ms(job->mc), &existed) != VC_OK)
         return VC_MC_PASS;
     if (put.started_ns) job->write_ns = put.took_ns;
+    job->is_due = put.started_ns && put.is_due;
     job->outcome.result = existed ? VC_MC_DELETED : VC_MC_NOT_FOUND;
     job->outcome.has_record = false; /* It is not told of. */
     return VC_MC_NEXT;
@@ -435,6 +438,7 @@ static vc_mc_step execute(vc_mc *mc, vc_mc_stream *stream, const vc_mc_command *
     else if (command->form == VC_MC_META) vc_mc_reply_meta(command, &job.outcome, out);
     else vc_mc_reply_text(command, &job.outcome, out);
     count_command(&job, out->used - before);
+    if (job.is_due) mc->config.on_due(mc->config.due_context);
     return VC_MC_NEXT;
 }
 

@@ -82,6 +82,9 @@ typedef struct {
     /* Events are to be drained, in this thread; may take Python's lock. */
     void (*on_events)(void *context);
     void *context;
+    /* What is due after a put is to be done, so that the next put is plain; likewise. */
+    void (*on_due)(void *due_context);
+    void *due_context;
 } vc_mc_config;
 
 /* One connection. All is 0 at first, except what the caller sets. */

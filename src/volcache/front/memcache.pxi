@@ -44,10 +44,17 @@ cdef int64_t python_machine_us(void *context) noexcept with gil:
     return (<CommandFacts>context).machine_ns() // 1000
 
 
+cdef void on_command_due(void *context) noexcept with gil:
+    try:
+        (<CommandFacts>context).catch_up()
+    except BaseException as error:
+        (<CommandFacts>context).log.failed(error)
+
+
 cdef class CommandFacts:
     """What the commands use, and the counters and logs in Python that learn of them."""
 
-    cdef object clock, machine_ns, stats, store_stats, log, sample, reads, won, promote
+    cdef object store, clock, machine_ns, stats, store_stats, log, sample, reads, won, promote
     cdef Copies copies
     cdef vc_mc_clocks clocks
     cdef vc_mc_config config
@@ -74,6 +81,8 @@ cdef class CommandFacts:
         self.copies, self.promote = executor.cache.hot_keys, executor.cache.promote
         if self.copies is not None:
             self.config.copies = self.copies.copies
+        self.store = store
+        self.config.on_due, self.config.due_context = on_command_due, <void *>self
         self.config.key_size = limits.key_size
         self.config.value_size = limits.value_size
         self.config.default_ttl = limits.default_ttl
@@ -81,6 +90,10 @@ cdef class CommandFacts:
         self.config.slow_ns = min(log.threshold_ns, 2**62)
         self.config.long_ns = LONG_NS
         self.config.sample_mask = SAMPLED
+
+    cdef catch_up(self):
+        with self.store.lock:
+            self.store.catch_up()
 
     cdef add_counts(self, const vc_mc_counts *counts):
         """Count what was counted since the last call; any thread with Python's lock."""

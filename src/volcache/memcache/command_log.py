@@ -93,6 +93,10 @@ class CommandLog:
         self._slow.set_threshold(seconds)
         self.threshold_ns = _ALWAYS_NS if self._lines else self._slow.threshold_ns
 
+    def failed(self, error: BaseException) -> None:
+        """Log a bug in what is due after a command."""
+        _logger.error("memcache.failed command=%s", "-", exc_info=error)
+
     def done(
         self,
         remote: str,
