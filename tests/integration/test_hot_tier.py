@@ -429,3 +429,36 @@ def test_item_of_an_earlier_version_is_not_used(servers: Servers) -> None:
         script.change = lambda reply: reply.replace(new, new[:16] + old[16:])
         answer = site.get("k")
         assert (answer.headers["X-Cache"], answer.content) == ("DISK", b"new")
+
+
+def test_key_that_is_read_by_the_memcached_protocol_is_promoted(
+    servers: Servers, memcached: MemcachedProcess, tmp_path: Path
+) -> None:
+    """As one that is read over HTTP; its loop does not wait for memcached either."""
+    listen = tmp_path / "m.sock"
+    settings = settings_for(memcached.address, memcache_listen=listen)
+    with (
+        pooled_site(servers, settings) as site,
+        socket.socket(socket.AF_UNIX) as client,
+    ):
+        client.connect(str(listen))
+        answers = client.makefile("rb")
+
+        def get(key: str) -> bytes:
+            client.sendall(f"get {key}\r\n".encode())
+            found = b""
+            while not found.endswith(b"END\r\n"):
+                found += answers.readline()
+            return found
+
+        for key in ("a", "b", "c"):
+            site.put(key, b"value")
+        for _ in range(3):
+            assert get("a") == b"VALUE a 0 5\r\nvalue\r\nEND\r\n"
+        wait_until(lambda: memcached.items() == 1, "the copy to be stored")
+        assert site.source("a") == "MEMC"
+        memcached.send_signal(signal.SIGSTOP)
+        for _ in range(5):
+            assert get("b") == b"VALUE b 0 5\r\nvalue\r\nEND\r\n"
+        assert site.source("c") == "DISK"
+        memcached.send_signal(signal.SIGCONT)

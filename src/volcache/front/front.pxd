@@ -121,9 +121,9 @@ cdef extern from "hot_client.h" nogil:
     unsigned vc_hot_server_of(const vc_hot *hot, const uint8_t *name)
     void vc_hot_give(vc_hot *hot, unsigned number, int fd)
     vc_hot_result vc_hot_take_failure(vc_hot *hot, unsigned number)
-    bint vc_hot_is_loop(const vc_hot *hot)
-    bint vc_hot_set(vc_hot *hot, const uint8_t *name, uint64_t expires_s,
-                    const uint8_t *record, size_t length)
+    bint vc_hot_has_loop(vc_hot *hot)
+    bint vc_hot_send(vc_hot *hot, const uint8_t *name, uint64_t expires_s,
+                     const uint8_t *record, size_t length)
     vc_hot_result vc_hot_asked(const vc_hot *hot, const uint8_t *name,
                                const uint8_t **record, size_t *length)
     ctypedef struct vc_hot_counts:

@@ -77,11 +77,11 @@ cdef class HotClient:
     def failure(self, unsigned server):
         return HOT_RESULTS[vc_hot_take_failure(self.hot, server)]
 
-    def is_loop(self):
-        return vc_hot_is_loop(self.hot)
+    def has_loop(self):
+        return vc_hot_has_loop(self.hot)
 
     def send(self, bytes name not None, bytes record not None, uint64_t expires_s):
-        return vc_hot_set(self.hot, name_of(name), expires_s, data_of(record), len(record))
+        return vc_hot_send(self.hot, name_of(name), expires_s, data_of(record), len(record))
 
     def asked(self, bytes name not None):
         cdef const uint8_t *record

@@ -24,6 +24,15 @@ typedef struct call {
     uint8_t name[VC_ITEM_BYTES];
 } call;
 
+/* An item that another thread lets the loop send. */
+typedef struct handed_item {
+    struct handed_item *next;
+    uint8_t name[VC_ITEM_BYTES];
+    uint64_t expires_s;
+    size_t length;
+    uint8_t record[];
+} handed_item;
+
 /* Bytes from `at` on; those before were used. */
 typedef struct {
     uint8_t *bytes;
@@ -57,6 +66,11 @@ struct vc_hot {
     const call *asked;
     const uint8_t *record;      /* NULL: there is none */
     size_t record_length;
+    /* Items of other threads. */
+    pthread_mutex_t handing;    /* protects these, and changes of `link` */
+    handed_item *_Atomic handed;       /* the first */
+    handed_item *last_handed;
+    size_t handed_bytes;
     unsigned server_count;
     server servers[];
 };
@@ -357,8 +371,12 @@ void vc_hot_cancel(vc_hot *hot, const void *owner) {
             if (one->owner == owner) one->owner = NULL;
 }
 
-bool vc_hot_set(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
-                const uint8_t *record, size_t length) {
+static bool is_loop(const vc_hot *hot) {
+    return hot->has_loop && pthread_equal(hot->loop, pthread_self());
+}
+
+static bool send_item(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
+                      const uint8_t *record, size_t length) {
     server *s = &hot->servers[vc_hot_server_of(hot, name)];
     if (length > hot->record_max ||
         !add_call(hot, s, name, VC_HOT_HEAD_BYTES + VC_ITEM_BYTES + length + 2))
@@ -371,9 +389,60 @@ bool vc_hot_set(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires
     return true;
 }
 
+/* Give an item to the loop. */
+static bool hand_over(vc_hot *hot, handed_item *handed) {
+    pthread_mutex_lock(&hot->handing);
+    bool is_taken = hot->link && hot->handed_bytes <= VC_HOT_OUT_BYTES;
+    if (is_taken) {
+        if (hot->handed) hot->last_handed->next = handed;
+        else hot->handed = handed;
+        hot->last_handed = handed;
+        hot->handed_bytes += handed->length;
+        hot->link->wake();
+    }
+    pthread_mutex_unlock(&hot->handing);
+    return is_taken;
+}
+
+bool vc_hot_has_loop(vc_hot *hot) {
+    pthread_mutex_lock(&hot->handing);
+    bool has_loop = hot->link != NULL;
+    pthread_mutex_unlock(&hot->handing);
+    return has_loop;
+}
+
+bool vc_hot_send(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
+                 const uint8_t *record, size_t length) {
+    if (is_loop(hot)) return send_item(hot, name, expires_s, record, length);
+    if (length > hot->record_max) return false;
+    handed_item *handed = malloc(sizeof(handed_item) + length);
+    if (!handed) return false;
+    *handed = (handed_item){.expires_s = expires_s, .length = length};
+    memcpy(handed->name, name, VC_ITEM_BYTES);
+    memcpy(handed->record, record, length);
+    if (hand_over(hot, handed)) return true;
+    free(handed);
+    return false;
+}
+
+/* Send the items of other threads, or only free them. */
+static void take_handed(vc_hot *hot, bool sends) {
+    if (!hot->handed) return;
+    pthread_mutex_lock(&hot->handing);
+    handed_item *next, *one = hot->handed;
+    hot->handed = NULL;
+    hot->handed_bytes = 0;
+    pthread_mutex_unlock(&hot->handing);
+    for (; one; one = next) {
+        next = one->next;
+        if (sends) send_item(hot, one->name, one->expires_s, one->record, one->length);
+        free(one);
+    }
+}
+
 vc_hot_result vc_hot_asked(const vc_hot *hot, const uint8_t name[VC_ITEM_BYTES],
                            const uint8_t **record, size_t *length) {
-    if (!vc_hot_is_loop(hot) || !hot->asked || memcmp(hot->asked->name, name, VC_ITEM_BYTES))
+    if (!is_loop(hot) || !hot->asked || memcmp(hot->asked->name, name, VC_ITEM_BYTES))
         return VC_HOT_MORE;
     *record = hot->record;
     *length = hot->record_length;
@@ -460,6 +529,7 @@ void vc_hot_settle(vc_hot *hot) {
         hot->has_loop = true;
     }
     for (unsigned i = 0; i < hot->server_count; i++) connect_given(hot, &hot->servers[i]);
+    take_handed(hot, true);
     /* When one fails, those who wait go on, and may ask others. */
     for (bool has_failed = true; has_failed;) {
         has_failed = false;
@@ -540,10 +610,6 @@ vc_hot_result vc_hot_take_failure(vc_hot *hot, unsigned number) {
     return (vc_hot_result)atomic_exchange(&hot->servers[number].failure, VC_HOT_MORE);
 }
 
-bool vc_hot_is_loop(const vc_hot *hot) {
-    return hot->has_loop && pthread_equal(hot->loop, pthread_self());
-}
-
 void vc_hot_take_counts(vc_hot *hot, vc_hot_counts *counts) {
     *counts = hot->counts;
     memset(&hot->counts, 0, sizeof(hot->counts));
@@ -556,6 +622,7 @@ vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout
     hot->timeout_ns = timeout_ns;
     hot->record_max = record_max;
     hot->server_count = count;
+    pthread_mutex_init(&hot->handing, NULL);
     for (unsigned i = 0; i < count; i++) {
         hot->servers[i].address = addresses[i];
         hot->servers[i].hash = vc_crc32c(0, addresses[i], strlen(addresses[i]));
@@ -571,7 +638,10 @@ void vc_hot_install(vc_hot *hot, const vc_link *link, void (*on_get)(void *conte
         disconnect(hot, s);
         while (s->first) free(take_first(s));
     }
+    pthread_mutex_lock(&hot->handing);
     hot->link = link;
+    pthread_mutex_unlock(&hot->handing);
+    take_handed(hot, false);
     hot->on_get = on_get;
     hot->context = context;
     hot->has_loop = hot->is_alarm_set = false;

@@ -29,7 +29,8 @@
 
 enum {
     VC_HOT_CALLS = 16384,           /* that wait for a reply, for each server */
-    VC_HOT_OUT_BYTES = 8 << 20,     /* that are to be sent, likewise, and one item more */
+    VC_HOT_OUT_BYTES = 8 << 20,     /* that are to be sent, likewise, and one item more; and of
+                                     * items of other threads, for all servers */
     VC_HOT_LINE_BYTES = 512,        /* of a reply's line, at most */
     VC_HOT_KEY_BYTES = 9 + 2 * VC_ITEM_BYTES,   /* of a key in memcached */
     VC_HOT_HEAD_BYTES = VC_HOT_KEY_BYTES + 64,  /* of a command without item */
@@ -96,16 +97,17 @@ void vc_hot_give(vc_hot *hot, unsigned server, int fd);
 /* Why the connection of a server has failed since the last call; VC_HOT_MORE: it has not. Any
  * thread. */
 vc_hot_result vc_hot_take_failure(vc_hot *hot, unsigned server);
-/* Whether this thread is that of the loop; any thread. */
-bool vc_hot_is_loop(const vc_hot *hot);
+/* Whether it serves a loop; any thread. */
+bool vc_hot_has_loop(vc_hot *hot);
+/* Let the loop send an item, soon if this is another thread. Returns false if it will not: the
+ * server is down, or too much is to be sent. Any thread. */
+bool vc_hot_send(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
+                 const uint8_t *record, size_t length);
 
 /* Ask for an item. Returns false if nothing was asked; otherwise `on_get` is called later. */
 bool vc_hot_get(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], void *owner);
 /* `on_get` is not called for an owner any more. */
 void vc_hot_cancel(vc_hot *hot, const void *owner);
-/* Send an item. Returns false if nothing was sent. */
-bool vc_hot_set(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
-                const uint8_t *record, size_t length);
 /* During `on_get`, for the item that was asked for: VC_HOT_FOUND with its record, or VC_HOT_ABSENT,
  * whatever the reason. Otherwise, and for any other item, VC_HOT_MORE. */
 vc_hot_result vc_hot_asked(const vc_hot *hot, const uint8_t name[VC_ITEM_BYTES],

@@ -104,11 +104,11 @@ class HotCalls(Protocol):
     def failure(self, server: int) -> str:
         """Return why the connection of the loop has failed since; empty: it has not."""
 
-    def is_loop(self) -> bool:
-        """Whether this is the thread of the loop, which must not wait."""
+    def has_loop(self) -> bool:
+        """Whether there is a loop that sends items."""
 
     def send(self, name: bytes, record: bytes, expires_s: int) -> bool:
-        """Let the loop send an item; False: it cannot."""
+        """Let the loop send an item, from any thread; False: it cannot."""
 
     def asked(self, name: bytes) -> tuple[bool, bytes | None]:
         """Return whether the loop has asked for an item for this request; the record."""
