@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.stores import open_store
 from volcache.store.files import OsFileSystem
 
@@ -36,25 +38,32 @@ def test_index_entries_are_written_in_batches(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_first_write_of_a_page_is_a_whole_page(tmp_path: Path) -> None:
-    """For part of a page that is not in memory, the kernel would read it first."""
-    size, fs = 10 * 4096 + 1000, RecordingFileSystem()
-    store = open_store(tmp_path, volume_size=size, fs=fs)
+@pytest.mark.parametrize(("mode", "unit"), [("always", 4096), ("none", 2**18)])
+def test_the_first_write_of_a_page_is_a_whole_page(
+    tmp_path: Path, mode: str, unit: int
+) -> None:
+    """
+    For part of a page that is not in memory, the kernel would read it first.
+
+    Without syncs, many pages are written at a time.
+    """
+    size, fs = 10 * unit + 1000, RecordingFileSystem()
+    store = open_store(tmp_path, volume_size=size, fs=fs, sync_mode=mode)
     store.put(b"first", b"")
     writes = fs.writes
     writes.clear()
     while store.stats.rotations == 0:
-        store.put(b"%d" % len(writes), bytes(1 + len(writes) * 97 % 5000))
+        store.put(b"%d" % len(writes), bytes(1 + len(writes) * 97 % (unit + 1000)))
 
     ends = [offset + written for offset, written in writes if offset > 64]
     assert max(ends) <= size
-    present = 4096  # The first put has written so far.
+    present = unit  # The first put has written so far.
     for offset, written in writes:
         if offset <= 64:
             break  # The next volume.
         end = offset + written
         assert offset <= present
-        assert end <= present or end in {size, end // 4096 * 4096}
+        assert end <= present or end in {size, end // unit * unit}
         present = max(present, end)
-    assert present > 8 * 4096
+    assert present > 8 * unit
     store.close()

@@ -13,6 +13,8 @@
 enum {
     /* The block size of ext4 and XFS, and the page size of x86 and most ARM. */
     PAGE_BYTES = 4096,
+    /* With new pages added this many bytes at a time, the kernel keeps them as one folio. */
+    CHUNK_BYTES = 256 << 10,
     /* Fits the L2 cache together with the buckets of some segments. */
     LOAD_WINDOW_BYTES = 384 << 10,
     /* A longer buffer of a writer, as of a start without index files, is given back. */
@@ -617,7 +619,7 @@ static bool has_room(const vc_writer *writer, vc_record *record) {
 }
 
 vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
-    static const uint8_t zeros[PAGE_BYTES];
+    static uint8_t zeros[CHUNK_BYTES]; /* Not const: all of it is one page of zeros. */
     uint8_t prefix[VC_PREFIX_BYTES_MAX];
     vc_record *record = &put->record;
     const vc_calls *calls = writer->calls;
@@ -634,10 +636,11 @@ vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
     int count = 1;
     if (record->length) parts[count++] = (struct iovec){(void *)put->value, record->length};
     if (end > written_end) {
-        written_end = (end + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+        uint64_t unit = sync ? PAGE_BYTES : CHUNK_BYTES;
+        written_end = (end + unit - 1) / unit * unit;
         if (written_end > writer->capacity) written_end = writer->capacity;
         if (written_end > end)
-            parts[count++] = (struct iovec){(void *)zeros, (size_t)(written_end - end)};
+            parts[count++] = (struct iovec){zeros, (size_t)(written_end - end)};
     }
     if (!write_all(calls, writer->fd, parts, count, record->offset)) return VC_IO_ERROR;
     if (sync && calls->fdatasync(calls->context, writer->fd)) return VC_SYNC_ERROR;

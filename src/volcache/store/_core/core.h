@@ -206,7 +206,7 @@ typedef struct {
     _Atomic uint64_t end;   /* offset of the next record */
     _Atomic uint64_t synced_end;    /* records before it are on the disk */
     uint64_t capacity;      /* records may be written up to here */
-    uint64_t written_end;   /* whole pages are written up to here */
+    uint64_t written_end;   /* behind the last record are zeros up to here */
     char *lines;            /* entries that are not in the index file */
     size_t lines_used, lines_room, pending;
     size_t pending_max;     /* entries; then they are written to the index file */
@@ -240,8 +240,9 @@ typedef struct {
 
 /* Write a record at `end` and add its entry. With `sync`, return only when it is on the disk.
  *
- * The page that the record ends in is written completely: to write part of a page that is not
- * in memory, the kernel would first read it from the disk.
+ * The page that the record ends in is written completely, with zeros: to write part of a page that
+ * is not in memory, the kernel would first read it from the disk. Without `sync`, so is the chunk
+ * of 256 KiB that it is in: the kernel then keeps it in one piece, and copies faster.
  *
  * VC_OK; VC_NO_ROOM, VC_NO_MEMORY: nothing was written; VC_IO_ERROR, VC_SYNC_ERROR: errno says
  * why, `end` has not moved, and the next record overwrites this one. */
