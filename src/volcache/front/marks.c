@@ -55,6 +55,7 @@ void vc_marks_put(vc_marks *marks, uint64_t version, uint32_t number) {
 
 bool vc_marks_get(const vc_marks *marks, uint64_t version, uint32_t *number) {
     const mark *set = marks->sets[set_of(marks, version)];
+    if (!version) return false; /* A place without a mark has it. */
     for (const mark *at = set; at < set + PLACES; at++) {
         if (atomic_load_explicit(&at->version, memory_order_acquire) != version) continue;
         *number = (uint32_t)load(&at->value);

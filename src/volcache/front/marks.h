@@ -21,7 +21,7 @@ vc_marks *vc_marks_new(size_t count);
 void vc_marks_free(vc_marks *marks);
 /* Mark a version, above 0, with a number. */
 void vc_marks_put(vc_marks *marks, uint64_t version, uint32_t number);
-/* Return false if a version has no mark. */
+/* Return false if a version has no mark; 0, of what was stored as expired, has none. */
 bool vc_marks_get(const vc_marks *marks, uint64_t version, uint32_t *number);
 
 #endif

@@ -30,6 +30,11 @@ def test_it_is_told_whether_a_value_was_read(talk: Talk) -> None:
         assert said[-1].startswith(f"HD h{int(commands in READING)}"), commands
 
 
+def test_a_value_stored_as_expired_was_not_read(talk: Talk) -> None:
+    """However often it is stored; others that were read do not count."""
+    assert talk.say("mg none h N0 T-1;mg none h N0 T-1") == "HD h0 W;HD h0 W"
+
+
 def test_the_time_since_the_last_read_is_told(talk: Talk) -> None:
     """Before this read; 0 if it was not read."""
     assert talk.say("set a 0 0 1;1;mg a l") == "STORED;HD l0"
