@@ -119,8 +119,8 @@ tsan() {
     COMPILE=(gcc "${READABLE[@]}" -fsanitize=thread)
     # The sanitizer of threads refuses some random layouts of the address space.
     ! setarch --addr-no-randomize true 2>/dev/null || RUN=(setarch --addr-no-randomize)
-    compile tsan threads gate_threads copies_threads
-    TSAN_OPTIONS=halt_on_error=1 run tsan "$1" "$2" threads gate_threads copies_threads
+    compile tsan threads gate_threads copies_threads mc_threads
+    TSAN_OPTIONS=halt_on_error=1 run tsan "$1" "$2" threads gate_threads copies_threads mc_threads
 }
 
 aarch64() {

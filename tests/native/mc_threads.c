@@ -1,0 +1,451 @@
+/* The loops of the memcached protocol with their reader threads, between clients on real sockets
+ * and a thread in place of Python's.
+ *
+ *     mc_threads SECONDS SEED
+ *
+ * Some threads are clients: they send several commands at a time, cut into pieces, and half of
+ * their connections are broken off. Each has keys of its own, so that it knows what it must get:
+ * the value that it has set last, or a miss, as the volume is started anew when it is full. Many
+ * records are not in memory. What is passed is answered by another thread, which gives back what
+ * follows the command, or keeps a part of it. All may hold so little that connections are closed.
+ * Each command is an event; at the end all are counted. Any failed check aborts. */
+#define _GNU_SOURCE
+#include "mc_loop.h"
+#include "check.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    CLIENTS = 4,                /* threads */
+    LOOPS = 3,
+    READERS = 2,
+    KEYS = 8,                   /* of each client */
+    COMMANDS = 12,              /* sent at a time, at most */
+    VALUE_BYTES_MAX = 3000,
+    VOLUME_BYTES = 4 << 20,
+    HELD_BYTES = 24000,
+    KEPT_MAX = 64,              /* connections of which the place of Python keeps bytes */
+    COMMAND_BYTES_MAX = VALUE_BYTES_MAX + 100,
+    REPLY_BYTES_MAX = KEYS * COMMAND_BYTES_MAX,
+};
+
+typedef struct {
+    pthread_t thread;
+    unsigned number;
+    uint64_t random;
+    double end;
+    unsigned versions[KEYS];    /* that were sent, of each key; 0: none */
+    char *replies;
+    size_t length;              /* of replies that have arrived */
+    uint64_t commands, hits, misses, broken, ended;
+} client;
+
+typedef struct {
+    uintptr_t id;
+    char bytes[COMMANDS * COMMAND_BYTES_MAX];
+    size_t length;
+} kept;
+
+static vc_core *core;
+static vc_writer writer;
+static vc_clock store_clock;
+static vc_calls calls;
+static vc_mc_server *server;
+static int volume, port;
+static _Atomic uint64_t events;
+static uint64_t passed, kept_parts, turns;
+
+static uint64_t next_random(uint64_t *state) {
+    uint64_t x = *state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static double seconds_now(void) { return (double)vc_monotonic_ns() / 1e9; }
+
+/* --- The store -----------------------------------------------------------------------------
+ * ThreadSanitizer takes a read of a file for something that waits for a write before it. It does
+ * not know calls that are made so. */
+
+static ssize_t plain_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
+    (void)context;
+    return syscall(SYS_pread64, fd, buffer, length, offset);
+}
+
+static ssize_t cached_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
+    static _Thread_local uint64_t state;
+    if (next_random(&state) % 2) return plain_pread(context, fd, buffer, length, offset);
+    errno = EAGAIN;
+    return -1;
+}
+
+static ssize_t plain_pwritev(void *context, int fd, const struct iovec *parts, int count,
+                             off_t offset) {
+    (void)context;
+    return syscall(SYS_pwritev, fd, parts, (long)count, offset, 0l);
+}
+
+static int64_t next_us(void *context) { return vc_clock_next(context); }
+static int64_t now_us(void *context) { return vc_clock_now(context); }
+
+/* Begin with an empty volume. */
+static void start_volume(void) {
+    vc_core_acquire(core);
+    if (turns) vc_core_reclaim(core, writer.slot);
+    vc_segment whole = {0, ++turns};
+    uint32_t slot = vc_core_add_volume(core, turns);
+    CHECK(slot != VC_NO_SLOT && vc_core_bind(core, slot, volume, 9, &whole, 1));
+    vc_writer_free(&writer);
+    writer = (vc_writer){
+        .calls = &calls,
+        .fd = volume,
+        .volume = 9,
+        .slot = slot,
+        .pending_max = SIZE_MAX,
+        .salt = whole.salt,
+        .end = VC_VOLUME_HEADER_BYTES,
+        .capacity = VOLUME_BYTES,
+    };
+    vc_core_set_writer(core, &writer);
+    vc_core_release(core);
+}
+
+static void open_store(void) {
+    static const uint8_t hash_key[16] = "mc_threads";
+    vc_putting how = {.next_us = next_us, .context = &store_clock, .due_bytes = UINT64_MAX};
+    calls = vc_os_calls;
+    calls.pread = plain_pread;
+    calls.pread_cached = cached_pread;
+    calls.pwritev = plain_pwritev;
+    volume = memfd_create("volume", MFD_CLOEXEC);
+    CHECK(volume >= 0 && !ftruncate(volume, VOLUME_BYTES));
+    core = vc_core_new(&calls, hash_key, 1 << 24, 2, 0);
+    CHECK(core);
+    vc_core_set_putting(core, &how);
+    start_volume();
+}
+
+/* --- In place of Python ---------------------------------------------------------------------- */
+
+static void on_news(void *context, const uint8_t *at, size_t length) {
+    (void)context;
+    for (const uint8_t *end = at + length; at < end;
+         at += ((const vc_mc_event *)(const void *)at)->length)
+        events++;
+}
+
+/* Return what is kept of a connection, or a free place. */
+static kept *find_kept(uintptr_t id) {
+    static kept all[KEPT_MAX];
+    kept *found = NULL;
+    for (int i = 0; i < KEPT_MAX; i++) {
+        if (all[i].id == id) return &all[i];
+        if (!all[i].id) found = &all[i];
+    }
+    CHECK(found);
+    return found;
+}
+
+/* Answer "incr KEY 1"; a "set" is passed if there is no room for it. */
+static void answer(const vc_mc_job *job) {
+    kept *part = find_kept(job->id);
+    static char bytes[sizeof part->bytes];
+    char reply[100] = "";
+    size_t length = part->length + job->length;
+    vc_mc_done done = {.rights = {true, true, false}, .replies = reply};
+    CHECK(length <= sizeof bytes && !job->stream->prefix_length);
+    memcpy(bytes, part->bytes, part->length);
+    if (job->length) memcpy(bytes + part->length, job->data, job->length);
+    const char *end = memchr(bytes, '\n', length);
+    CHECK(end);
+    part->id = part->length = 0;
+    done.rest = bytes;
+    done.rest_length = length;
+    if (!strncmp(bytes, "set ", 4)) {
+        start_volume();
+    } else if (!part->length && length % 3 == 1 && job->length == length) {
+        /* Keep all but what is to come: the rest is part of the next job. */
+        done.rest_length = 0;
+        done.has_more = done.keeps = true;
+        done.held = part->length = length;
+        part->id = job->id;
+        memcpy(part->bytes, bytes, length);
+        kept_parts++;
+    } else {
+        done.rest = end + 1;
+        done.rest_length = length - (size_t)(end + 1 - bytes);
+        done.has_executed = true;
+        done.length = (size_t)snprintf(reply, sizeof reply, "PY %.*s", (int)(end + 1 - bytes),
+                                       bytes);
+        passed++;
+    }
+    vc_mc_finish_job(server, &done);
+}
+
+static void *run_python(void *context) {
+    vc_mc_job job;
+    vc_mc_wait found;
+    while ((found = vc_mc_next_job(server, 1000000, &job)) != VC_MC_ENDED) {
+        if (found != VC_MC_JOB) continue;
+        if (job.stream) answer(&job);
+        else *find_kept(job.id) = (kept){0};
+    }
+    return context;
+}
+
+/* --- Clients ----------------------------------------------------------------------------------- */
+
+static size_t value_length(unsigned key, unsigned version) {
+    return (key * 7919 + version * 104729) % VALUE_BYTES_MAX;
+}
+
+static char value_byte(unsigned key, unsigned version) { return (char)('a' + (key + version) % 26); }
+
+static int connect_client(void) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && !connect(fd, (struct sockaddr *)&to, sizeof to));
+    CHECK(!setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)));
+    return fd;
+}
+
+/* Returns false if the connection has ended. */
+static bool send_all(client *c, int fd, const char *data, size_t length) {
+    while (length) {
+        size_t piece = 1 + next_random(&c->random) % (length < 2000 ? length : 2000);
+        ssize_t sent = send(fd, data, piece, MSG_NOSIGNAL);
+        if (sent <= 0) return false;
+        data += sent;
+        length -= (size_t)sent;
+    }
+    return true;
+}
+
+/* Have so many bytes of replies. Returns false if the connection has ended. */
+static bool fill(client *c, int fd, size_t length) {
+    CHECK(length <= REPLY_BYTES_MAX);
+    while (c->length < length) {
+        ssize_t got = recv(fd, c->replies + c->length, REPLY_BYTES_MAX - c->length, 0);
+        if (got <= 0) return false;
+        c->length += (size_t)got;
+    }
+    return true;
+}
+
+static void drop(client *c, size_t length) {
+    c->length -= length;
+    memmove(c->replies, c->replies + length, c->length);
+}
+
+/* Returns false if the connection has ended; fails if the next bytes are others. */
+static bool expect(client *c, int fd, const char *text) {
+    size_t length = strlen(text);
+    if (!fill(c, fd, length)) return false;
+    CHECK(!memcmp(c->replies, text, length));
+    drop(c, length);
+    return true;
+}
+
+static bool expect_value(client *c, int fd, unsigned key, unsigned version) {
+    char head[60];
+    size_t size = value_length(key, version);
+    if (!fill(c, fd, 1)) return false;
+    if (c->replies[0] == 'E') {
+        c->misses++;
+        return true;
+    }
+    CHECK(version);
+    snprintf(head, sizeof head, "VALUE k%u/%u 0 %zu\r\n", c->number, key, size);
+    if (!expect(c, fd, head) || !fill(c, fd, size)) return false;
+    for (size_t i = 0; i < size; i++) CHECK(c->replies[i] == value_byte(key, version));
+    drop(c, size);
+    c->hits++;
+    return expect(c, fd, "\r\n");
+}
+
+typedef enum { SET, GET, PASSED, KINDS } kind;
+
+/* Send some commands, and check the replies. Returns false if the connection has ended. */
+static bool use_connection(client *c, int fd, bool breaks) {
+    struct { kind kind; unsigned key, version; } sent[COMMANDS];
+    static _Thread_local char data[COMMANDS * COMMAND_BYTES_MAX];
+    unsigned count = 1 + (unsigned)(next_random(&c->random) % COMMANDS);
+    size_t length = 0;
+    char line[60];
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t dice = next_random(&c->random);
+        unsigned key = (unsigned)(dice >> 8) % KEYS;
+        sent[i].kind = (kind)(dice % KINDS);
+        sent[i].key = key;
+        /* Whether a command was executed before its connection broke off is not known. */
+        if (sent[i].kind == SET && !breaks) c->versions[key]++;
+        else if (sent[i].kind == SET) sent[i].kind = GET;
+        unsigned version = sent[i].version = c->versions[key];
+        size_t size = value_length(key, version);
+        char *to = data + length;
+        if (sent[i].kind == SET) {
+            length += (size_t)sprintf(to, "set k%u/%u 0 0 %zu\r\n", c->number, key, size);
+            memset(data + length, value_byte(key, version), size);
+            length += size;
+            length += (size_t)sprintf(data + length, "\r\n");
+        } else {
+            length += (size_t)sprintf(to, sent[i].kind == GET ? "get k%u/%u\r\n"
+                                                              : "incr k%u/%u 1\r\n", c->number, key);
+        }
+    }
+    c->length = 0;
+    if (!send_all(c, fd, data, breaks ? length / 2 : length)) return false;
+    c->commands += count;
+    if (breaks) return false;
+    for (unsigned i = 0; i < count; i++) {
+        unsigned key = sent[i].key;
+        snprintf(line, sizeof line, "PY incr k%u/%u 1\r\n", c->number, key);
+        if (sent[i].kind == GET &&
+            (!expect_value(c, fd, key, sent[i].version) || !expect(c, fd, "END\r\n")))
+            return false;
+        if (sent[i].kind != GET && !expect(c, fd, sent[i].kind == SET ? "STORED\r\n" : line))
+            return false;
+    }
+    CHECK(!c->length);
+    return true;
+}
+
+static void *run_client(void *argument) {
+    client *c = argument;
+    c->replies = malloc(REPLY_BYTES_MAX);
+    CHECK(c->replies);
+    while (seconds_now() < c->end) {
+        int fd = connect_client();
+        bool is_open = true;
+        while (is_open && next_random(&c->random) % 8) {
+            is_open = use_connection(c, fd, false);
+            /* Some of the values may be stored, and some not. */
+            if (!is_open) memset(c->versions, 0, sizeof c->versions);
+            if (!is_open) c->number += CLIENTS;
+            c->ended += !is_open;
+        }
+        if (is_open && next_random(&c->random) % 2) {
+            (void)use_connection(c, fd, true);
+            c->broken++;
+        }
+        close(fd);
+    }
+    free(c->replies);
+    return NULL;
+}
+
+/* --- All of it ------------------------------------------------------------------------------------ */
+
+static int listen_anywhere(void) {
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t length = sizeof at;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    CHECK(!setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)));
+    CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 100));
+    CHECK(!getsockname(fd, (struct sockaddr *)&at, &length));
+    port = ntohs(at.sin_port);
+    return fd;
+}
+
+static uint64_t count_commands(void) {
+    vc_mc_counts counts = {0};
+    uint64_t sum = 0;
+    vc_mc_sum_counts(server, &counts);
+    for (int name = 0; name < VC_MC_NAMES; name++)
+        for (int result = 0; result < VC_MC_RESULTS; result++)
+            for (int i = 0; i < 64; i++) sum += counts.commands[name][result].counts[i];
+    return sum;
+}
+
+int main(int count, char **arguments) {
+    static client clients[CLIENTS];
+    double end = seconds_now() + (count > 1 ? atof(arguments[1]) : 5);
+    uint64_t random = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
+    vc_mc_clocks clocks = {now_us, now_us, &store_clock};
+    vc_mc_settings settings = {.rights = {true, true, false}, .slow_ns = -1};
+    client total = {0};
+    vc_mc_figures figures;
+    pthread_t python;
+    open_store();
+    vc_mc_server_config config = {
+        .commands = {
+            .core = core,
+            .functions = &vc_functions,
+            .clocks = &clocks,
+            .reads = vc_marks_new(64),
+            .won = vc_marks_new(64),
+            .key_size = 100,
+            .value_size = VALUE_BYTES_MAX,
+            .slow_ns = -1,
+            .long_ns = INT64_MAX,
+        },
+        .readers = vc_readers_new(core, &vc_functions, READERS),
+        .listening = listen_anywhere(),
+        .loops = LOOPS,
+        .connections = CLIENTS * 100,
+        .held_bytes = HELD_BYTES,
+        .transfer_ns = INT64_C(600000000000),
+        .on_news = on_news,
+    };
+    server = vc_mc_server_new(&config);
+    CHECK(server);
+    vc_mc_change_settings(server, &settings);
+    CHECK(vc_mc_start(server));
+    CHECK(!pthread_create(&python, NULL, run_python, NULL));
+    for (unsigned i = 0; i < CLIENTS; i++) {
+        clients[i].number = i;
+        clients[i].random = next_random(&random);
+        clients[i].end = end;
+        CHECK(!pthread_create(&clients[i].thread, NULL, run_client, &clients[i]));
+    }
+    while (seconds_now() < end) {
+        settings.slow_ns = -1 - (int64_t)(next_random(&random) % 2);
+        vc_mc_change_settings(server, next_random(&random) % 2 ? &settings : NULL);
+        CHECK(vc_mc_stalled_ns(server) < INT64_C(200000000000));
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        CHECK(!pthread_join(clients[i].thread, NULL));
+        total.commands += clients[i].commands;
+        total.hits += clients[i].hits;
+        total.misses += clients[i].misses;
+        total.broken += clients[i].broken;
+        total.ended += clients[i].ended;
+    }
+    settings.end_ns = vc_monotonic_ns() + INT64_C(100000000000);
+    vc_mc_change_settings(server, &settings);
+    CHECK(!pthread_join(python, NULL));
+    vc_mc_get_figures(server, &figures);
+    CHECK(!figures.open && !figures.held && !figures.cut && !figures.refused);
+    CHECK(count_commands() == events && total.ended <= figures.closed_for_memory);
+    printf("%" PRIu64 " commands, %" PRIu64 " hits, %" PRIu64 " misses; %" PRIu64 " passed, %" PRIu64
+           " kept; %" PRIu64 " cold; %" PRIu64 " broken off, %" PRIu64 " closed; %" PRIu64 " volumes\n",
+           total.commands, total.hits, total.misses, passed, kept_parts, figures.cold, total.broken,
+           total.ended, turns);
+    CHECK(total.hits && total.misses && passed && kept_parts && figures.cold && total.broken);
+    vc_mc_server_free(server);
+    vc_readers_free(config.readers);
+    vc_marks_free(config.commands.reads);
+    vc_marks_free(config.commands.won);
+    vc_core_close(core);
+    vc_core_free(core);
+    vc_writer_free(&writer);
+    close(config.listening);
+    close(volume);
+    return 0;
+}
