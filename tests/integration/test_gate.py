@@ -390,3 +390,59 @@ def test_last_answer_is_complete_whatever_was_sent_after_its_request(
             client.sendall(request + b"x" * 100 * KIB)
             received = read_to_the_end(client)
         assert received.partition(b"\r\n\r\n")[2] == LARGE
+
+
+# A field that says nothing without Range, and that makes the gate pass a request.
+PASSED: Final = 'If-Range: "x"\r\n'
+
+
+def test_application_sends_the_same_for_a_condition(port: int) -> None:
+    """A GET and a HEAD, with and without a value, and with conditions of all kinds."""
+    fields = {
+        "/typed.json": "Content-Type: a/b\r\nContent-Encoding: br\r\n",
+        "/kept.txt": "Cache-Control: max-age=86400, public\r\n",
+        "/large": "",
+    }
+    for path, more in fields.items():
+        body = bytes(100 * KIB) if path == "/large" else b"value"
+        assert exchange(port, "PUT", path, body, more).status == 200
+    dated = "Last-Modified"
+    wait_until(lambda: dated in exchange(port, "HEAD", "/large").headers, "a second")
+
+    def answers(method: str, path: str, more: str) -> list[tuple[object, ...]]:
+        found = []
+        for one in ("", PASSED):
+            status, headers, body = exchange(port, method, path, None, more + one)[:3]
+            kept = {name: text for name, text in headers.items() if name != "Date"}
+            kept["Cache-Control"] = kept.get("Cache-Control", "").partition(",")[2]
+            found.append((status, kept, body))
+        return found
+
+    for path in (*fields, "/none"):
+        headers = exchange(port, "HEAD", path).headers
+        tag, date = headers.get("ETag", '"x"'), headers.get(dated, "x")
+        for condition, expected in (
+            ("", 200),
+            (f"If-None-Match: {tag}\r\n", 304),
+            (f"If-None-Match: W/{tag}\r\n", 304),
+            (f'If-None-Match: "x"\r\nIf-Modified-Since: {date}\r\n', 200),
+            (f'If-None-Match: {tag}, "x"\r\n', 304),
+            (f"If-Modified-Since: {date}\r\n", 304),
+            ("If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT\r\n", 200),
+            ("If-Modified-Since: Sat, 01 Jan 2050 00:00:00 GMT\r\n", 200),
+            ("If-None-Match: *\r\n", 304),
+        ):
+            for method in ("GET", "HEAD"):
+                first, second = answers(method, path, condition)
+                assert first == second
+                assert first[0] == (404 if path == "/none" else expected)
+
+
+def test_deletion_is_a_miss_from_then_on(port: int) -> None:
+    """Until the key is put again; the second deletion finds nothing."""
+    for _ in range(3):
+        assert exchange(port, "PUT", "/deleted", b"value").status == 200
+        assert exchange(port, "DELETE", "/deleted").status == 200
+        assert exchange(port, "DELETE", "/deleted").status == 404
+        assert exchange(port, "HEAD", "/deleted").status == 404
+        assert exchange(port, "GET", "/deleted").status == 404

@@ -88,6 +88,7 @@ enum {
     SMALL_BYTES = 100,          /* are sent completely or not at all */
     STEPS_MAX = 3000000,
     STREAMS_PER_GATE = 100000,
+    INDEX = 78,                 /* the descriptor of an index file */
 };
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -208,6 +209,8 @@ typedef enum {
     VALUE,      /* the gate, with a value */
     ABSENT,     /* the gate: there is none */
     STORED,     /* the gate has stored the body */
+    DELETED,    /* the gate has deleted the key, if it was there */
+    UNCHANGED,  /* the gate: the client has the value already */
     PASSED,     /* bjoern */
     REFUSAL,    /* the gate: it is not passed, and nothing after it is */
     ANYTHING,   /* this is not known, nor what follows */
@@ -323,6 +326,8 @@ typedef struct item {
     uint32_t length;
     const char *value;
     bool is_plain;              /* the gate may answer with it */
+    bool has_header;            /* and to a HEAD */
+    char tag[VC_TAG_BYTES + 1], date[VC_DATE_BYTES + 1];
 } item;
 
 static item items[ITEMS];
@@ -382,13 +387,13 @@ static ssize_t test_pwritev(void *context, int fd, const struct iovec *parts, in
                             off_t offset) {
     ssize_t total = 0;
     (void)context;
-    CHECK(fd == 77);
+    CHECK(fd == 77 || fd == INDEX);
     if (is_damaging && one_of(4)) {
         errno = EIO;
         return -1;
     }
     for (int i = 0; i < parts_count; total += (ssize_t)parts[i++].iov_len)
-        memcpy(volume + offset + total, parts[i].iov_base, parts[i].iov_len);
+        if (fd != INDEX) memcpy(volume + offset + total, parts[i].iov_base, parts[i].iov_len);
     return total;
 }
 
@@ -432,10 +437,13 @@ static void add_item(unsigned number) {
     vc_record *record = &put.record;
     if (number % 4 == 1) record->expires_ms = (uint64_t)now_ms + 1000000000000;
     if (number == 5 || number == 21) record->expires_ms = (uint64_t)now_ms - 10;
-    if (number == 22) record->length = LARGE_BYTES, to->value = zeros;
+    if (number == 22) record->length = to->length = LARGE_BYTES, to->value = zeros;
     if (number == 22 || number == 23 || number == 5 || number == 21) to->is_plain = false;
+    to->has_header = number != 5 && number != 21;
     put.value = (const uint8_t *)to->value;
     CHECK(vc_core_put(core, &put) == VC_OK);
+    *vc_put_tag(to->tag, record) = 0;
+    *vc_put_date(to->date, (int64_t)(record->stored_us / 1000000) + 1) = 0;
     if (number == 23) volume[record->offset + record->prefix] ^= 1;
 }
 
@@ -455,10 +463,18 @@ static void on_due(void *context) {
 
 /* Forget what was put after the items. */
 static void reset_volume(void) {
+    static const char *const KEYS[] = {"put/1", "put/2.txt", "put/\xc3\xbc"};
+    for (unsigned i = 0; i < COUNT(KEYS); i++) {
+        uint64_t seq, key = vc_core_fingerprint(core, (const uint8_t *)KEYS[i], strlen(KEYS[i]));
+        vc_entry entry;
+        if (vc_core_find(core, key, &entry, &seq))
+            vc_core_bury(core, key, entry.slot, entry.offset);
+    }
     vc_core_take_due(core);
     vc_writer_clear(&writer);
     writer.end = items_end;
     writer.written_end = 0;
+    writer.index_end = 0;
 }
 
 static void make_core(void) {
@@ -492,6 +508,8 @@ static void make_core(void) {
         .volume = 9,
         .slot = slot,
         .pending_max = SIZE_MAX,
+        .index_fd = INDEX,
+        .is_indexed = true,
         .salt = whole.salt,
         .end = VC_VOLUME_HEADER_BYTES,
         .capacity = VOLUME_BYTES,
@@ -948,14 +966,17 @@ static void on_events(void *context) {
         const vc_event *event = (const vc_event *)(const void *)(events + at);
         CHECK(event->length >= sizeof *event + event->path_length + event->head_length);
         CHECK(event->took_ns >= 0);
-        if (event->status != 200 && event->status != 404) {
+        if (event->answer == VC_ANSWERS) {
             CHECK(event->status >= 400 && !event->path_length && !event->head_length);
             at += event->length;
             continue;
         }
         CHECK(event->path_length && event->text[0] == '/');
-        const char *method = event->method == VC_PUT ? "PUT " : "GET ";
-        CHECK(!event->head_length || !memcmp(event->text + event->path_length, method, 4));
+        static const char *const METHODS[VC_ANSWERS] = {"GET",  "GET", "GET",  "PUT",    "HEAD",
+                                                        "HEAD", "GET", "HEAD", "DELETE", "DELETE"};
+        const char *method = METHODS[event->answer];
+        CHECK(!event->head_length ||
+              !memcmp(event->text + event->path_length, method, strlen(method)));
         CHECK(!strcmp(event->address, "10.1.2.3") && at + event->length <= length);
         at += event->length;
     }
@@ -1158,8 +1179,15 @@ static const char *const HARMLESS[] = {
     "Proxy-Connection: keep-alive\r\n", "Authorization: x\r\n", "Content-Type: a/b\r\n", "Connection: te, upgrade\r\n", "X-B: \xc3\xbc\r\n",
 };
 static const char *const DECIDED_BY_PYTHON[] = {
-    "Range: bytes=0-1\r\n", "If-None-Match: \"a\"\r\n", "if-match: *\r\n",
-    "Service-Worker: script\r\n",
+    "Range: bytes=0-1\r\n", "if-match: *\r\n", "Service-Worker: script\r\n",
+    "If-Unmodified-Since: Thu, 01 Jan 1970 00:00:00 GMT\r\n",
+};
+/* Conditions that no record fulfils, and those that the gate does not evaluate. */
+static const char *const FALSE_CONDITIONS[] = {"If-None-Match: \"a\"\r\n",
+                                               "if-none-match:W/\"\"\r\n"};
+static const char *const ODD_CONDITIONS[] = {
+    "If-None-Match: *\r\n", "If-None-Match: \"a\", \"b\"\r\n", "If-None-Match:\r\n",
+    "If-None-Match: \"a\"\r\nIf-None-Match: \"b\"\r\n", "If-Modified-Since: x\r\n",
     "If-Modified-Since: Thu, 01 Jan 1970 00:00:00 GMT\r\n",
 };
 static const char *const OTHER_METHODS[] = {"HEAD",  "PUT",     "PUT",   "PUT",      "POST",
@@ -1298,10 +1326,36 @@ static bool is_foreign(const char *target) {
     return ~crc >> 31;
 }
 
-/* Whether the gate stores the body of a request, which a record has a place for. */
-static bool is_stored(const char *method, const char *target) {
-    bool is_path = target[0] == '/' && strncmp(target, "/put", 4) == 0;
-    return gate->config.puts && !strcmp(method, "PUT") && is_path;
+/* Write a condition of a GET or HEAD, which decides who answers it. */
+static void add_condition(client *c, wanted *w) {
+    const item *to = w->item;
+    char text[100];
+    uint32_t dice = pick(4);
+    if (dice < 2 && to) {
+        if (dice) snprintf(text, sizeof text, "If-Modified-Since: %s\r\n", to->date);
+        else
+            snprintf(text, sizeof text, "If-None-Match: %s\"%s\"\r\n", one_of(2) ? "W/" : "",
+                     to->tag);
+        append_text(&c->sent, text);
+        if (w->kind == VALUE) w->kind = UNCHANGED;
+        /* Before the end of the second in which it was stored, Python compares the date. */
+        if (dice) w->may_pass = true;
+    } else if (dice == 2) {
+        append_text(&c->sent, FALSE_CONDITIONS[pick(COUNT(FALSE_CONDITIONS))]);
+        if (to && !w->is_head && !to->is_plain) w->kind = PASSED;
+    } else {
+        append_text(&c->sent, ODD_CONDITIONS[pick(COUNT(ODD_CONDITIONS))]);
+        if (w->kind != ABSENT) w->kind = PASSED;
+    }
+}
+
+/* Who answers a request without a condition and without a body. */
+static kind kind_of(const wanted *w, const char *method, const char *target) {
+    bool is_change = gate->config.puts && !strncmp(target, "/put", 4);
+    if (!strcmp(method, "PUT") && is_change) return STORED;
+    if (!strcmp(method, "DELETE") && is_change) return DELETED;
+    if (!strcmp(method, "HEAD") && w->item) return w->item->has_header ? VALUE : PASSED;
+    return !strcmp(method, "GET") || !strcmp(method, "HEAD") ? w->kind : PASSED;
 }
 
 /* Returns false if the client expects nothing after it. */
@@ -1312,11 +1366,19 @@ static bool add_valid(client *c) {
     const char *target = choose_target(w);
     bool is_get = !strcmp(method, "GET"), is_old = one_of(12);
     bool has_body = is_get ? one_of(32) : !one_of(4);
-    bool is_special = one_of(8);
-    if (!strcmp(method, "PUT") && gate->config.puts) target = PUT_TARGETS[pick(COUNT(PUT_TARGETS))];
-    bool is_put = is_stored(method, target) && has_body;
-    if (!is_get || is_special || is_foreign(target)) w->kind = PASSED;
-    if (is_put && !is_special && !is_foreign(target)) w->kind = STORED;
+    bool is_special = one_of(8), has_condition = one_of(8);
+    bool is_change = !strcmp(method, "PUT") || !strcmp(method, "DELETE");
+    if (is_change && gate->config.puts) {
+        target = PUT_TARGETS[pick(COUNT(PUT_TARGETS))];
+        /* A deletion may read, and Python need not be told when that fails. */
+        if (is_damaging && !strcmp(method, "DELETE")) target = PUT_TARGETS[3];
+        w->item = NULL;
+    }
+    w->kind = kind_of(w, method, target);
+    if (w->kind == STORED && !has_body) w->kind = PASSED;
+    /* With a condition, the header decides. */
+    if (has_condition && w->item && is_get) w->kind = w->item->has_header ? VALUE : PASSED;
+    if (is_special || is_foreign(target)) w->kind = PASSED;
     w->hash = 0xcbf29ce484222325u;
     w->is_head = !strcmp(method, "HEAD");
     if (one_of(16)) append_text(to, one_of(2) ? "\r\n" : "\r\n\r\n\r\n");
@@ -1335,6 +1397,12 @@ static bool add_valid(client *c) {
     if (!add_fields(c) && w->kind == STORED) w->kind = PASSED;
     append_text(to, one_of(8) ? "hOsT:\tb.example:81\r\n" : "Host: a\r\n");
     if (is_special) append_text(to, DECIDED_BY_PYTHON[pick(COUNT(DECIDED_BY_PYTHON))]);
+    if (has_condition && (is_get || w->is_head)) {
+        add_condition(c, w);
+    } else if (has_condition) {
+        append_text(to, FALSE_CONDITIONS[0]);
+        w->kind = PASSED;
+    }
     w->closes = is_old;
     if (is_old && one_of(2)) {
         append_text(to, "Connection: Keep-Alive\r\n");
@@ -1348,7 +1416,9 @@ static bool add_valid(client *c) {
     add_bytes(&c->texts, " ", 1);
     append_hex(&c->texts, w->hash, false);
     w->text_length = c->texts.length - w->text;
-    w->may_pass = has_failures || (is_busy && w->kind == STORED);
+    bool has_header = w->is_head || has_condition || w->kind == DELETED;
+    w->may_pass |= has_failures || (is_busy && (w->kind == STORED || w->kind == DELETED)) ||
+                   (has_header && (is_cold || is_unsupported));
     w->end = to->length;
     return !w->closes;
 }
@@ -1500,7 +1570,7 @@ static bool check_answer(client *c, const wanted *w, size_t *at) {
     size_t length = number_after(start, stop, "Content-Length: ");
     bool is_by_bjoern = stop - start > 30 && !memcmp(start + 17, "X-Request: ", 11);
     bool has_close = !memcmp(stop - 19, "Connection: close\r\n", 19);
-    size_t body_length = w->is_head ? 0 : length;
+    size_t body_length = w->is_head || status == 304 ? 0 : length;
     if ((size_t)(end - body) < body_length) return false;
     *at = (size_t)(body - c->got.at) + body_length;
     if (is_by_bjoern) {
@@ -1519,12 +1589,21 @@ static bool check_answer(client *c, const wanted *w, size_t *at) {
     switch (w->kind) {
     case VALUE:
         CHECK(status == 200 && length == w->item->length && has_close == w->closes);
-        CHECK(!memcmp(body, w->item->value, length));
+        CHECK(w->is_head || !memcmp(body, w->item->value, length));
         CHECK(!memcmp(start + 17, "Content-Length: ", 16));
         break;
     case ABSENT:
         CHECK(status == 404 && has_close == w->closes);
-        CHECK(!memcmp(body, "no value is stored under this key\n", length) && length == 34);
+        CHECK(length == 34);
+        CHECK(w->is_head || !memcmp(body, "no value is stored under this key\n", length));
+        break;
+    case DELETED:
+        CHECK((status == 200 && !length) || (status == 404 && length == 34));
+        CHECK(has_close == w->closes);
+        break;
+    case UNCHANGED:
+        CHECK(status == 304 && length == w->item->length && has_close == w->closes);
+        CHECK(!memmem(start, (size_t)(stop - start), "\nContent-Type", 13));
         break;
     case STORED:
         CHECK(status == 200 && !length && has_close == w->closes);
@@ -1798,6 +1877,17 @@ static size_t before_refusal(const growing *from, int *status) {
     return (size_t)(last - from->at);
 }
 
+/* Whether some bytes may ask for a header: who answers depends on what is in memory. */
+static bool asks_for_header(const char *data, size_t length) {
+    static const char *const WORDS[] = {"HEAD ", "DELETE ", "if-"};
+    for (size_t i = 0; i < length; i++)
+        for (unsigned j = 0; j < COUNT(WORDS); j++)
+            if (length - i >= strlen(WORDS[j]) &&
+                !strncasecmp(data + i, WORDS[j], strlen(WORDS[j])))
+                return true;
+    return false;
+}
+
 /* Let one client send some bytes several times. */
 static void run_raw(const char *data, size_t length) {
     growing *first = &first_got;
@@ -1807,7 +1897,7 @@ static void run_raw(const char *data, size_t length) {
         blocks_at_start = blocks();
         step_ns = 0;
         is_raw = true;
-        is_cold = i == 2 && one_of(8);
+        is_cold = i == 2 && one_of(8) && !asks_for_header(data, length);
         client_count = 1;
         start_client(c, 3);
         if (!i) c->piece = c->read_piece = 0;

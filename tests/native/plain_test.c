@@ -57,6 +57,64 @@ static void test_others(void) {
     CHECK(is_put("PUT", "/1234567890", LENGTH) && !is_put("POST", "/a", LENGTH));
 }
 
+/* Judge the condition of a GET for a record that was stored in a second, in another second. */
+static vc_verdict verdict_of(const char *lines, int64_t stored, int64_t second) {
+    vc_record record = {.stored_us = (uint64_t)stored * 1000000 + 999999, .checksum = 0xabc};
+    CHECK(!is_put("GET", "/a", lines));
+    return vc_is_unmodified(&request, &record, second);
+}
+
+static void test_conditions(void) {
+    static const struct {
+        const char *lines;
+        vc_verdict verdict;
+    } ROWS[] = {
+        {"", VC_MODIFIED},
+        {"If-None-Match: \"f423f-00000abc\"\r\n", VC_UNMODIFIED},
+        {"If-None-Match: W/\"f423f-00000abc\"\r\n", VC_UNMODIFIED},
+        {"If-None-Match: w/\"f423f-00000abc\"\r\n", VC_UNDECIDED},
+        {"If-None-Match: \"F423f-00000abc\"\r\n", VC_MODIFIED},
+        {"If-None-Match: \"f423f-00000abcd\"\r\n", VC_MODIFIED},
+        {"If-None-Match: f423f-00000abc\r\n", VC_UNDECIDED},
+        {"If-None-Match: \"f423f-00000abc\r\n", VC_UNDECIDED},
+        {"If-None-Match: \"\r\n", VC_UNDECIDED},
+        {"If-None-Match: \"\"\r\n", VC_MODIFIED},
+        {"If-None-Match: W/\r\n", VC_UNDECIDED},
+        {"If-None-Match: *\r\n", VC_UNDECIDED},
+        {"If-None-Match:\r\n", VC_UNDECIDED},
+        {"If-None-Match: \"x\", \"f423f-00000abc\"\r\n", VC_UNDECIDED},
+        {"If-None-Match: \"x\"\r\nIf-None-Match: \"f423f-00000abc\"\r\n", VC_UNDECIDED},
+        {"If-Modified-Since: Thu, 01 Jan 1970 00:00:01 GMT\r\n", VC_UNMODIFIED},
+        {"If-Modified-Since: Thu, 01 Jan 1970 00:00:02 GMT\r\n", VC_UNDECIDED},
+        {"If-Modified-Since: Thu, 1 Jan 1970 00:00:01 GMT\r\n", VC_UNDECIDED},
+        {"If-Modified-Since:\r\n", VC_UNDECIDED},
+        /* The tag takes precedence. */
+        {"If-Modified-Since: Thu, 01 Jan 1970 00:00:01 GMT\r\nIf-None-Match: \"x\"\r\n",
+         VC_MODIFIED},
+    };
+    for (unsigned i = 0; i < COUNT(ROWS); i++)
+        CHECK(verdict_of(ROWS[i].lines, 0, 5) == ROWS[i].verdict);
+    /* A date may be compared when it is over. */
+    CHECK(verdict_of(ROWS[15].lines, 0, 1) == VC_UNMODIFIED);
+    CHECK(verdict_of(ROWS[15].lines, 0, 0) == VC_UNDECIDED);
+}
+
+static bool is_delete(const char *path, const char *lines) {
+    CHECK(!is_put("DELETE", path, lines));
+    return vc_plain_delete(&request, (vc_text){path, strlen(path)}, KEY_SIZE);
+}
+
+static void test_deletes(void) {
+    CHECK(is_delete("/a", "") && is_delete("/a", "Content-Length: 0\r\n"));
+    CHECK(!is_delete("/a", LENGTH) && !is_delete("/a", "Transfer-Encoding: chunked\r\n"));
+    CHECK(!is_delete("/a", "If-Match: *\r\n") && !is_delete("/a", "If-None-Match: \"a\"\r\n"));
+    CHECK(!is_delete("/a", "If-Modified-Since: x\r\n"));
+    CHECK(!is_delete("/12345678901", "") && !is_delete("/-/a", "") && !is_delete("/./a", ""));
+    CHECK(is_delete("/1234567890", ""));
+    CHECK(!is_put("PUT", "/a", "") &&
+          !vc_plain_delete(&request, (vc_text){"/a", 2}, KEY_SIZE));
+}
+
 /* The longest that a record has room for. */
 static void test_longest(void) {
     static const struct {
@@ -102,6 +160,8 @@ int main(void) {
     test_plain_puts();
     test_others();
     test_longest();
+    test_conditions();
+    test_deletes();
     test_tokens();
     return 0;
 }

@@ -110,14 +110,18 @@ const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t len
 
 /* --- Headers -------------------------------------------------------------------------- */
 
+char *vc_put_tag(char *to, const vc_record *record) {
+    to = put_hex(to, record->stored_us, 1);
+    return put_hex(PUT_TEXT(to, "-"), record->checksum, 8);
+}
+
 /* Write Content-Length, which bjoern looks for by its name, X-Position and ETag. */
 static char *put_position(char *to, uint64_t length, const vc_record *record) {
     to = vc_put_number(PUT_TEXT(to, "Content-Length: "), length);
     to = vc_put_number(PUT_TEXT(to, "\r\nX-Position: "), record->volume);
     to = vc_put_number(PUT_TEXT(to, ","), record->offset);
     to = vc_put_number(PUT_TEXT(to, ","), record->size);
-    to = put_hex(PUT_TEXT(to, "\r\nETag: \""), record->stored_us, 1);
-    return PUT_TEXT(put_hex(PUT_TEXT(to, "-"), record->checksum, 8), "\"");
+    return PUT_TEXT(vc_put_tag(PUT_TEXT(to, "\r\nETag: \""), record), "\"");
 }
 
 /* A client that is told nothing may guess a lifetime from Last-Modified. */
@@ -133,19 +137,10 @@ static char *put_cache_control(char *to, const vc_record *record, const uint8_t 
     return put(to, types + record->type_length + record->encoding_length, record->cache_length);
 }
 
-char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
-                          const uint8_t *types, const uint8_t *key, const vc_types *guess,
-                          int64_t second, int64_t remaining_ms) {
+/* Write what follows Content-Type. */
+static char *put_rest(char *to, const vc_record *record, const uint8_t *types, int64_t second,
+                      int64_t remaining_ms) {
     int64_t stored = (int64_t)(record->stored_us / 1000000);
-    to = put_position(to, record->length, record);
-    to = put(PUT_TEXT(to, "\r\nX-Cache: "), source, 4);
-    to = PUT_TEXT(to, "\r\nContent-Type: ");
-    if (record->type_length) {
-        to = put(to, types, record->type_length);
-    } else {
-        const char *guessed = vc_types_guess(guess, key, record->key_length);
-        to = put(to, guessed, strlen(guessed));
-    }
     to = PUT_TEXT(to, "\r\nAccept-Ranges: bytes\r\nX-Content-Type-Options: nosniff"
                       "\r\nContent-Security-Policy: sandbox\r\nCache-Control: ");
     to = put_cache_control(to, record, types, remaining_ms);
@@ -156,6 +151,27 @@ char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
     }
     if (record->flags) to = vc_put_number(PUT_TEXT(to, "\r\nX-Flags: "), record->flags);
     return to;
+}
+
+char *vc_put_unmodified_headers(char *to, const vc_record *record, const uint8_t *types,
+                                int64_t second, int64_t remaining_ms) {
+    to = PUT_TEXT(put_position(to, record->length, record), "\r\nX-Cache: DISK");
+    return put_rest(to, record, types, second, remaining_ms);
+}
+
+char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
+                          const uint8_t *types, const uint8_t *key, const vc_types *guess,
+                          int64_t second, int64_t remaining_ms) {
+    to = put_position(to, record->length, record);
+    to = put(PUT_TEXT(to, "\r\nX-Cache: "), source, 4);
+    to = PUT_TEXT(to, "\r\nContent-Type: ");
+    if (record->type_length) {
+        to = put(to, types, record->type_length);
+    } else {
+        const char *guessed = vc_types_guess(guess, key, record->key_length);
+        to = put(to, guessed, strlen(guessed));
+    }
+    return put_rest(to, record, types, second, remaining_ms);
 }
 
 char *vc_put_stored_headers(char *to, const vc_record *record) {

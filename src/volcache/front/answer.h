@@ -39,6 +39,10 @@ const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t len
 char *vc_put_date(char *to, int64_t second);
 char *vc_put_number(char *to, uint64_t number);
 
+enum { VC_TAG_BYTES = 25 };
+/* Write the entity tag of a record, without its quotes: at most VC_TAG_BYTES. */
+char *vc_put_tag(char *to, const vc_record *record);
+
 /* Write Content-Length and all that follows it, without Date and without the last line end.
  *   source        "DISK" or "MEMC";
  *   types         of the record: content type, encoding, cache directives;
@@ -46,6 +50,9 @@ char *vc_put_number(char *to, uint64_t number);
 char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
                           const uint8_t *types, const uint8_t *key, const vc_types *guess,
                           int64_t second, int64_t remaining_ms);
+/* The same for a 304. */
+char *vc_put_unmodified_headers(char *to, const vc_record *record, const uint8_t *types,
+                                int64_t second, int64_t remaining_ms);
 static inline char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
                                          const uint8_t *key, const vc_types *guess,
                                          int64_t second, int64_t remaining_ms) {

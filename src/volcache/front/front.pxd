@@ -167,10 +167,12 @@ cdef extern from "gate.h" nogil:
                        const vc_record *record) noexcept
         void (*on_due)(void *context) noexcept
         void *context
+    ctypedef enum vc_answer: VC_GET_HIT, VC_ANSWERS
     ctypedef struct vc_event:
         uint32_t length, path_length, head_length
+        vc_answer answer
         int status, method
-        bint is_sampled, is_copy
+        bint is_sampled
         int64_t started_ns, took_ns, disk_ns, hot_ns, ended_us
         uint64_t offset, size, bytes
         uint16_t volume
@@ -180,7 +182,8 @@ cdef extern from "gate.h" nogil:
         uint64_t *counts
         uint64_t total_ns
     ctypedef struct vc_gate_counts:
-        vc_durations hits, copies, misses, reads, puts, writes
+        vc_durations *answers
+        vc_durations reads, writes
         uint64_t bytes_in, bytes_out, absent, evicted
     ctypedef struct vc_gate_stats:
         unsigned open, idle, waiting_bodies

@@ -324,26 +324,31 @@ static void count_disk_read(vc_gate *gate, const vc_record *record, int64_t now_
         config->on_hot(config->context, key, path.length - 1, record);
 }
 
-/* Add the event of an answer, if Python has to know more than that it was given. `record` is NULL
- * for a miss; `disk_ns`: how long it was read or written, or NOT_READ. */
-static void tell(vc_gate *gate, const connection *c, vc_method method, const vc_record *record,
-                 int64_t disk_ns, int64_t took_ns, uint64_t bytes, vc_text path, vc_text head) {
+/* Count an answer, and add its event if Python has to know more. `record` is NULL without one;
+ * `disk_ns`: how long it was read or written, or NOT_READ; `bytes` of a value are sent. */
+static void count(vc_gate *gate, const connection *c, vc_answer answer, const vc_record *record,
+                  int64_t disk_ns, int64_t ended_ns, uint64_t bytes, vc_text path,
+                  vc_text head) {
     const vc_gate_config *config = &gate->config;
-    bool is_sampled = method == VC_GET && record && !(took_ns & config->sample_mask);
+    int64_t took_ns = ended_ns - c->started_ns;
+    bool is_read = record && answer != VC_PUT_STORED;
+    vc_observe(&gate->counts.answers[answer], took_ns);
+    if (is_read && disk_ns != NOT_READ) vc_observe(&gate->counts.reads, disk_ns);
+    if (is_read) gate->counts.bytes_out += bytes;
+    if (answer == VC_GET_HIT) count_disk_read(gate, record, ended_ns, path);
+    bool is_sampled = is_read && !(took_ns & config->sample_mask);
     if (!is_sampled && !config->logs_all && took_ns <= config->slow_ns &&
         took_ns <= config->long_ns && disk_ns <= config->long_ns)
         return;
     vc_event event = {
         .path_length = (uint32_t)path.length,
         .head_length = config->logs_all ? (uint32_t)head.length : 0,
-        .status = record ? 200 : 404,
-        .method = (int)method,
+        .answer = answer,
         .is_sampled = is_sampled,
         .started_ns = c->started_ns,
         .took_ns = took_ns,
-        .disk_ns = record && disk_ns != NOT_READ ? disk_ns : 0,
+        .disk_ns = disk_ns == NOT_READ ? 0 : disk_ns,
         .hot_ns = c->hot_ns,
-        .is_copy = disk_ns == NOT_READ,
         .ended_us = vc_machine_us(),
         .bytes = bytes,
     };
@@ -353,36 +358,6 @@ static void tell(vc_gate *gate, const connection *c, vc_method method, const vc_
         event.volume = record->volume;
     }
     add_event(gate, c, &event, path.at, head.at);
-}
-
-/* Count the answer to a GET; `record` is NULL for a miss. */
-static void count(vc_gate *gate, const connection *c, const vc_record *record, int64_t read_ns,
-                  int64_t ended_ns, uint64_t bytes, vc_text path, vc_text head) {
-    int64_t took_ns = ended_ns - c->started_ns;
-    vc_observe(record ? &gate->counts.hits : &gate->counts.misses, took_ns);
-    if (record) {
-        vc_observe(&gate->counts.reads, read_ns);
-        gate->counts.bytes_out += bytes;
-        count_disk_read(gate, record, ended_ns, path);
-    }
-    tell(gate, c, VC_GET, record, read_ns, took_ns, bytes, path, head);
-}
-
-static void count_copy(vc_gate *gate, const connection *c, const vc_record *record, vc_text path,
-                       vc_text head) {
-    int64_t took_ns = vc_monotonic_ns() - c->started_ns;
-    vc_observe(&gate->counts.copies, took_ns);
-    gate->counts.bytes_out += record->length;
-    tell(gate, c, VC_GET, record, NOT_READ, took_ns, record->length, path, head);
-}
-
-static void count_put(vc_gate *gate, const connection *c, const vc_put *stored, vc_text path,
-                      vc_text head) {
-    int64_t took_ns = vc_monotonic_ns() - c->started_ns;
-    vc_observe(&gate->counts.puts, took_ns);
-    vc_observe(&gate->counts.writes, stored->took_ns);
-    gate->counts.bytes_in += stored->record.length;
-    tell(gate, c, VC_PUT, &stored->record, stored->took_ns, took_ns, 0, path, head);
 }
 
 /* --- Refusing ------------------------------------------------------------------------------ */
@@ -407,6 +382,7 @@ static void refuse(vc_gate *gate, connection *c, int status, const char *reason)
     if (c->used) drop(c, c->used);
     enter(gate, c, LINGER, started_ns);
     vc_event event = {
+        .answer = VC_ANSWERS,
         .status = status,
         .method = (int)c->method,
         .started_ns = started_ns,
@@ -575,7 +551,7 @@ static fate answer_copy(vc_gate *gate, connection *c, vc_text path, vc_text head
     if (status != VC_OK || !is_plain(&gate->config, &record)) return PASS;
     bool is_good = send_value(&gate->config, c->fd, "MEMC", &record, copy, &gate->date, c->headers,
                               c->keeps_alive, &rest, &rest_length);
-    count_copy(gate, c, &record, path, head);
+    count(gate, c, VC_GET_COPY, &record, NOT_READ, vc_monotonic_ns(), record.length, path, head);
     if (rest) {
         send_rest(gate, c, rest, rest_length);
         return STARTED;
@@ -623,10 +599,43 @@ static bool may_have_copy(vc_gate *gate, connection *c, vc_text path, fate *deci
 
 /* --- Misses and hits ------------------------------------------------------------------------ */
 
-static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head) {
-    static const char TEXT[] = "no value is stored under this key\n";
-    char headers[ANSWER_BYTES], *to = headers, *rest;
+/* Send an answer from memory, and count it; `length` bytes of a text follow its headers. */
+static fate send_answer(vc_gate *gate, connection *c, vc_answer answer, struct iovec parts[2],
+                        const vc_record *record, int64_t disk_ns, vc_text path, vc_text head) {
+    char *rest;
     size_t rest_length;
+    bool is_good = send_parts(gate->config.io, c->fd, parts, &rest, &rest_length);
+    c->is_warm = false;
+    count(gate, c, answer, record, disk_ns, vc_monotonic_ns(), parts[1].iov_len, path, head);
+    if (rest) {
+        send_rest(gate, c, rest, rest_length);
+        return STARTED;
+    }
+    return finish(c, is_good);
+}
+
+/* Send headers without a body, which begin at `headers` and are written up to `to`. */
+static fate send_headers(vc_gate *gate, connection *c, vc_answer answer, char *headers, char *to,
+                         const vc_record *record, int64_t disk_ns, vc_text path, vc_text head) {
+    to = put_end(to, &gate->date, c->headers, c->keeps_alive);
+    struct iovec parts[2] = {{headers, (size_t)(to - headers)}, {to, 0}};
+    return send_answer(gate, c, answer, parts, record, disk_ns, path, head);
+}
+
+static fate send_miss(vc_gate *gate, connection *c, vc_answer answer, vc_text path,
+                      vc_text head) {
+    static const char TEXT[] = "no value is stored under this key\n";
+    char headers[ANSWER_BYTES], *to = headers;
+    to = put(to, "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n"
+                 "Content-Type: text/plain; charset=utf-8\r\nContent-Length: ");
+    to = put_end(vc_put_number(to, sizeof(TEXT) - 1), &gate->date, c->headers,
+                 c->keeps_alive);
+    struct iovec parts[2] = {{headers, (size_t)(to - headers)},
+                             {(char *)TEXT, answer == VC_HEAD_MISS ? 0 : sizeof(TEXT) - 1}};
+    return send_answer(gate, c, answer, parts, NULL, NOT_READ, path, head);
+}
+
+static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head) {
     bool is_stale;
     fate decision;
     if (!gate->is_ready || path.length - 1 > gate->config.key_size ||
@@ -636,21 +645,9 @@ static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head
     if (!gate->config.functions->is_absent(gate->config.core, (const uint8_t *)path.at + 1,
                                            path.length - 1, true, &is_stale))
         return PASS;
-    to = put(to, "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n"
-                 "Content-Type: text/plain; charset=utf-8\r\nContent-Length: ");
-    to = put_end(vc_put_number(to, sizeof(TEXT) - 1), &gate->date, c->headers,
-                 c->keeps_alive);
-    struct iovec parts[2] = {{headers, (size_t)(to - headers)},
-                             {(char *)TEXT, sizeof(TEXT) - 1}};
-    bool is_good = send_parts(gate->config.io, c->fd, parts, &rest, &rest_length);
     if (is_stale) gate->counts.evicted++;
     else gate->counts.absent++;
-    count(gate, c, NULL, 0, vc_monotonic_ns(), sizeof(TEXT) - 1, path, head);
-    if (rest) {
-        send_rest(gate, c, rest, rest_length);
-        return STARTED;
-    }
-    return finish(c, is_good);
+    return send_miss(gate, c, c->method == VC_HEAD ? VC_HEAD_MISS : VC_GET_MISS, path, head);
 }
 
 /* Let a thread read a record; without `answers`, only so that it is in memory. The caller keeps
@@ -695,9 +692,6 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     const uint8_t *key = (const uint8_t *)path.at + 1;
     uint8_t name[VC_ITEM_BYTES];
     fate decision;
-    if (path.length < 2 || (path.length > 2 && path.at[1] == '-' && path.at[2] == '/') ||
-        !vc_parts_have(&gate->config.ring, path.at, path.length))
-        return PASS;
     if (find_copy(gate, path, name) == VC_COPY_FIRST &&
         try_copy(gate, c, path, head, name, &decision))
         return decision;
@@ -721,12 +715,52 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     if (status != VC_OK || !is_plain(&gate->config, &record)) return PASS;
     bool is_good = send_value(&gate->config, c->fd, "DISK", &record, gate->record, &gate->date,
                               c->headers, c->keeps_alive, &rest, &rest_length);
-    count(gate, c, &record, read_ns, vc_monotonic_ns(), record.length, path, head);
+    count(gate, c, VC_GET_HIT, &record, read_ns, vc_monotonic_ns(), record.length, path, head);
     if (rest) {
         send_rest(gate, c, rest, rest_length);
         return STARTED;
     }
     return finish(c, is_good);
+}
+
+/* Answer a HEAD, or a GET with a condition, from the header of the record. Reads no value, and
+ * is no hit for the eviction policy, as `App._head`. */
+static fate answer_head(vc_gate *gate, connection *c, const vc_request *request, vc_text path,
+                        vc_text head) {
+    const vc_gate_config *config = &gate->config;
+    const vc_core_functions *functions = config->functions;
+    const uint8_t *key = (const uint8_t *)path.at + 1;
+    char headers[VC_HEADERS_BYTES + VC_MORE_BYTES], *to = headers;
+    bool is_head = request->method == VC_HEAD;
+    int64_t remaining_ms = 0;
+    vc_lookup at;
+    vc_record record;
+    if (!functions->peek(config->core, key, path.length - 1, &at))
+        return answer_miss(gate, c, path, head);
+    vc_status status = vc_read_head_now(config->core, functions, &gate->reading, key,
+                                        path.length - 1, &at, gate->record, &record);
+    int64_t read_ns = vc_monotonic_ns() - c->started_ns;
+    functions->end_read(config->core);
+    if (status == VC_IO_ERROR) gate->is_ready = false;
+    if (status != VC_OK || !is_plain(config, &record)) return PASS;
+    vc_verdict verdict = vc_is_unmodified(request, &record, gate->date.second);
+    if (verdict == VC_UNDECIDED) return PASS;
+    if (verdict == VC_MODIFIED && !is_head) {
+        if (c->is_warm) return PASS;
+        vc_observe(&gate->counts.reads, read_ns);
+        return answer_get(gate, c, path, head);
+    }
+    if (record.expires_ms)
+        remaining_ms = (int64_t)record.expires_ms - vc_clock_now(config->clock) / 1000;
+    if (verdict == VC_MODIFIED) {
+        to = vc_put_value_headers(put(to, "HTTP/1.1 200 OK\r\n"), &record, record.type, record.key,
+                                  config->types, gate->date.second, remaining_ms);
+        return send_headers(gate, c, VC_HEAD_HIT, headers, to, &record, read_ns, path, head);
+    }
+    to = vc_put_unmodified_headers(put(to, "HTTP/1.1 304 Not Modified\r\n"), &record,
+                                   record.type, gate->date.second, remaining_ms);
+    return send_headers(gate, c, is_head ? VC_HEAD_UNMODIFIED : VC_GET_UNMODIFIED, headers, to,
+                        &record, read_ns, path, head);
 }
 
 /* Let a thread read what bjoern's application is about to read, if it is not in memory, and ask
@@ -735,7 +769,7 @@ static fate warm_up(vc_gate *gate, connection *c, const vc_request *request, vc_
     vc_lookup at;
     bool reads = request->method == VC_GET || request->method == VC_HEAD ||
                  request->method == VC_DELETE || request->method == VC_PROPFIND ||
-                 request->is_special;
+                 request->is_special || vc_has_condition(request);
     vc_core *core = gate->config.core;
     const vc_core_functions *functions = gate->config.functions;
     uint8_t name[VC_ITEM_BYTES];
@@ -780,30 +814,59 @@ static vc_status store(const vc_gate_config *config, vc_put *stored) {
 /* Answer a plain PUT. What is not stored is passed to bjoern, with all its bytes. */
 static fate answer_put(vc_gate *gate, connection *c, vc_put *stored, vc_text path,
                        vc_text head) {
-    char headers[ANSWER_BYTES], *to = put(headers, "HTTP/1.1 200 OK\r\n"), *rest;
-    size_t rest_length;
+    char headers[ANSWER_BYTES], *to = put(headers, "HTTP/1.1 200 OK\r\n");
     if (store(&gate->config, stored) != VC_OK) return PASS;
-    c->is_warm = false;
     release(gate, c);
+    vc_observe(&gate->counts.writes, stored->took_ns);
+    gate->counts.bytes_in += stored->record.length;
     if (stored->is_due) gate->config.on_due(gate->config.context);
     to = vc_put_stored_headers(to, &stored->record);
-    to = put_end(to, &gate->date, c->headers, c->keeps_alive);
-    struct iovec parts[2] = {{headers, (size_t)(to - headers)}, {to, 0}};
-    bool is_good = send_parts(gate->config.io, c->fd, parts, &rest, &rest_length);
-    count_put(gate, c, stored, path, head);
-    if (rest) {
-        send_rest(gate, c, rest, rest_length);
-        return STARTED;
-    }
-    return finish(c, is_good);
+    return send_headers(gate, c, VC_PUT_STORED, headers, to, &stored->record, stored->took_ns,
+                        path, head);
 }
 
-/* Whether the gate may store what a request sends; see `vc_plain_put`. */
-static bool may_put(const vc_gate_config *config, const vc_request *request, vc_text path,
-                    vc_put *stored) {
-    return config->puts && request->content_length <= COLLECTED_BYTES &&
-           vc_plain_put(request, path, config->key_size, stored) &&
-           vc_parts_have(&config->writable, path.at, path.length) &&
+/* Delete a key and invalidate its copies: together, as `Cache` does. */
+static vc_status delete_key(const vc_gate_config *config, vc_put *deleted, bool *existed) {
+    const vc_core_functions *functions = config->functions;
+    uint64_t now_ms = (uint64_t)vc_clock_now(config->clock) / 1000;
+    if (!functions->try_acquire(config->core, LOCK_NS)) return VC_DEFERRED;
+    vc_status status = functions->delete(config->core, deleted, now_ms, existed);
+    if (status == VC_OK && config->copies)
+        vc_copies_invalidate(config->copies, deleted->key, deleted->record.key_length);
+    functions->release(config->core);
+    return status;
+}
+
+/* What memcached may have is deleted in Python, which has to know whether it had it. */
+static fate answer_delete(vc_gate *gate, connection *c, vc_text path, vc_text head) {
+    char headers[ANSWER_BYTES], *to = put(headers, "HTTP/1.1 200 OK\r\nContent-Length: 0");
+    bool existed;
+    vc_put deleted = {
+        .record.key_length = (uint16_t)(path.length - 1),
+        .key = (const uint8_t *)path.at + 1,
+        .ring = VC_RING_UNKNOWN,
+    };
+    if (find_copy(gate, path, NULL) != VC_NO_COPY ||
+        delete_key(&gate->config, &deleted, &existed) != VC_OK)
+        return PASS;
+    if (deleted.started_ns) vc_observe(&gate->counts.writes, deleted.took_ns);
+    if (deleted.is_due) gate->config.on_due(gate->config.context);
+    if (!existed) return send_miss(gate, c, VC_DELETE_MISS, path, head);
+    return send_headers(gate, c, VC_DELETE_DONE, headers, to, NULL, deleted.took_ns, path, head);
+}
+
+/* Whether the gate may answer a GET or HEAD; maybe only without a condition. */
+static bool may_read(const vc_gate_config *config, const vc_request *request, vc_text path) {
+    return config->answers && (request->method == VC_GET || request->method == VC_HEAD) &&
+           !request->is_special && !request->is_chunked && !request->content_length &&
+           path.length > 1 && !(path.length > 2 && path.at[1] == '-' && path.at[2] == '/') &&
+           vc_parts_have(&config->ring, path.at, path.length) &&
+           vc_tokens_allow(&config->may_read, request->authorization);
+}
+
+/* Whether the gate may change the key of a path. */
+static bool may_write(const vc_gate_config *config, const vc_request *request, vc_text path) {
+    return config->puts && vc_parts_have(&config->writable, path.at, path.length) &&
            vc_tokens_allow(&config->may_write, request->authorization);
 }
 
@@ -811,19 +874,29 @@ static bool may_put(const vc_gate_config *config, const vc_request *request, vc_
  * answered. */
 static fate decide(vc_gate *gate, connection *c, const vc_request *request, const char *data,
                    size_t length, size_t *used) {
+    const vc_gate_config *config = &gate->config;
     vc_put stored;
-    if (!gate->config.core || request->path.length > sizeof(gate->path)) return PASS;
+    fate decision = PASS;
+    if (!config->core || request->path.length > sizeof(gate->path)) return PASS;
     vc_text path = {gate->path, vc_path_decode(request->path, gate->path)};
     vc_text head = {request->method_text.at, request->length};
-    if (gate->config.answers && request->method == VC_GET && !request->is_special &&
-        !request->is_chunked && !request->content_length && !c->is_warm &&
-        vc_tokens_allow(&gate->config.may_read, request->authorization))
-        return answer_get(gate, c, path, head);
-    if (!may_put(&gate->config, request, path, &stored)) return warm_up(gate, c, request, path);
-    if (length < request->content_length) return COLLECT;
-    *used = request->content_length;
-    stored.value = (const uint8_t *)data;
-    return answer_put(gate, c, &stored, path, head);
+    if (may_read(config, request, path)) {
+        if (request->method == VC_HEAD || vc_has_condition(request))
+            decision = answer_head(gate, c, request, path, head);
+        else if (!c->is_warm)
+            return answer_get(gate, c, path, head);
+    } else if (request->content_length <= COLLECTED_BYTES &&
+               vc_plain_put(request, path, config->key_size, &stored) &&
+               may_write(config, request, path)) {
+        if (length < request->content_length) return COLLECT;
+        *used = request->content_length;
+        stored.value = (const uint8_t *)data;
+        return answer_put(gate, c, &stored, path, head);
+    } else if (vc_plain_delete(request, path, config->key_size) &&
+               may_write(config, request, path)) {
+        decision = answer_delete(gate, c, path, head);
+    }
+    return decision == PASS ? warm_up(gate, c, request, path) : decision;
 }
 
 /* --- The reader threads ---------------------------------------------------------------------- */
@@ -861,7 +934,8 @@ static void finish_read(vc_gate *gate, cold_read *read) {
         return;
     }
     if (read->outcome == JOB_SENT || read->outcome == JOB_REST)
-        count(gate, c, &job->record, job->read_ns, read->ended_ns, job->record.length, path, head);
+        count(gate, c, VC_GET_HIT, &job->record, job->read_ns, read->ended_ns,
+              job->record.length, path, head);
     if (!c->is_ending) drop(c, c->head_length);
     if (read->outcome == JOB_REST) {
         send_rest(gate, c, read->rest, read->rest_length);

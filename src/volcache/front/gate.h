@@ -1,4 +1,4 @@
-/* The gate: stands between the clients and bjoern, and answers plain GETs itself.
+/* The gate: stands between the clients and bjoern, and answers plain requests itself.
  *
  * Protocol
  *   - The head of a request is collected until it is complete, at most VC_HEAD_BYTES, and is
@@ -8,10 +8,11 @@
  *   - bjoern is passed one request at a time, written again in one form. Its body follows as it
  *     arrives, never more than was announced. What arrives after it is kept until bjoern waits
  *     for the next request: so requests that are sent without waiting are answered in order.
- *   - A plain GET, without conditions or range, is answered here from the native core: lookup,
- *     one read, check of the record, one `sendmsg`. The answer has the bytes that the WSGI
- *     application would send. Whatever is not an intact, living record or a key that is
- *     certainly absent is passed to bjoern: each decision is made in Python.
+ *   - A plain GET or HEAD, without a range and with no condition but a simple one, is answered
+ *     here from the native core: lookup, one read, check of the record, one `sendmsg`. The answer
+ *     has the bytes that the WSGI application would send. Whatever is not an intact, living
+ *     record or a key that is certainly absent is passed to bjoern: each decision is made in
+ *     Python. A plain DELETE is answered here, too.
  *   - With a hot tier, such reads are counted. What is hot, or only in memcached, is asked for
  *     there without waiting (hot_client.h). A copy of the very record that the index names is sent;
  *     any other is passed to bjoern with the request. Without one, the disk is read.
@@ -112,14 +113,28 @@ typedef struct {
     void *context;
 } vc_gate_config;
 
+/* What the gate answers; Python has the same list in gate.pxi. */
+typedef enum {
+    VC_GET_HIT,
+    VC_GET_COPY,                /* the value was in memcached */
+    VC_GET_MISS,
+    VC_PUT_STORED,
+    VC_HEAD_HIT,
+    VC_HEAD_MISS,
+    VC_GET_UNMODIFIED,
+    VC_HEAD_UNMODIFIED,
+    VC_DELETE_DONE,
+    VC_DELETE_MISS,
+    VC_ANSWERS,                 /* of an event: the request was refused */
+} vc_answer;
+
 /* Something that Python is told. `text` is: path, head of the request, if they have a length. */
 typedef struct {
     uint32_t length;            /* of the whole event, with its text, in bytes */
     uint32_t path_length, head_length;
-    int status;                 /* 200 a hit, 404 a miss; others: the request was refused */
-    int method;                 /* vc_method */
+    vc_answer answer;
+    int status, method;         /* of a request that was refused; vc_method */
     bool is_sampled;
-    bool is_copy;               /* the value was in memcached */
     int64_t started_ns, took_ns, disk_ns;   /* monotonic; 0: nothing was read or written */
     int64_t hot_ns;             /* how long memcached was waited for */
     int64_t ended_us;           /* since the epoch */
@@ -142,7 +157,7 @@ static inline void vc_observe(vc_durations *durations, int64_t ns) {
 
 /* Counted since the last `vc_gate_take_counts`. */
 typedef struct {
-    vc_durations hits, copies, misses, reads, puts, writes;
+    vc_durations answers[VC_ANSWERS], reads, writes;
     uint64_t bytes_in, bytes_out;
     uint64_t absent, evicted;       /* misses by reason */
 } vc_gate_counts;

@@ -6,6 +6,19 @@ from http import HTTPStatus
 
 from libc.stdint cimport uintptr_t
 
+# In the order of `vc_answer`.
+ANSWERS = (
+    ("GET", "200 OK", "DISK"),
+    ("GET", "200 OK", "MEMC"),
+    ("GET", "404 Not Found", "MISS"),
+    ("PUT", "200 OK", ""),
+    ("HEAD", "200 OK", "DISK"),
+    ("HEAD", "404 Not Found", "MISS"),
+    ("GET", "304 Not Modified", "DISK"),
+    ("HEAD", "304 Not Modified", "DISK"),
+    ("DELETE", "200 OK", ""),
+    ("DELETE", "404 Not Found", "MISS"),
+)
 # In the order of `vc_method`.
 METHODS = ("OTHER", "GET", "HEAD", "PUT", "DELETE", "OTHER")
 
@@ -79,10 +92,10 @@ cdef class Gate:
     cdef bytearray origins
     cdef object calls, pulse
     cdef object app, requests, store_stats, log, log_answer
-    cdef object hits, misses, reads, puts, writes
+    cdef object answers, reads, writes
     cdef Copies copies
     cdef HotClient hot
-    cdef object hot_stats, copy_hits
+    cdef object hot_stats
     cdef object promote
     cdef vc_gate_stats logged
     cdef int64_t logged_ns
@@ -105,9 +118,9 @@ cdef class Gate:
         self.log = log
         self.log_answer = log_answer
         self.store_stats = app.cache.store.stats
-        self.hits = app.stats.answers["GET", "200 OK", "DISK"]
-        self.misses = app.stats.answers["GET", "404 Not Found", "MISS"]
-        self.puts = app.stats.answers["PUT", "200 OK", ""]
+        self.answers = app.stats.answers
+        for answer in ANSWERS[:4]:  # They are shown from the beginning.
+            self.answers[answer]
         self.reads = self.store_stats.reads
         self.writes = self.store_stats.writes
         if type(store.clock) is Clock:
@@ -122,7 +135,6 @@ cdef class Gate:
         if self.hot is not None:
             config.hot = self.hot.hot
             self.hot_stats = app.cache.hot_state().stats
-        self.copy_hits = app.stats.answers["GET", "200 OK", "MEMC"]
         config.link = self.link
         config.io = &vc_gate_sockets
         config.types = self.types.table
@@ -247,23 +259,22 @@ cdef class Gate:
     cdef take(self):
         cdef vc_gate_counts counts
         vc_gate_take_counts(self.gate, &counts)
+        cdef int i
+        self.requests.bytes_in += counts.bytes_in
         self.requests.bytes_out += counts.bytes_out
         if self.hot is not None:
             self.hot.take_counts(self.hot_stats)
-        if counts.copies.total_ns:
-            add_durations(self.copy_hits, &counts.copies)
-        if counts.hits.total_ns:
-            add_durations(self.hits, &counts.hits)
-            add_durations(self.reads, &counts.reads)
+        for i in range(<int>VC_ANSWERS):
+            if counts.answers[i].total_ns:
+                add_durations(self.answers[ANSWERS[i]], &counts.answers[i])
+        if counts.answers[<int>VC_GET_HIT].total_ns:
             self.store_stats.read_errors_in_row = 0
-        if counts.misses.total_ns:
-            add_durations(self.misses, &counts.misses)
-            self.store_stats.absent_reads += counts.absent
-            self.store_stats.evicted_reads += counts.evicted
-        if counts.puts.total_ns:
-            add_durations(self.puts, &counts.puts)
+        self.store_stats.absent_reads += counts.absent
+        self.store_stats.evicted_reads += counts.evicted
+        if counts.reads.total_ns:
+            add_durations(self.reads, &counts.reads)
+        if counts.writes.total_ns:
             add_durations(self.writes, &counts.writes)
-            self.requests.bytes_in += counts.bytes_in
         self.take_events()
         self.log_limit()
         self.set_ready()
@@ -279,37 +290,34 @@ cdef class Gate:
 
     cdef take_event(self, const vc_event *event):
         cdef const char *text = event.text
-        cdef bint is_good = event.status == 200, is_put = event.method == VC_PUT
-        path = text[: event.path_length].decode("latin-1")
-        status = f"{event.status} {HTTPStatus(event.status).phrase}"
-        if not is_good and event.status != 404:
+        if event.answer == VC_ANSWERS:
+            status = f"{event.status} {HTTPStatus(event.status).phrase}"
             answer = METHODS[event.method], status, ""
-            self.requests.answers[answer].observe(event.started_ns, event.took_ns)
+            self.answers[answer].observe(event.started_ns, event.took_ns)
             return
+        answer = ANSWERS[event.answer]
+        method, status, source = answer
+        path = text[: event.path_length].decode("latin-1")
         if event.took_ns > LONG:
-            hits = self.copy_hits if event.is_copy else self.hits
-            answers = self.puts if is_put else hits if is_good else self.misses
-            answers.long.append((event.started_ns, event.took_ns))
+            self.answers[answer].long.append((event.started_ns, event.took_ns))
         if event.disk_ns > LONG:
-            (self.writes if is_put else self.reads).long.append(
-                (event.started_ns, event.disk_ns)
-            )
+            disk = self.writes if method in ("PUT", "DELETE") else self.reads
+            disk.long.append((event.started_ns, event.disk_ns))
         if event.hot_ns > LONG:
             self.hot_stats.calls.long.append((event.started_ns, event.hot_ns))
         if event.is_sampled:
             self.app.sample(path)
         if event.took_ns > self.app.slow_ns:
-            method = METHODS[event.method]
             self.app.log_slow(
                 method, path, status, event.started_ns, event.took_ns,
                 (event.disk_ns, event.hot_ns),
             )
         if self.log_answer is not None:
-            position = (event.volume, event.offset, event.size) if is_good else None
+            position = (event.volume, event.offset, event.size) if event.size else None
             head = text[event.path_length : event.path_length + event.head_length]
             self.log_answer(
                 event.address.decode("ascii"), head, status, position, event.bytes,
-                event.took_ns, event.ended_us, "MEMC" if event.is_copy else "DISK",
+                event.took_ns, event.ended_us, source,
             )
 
     cdef log_limit(self):

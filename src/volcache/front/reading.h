@@ -33,4 +33,18 @@ static inline vc_status vc_read_now(vc_core *core, const vc_core_functions *func
     return functions->read(core, key, length, at, bytes, at->size, NULL, 0, record);
 }
 
+/* The same for the header of a record only. If the value is small, it is checked, too. */
+static inline vc_status vc_read_head_now(vc_core *core, const vc_core_functions *functions,
+                                         vc_reading *how, const uint8_t *key, size_t length,
+                                         const vc_lookup *at, uint8_t *bytes,
+                                         vc_record *record) {
+    vc_lookup head = *at;
+    size_t most = VC_HEAD_BYTES_MAX(length);
+    if (head.size > most) head.size = most;
+    record->key = NULL;
+    vc_status status = vc_read_now(core, functions, how, key, length, &head, bytes, record);
+    /* Only the value is short, if the header was decoded. */
+    return status == VC_SHORT && record->key ? VC_OK : status;
+}
+
 #endif

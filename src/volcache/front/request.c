@@ -83,8 +83,8 @@ static const struct {
     {"range", VC_FIELD_SPECIAL},
     {"if-range", VC_FIELD_SPECIAL},
     {"if-match", VC_FIELD_SPECIAL},
-    {"if-none-match", VC_FIELD_SPECIAL},
-    {"if-modified-since", VC_FIELD_SPECIAL},
+    {"if-none-match", VC_FIELD_IF_NONE_MATCH},
+    {"if-modified-since", VC_FIELD_IF_MODIFIED_SINCE},
     {"if-unmodified-since", VC_FIELD_SPECIAL},
     {"service-worker", VC_FIELD_SPECIAL},
     {"cache-control", VC_FIELD_SPECIAL_PUT},
@@ -253,6 +253,11 @@ static bool set_text(vc_text *to, vc_text value) {
     return is_second;
 }
 
+/* The same; it is empty if there are two. */
+static void set_only(vc_text *to, vc_text value) {
+    if (set_text(to, value)) to->length = 0;
+}
+
 static vc_head parse_known(vc_request *request, const vc_field *field, framing *seen) {
     switch (field->known) {
     case VC_FIELD_HOST:
@@ -293,7 +298,13 @@ static vc_head parse_known(vc_request *request, const vc_field *field, framing *
         request->is_special_put = true;
         break;
     case VC_FIELD_AUTHORIZATION:
-        if (set_text(&request->authorization, field->value)) request->authorization.length = 0;
+        set_only(&request->authorization, field->value);
+        break;
+    case VC_FIELD_IF_NONE_MATCH:
+        set_only(&request->if_none_match, field->value);
+        break;
+    case VC_FIELD_IF_MODIFIED_SINCE:
+        set_only(&request->if_modified_since, field->value);
         break;
     case VC_FIELD_CONTENT_TYPE:
         request->is_special_put |= set_text(&request->content_type, field->value);

@@ -35,6 +35,8 @@ typedef enum {
     VC_FIELD_HOP,           /* of this connection only: not passed on */
     VC_FIELD_SPECIAL,       /* the answer may depend on it: a condition, a range, … */
     VC_FIELD_SPECIAL_PUT,   /* what a PUT stores may depend on it */
+    VC_FIELD_IF_NONE_MATCH,
+    VC_FIELD_IF_MODIFIED_SINCE,
     VC_FIELD_AUTHORIZATION,
     VC_FIELD_CONTENT_TYPE,
     VC_FIELD_CONTENT_ENCODING,
@@ -60,7 +62,8 @@ typedef struct {
     bool has_length;
     bool is_special;        /* there is a field of VC_FIELD_SPECIAL */
     bool is_special_put;    /* there is one of VC_FIELD_SPECIAL_PUT */
-    vc_text authorization;  /* empty without one, or with two */
+    /* Empty without one, or with two; at == NULL: there is none. */
+    vc_text authorization, if_none_match, if_modified_since;
     vc_text content_type, content_encoding;     /* empty without one; two are special */
     uint64_t content_length;
     unsigned field_count;

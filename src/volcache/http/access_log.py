@@ -11,7 +11,6 @@ import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
-from volcache.http.responses import MISS
 from volcache.request_log import AccessLine, AccessLines, quoted, word
 from volcache.text import escape_path
 
@@ -86,23 +85,21 @@ class AccessLog:
         source: str,
     ) -> None:
         """
-        Write the line of a GET or PUT that the gate has answered.
+        Write the line of a request that the gate has answered.
 
         Args:
             remote: The address of the client.
             head: The head of the request, from its first line on; may be cut.
             status: The status line.
-            position: Of the record; None for a miss.
+            position: Of the record; None without one.
             size: Bytes of the body.
             ns: The duration, in nanoseconds.
             ended_us: When it was answered, microseconds since the epoch.
-            source: The tier that a record comes from.
+            source: The tier that a record comes from, or MISS; empty if none was read.
         """
         environ = _environ_of(head)
         environ["REMOTE_ADDR"] = remote
-        headers = []
-        if environ["REQUEST_METHOD"] == "GET":
-            headers.append(("X-Cache", source if position else MISS))
+        headers = [("X-Cache", source)] if source else []
         if position:
             headers.append(("X-Position", "{},{},{}".format(*position)))
         self._lines.write(

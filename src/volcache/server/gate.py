@@ -2,7 +2,7 @@
 The gate: C code between the clients and bjoern, if bjoern was built with it.
 
 It checks requests before bjoern's parser sees them, passes them one at a time, ends slow
-and idle connections, and answers plain GETs and PUTs without Python. `front/gate.h`
+and idle connections, and answers plain requests without Python. `front/gate.h`
 describes it; `gate_build.py` builds bjoern with it. docs/OPERATIONS.md says what is missing
 without it.
 """

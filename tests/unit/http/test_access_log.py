@@ -78,6 +78,7 @@ def native_line(
     status = "200 OK" if is_hit else "404 Not Found"
     position = (0, 4096, 1500) if is_hit else None
     ended_us = NOW_NS // 1000
+    source = source if is_hit else "MISS"
     log.add_native("10.1.1.1", head, status, position, 5, 12_500_000, ended_us, source)
     return "".join(lines)
 
