@@ -166,7 +166,7 @@ static vc_mc_step release(const execution *job, vc_mc_step step) {
     return step;
 }
 
-/* Whether a key is one over HTTP, by a test that some fail; as `_ORDINARY_KEY` of executor.py. */
+/* Whether a key is one over HTTP, as `is_key` of executor.py says, by a test that some fail. */
 static bool is_ordinary(vc_text key, size_t size_max) {
     if (key.length > size_max) return false;
     for (size_t i = 0; i < key.length; i++) {

@@ -80,7 +80,7 @@ class _Request(NamedTuple):
 
 
 def _get(request: _Request, exptime: int | None = None) -> Command:
-    return Get(request[0], request[1], exptime, True, request[4])  # noqa: FBT003
+    return Get(request.name, request.key, exptime, reply=request.reply)
 
 
 def _touch(request: _Request, exptime: int) -> Command:

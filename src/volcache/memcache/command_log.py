@@ -49,8 +49,7 @@ def result_of(command: Command, result: Result) -> str:
     """Return the result of a command as metrics and logs name it."""
     if type(command) is Simple and command.is_error:
         return ERROR
-    # `value` is a property in Python: 0.1 us more for each command.
-    return result.status._value_
+    return result.status.value
 
 
 class CommandLog:

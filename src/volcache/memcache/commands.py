@@ -60,8 +60,7 @@ class Get(NamedTuple):
     wants_value: bool = True  # Without, the value of the record may be empty.
     reply: Encoder = silent
     is_peek: bool = False  # It is not counted as a read of the record.
-    # Of the meta commands only; without `is_meta` none of them is used.
-    is_meta: bool = False  # `Result.token` is wanted.
+    # Of the meta commands only.
     vivify: int | None = None  # Store an empty value for this time if there is none.
     recache: int | None = None  # Win if the record expires within this time.
     is_recache_late: bool = False  # It counts from `exptime`.
@@ -218,7 +217,7 @@ class Result(NamedTuple):
     text: str = ""  # of BAD_KEY, FORBIDDEN and FAILED: one line without a line end
     pairs: tuple[tuple[str, str], ...] = ()  # of `Statistics`
     ttl: int = 0  # seconds until the record expires, at least 0; -1 = it does not
-    # Of `Get` with `is_meta`: b"W" if the client has won the right to store a new value,
+    # Of `Get`: b"W" if the client has won the right to store a new value,
     # b"Z" if another has, or empty.
     token: bytes = b""
     idle: int = -1  # seconds since the record was read last; -1 = unknown

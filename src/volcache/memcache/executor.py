@@ -44,7 +44,6 @@ _logger: Final = logging.getLogger(__name__)
 
 _MS: Final = 1000
 _NS_PER_MS: Final = 1_000_000
-_HIT: Final = Status.HIT
 MISSED: Final = Result(Status.MISS)
 NOT_FOUND: Final = Result(Status.NOT_FOUND)
 NOT_STORED: Final = Result(Status.NOT_STORED)
@@ -56,8 +55,6 @@ NON_NUMERIC: Final = Result(Status.NON_NUMERIC)
 _NUMBER: Final = re.compile(
     rb"[ \t\n\v\f\r]*(?:\+|-(?=0+\b))?0*([0-9]{1,20})(?:[ \t\n\v\f\r\0]|\Z)"
 )
-# These are keys as they are, unless a segment begins with a dot.
-_ORDINARY_KEY: Final = re.compile(rb"[0-9A-Za-z_:][0-9A-Za-z_:.=/-]*").fullmatch
 _BAD_KEY: Final = 'bad key: it holds a segment "." or ".."; a key is the path of a URL'
 _WON: Final = b"W"
 _OTHER_WON: Final = b"Z"
@@ -115,16 +112,6 @@ class Executor:
 
     def get(self, command: Get) -> Result:
         """Execute `Get`."""
-        if command.is_meta or command.exptime is not None:
-            return self._get_more(command)
-        record = self.cache.get(command.key)
-        if record is None:
-            return MISSED
-        self.reads.put(record.stored_us, self._second())
-        return Result(_HIT, record)
-
-    def _get_more(self, command: Get) -> Result:
-        """Execute a get that may change something, or that asks for more."""
         if command.exptime is command.vivify is command.recache is None:
             return self._get_and_change(command)
         with self.cache.exclusive():
@@ -155,7 +142,7 @@ class Executor:
         if not command.is_peek and record is not _EXPIRED:
             self.reads.put(record.stored_us, now)
         return Result(
-            _HIT,
+            Status.HIT,
             record,
             ttl=self._ttl(found if command.ttl == "before" else record),
             token=token,
@@ -405,9 +392,6 @@ def is_key(key: bytes, size_max: int) -> bool:
     Raises:
         ClientError: No path is like it.
     """
-    # Half the time of the general test.
-    if _ORDINARY_KEY(key) and b"/." not in key and len(key) <= size_max:
-        return True
     return parse_key("/" + key.decode("latin-1"), size_max) == key
 
 

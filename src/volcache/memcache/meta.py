@@ -193,7 +193,6 @@ def _parse_get(words: list[bytes]) -> Command:
         b"v" in flags.given,
         flags.reply(b"Oktscfhl", flags.get(b"C", NO_VERSION)),
         is_peek=b"u" in flags.given,
-        is_meta=True,
         vivify=vivify,
         recache=flags.get(b"R"),
         is_recache_late=flags.is_before(b"T", b"R"),
@@ -273,7 +272,7 @@ def _parse_debug(words: list[bytes]) -> Command:
     if key is None:
         raise LineError
     reply = MetaReply(is_base64=is_base64, is_debug=True)
-    return Get("me", key, None, False, reply, is_peek=True, is_meta=True)  # noqa: FBT003
+    return Get("me", key, None, False, reply, is_peek=True)  # noqa: FBT003
 
 
 PARSERS: Final[dict[bytes, Callable[[list[bytes]], Command | PendingValue]]] = {

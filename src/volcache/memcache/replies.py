@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 # No version has it: a command with this cas unique fails.
 NO_VERSION: Final = -1
-_HIT: Final = Status.HIT
-_MISS: Final = Status.MISS
-_STORED: Final = Status.STORED
 
 
 class FixedReply(NamedTuple):
@@ -91,7 +88,7 @@ class TextReply(NamedTuple):
     def __call__(self, command: Command, result: Result) -> bytes:
         """Return the reply."""
         status, record = result.status, result.record
-        if status is _HIT and record is not None:
+        if status is Status.HIT and record is not None:
             value = record.value
             return b"VALUE %b %d %d%b\r\n%b\r\n%b" % (
                 command.key,  # type: ignore[union-attr]
@@ -101,11 +98,11 @@ class TextReply(NamedTuple):
                 value,
                 self.end,
             )
-        if status is _STORED:
+        if status is Status.STORED:
             if isinstance(command, Arithmetic):
                 return b"%d\r\n" % result.number
             return b"STORED\r\n"
-        if status is _MISS:
+        if status is Status.MISS:
             return self.end
         if isinstance(command, Statistics):
             return _statistics(command, result)
@@ -147,7 +144,7 @@ class MetaReply(NamedTuple):
     def __call__(self, command: Command, result: Result) -> bytes:
         """Return the reply."""
         record = result.record
-        if result.status is _HIT and record is not None:
+        if result.status is Status.HIT and record is not None:
             return self._hit(command, result, record)  # type: ignore[arg-type]
         status = _status_of(command, result)
         code = _CODES.get(status)
@@ -272,18 +269,18 @@ class BinaryReply(NamedTuple):
         key_size, extras_size = len(key), len(extras)
         size = extras_size + key_size + len(body)
         head = _HEADER.pack(
-            _MAGIC, self[0], key_size, extras_size, status, size, self[1], cas
+            _MAGIC, self.opcode, key_size, extras_size, status, size, self.opaque, cas
         )
         return b"%b%b%b%b" % (head, extras, key, body)
 
     def __call__(self, command: Command, result: Result) -> bytes:
         """Return the reply."""
         status, record = result.status, result.record
-        if status is _HIT and record is not None:
-            key = command.key if self[0] in _WITH_KEY else b""  # type: ignore[union-attr]
+        if status is Status.HIT and record is not None:
+            key = command.key if self.opcode in _WITH_KEY else b""  # type: ignore[union-attr]
             flags = _FLAGS.pack(record.flags)
             return self.pack(0, record.value, record.stored_us, key, flags)
-        if status is _STORED or status is Status.DELETED or status is Status.OK:
+        if status is Status.STORED or status is Status.DELETED or status is Status.OK:
             return self._success(command, result)
         if status is Status.TOUCHED and record is not None:
             return self.pack(cas=record.stored_us, extras=_FLAGS.pack(record.flags))
@@ -308,9 +305,9 @@ class BinaryReply(NamedTuple):
 
     def _failure(self, command: Command, result: Result) -> bytes:
         status = _status_of(command, result)
-        if status is _MISS and self.opcode in QUIET:
+        if status is Status.MISS and self.opcode in QUIET:
             return b""
-        if status is _MISS and self.opcode in _WITH_KEY:
+        if status is Status.MISS and self.opcode in _WITH_KEY:
             return self.pack(_NOT_FOUND[0], key=command.key)  # type: ignore[union-attr]
         error = _ERRORS.get(status)
         if status is Status.NOT_STORED and isinstance(command, Put):

@@ -80,6 +80,13 @@ class ClientSession:
         return not (self.may_read and self.may_write) and self.password is None
 
 
+def _changes(command: Command) -> bool:
+    """Whether a command may change what is stored."""
+    if isinstance(command, Get):
+        return not command.exptime is command.vivify is None
+    return not isinstance(command, Statistics | Simple)
+
+
 class Service:
     """Answers commands; for one thread, except where noted."""
 
@@ -136,25 +143,16 @@ class Service:
 
     # --- Commands --------------------------------------------------------------------
 
-    def execute(  # noqa: C901, PLR0911 - The hot path.
-        self, session: ClientSession, command: Command
-    ) -> Result:
+    def execute(self, session: ClientSession, command: Command) -> Result:
         """Answer a command; see `ClientSession.is_broken`."""
         try:
             if session.access is not self.access:
                 session.renew(self.access)
-            if isinstance(command, Get):
-                if not session.may_read:
-                    return self._refuse(session, command, "read")
-                if session.may_write or command.exptime is command.vivify is None:
-                    return self._executor.get(command)
-                return self._refuse(session, command, "write")
             if isinstance(command, Authenticate):
                 return self._authenticate(session, command)
-            if isinstance(command, Statistics):
-                if not session.may_read:
-                    return self._refuse(session, command, "read")
-            elif not session.may_write and not isinstance(command, Simple):
+            if isinstance(command, Get | Statistics) and not session.may_read:
+                return self._refuse(session, command, "read")
+            if _changes(command) and not session.may_write:
                 return self._refuse(session, command, "write")
             return self._handlers[type(command)](command)
         except (ClientError, StoreError) as error:

@@ -60,11 +60,6 @@ if TYPE_CHECKING:
 LINE_BYTES_MAX: Final = 2048
 GET_LINE_BYTES_MAX: Final = 1 << 20
 _LONG_LINE: Final = re.compile(rb" {,100}(?:get|gets|gat|gats) ")
-# The most frequent forms; numbers are below 2^31.
-_ORDINARY_SET: Final = re.compile(
-    rb"set ([^ ]{1,%d}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,9})( noreply)?"
-    % KEY_BYTES_MAX
-)
 _WORD: Final = re.compile(rb" *([^ ]+) *")
 _THREE_WORDS: Final = re.compile(rb" *([^ ]+)(?: +([^ ]+))?(?: +([^ ]+))?")
 _LONG_KEY: Final = re.compile(rb"(?<![^ ])[^ ]{%d}" % (KEY_BYTES_MAX + 1))
@@ -278,20 +273,15 @@ class TextDecoder(Decoder):
     # --- Gets ------------------------------------------------------------------------
 
     def _parse_get(self, words: list[bytes]) -> Command:
-        if len(words) == 2 and len(words[1]) <= KEY_BYTES_MAX:  # noqa: PLR2004
-            return Get("get", words[1], None, True, _VALUE)  # noqa: FBT003 - It is fast.
-        return self._begin_series(Get("get", b"", reply=_VALUE), 1)
-
-    def _parse_series(self, words: list[bytes]) -> Command:
-        """Parse "gets", and "gat" and "gats", which have a time."""
-        name, exptime = words[0].decode(), None
-        if name != "gets":
+        """Parse "get" and "gets", and "gat" and "gats", which have a time."""
+        name, exptime = words[0].decode().replace("bget", "get"), None
+        if name in {"gat", "gats"}:
             if len(words) == 1:
                 return answer_error(name, b"ERROR")
             exptime = signed(words[1])
             if exptime is None:
                 return answer_error(name, _BAD_EXPTIME)
-        reply = _VALUE if name == "gat" else _VERSION
+        reply = _VERSION if name.endswith("s") else _VALUE
         last = Get(name, b"", exptime, reply=reply)
         return self._begin_series(last, 1 if exptime is None else 2)
 
@@ -346,15 +336,6 @@ class TextDecoder(Decoder):
     def _parse_set(self, words: list[bytes]) -> Command | None:
         if self.wants_credentials:
             return self._begin(_parse_credentials(words))
-        found = _ORDINARY_SET.fullmatch(self._data, self._line_at, self._line_stop)
-        if found is not None:
-            key, flags, exptime, length, noreply = found.groups()
-            size, start, data = int(length), self._at, self._data
-            stop = start + size
-            if data.startswith(b"\r\n", stop) and size <= self._value_size_max:
-                self._at = stop + 2
-                value, reply = data[start:stop], silent if noreply else _VALUE
-                return Put("set", key, "set", value, int(flags), int(exptime), 0, reply)  # type: ignore[arg-type]
         return self._parse_line(words)
 
     def _parse_line(self, words: list[bytes]) -> Command | None:
@@ -397,8 +378,8 @@ class TextDecoder(Decoder):
     ] = {
         b"get": _parse_get,
         b"bget": _parse_get,
-        b"gets": _parse_series,
-        b"gat": _parse_series,
-        b"gats": _parse_series,
+        b"gets": _parse_get,
+        b"gat": _parse_get,
+        b"gats": _parse_get,
         b"set": _parse_set,
     }

@@ -114,10 +114,8 @@ def unsigned(word: bytes, largest: int = NUMBER_MAX) -> int | None:
 
 
 def _integer(word: bytes, smallest: int, largest: int) -> int | None:
-    if word.isdigit() and len(word) < 20:  # noqa: PLR2004 - The usual ones.
-        number = int(word)
-    elif found := _NUMBER.match(word):
-        number = int(found[1])
-    else:
+    found = _NUMBER.match(word)
+    if found is None:
         return None
+    number = int(found[1])
     return number if smallest <= number <= largest else None
