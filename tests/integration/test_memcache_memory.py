@@ -46,6 +46,15 @@ def test_lines_of_many_keys_take_their_bytes(server: MemcacheServer) -> None:
         assert server.memory() - before < 40 * MIB
 
 
+def test_room_for_the_rest_of_values_is_counted(server: MemcacheServer) -> None:
+    """The bytes that have arrived are less than the limit."""
+    with ExitStack() as stack:
+        for number in range(100):
+            client = stack.enter_context(server.client())
+            client.send(b"set %d 0 0 1000000\r\n" % number + VALUE[:640_000])
+        wait_until(lambda: "memcache.memory_full" in server.stderr, "the limit")
+
+
 def test_replies_that_are_not_read_are_counted(server: MemcacheServer) -> None:
     """All that is kept of them, however much of each is sent already."""
     before = server.memory()

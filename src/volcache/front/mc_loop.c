@@ -245,7 +245,7 @@ static bool hold(loop *l, peer *p) {
     bool is_new = p->has_progress || !p->held, is_open = true;
     p->has_progress = false;
     forget(l, p);
-    p->held = p->used + p->python.held + p->unsent_length;
+    p->held = p->room + p->python.held + p->unsent_length;
     if (!p->held) return true;
     add(&server->figures.held, (int64_t)p->held);
     l->holding++;
