@@ -679,6 +679,8 @@ static bool end_if_empty(loop *l) {
     vc_mc_server *server = l->server;
     if (!l->settings.end_ns || !TAILQ_EMPTY(&l->peers) || !STAILQ_EMPTY(&l->ready)) return false;
     tell(l);
+    /* A thread may still be on its way out of a read. */
+    vc_readers_end(server->config.readers, &l->reads);
     lock(server);
     l->has_ended = STAILQ_EMPTY(&l->back);
     if (l->has_ended) {
@@ -701,7 +703,6 @@ static void *run(void *context) {
         serve_ready(l);
         tick(l);
     } while (!end_if_empty(l));
-    vc_readers_end(l->server->config.readers, &l->reads);
     return NULL;
 }
 

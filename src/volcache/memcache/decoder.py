@@ -79,7 +79,7 @@ class Decoder(ABC):
         Only after a command. Returns nothing in the middle of a command for several keys.
         """
         rest = bytes(self._data[self._at :])
-        self._go_on(len(self._data))
+        self._data, self._at = b"", 0
         return rest
 
     def receive(self, data: bytes) -> None:

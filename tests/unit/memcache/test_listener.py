@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import resource
 import socket
 import threading
@@ -304,6 +305,104 @@ def test_changed_tokens_reach_the_protocol(talk: Talk) -> None:
         assert client.ask(b"set auth 0 0 4\r\na cd\r\n") == b"STORED"
         assert type(case.commands[-1]).__name__ == "Authenticate"
         assert client.ask(b"delete key\r\n") == b"NOT_FOUND"
+
+
+# --- Pipelines ---------------------------------------------------------------------------
+
+
+def mixed(count: int) -> bytes:
+    """Return commands in C and in Python, in all protocols of text, and of some errors."""
+    kinds = (
+        b"set a 3 0 5\r\nvalue\r\n",
+        b"get a\r\n",
+        b"get a b c a\r\n",
+        b"append a 0 0 1\r\nx\r\n",
+        b"set n 0 0 1\r\n7\r\n",
+        b"incr n 5\r\n",
+        b"mg a v f q\r\nmn\r\n",
+        b"ms b 2 T0\r\nhi\r\n",
+        b"bogus\r\n",
+        b"set c 0 0 4000\r\n" + b"c" * 4000 + b"\r\n",  # Too large.
+        b"gat 0 a b\r\n",
+        b"delete b\r\n",
+        b"set d 0 0 2\r\nlong\r\n",
+        b"add e 0 0 1 noreply\r\ne\r\n",
+        b"version\r\n",
+    )
+    choose = random.Random(count).choice  # noqa: S311 - Repeatable.
+    return b"".join(choose(kinds) for _ in range(count))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_pipeline_is_answered_in_order(
+    talk: Talk, tmp_path: Path, threads: int
+) -> None:
+    """10,000 commands, of which Python executes some: as by Python alone."""
+    sent = mixed(10_000)
+    with Talk(tmp_path / "alone") as alone:
+        expected = alone.ask(sent)
+    with running(talk, threads=threads) as case, case.client() as client:
+        sender = threading.Thread(target=client.send, args=(sent,))
+        sender.start()
+        assert client.read(len(expected)) == expected
+        sender.join()
+        assert client.ask(b"mn\r\n") == b"MN"
+
+
+def test_input_may_arrive_in_any_pieces(talk: Talk, tmp_path: Path) -> None:
+    """Byte by byte, for the commands in C and in Python."""
+    sent = mixed(60)
+    with Talk(tmp_path / "alone") as alone:
+        expected = alone.ask(sent)
+    with running(talk) as case, case.client() as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in sent:
+            client.send(bytes([byte]))
+        assert client.read(len(expected)) == expected
+
+
+def test_replies_follow_the_end_of_the_input(talk: Talk) -> None:
+    """A client that sends no more gets all of them, then the end."""
+    with running(talk) as case, case.client() as client:
+        client.send(b"set a 0 0 1\r\nx\r\n" + b"get a\r\nincr a 1\r\n" * 500)
+        client.socket.shutdown(socket.SHUT_WR)
+        replies = b"VALUE a 0 1\r\nx\r\nEND\r\nCLIENT_ERROR cannot increment"
+        found = client.rest()
+        assert found.startswith(b"STORED\r\n" + replies)
+        assert found.count(b"VALUE a ") == found.count(b"CLIENT_ERROR ") == 500
+
+
+def test_huge_lines(talk: Talk) -> None:
+    """A line of a get may have 1 MiB; a longer one closes, and others are served."""
+    with running(talk) as case, case.client() as client, case.client() as other:
+        client.send(b"set k 0 0 1\r\nv\r\nget" + b" k" * 300_000 + b"\r\n")
+        assert client.line() == b"STORED"
+        assert other.ask(b"get k\r\n") == b"VALUE k 0 1"
+        assert client.read(300_000 * 16 + 5).endswith(b"v\r\nEND\r\n")
+        with suppress(ConnectionError):
+            client.send(b"get" + b" k" * 600_000)
+        assert b"CLIENT_ERROR line too long" in client.rest()
+        wait_until(lambda: case.stats.connections == 1, "the end of its connection")
+
+
+def test_client_that_does_not_read_waits_alone(talk: Talk) -> None:
+    """Its commands are executed when it reads; those of others are meanwhile."""
+    count = 20_000
+    with running(talk) as case, case.client() as deaf, case.client() as other:
+        assert other.ask(b"set k 0 0 1000\r\n" + b"v" * 1000 + b"\r\n") == b"STORED"
+        sender = threading.Thread(target=deaf.send, args=(b"get k\r\n" * count,))
+        sender.start()
+
+        def waits() -> bool:
+            before = case.stats.total
+            for _ in range(100):
+                assert other.ask(b"mn\r\n") == b"MN"
+            return before > 1 and case.stats.total == before + 100
+
+        wait_until(waits, "the sockets to be full")
+        assert case.stats.hits < count
+        assert deaf.read(count * 1023).count(b"END\r\n") == count
+        sender.join()
 
 
 # --- sockets.py ------------------------------------------------------------------------
