@@ -309,8 +309,7 @@ class RecordReader:
             if header is None or not _is_copy(header, key, record):
                 return None
             record = record._replace(volume=volume.id, offset=offset)
-        if self.index.hit(key):
-            self.index.count_older_hit(record.stored_us)
+        self.index.hit(key, record.stored_us)
         return record
 
     def is_current(self, key: bytes, copy: bytes) -> bool:

@@ -39,6 +39,7 @@ TERMS: Final = Terms((1.0,) * 5, (1,) * 6, HITS_MAX, is_probation=True)
 WAYS: Final = 8
 CHECKSUM_BYTES: Final = 4
 SEQ: Final = 3
+NOW_US: Final = 1_790_000_000_000_000
 
 
 @pytest.fixture
@@ -208,10 +209,10 @@ def test_only_reads_of_values_earn_tokens(index: Any) -> None:
     index.set_age(SEQ, Ring.MAIN, 0, VOLUME_BYTES)
     index.set(b"value", SEQ, 64, 1000)
     index.set(b"deletion", SEQ, 2000, 100, tombstone=True)
-    assert not index.hit(b"deletion")
+    assert not index.hit(b"deletion", NOW_US)
     assert index.heat().tokens == 0
 
-    assert index.hit(b"value")
+    assert index.hit(b"value", NOW_US)
     assert index.heat().tokens == _native.size_middle(1000)
 
 
@@ -277,7 +278,7 @@ def begin_reclaim(index: Any, store: Store, key: bytes = b"k") -> tuple[Any, int
     active = bind(index, store)
     index.set_age(SEQ, Ring.PROBATION, 0, active.end)
     put_at(index, b"k", SEQ, record.offset, record.size)
-    assert index.hit(b"k")
+    assert index.hit(b"k", NOW_US)
     reclaim = _native.Reclaim(index, SEQ, active.id, VOLUME_BYTES)
     reclaim.collect(SHARES, TERMS)
     return reclaim, record.offset
@@ -289,16 +290,16 @@ def test_copies_count_as_bytes_of_the_ring(
     """Hits of its records count when enough was appended after them."""
     put_at(index, b"old", target.seq, VOLUME_HEADER_BYTES, 100)
     reclaim, _ = begin_reclaim(index, store)
-    assert index.hit(b"k")
-    assert not index.hit(b"old")
+    assert index.hit(b"k", NOW_US)
+    assert not index.hit(b"old", NOW_US)
 
     terms = TERMS._replace(hits_taken=1)
     step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, terms, target, 0)
 
     assert step.fate.copied == 1
-    assert index.hit(b"old")
+    assert index.hit(b"old", NOW_US)
     put_at(index, b"more", target.seq, target.end, 1000)
-    assert [index.hit(b"k") for _ in range(3)] == [True, True, False]
+    assert [index.hit(b"k", NOW_US) for _ in range(3)] == [True, True, False]
 
 
 def test_key_that_is_forgotten_after_the_search_is_not_copied(
@@ -325,7 +326,7 @@ def test_step_ends_where_it_should(index: Any, store: Store, target: Any) -> Non
     index.set_age(SEQ, Ring.PROBATION, 0, active.end)
     for key, record in zip((*keys, b"large"), (*records, large), strict=True):
         put_at(index, key, SEQ, record.offset, record.size)
-        assert index.hit(key)
+        assert index.hit(key, NOW_US)
     reclaim = _native.Reclaim(index, SEQ, active.id, VOLUME_BYTES)
     reclaim.collect(SHARES, TERMS)
 

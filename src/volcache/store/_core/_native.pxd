@@ -37,15 +37,8 @@ cdef class Index:
     cdef bint has_put(self, const vc_put *put, vc_status status, int error) except -1
     cdef object put_failure(self, vc_status status, int error, unsigned ring)
     cdef uint64_t fingerprint(self, bytes key) noexcept
-    cdef vc_index_stats get_stats(self) noexcept
 
 
 cdef class Writer:
     cdef vc_writer writer
     cdef Calls calls
-
-
-cdef struct Reading:
-    vc_record record
-    uint8_t types[VC_TYPES_BYTES_MAX]  # content type, encoding and directives
-

@@ -43,8 +43,8 @@ class Index:
         - `live(seq)` counts the entries in that volume; their sum over all volumes that
           are not reclaimed is `count`.
 
-    Locking: any thread may call `find`, `is_stale`, `is_deleted`, `read`, `hit`, `miss` and
-    `count_older_hit` at any time; the thread that holds the lock of the store all others.
+    Locking: any thread may call `find`, `is_stale`, `is_deleted`, `read`, `hit` and `miss`
+    at any time; the thread that holds the lock of the store all others.
     """
 
     def __init__(
@@ -78,10 +78,6 @@ class Index:
     @property
     def count(self) -> int:
         """The number of keys with a live position."""
-
-    @property
-    def displaced(self) -> int:
-        """The number of keys lost because the table could not grow."""
 
     def live(self, seq: int) -> tuple[int, int]:
         """
@@ -164,8 +160,13 @@ class Index:
     def accept_displaced(self) -> None:
         """Let `ring_for` answer again; a key without an entry belongs to ring M then."""
 
-    def hit(self, key: bytes) -> bool:
-        """Count a read of a key whose value came from elsewhere."""
+    def hit(self, key: bytes, stored_us: int) -> bool:
+        """
+        Count a read of a key whose value, of this time, came from elsewhere.
+
+        Returns:
+            Whether it had fewer than 3 hits.
+        """
 
     def miss(self, key: bytes) -> None:
         """Remember that a key without an entry was asked for."""
@@ -181,9 +182,6 @@ class Index:
         time are counted about once per turn of the ring: as often a single ring would
         have missed it.
         """
-
-    def count_older_hit(self, stored_us: int) -> None:
-        """Count such a hit that `hit` has returned."""
 
     def set_purges(self, purges: PurgeList) -> None:
         """Leave out what is purged, in `read` and in copies."""

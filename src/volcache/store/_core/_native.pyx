@@ -224,18 +224,11 @@ cdef class Index:
     cdef uint64_t fingerprint(self, bytes key) noexcept:
         return vc_core_fingerprint(self.core, data_of(key), PyBytes_GET_SIZE(key))
 
-    cdef vc_index_stats get_stats(self) noexcept:
-        cdef vc_index_stats stats
-        vc_core_stats(self.core, &stats)
-        return stats
-
     @property
     def count(self):
-        return self.get_stats().records
-
-    @property
-    def displaced(self):
-        return self.get_stats().displaced
+        cdef vc_index_stats stats
+        vc_core_stats(self.core, &stats)
+        return stats.records
 
     def live(self, seq):
         cdef vc_live found = vc_core_live(self.core, self.slots[seq])
@@ -307,8 +300,8 @@ cdef class Index:
     def accept_displaced(self):
         vc_core_accept_displaced(self.core)
 
-    def hit(self, bytes key not None):
-        return vc_core_hit(self.core, data_of(key), PyBytes_GET_SIZE(key))
+    def hit(self, bytes key not None, uint64_t stored_us):
+        return vc_core_hit(self.core, data_of(key), PyBytes_GET_SIZE(key), stored_us)
 
     def miss(self, bytes key not None):
         vc_core_miss(self.core, data_of(key), PyBytes_GET_SIZE(key))
@@ -320,9 +313,6 @@ cdef class Index:
 
     def count_older(self, uint64_t stored_us):
         vc_core_set_older(self.core, stored_us)
-
-    def count_older_hit(self, uint64_t stored_us):
-        vc_core_count_older(self.core, stored_us)
 
     def set_purges(self, purges):
         cdef bytearray table = bytearray(len(purges) * sizeof(vc_purge))
@@ -347,27 +337,20 @@ cdef class Index:
     # --- Reading ----------------------------------------------------------------------
 
     def read(self, bytes key not None):
-        cdef Reading reading
-        cdef bytes value = read_record(self, data_of(key), PyBytes_GET_SIZE(key), &reading)
-        if value is None:
+        cdef vc_lookup at
+        cdef tuple found = None
+        if not vc_core_lookup(
+            self.core, data_of(key), PyBytes_GET_SIZE(key), UINT64_MAX, &at
+        ):
             return None
-        cdef vc_record *r = &reading.record
-        cdef const char *types = <const char *>reading.types
-        return (
-            value,
-            types[: r.type_length],
-            types[r.type_length : r.type_length + r.encoding_length],
-            types[r.type_length + r.encoding_length : vc_record_types(r)],
-            r.stored_us,
-            r.expires_ms,
-            r.flags,
-            r.volume,
-            r.offset,
-            r.size,
-            r.length,
-            r.checksum,
-            "DISK",
-        )
+        try:
+            found = (read_small if at.size <= SMALL_BYTES else read_large)(self.core, key, &at)
+        finally:
+            vc_core_end_read(self.core)
+        if found is None:
+            # The caller tries again in Python, and meets what an injected call has raised.
+            self.calls.error = None
+        return found
 
     # --- Putting ----------------------------------------------------------------------
 
@@ -561,56 +544,24 @@ cdef object loaded_of(const vc_lines *lines):
     )
 
 
-cdef bytes read_record(Index index, const uint8_t *key, size_t length, Reading *reading):
-    """
-    Look up, read and check the record of a key; return its value.
-
-    None for whatever is not an intact record of the key; nothing is counted then.
-    """
-    cdef vc_lookup at
-    cdef bytes value = None
-    if not vc_core_lookup(index.core, key, length, UINT64_MAX, &at):
-        return None
-    try:
-        if at.size <= SMALL_BYTES:
-            value = read_small(index.core, key, length, &at, reading)
-        else:
-            value = read_large(index.core, key, length, &at, reading)
-    finally:
-        vc_core_end_read(index.core)
-    if value is None:
-        # The caller tries again in Python, and meets what an injected call has raised.
-        index.calls.error = None
-    return value
-
-
-cdef inline void keep_types(Reading *reading) noexcept nogil:
-    memcpy(
-        reading.types,
-        reading.record.type,
-        vc_record_types(&reading.record),
-    )
-
-
-cdef bytes read_small(
-    vc_core *core, const uint8_t *key, size_t length, vc_lookup *at, Reading *reading
-):
+cdef tuple read_small(vc_core *core, bytes key, vc_lookup *at):
     cdef uint8_t buffer[SMALL_BYTES]
-    cdef vc_record *record = &reading.record
+    cdef const uint8_t *name = data_of(key)
+    cdef size_t length = PyBytes_GET_SIZE(key)
+    cdef vc_record record
     cdef vc_status status
     with nogil:
-        status = vc_core_read(core, key, length, at, buffer, at.size, NULL, 0, record)
+        status = vc_core_read(core, name, length, at, buffer, at.size, NULL, 0, &record)
     if status != VC_OK:
         return None
-    keep_types(reading)
-    return (<char *>buffer)[record.prefix : record.size]
+    return fields_of((<char *>buffer)[record.prefix : record.size], &record)
 
 
-cdef bytes read_large(
-    vc_core *core, const uint8_t *key, size_t length, vc_lookup *at, Reading *reading
-):
+cdef tuple read_large(vc_core *core, bytes key, vc_lookup *at):
     cdef uint8_t head[HEAD_BYTES]
-    cdef vc_record *record = &reading.record
+    cdef const uint8_t *name = data_of(key)
+    cdef size_t length = PyBytes_GET_SIZE(key)
+    cdef vc_record record
     cdef vc_status status
     cdef size_t split = VC_OVERHEAD_BYTES + length + (at.types if at.types > 0 else 0)
     if split >= at.size or at.size > LARGE_BYTES:
@@ -619,14 +570,24 @@ cdef bytes read_large(
     cdef PyObject *value = bytes_new(NULL, room)
     cdef uint8_t *into = <uint8_t *>bytes_data(value)
     with nogil:
-        status = vc_core_read(core, key, length, at, head, split, into, room, record)
+        status = vc_core_read(core, name, length, at, head, split, into, room, &record)
     if status != VC_OK:
         bytes_drop(value)
         return None
-    keep_types(reading)
     # The size in the index is rounded up. Shrinking does not copy.
     _PyBytes_Resize(&value, record.length)
-    return bytes_take(value)
+    return fields_of(bytes_take(value), &record)
+
+
+cdef tuple fields_of(bytes value, const vc_record *r):
+    """Return the fields of a record whose types are in memory still."""
+    cdef const char *encoding = <const char *>r.type + r.type_length
+    cdef const char *cache = encoding + r.encoding_length
+    return (
+        value, (<const char *>r.type)[: r.type_length], encoding[: r.encoding_length],
+        cache[: r.cache_length], r.stored_us, r.expires_ms, r.flags, r.volume, r.offset,
+        r.size, r.length, r.checksum, "DISK",
+    )
 
 
 # --- Appending ------------------------------------------------------------------------

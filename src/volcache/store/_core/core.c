@@ -299,22 +299,24 @@ static bool count_read(vc_core *core, uint64_t fingerprint, uint64_t size_max,
     return is_found;
 }
 
-bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length) {
+/* Count a hit that has raised the hits of a record, if the record is that old. */
+static void count_older(vc_core *core, uint64_t stored_us) {
+    if (stored_us < atomic_load_explicit(&core->older_us, memory_order_relaxed))
+        atomic_fetch_add_explicit(&core->older_hits, 1, memory_order_relaxed);
+}
+
+bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us) {
     uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
     vc_entry entry;
     vc_core_lock(core);
     entry.is_raised = false;
     count_read(core, fingerprint, UINT64_MAX, &entry);
     vc_core_unlock(core);
+    if (entry.is_raised) count_older(core, stored_us);
     return entry.is_raised;
 }
 
 void vc_core_set_older(vc_core *core, uint64_t us) { atomic_store(&core->older_us, us); }
-
-void vc_core_count_older(vc_core *core, uint64_t stored_us) {
-    if (stored_us < atomic_load_explicit(&core->older_us, memory_order_relaxed))
-        atomic_fetch_add_explicit(&core->older_hits, 1, memory_order_relaxed);
-}
 
 void vc_core_size_ghost(vc_core *core, uint64_t keys) {
     vc_core_lock(core);
@@ -436,7 +438,7 @@ static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_leng
     if (vc_crc32c(0, start, record->length) != record->checksum) return VC_DAMAGED;
     if (moved) memmove(value, start, record->length);
     if (room) learn_types(core, at, record);
-    if (at->is_raised) vc_core_count_older(core, record->stored_us);
+    if (at->is_raised) count_older(core, record->stored_us);
     return VC_OK;
 }
 

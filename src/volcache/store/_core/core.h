@@ -14,9 +14,8 @@
  *                    purges and the figures of the policy. It is held for a lookup or a change,
  *                    never during a system call, so readers wait for no writer.
  * Without any lock, any number of threads may call those under "Reading", and `vc_core_find`,
- * `vc_core_hit`, `vc_core_miss`, `vc_core_count_older`,
- * `vc_core_is_purged`, `vc_core_live`, `vc_core_stats` and `vc_core_get_heat`. All others
- * need the write lock; until other threads use the core, as when it is loaded, nothing does.
+ * `vc_core_hit`, `vc_core_miss`, `vc_core_is_purged`, `vc_core_live`, `vc_core_stats` and
+ * `vc_core_get_heat`. All others need the write lock; until other threads use the core, as when it is loaded, nothing does.
  * A volume that is reclaimed while a record in it is read may be overwritten meanwhile: the
  * record then fails its checks, which the reader takes for a miss. The descriptors belong to the
  * caller. They are closed only when the store is closed: after `vc_core_close`, which waits
@@ -108,14 +107,13 @@ unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length);
 void vc_core_accept_displaced(vc_core *core);
 /* Remember that a key was asked for and not there. */
 void vc_core_miss(vc_core *core, const uint8_t *key, size_t length);
-/* Count a hit of a key that was read from elsewhere; return whether it had fewer than 3. */
-bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length);
+/* Count a hit of a key that was read from elsewhere; return whether it had fewer than 3. See
+ * `vc_core_set_older` for `stored_us`. */
+bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us);
 /* Count hits of records that were stored before `us`, unless they had 3: once they are copied
  * they have fewer, so the hits of a record that is read all the time are counted about once
  * per turn of the ring. As often a single ring would have missed it. */
 void vc_core_set_older(vc_core *core, uint64_t us);
-/* Count such a hit of a record that was read from elsewhere. */
-void vc_core_count_older(vc_core *core, uint64_t stored_us);
 /* Have room in the ghost for about `keys` keys. */
 void vc_core_size_ghost(vc_core *core, uint64_t keys);
 void vc_core_get_heat(vc_core *core, vc_heat *heat);

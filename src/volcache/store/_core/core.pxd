@@ -22,7 +22,7 @@ cdef extern from "index.h" nogil:
     ctypedef struct vc_live:
         uint64_t records, bytes
     ctypedef struct vc_index_stats:
-        uint64_t records, displaced
+        uint64_t records
     uint64_t vc_size_middle(uint64_t size)
 
 
@@ -38,13 +38,10 @@ cdef extern from "record.h" nogil:
     enum: VC_OVERHEAD_BYTES
     enum: VC_KEY_BYTES_MAX
     enum: VC_VALUE_BYTES_MAX
-    enum: VC_TYPES_BYTES_MAX
     ctypedef enum vc_status:
         VC_OK
         VC_IO_ERROR
-        VC_NO_ROOM
         VC_NO_MEMORY
-        VC_SYNC_ERROR
         VC_DEFERRED
     ctypedef struct vc_record:
         uint64_t offset, stored_us, expires_ms, size
@@ -52,7 +49,6 @@ cdef extern from "record.h" nogil:
         uint16_t volume, key_length
         uint8_t type_length, encoding_length, cache_length, kind
         const uint8_t *type
-    int vc_record_types(const vc_record *record)
 
 
 cdef extern from "<stdbool.h>" nogil:
@@ -121,9 +117,8 @@ cdef extern from "core.h" nogil:
     unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length)
     void vc_core_accept_displaced(vc_core *core)
     void vc_core_miss(vc_core *core, const uint8_t *key, size_t length)
-    bint vc_core_hit(vc_core *core, const uint8_t *key, size_t length)
+    bint vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us)
     void vc_core_set_older(vc_core *core, uint64_t us)
-    void vc_core_count_older(vc_core *core, uint64_t stored_us)
     void vc_core_size_ghost(vc_core *core, uint64_t keys)
     bint vc_core_set_purges(vc_core *core, const vc_purge *purges, size_t count)
     void vc_core_get_heat(vc_core *core, vc_heat *heat)
