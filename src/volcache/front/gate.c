@@ -1382,7 +1382,7 @@ static void on_settle(void *context) {
         enter(gate, c, IDLE, vc_monotonic_ns());
         if (on_readable(gate, c->fd)) gate->config.link->deliver(c->fd);
     }
-    vc_readers_wake(gate->config.readers);
+    if (gate->lists[COLD].count) vc_readers_wake(gate->config.readers);
     if (gate->config.hot) vc_hot_settle(gate->config.hot);
 }
 

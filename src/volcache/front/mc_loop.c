@@ -89,7 +89,6 @@ struct loop {
     queue ready;
     vc_job_owner reads;
     unsigned cold;          /* reads that are to be done */
-    bool has_started_reads;
     bool accepts;
     bool has_executed, has_news;        /* of which Python may not know */
     vc_mc_settings settings;
@@ -424,7 +423,6 @@ static void start_read(loop *l, peer *p) {
         .key_length = p->stream.key_length,
     };
     if (!l->cold++) l->read_ns = l->now_ns;
-    l->has_started_reads = true;
     add(&l->server->figures.cold, 1);
     vc_readers_add(l->server->config.readers, &p->read);
     (void)hold(l, p);
@@ -490,8 +488,7 @@ static void serve_ready(loop *l) {
         if (p->fd >= 0) serve(l, p);
         else dispose(p);
     }
-    if (l->has_started_reads) vc_readers_wake(l->server->config.readers);
-    l->has_started_reads = false;
+    if (l->cold) vc_readers_wake(l->server->config.readers);
 }
 
 static void on_ready(loop *l, peer *p, uint32_t events) {

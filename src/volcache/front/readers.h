@@ -67,7 +67,8 @@ vc_readers *vc_readers_new(vc_core *core, const vc_core_functions *functions, un
 void vc_readers_free(vc_readers *readers);
 /* Add a job, which no thread need begin before `vc_readers_wake`. */
 void vc_readers_add(vc_readers *readers, vc_job *job);
-/* Wake threads for the jobs that were added, if too few are awake. */
+/* Wake threads for the jobs that were added, if too few are awake. To be called in each turn of a
+ * loop that has jobs, and at least some times in a second: a job may wait behind a slow one. */
 void vc_readers_wake(vc_readers *readers);
 /* How many jobs no thread has begun. */
 unsigned vc_readers_waiting(vc_readers *readers);

@@ -1,0 +1,200 @@
+/* The pool of threads that read: which of them begin, and what becomes of the jobs.
+ *
+ *     readers_test
+ *
+ * readers.c is included, not linked: the test has its own clock, and waits until all threads
+ * sleep. There is no disk: a read ends when the test lets it. Any failed check aborts. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+static int test_clock_gettime(clockid_t clock, struct timespec *now);
+
+#define clock_gettime test_clock_gettime
+#include "readers.c"
+#undef clock_gettime
+#include "check.h"
+
+enum { THREADS = 4, JOBS = 60 };
+
+static _Atomic int64_t now_ns = 1000000000, read_takes_ns;
+static sem_t begun, may_end, done, woken;
+static atomic_uint ended_reads;
+static vc_job jobs[JOBS];
+static pthread_t reader_of[JOBS];
+static vc_job_owner owners[2];
+static vc_readers *readers;
+
+static int test_clock_gettime(clockid_t clock, struct timespec *now) {
+    (void)clock;
+    *now = (struct timespec){now_ns / 1000000000, now_ns % 1000000000};
+    return 0;
+}
+
+/* Wait for `count` of something. */
+static void wait_for(sem_t *what, unsigned count) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    while (count--) CHECK(!sem_timedwait(what, &until));
+}
+
+static void post(sem_t *what, unsigned count) {
+    while (count--) sem_post(what);
+}
+
+static vc_status test_read(vc_core *core, const uint8_t *key, size_t key_length,
+                           const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
+                           size_t room, vc_record *record) {
+    (void)core, (void)at, (void)value, (void)room, (void)record;
+    CHECK(key_length < split);
+    memcpy(head, key, key_length);
+    sem_post(&begun);
+    wait_for(&may_end, 1);
+    now_ns += read_takes_ns;
+    return VC_OK;
+}
+
+static void test_end_read(vc_core *core) {
+    (void)core;
+    ended_reads++;
+}
+
+static bool use(vc_job *job, const uint8_t *bytes) {
+    CHECK(job->status == VC_OK && !memcmp(bytes, job->key, job->key_length));
+    reader_of[job - jobs] = pthread_self();
+    sem_post(&done);
+    return false;
+}
+
+static void wake(void *context) {
+    (void)context;
+    sem_post(&woken);
+}
+
+static void add(unsigned number, unsigned owner, int64_t added_ns, bool is_awaited) {
+    jobs[number] = (vc_job){
+        .owner = &owners[owner],
+        .at.size = 1000,
+        .key = (const uint8_t *)"a key",
+        .key_length = 5,
+        .added_ns = added_ns,
+        .is_awaited = is_awaited,
+    };
+    vc_readers_add(readers, &jobs[number]);
+}
+
+static void add_many(unsigned count) {
+    for (unsigned i = 0; i < count; i++) add(i, 0, now_ns, false);
+}
+
+static unsigned take(unsigned owner) {
+    unsigned count = 0;
+    for (vc_job *job = vc_job_owner_take(&owners[owner], NULL); job; job = job->next) count++;
+    return count;
+}
+
+/* Let all reads end, and the threads fall asleep. */
+static void finish(unsigned count) {
+    post(&may_end, count);
+    wait_for(&done, count);
+    vc_readers_end(readers, &owners[0]);
+    CHECK(take(0) == count);
+    for (bool is_idle = false; !is_idle; sched_yield()) {
+        pthread_mutex_lock(&readers->mutex);
+        is_idle = readers->sleeping == THREADS;
+        pthread_mutex_unlock(&readers->mutex);
+    }
+    while (!sem_trywait(&begun)) continue;
+}
+
+/* While the disk is quick, one thread has enough with a few jobs; with many, all begin. */
+static void check_quick_disk(void) {
+    for (unsigned i = 0; i < 10; i++) {
+        add(i, 0, now_ns, false);
+        vc_readers_wake(readers);
+    }
+    finish(10);
+    for (unsigned i = 1; i < 10; i++) CHECK(pthread_equal(reader_of[i], reader_of[0]));
+    add_many(JOBS);
+    vc_readers_wake(readers);
+    wait_for(&begun, THREADS);
+    finish(JOBS);
+}
+
+/* A job that has waited for too long gets a thread. */
+static void check_patience(void) {
+    add(0, 0, now_ns, false);
+    vc_readers_wake(readers);
+    wait_for(&begun, 1);
+    add(1, 0, now_ns, false);
+    now_ns += 6000000;
+    vc_readers_wake(readers);
+    wait_for(&begun, 1);
+    finish(2);
+}
+
+/* While the disk is slow, each job has a thread, if there are enough. */
+static void check_slow_disk(void) {
+    read_takes_ns = 1000000;
+    add_many(JOBS);
+    vc_readers_wake(readers);
+    finish(JOBS);
+    add_many(THREADS);
+    vc_readers_wake(readers);
+    wait_for(&begun, THREADS);
+    finish(THREADS);
+    read_takes_ns = 0;
+    add_many(JOBS);
+    vc_readers_wake(readers);
+    finish(JOBS);
+    check_quick_disk();
+}
+
+/* The jobs of an owner that wait are handed back, and it is not woken for them. */
+static void check_giving_up(void) {
+    unsigned before = ended_reads;
+    add(0, 0, 0, false);
+    vc_readers_wake(readers);
+    wait_for(&begun, 1);
+    add(1, 0, 5, true);
+    add(2, 1, 5, true);
+    add(3, 0, 6, false);
+    add(4, 0, 5, false);
+    vc_readers_give_up(readers, &owners[0], 5);
+    CHECK(take(0) == 2 && jobs[1].is_given_up && jobs[4].is_given_up);
+    CHECK(vc_readers_waiting(readers) == 2 && ended_reads == before + 2);
+    CHECK(sem_trywait(&woken));
+    post(&may_end, 3);
+    wait_for(&done, 3);
+    wait_for(&woken, 1);
+    for (unsigned i = 0; i < 2; i++) {
+        vc_readers_end(readers, &owners[i]);
+        CHECK(take(i) == 2 - i);
+    }
+    CHECK(ended_reads == before + 5);
+}
+
+int main(void) {
+    static const vc_core_functions functions = {.read = test_read, .end_read = test_end_read};
+    sem_init(&begun, 0, 0);
+    sem_init(&may_end, 0, 0);
+    sem_init(&done, 0, 0);
+    sem_init(&woken, 0, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        owners[i] = (vc_job_owner){.use = use, .wake = wake};
+        vc_job_owner_start(&owners[i]);
+    }
+    readers = vc_readers_new(NULL, &functions, THREADS);
+    CHECK(readers);
+    finish(0);
+    check_quick_disk();
+    check_patience();
+    check_slow_disk();
+    check_giving_up();
+    vc_readers_free(readers);
+    return 0;
+}
