@@ -410,7 +410,7 @@ def test_application_sends_the_same_for_a_condition(port: int) -> None:
     wait_until(lambda: dated in exchange(port, "HEAD", "/large").headers, "a second")
 
     def answers(method: str, path: str, more: str) -> list[tuple[object, ...]]:
-        found = []
+        found: list[tuple[object, ...]] = []
         for one in ("", PASSED):
             status, headers, body = exchange(port, method, path, None, more + one)[:3]
             kept = {name: text for name, text in headers.items() if name != "Date"}
