@@ -144,6 +144,25 @@ def test_binary_requests_are_executed_in_c(native: NativeTalk) -> None:
     assert native.passed == 7
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        wire.request(wire.GET, b"a", extras=bytes(4)),
+        wire.request(wire.SET, b"a", b"1"),
+        wire.request(wire.GET),
+        wire.request(wire.NOOP, b"a"),
+        wire.request(wire.GET, b"a", b"value"),
+        wire.request(wire.GET, b"key", body_size=2),
+    ],
+)
+def test_binary_requests_with_other_sizes_are_passed(
+    native: NativeTalk, sent: bytes
+) -> None:
+    """Python closes the connection."""
+    native.ask(sent)
+    assert (native.passed, native.is_closed) == (1, True)
+
+
 def test_the_rest_of_a_get_is_passed_when_one_of_its_keys_has_to(
     native: NativeTalk,
 ) -> None:
