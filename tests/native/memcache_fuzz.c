@@ -117,6 +117,28 @@ static void on_due(void *context) {
     vc_core_take_due(core);
 }
 
+/* --- Reads that are begun and ended ----------------------------------------------------- */
+
+static int reads;               /* that are not ended */
+
+static bool test_lookup(vc_core *of, const uint8_t *key, size_t length, uint64_t size_max,
+                        vc_lookup *found) {
+    bool is_found = vc_core_lookup(of, key, length, size_max, found);
+    reads += is_found;
+    return is_found;
+}
+
+static bool test_peek(vc_core *of, const uint8_t *key, size_t length, vc_lookup *found) {
+    bool is_found = vc_core_peek(of, key, length, found);
+    reads += is_found;
+    return is_found;
+}
+
+static void test_end_read(vc_core *of) {
+    vc_core_end_read(of);
+    reads--;
+}
+
 /* Begin with an empty store. */
 static void empty_store(void) {
     static const uint8_t hash_key[16] = "commands";
@@ -178,7 +200,7 @@ static void read_cold(const vc_mc_stream *stream) {
     if (next_random(&current->state) % 2)
         vc_core_read(core, stream->key, stream->key_length, &stream->at, bytes, stream->at.size,
                      NULL, 0, &record);
-    vc_core_end_read(core);
+    test_end_read(core);
     cold++;
 }
 
@@ -246,9 +268,13 @@ static size_t execute(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size
 
 static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t length) {
     char room[ROOM];
+    vc_core_functions functions = vc_functions;
+    functions.lookup = test_lookup;
+    functions.peek = test_peek;
+    functions.end_read = test_end_read;
     vc_mc_config config = {
         .core = core,
-        .functions = &vc_functions,
+        .functions = &functions,
         .clocks = &clocks,
         .reads = vc_marks_new(64),
         .won = vc_marks_new(64),
@@ -283,6 +309,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     } while (to < length);
     flush(&out);
     take_events(NULL);
+    CHECK(reads == 0);
     vc_mc_get_counts(mc, &this->counts);
     vc_mc_free(mc);
     vc_marks_free(config.reads);

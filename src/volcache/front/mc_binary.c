@@ -57,10 +57,9 @@ vc_mc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, 
     uint64_t key = number_at(data + 2, 2), body = number_at(data + 8, 4);
     if (opcode >= sizeof(FORMS) / sizeof(*FORMS) || !FORMS[opcode].is_plain) return VC_MC_PASS;
     const form *is = &FORMS[opcode];
-    if (extras != is->extras || (key != 0) != is->has_key || key > VC_MC_KEY_BYTES ||
-        extras + key > body)
+    if (extras != is->extras || (key != 0) != is->has_key || key > VC_MC_KEY_BYTES)
         return VC_MC_PASS;
-    uint64_t value = body - extras - key;
+    uint64_t value = body - extras - key; /* Very large if the body is smaller than its parts. */
     if (value > (is->action == VC_MC_WRITE ? config->value_size : 0)) return VC_MC_PASS;
     stream->needed = HEADER_BYTES + body;
     if (length < stream->needed) return VC_MC_MORE;
