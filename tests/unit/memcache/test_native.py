@@ -11,6 +11,7 @@ import pytest
 from support import binary_protocol as wire
 from support.memcache_talk import NativeTalk
 from support.tiers import FakeServer, make_tier
+from volcache.access import Access
 from volcache.front import Copies
 
 # Volumes have room for all that a test stores.
@@ -56,7 +57,7 @@ PASSED = (
     ),
     *(
         "set .a 0 0 1;1",
-        "add a/.b 0 0 1;1",
+        "set a/.b 0 0 1;1",
         f"set a 0 0 {SIZE_MAX + 1};" + "x" * (SIZE_MAX + 1),
         "delete a 0",
     ),
@@ -117,6 +118,20 @@ def test_all_others_are_passed(native: NativeTalk) -> None:
         assert native.passed == 1, command
 
 
+def test_what_a_client_may_not_do_is_passed(tmp_path: Path) -> None:
+    """Python counts it, and answers."""
+    access = Access(write="writing")
+    with NativeTalk(tmp_path, access, value_size_max=SIZE_MAX) as native:
+        native.session.password = b""  # It has given another one.
+        for command in ("set a 0 0 1;1", "delete a", "touch a 5", "gat 5 a", "mg a T5"):
+            native.passed = 0
+            assert native.say(command) == "CLIENT_ERROR unauthenticated"
+            assert native.passed == 1, command
+        native.passed = 0
+        assert native.say("get a;mg a;mn") == "END;EN;MN"
+        assert native.passed == 0
+
+
 def test_binary_requests_are_executed_in_c(native: NativeTalk) -> None:
     """All but those that are rare."""
     extras = wire.put_extras(7, 100)
@@ -154,6 +169,7 @@ def test_binary_requests_are_executed_in_c(native: NativeTalk) -> None:
         wire.request(wire.GET, b"a", b"value"),
         wire.request(wire.GET, b"key", body_size=2),
     ],
+    ids=["extras", "no extras", "no key", "a key", "a value", "a small body"],
 )
 def test_binary_requests_with_other_sizes_are_passed(
     native: NativeTalk, sent: bytes
