@@ -150,10 +150,10 @@ class CircularLog:
             DiskFullError: There is no disk space for the next volume.
             StoreIOError: The disk refused. In all cases the store continues as before.
         """
+        self.settle()
         active = self.actives[ring]
         if active is not None and active.end + size <= active.capacity:
             return active
-        self.settle()
         room = self.space.volume_size - VOLUME_HEADER_BYTES
         if size > room or length > VALUE_BYTES_MAX:
             limit = min(VALUE_BYTES_MAX, max(0, room - (size - length)))

@@ -211,7 +211,7 @@ class Rings:
         self.is_manifest_known = True
         self.manifest = manifest
         self.unsettled.intersection_update(written)
-        self._release()
+        self.index.hold(is_held=bool(self.unsettled))
 
     def bind_hot(self, identity: str) -> None:
         """Let META.txt say from now on which HOT.txt is valid."""
@@ -246,7 +246,6 @@ class Rings:
             )
         except OSError as error:
             self.stats.count_write_error(error)
-            volume.hold()
             self.hold(volume)
         else:
             self._open_index_file(volume)
@@ -335,15 +334,6 @@ class Rings:
         """Append nothing to any volume before this one is settled."""
         self.unsettled.add(volume)
         self.index.hold(is_held=True)
-        for active in self.written:
-            active.hold()
-
-    def _release(self) -> None:
-        """Append again if all volumes are settled."""
-        if not self.unsettled:
-            self.index.hold(is_held=False)
-            for active in self.written:
-                active.release()
 
     def settle(self) -> None:
         """
@@ -369,7 +359,7 @@ class Rings:
             self.write_manifest(written=set(self.open_volumes) - closed)
             for volume in closed:
                 self.seal(volume)
-        self._release()
+        self.index.hold(is_held=bool(self.unsettled))
 
 
 def refusal_of(error: OSError, what: str) -> StoreIOError:

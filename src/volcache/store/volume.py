@@ -212,7 +212,6 @@ class Volume(VolumeIndex):
         for segment in segments:
             self.add_segment(segment)
         self._header = b""  # to be written
-        self._allocated = 0  # records may be written up to here if it is not held
         self.started_ms = started_ms
         self.is_retired = False
         self.is_sealed = False
@@ -326,7 +325,7 @@ class Volume(VolumeIndex):
         """
         if self.held_bytes < length or self._fs.stat(self.fd).st_size < length:
             self._fs.allocate(self.fd, length)
-        self.capacity = self._allocated = length
+        self.capacity = length
 
     def trim(self) -> None:
         """
@@ -339,15 +338,6 @@ class Volume(VolumeIndex):
             self._fs.truncate(self.fd, self.capacity)
 
     # --- Appending -----------------------------------------------------------------
-
-    def hold(self) -> None:
-        """Append nothing until `release`."""
-        self.capacity = 0
-
-    def release(self) -> None:
-        """Append records again, unless it is retired."""
-        if not self.is_retired:
-            self.capacity = self._allocated
 
     def erase_refused(self, *, sync: bool) -> None:
         """

@@ -302,6 +302,19 @@ def test_copies_count_as_bytes_of_the_ring(
     assert [index.hit(b"k", NOW_US) for _ in range(3)] == [True, True, False]
 
 
+def test_nothing_is_copied_while_the_index_is_held(
+    index: Any, store: Store, target: Any
+) -> None:
+    """A start may find a record that the disk has refused; later, copies go on."""
+    reclaim, _ = begin_reclaim(index, store)
+    index.hold(is_held=True)
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, TERMS, target, 0)
+    assert (step.why, step.fate.copied) == ("full", 0)
+    index.hold(is_held=False)
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, TERMS, target, 0)
+    assert (step.why, step.fate.copied) == ("done", 1)
+
+
 def test_key_that_is_forgotten_after_the_search_is_not_copied(
     index: Any, store: Store, target: Any
 ) -> None:

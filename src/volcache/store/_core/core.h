@@ -262,8 +262,8 @@ typedef struct {
 } vc_due;
 
 void vc_core_set_putting(vc_core *core, const vc_putting *how);
-/* Let no plain put or deletion be made from now on, or let them be made again: a start may
- * find a record that the disk has refused. */
+/* Let no plain put or deletion and no copy be made from now on, or let them be made again: a
+ * start may find a record that the disk has refused. */
 void vc_core_hold(vc_core *core, bool is_held);
 /* Let `writer` have the records of the ring that its volume is in, until another one is set;
  * returns the ring. To put nothing more into the volume, set its `capacity` to 0. */

@@ -201,6 +201,7 @@ static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entr
         .key = record.key,
         .value = reclaim->buffer + record.prefix,
     };
+    if (core->is_held) return VC_STEP_FULL;
     status = vc_writer_append(writer, &put, false);
     const vc_record *written = &put.record;
     if (status == VC_NO_ROOM && writer->capacity &&
