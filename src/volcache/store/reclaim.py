@@ -416,7 +416,7 @@ class Evictor:
         """Return the volumes with copies that a power loss could still take."""
         targets = self.reclaimer.targets if self.reclaimer else {}
         ends, valid = self._copied_before | targets, set(self.rings.volumes.values())
-        return [v for v, at in ends.items() if v in valid and not v.is_synced_up_to(at)]
+        return [v for v, at in ends.items() if v in valid and v.synced_end < at]
 
     # --- Keys and the single ring --------------------------------------------------
 

@@ -227,10 +227,6 @@ class Volume(VolumeIndex):
         """How many bytes of the disk its data file takes."""
         return self._fs.stat(self.fd).st_blocks * STAT_BLOCK_BYTES
 
-    def is_synced_up_to(self, end: int) -> bool:
-        """Return whether all its records before an offset are on the disk."""
-        return self.synced_end >= end
-
     def add_segment(self, segment: Segment) -> None:
         """Let the records from its start on have its salt; nothing is written."""
         # Those that got no record, or lost them by a power loss, are listed no more.
@@ -382,7 +378,7 @@ class Volume(VolumeIndex):
         """Return its line for META.txt; `is_open`: records may still be appended."""
         if is_open:
             return ListedVolume(self.use, segments=tuple(self.segments))
-        is_synced = self.is_synced_up_to(self.end) and (
+        is_synced = self.synced_end >= self.end and (
             self._index_fd is None or self.index_end == self._index_synced_end
         )
         state: VolumeState = "synced" if is_synced else "sealed"

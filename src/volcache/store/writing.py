@@ -162,7 +162,8 @@ class RecordWriter(RecordReader):
                 done = self._attempt(partial(append, volume))
                 if done is None:
                     raise ValueTooLargeError(size=length, limit=VALUE_BYTES_MAX)
-            self.catch_up()
+            if self.index.is_due:
+                self.catch_up()
         return done
 
     def _attempt(self, append: Callable[[], _T | None]) -> _T | None:
@@ -184,8 +185,6 @@ class RecordWriter(RecordReader):
 
     def catch_up(self) -> None:
         """Do what is due after a put; the caller holds the lock."""
-        if not self.index.is_due:
-            return
         appended, unwritten, refused = self.index.take_due()
         for volume in refused:
             self._log.rings.hold(volume)
