@@ -57,18 +57,23 @@ class HotState(NamedTuple):
 class Cache:
     """A store with a hot tier in front of it."""
 
-    def __init__(self, store: Store, hot: HotTier | None = None) -> None:
+    def __init__(
+        self, store: Store, hot: HotTier | None = None, *, memory_first: bool = False
+    ) -> None:
         """
         Serve from both tiers; the caller closes them.
 
         Args:
             store: The source of truth.
             hot: Holds the copies, and knows when a key is hot; None for no hot tier.
+            memory_first: Hot keys are read from the disk first, too, as their records
+                are in memory most of the time.
         """
         self.store = store
         self._hot = hot
         # After a restart a key is read from the disk until it is promoted again.
         self.hot_keys = hot.keys if hot is not None else None
+        self.memory_first = memory_first
         self.hot_client = hot.client if hot is not None else None
 
     def exclusive(self) -> AbstractContextManager[object]:
@@ -91,7 +96,8 @@ class Cache:
         # Other threads wait for whoever has the lock, who therefore does not wait for
         # memcached if the disk has the record, and promotes nothing.
         is_exclusive = self.store.lock.is_mine
-        was_promoted = keys.is_first(key) and not is_exclusive
+        is_promoted = keys.is_first(key)
+        was_promoted = is_promoted and not is_exclusive and not self.memory_first
         if was_promoted:
             record = self._get_hot(key)
             if record is not None:
@@ -107,7 +113,8 @@ class Cache:
             return record
         if record is None:
             return None if was_promoted else self._get_hot(key)
-        if not is_exclusive and keys.count_read(key):
+        is_counted = not is_exclusive and not (is_promoted and self.memory_first)
+        if is_counted and keys.count_read(key):
             self.promote(key, record.expires_ms)
         return record
 

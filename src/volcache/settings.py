@@ -101,6 +101,7 @@ class Config:
     memc_port: int
     memc_servers: tuple[str, ...]
     memc_timeout: float
+    memc_first: bool
     memc_max_value_size: int
     cache_after_miss_count: int
     cache_after_miss_count_duration: float

@@ -276,7 +276,7 @@ def _make_cache(config: Config, store: Store, closing: ExitStack) -> Cache:
     )
     closing.callback(store.write_hot_snapshot, partial(versions.encode, keys))
     closing.callback(hot.close)
-    return Cache(store, hot)
+    return Cache(store, hot, memory_first=not config.memc_first)
 
 
 def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener | None:

@@ -236,6 +236,33 @@ def test_unix_socket_is_an_address(servers: Servers, tmp_path: Path) -> None:
         site.make_hot("k")
 
 
+def test_hot_file_in_memory_may_be_read_from_there(
+    servers: Servers, memcached: MemcachedProcess
+) -> None:
+    """`memc_first = false`: memcached is asked for what the log has overwritten."""
+    settings = settings_for(memcached.address, memc_first="false")
+    with pooled_site(servers, settings) as site:
+        for key in ("k", "replaced"):
+            site.put(key, b"value")
+            for _ in range(3):
+                assert site.source(key) == "DISK"
+        wait_until(lambda: memcached.items() == 2, "the copies to be stored")
+        calls = memcached.calls()
+        for _ in range(7):
+            assert site.source("k") == "DISK"
+        url, headers = f"{site.server.url}/k", {"Range": "bytes=0-0"}
+        answer = site.session.get(url, headers=headers, timeout=5)
+        assert answer.headers["X-Cache"] == "DISK"
+        assert memcached.calls() == calls
+        site.put("replaced", b"new")
+        site.age()
+        answers = [site.get("k") for _ in range(3)]
+        assert [(a.headers["X-Cache"], a.content) for a in answers] == [
+            ("MEMC", b"value")
+        ] * 3
+        assert site.source("replaced") == "MISS"
+
+
 def test_instances_that_share_a_memcached_are_independent(
     servers: Servers, memcached: MemcachedProcess
 ) -> None:

@@ -173,6 +173,16 @@ def test_hot_key_is_promoted_with_its_expiry(cache: Cache, hot: DictTier) -> Non
     assert (state.stats, state.up, state.promoted) == (hot.stats, {"dict": True}, 1)
 
 
+def test_hot_key_may_be_read_from_the_disk_first(store: Store, hot: DictTier) -> None:
+    """It is promoted once, and its copy is used when the log has overwritten it."""
+    cache = Cache(store, hot, memory_first=True)
+    cache.put(b"k", b"value")
+    assert [source_of(cache, b"k") for _ in range(9)] == ["DISK"] * 9
+    assert hot.calls == ["promote k 0"]
+    overwrite_by_age(store)
+    assert_hot(cache, b"value")
+
+
 def test_touch_invalidates_the_copy(cache: Cache, hot: DictTier) -> None:
     """It has another expiry."""
     cache.put(b"k", b"value")

@@ -148,6 +148,7 @@ cdef extern from "gate.h" nogil:
         vc_clock *clock
         vc_copies *copies
         vc_hot *hot
+        bint memory_first
         const vc_types *types
         bint answers, puts, logs_all
         vc_parts ring, writable

@@ -316,6 +316,7 @@ static void add_event(vc_gate *gate, const connection *c, const vc_event *event,
 /* Of a record that is a copy in memcached: the disk was not read. */
 enum { NOT_READ = -1 };
 
+/* Count a read of a key that is not promoted. */
 static void count_disk_read(vc_gate *gate, const vc_record *record, int64_t now_ns, vc_text path) {
     const vc_gate_config *config = &gate->config;
     const uint8_t *key = (const uint8_t *)path.at + 1;
@@ -335,7 +336,6 @@ static void count(vc_gate *gate, const connection *c, vc_answer answer, const vc
     vc_observe(&gate->counts.answers[answer], took_ns);
     if (is_read && disk_ns != NOT_READ) vc_observe(&gate->counts.reads, disk_ns);
     if (is_read) gate->counts.bytes_out += bytes;
-    if (answer == VC_GET_HIT) count_disk_read(gate, record, ended_ns, path);
     bool is_sampled = is_read && !(took_ns & config->sample_mask);
     if (!is_sampled && !config->logs_all && took_ns <= config->slow_ns &&
         took_ns <= config->long_ns && disk_ns <= config->long_ns)
@@ -526,6 +526,13 @@ static vc_hot_result ask(vc_gate *gate, connection *c, const uint8_t name[VC_ITE
     return VC_HOT_MORE;
 }
 
+/* Whether memcached was asked for an item, and the request is handled again. */
+static bool was_asked(const vc_gate *gate, const uint8_t name[VC_ITEM_BYTES]) {
+    const uint8_t *copy;
+    size_t length;
+    return gate->config.hot && vc_hot_asked(gate->config.hot, name, &copy, &length) != VC_HOT_MORE;
+}
+
 /* Handle a request again that memcached was asked for. */
 static void on_copy(void *context, void *owner) {
     vc_gate *gate = context;
@@ -692,8 +699,9 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     const uint8_t *key = (const uint8_t *)path.at + 1;
     uint8_t name[VC_ITEM_BYTES];
     fate decision;
-    if (find_copy(gate, path, name) == VC_COPY_FIRST &&
-        try_copy(gate, c, path, head, name, &decision))
+    bool is_promoted = find_copy(gate, path, name) == VC_COPY_FIRST;
+    bool asks_later = is_promoted && gate->config.memory_first && !was_asked(gate, name);
+    if (is_promoted && !asks_later && try_copy(gate, c, path, head, name, &decision))
         return decision;
     if (!functions->lookup(core, key, path.length - 1, RECORD_BYTES, &at))
         return answer_miss(gate, c, path, head);
@@ -704,6 +712,10 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     vc_status status = vc_read_now(core, functions, &gate->reading, key, path.length - 1, &at,
                                    gate->record, &record);
     int64_t read_ns = vc_monotonic_ns() - c->started_ns - c->hot_ns;
+    if (status == VC_COLD && asks_later && try_copy(gate, c, path, head, name, &decision)) {
+        functions->end_read(core);
+        return decision;
+    }
     if (status == VC_COLD) {
         decision = start_job(gate, c, path, &at, true);
         if (decision == PASS) functions->end_read(core);
@@ -715,7 +727,9 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     if (status != VC_OK || !is_plain(&gate->config, &record)) return PASS;
     bool is_good = send_value(&gate->config, c->fd, "DISK", &record, gate->record, &gate->date,
                               c->headers, c->keeps_alive, &rest, &rest_length);
-    count(gate, c, VC_GET_HIT, &record, read_ns, vc_monotonic_ns(), record.length, path, head);
+    int64_t ended_ns = vc_monotonic_ns();
+    count(gate, c, VC_GET_HIT, &record, read_ns, ended_ns, record.length, path, head);
+    if (!asks_later) count_disk_read(gate, &record, ended_ns, path);
     if (rest) {
         send_rest(gate, c, rest, rest_length);
         return STARTED;
@@ -775,7 +789,8 @@ static fate warm_up(vc_gate *gate, connection *c, const vc_request *request, vc_
     uint8_t name[VC_ITEM_BYTES];
     fate decision;
     if (!reads || c->is_warm || path.length < 2) return PASS;
-    if (request->method == VC_GET && find_copy(gate, path, name) == VC_COPY_FIRST) {
+    if (request->method == VC_GET && !gate->config.memory_first &&
+        find_copy(gate, path, name) == VC_COPY_FIRST) {
         if (may_have_copy(gate, c, path, &decision)) return decision;
         forget_copy(gate, path);
     }
@@ -933,9 +948,11 @@ static void finish_read(vc_gate *gate, cold_read *read) {
         resume_reading(gate, c);
         return;
     }
-    if (read->outcome == JOB_SENT || read->outcome == JOB_REST)
+    if (read->outcome == JOB_SENT || read->outcome == JOB_REST) {
         count(gate, c, VC_GET_HIT, &job->record, job->read_ns, read->ended_ns,
               job->record.length, path, head);
+        count_disk_read(gate, &job->record, read->ended_ns, path);
+    }
     if (!c->is_ending) drop(c, c->head_length);
     if (read->outcome == JOB_REST) {
         send_rest(gate, c, read->rest, read->rest_length);

@@ -85,6 +85,7 @@ typedef struct {
     vc_clock *clock;
     vc_copies *copies;          /* NULL: there is no hot tier */
     vc_hot *hot;                /* NULL: only Python asks memcached */
+    bool memory_first;          /* memcached is not asked for records that are in memory */
     const vc_types *types;
     bool answers, puts;         /* plain GETs, plain PUTs */
     bool logs_all;              /* an event for each answer */

@@ -134,6 +134,7 @@ cdef class Gate:
         self.hot = app.cache.hot_client
         if self.hot is not None:
             config.hot = self.hot.hot
+            config.memory_first = app.cache.memory_first
             self.hot_stats = app.cache.hot_state().stats
         config.link = self.link
         config.io = &vc_gate_sockets
