@@ -83,6 +83,13 @@ def settings_for(*servers: str, **more: object) -> dict[str, object]:
     }
 
 
+def suspend(memcached: MemcachedProcess) -> None:
+    """Let it hang, from now on."""
+    memcached.send_signal(signal.SIGSTOP)
+    state = Path(f"/proc/{memcached.pid}/stat")
+    wait_until(lambda: ") T " in state.read_text(), "the stop of memcached")
+
+
 @pytest.fixture
 def site(servers: Servers, memcached: MemcachedProcess) -> Iterator[Site]:
     """One instance in front of it."""
@@ -167,7 +174,7 @@ def test_old_value_does_not_return_after_put_delete_or_flush(
     site.put("k", b"old")
     site.make_hot("k")
     items = memcached.items()
-    memcached.send_signal(signal.SIGSTOP)
+    suspend(memcached)
     if change == "put":
         site.put("k", b"new")
     elif change == "delete":
@@ -213,9 +220,7 @@ def test_memcached_that_hangs_is_bypassed(
     with pooled_site(servers, settings) as site:
         site.put("k", b"value")
         site.make_hot("k")
-        memcached.send_signal(signal.SIGSTOP)
-        state = Path(f"/proc/{memcached.pid}/stat")
-        wait_until(lambda: ") T " in state.read_text(), "the stop of memcached")
+        suspend(memcached)
         began = time.monotonic()
         assert [site.source("k") for _ in range(100)] == ["DISK"] * 100
         assert time.monotonic() - began < 100 * 0.05
@@ -287,9 +292,7 @@ def test_only_requests_for_hot_keys_wait_for_a_memcached_that_hangs(
         for key in ("k", "replaced"):
             site.put(key, b"value")
             site.make_hot(key)
-        memcached.send_signal(signal.SIGSTOP)
-        state = Path(f"/proc/{memcached.pid}/stat")
-        wait_until(lambda: ") T " in state.read_text(), "the stop of memcached")
+        suspend(memcached)
         for headers in ("", "Range: bytes=0-0\n"):
             waiting.send(request_bytes("GET", "/replaced", headers=headers))
         for number in range(50):
@@ -318,7 +321,7 @@ def test_request_waits_no_longer_than_the_timeout(
     with pooled_site(servers, settings) as site, ExitStack() as closing:
         site.put("k", b"value")
         site.make_hot("k")
-        memcached.send_signal(signal.SIGSTOP)
+        suspend(memcached)
         clients = [closing.enter_context(Talk(site.server.port)) for _ in range(20)]
         for client in clients:
             client.send(request_bytes("GET", "/k"))
@@ -327,6 +330,54 @@ def test_request_waits_no_longer_than_the_timeout(
         assert {(a.headers["X-Cache"], a.body) for a in answers} == {("DISK", b"value")}
         wait_until(lambda: "hot.down" in site.server.stderr, "the failure to be logged")
         site.make_hot("k")
+
+
+def test_stop_does_not_wait_for_memcached(
+    servers: Servers, memcached: MemcachedProcess
+) -> None:
+    """A request that waits is answered from the disk before connections are closed."""
+    settings = settings_for(memcached.address, memc_timeout=10)
+    with pooled_site(servers, settings) as site, Talk(site.server.port) as waiting:
+        site.put("k", b"value")
+        site.make_hot("k")
+        suspend(memcached)
+        waiting.send(request_bytes("GET", "/k"))
+        assert site.source("other") == "MISS"
+        site.session.close()
+        site.server.terminate()
+        memcached.send_signal(signal.SIGCONT)
+        answer = waiting.read()
+        assert (answer.headers["X-Cache"], answer.body) == ("DISK", b"value")
+        site.server.start()
+
+
+ANY_FIELDS = [
+    {},
+    {"Content-Type": "text/html; charset=utf-8", "Content-Encoding": "br"},
+    {"Cache-Control": "max-age=1000, public, immutable"},
+    {"Cache-Control": "no-transform", "Content-Type": "x/" + "y" * 200},
+]
+
+
+@pytest.mark.parametrize("key", ["page.html", "a b/%C3%A9"])
+@pytest.mark.parametrize("fields", ANY_FIELDS)
+def test_answer_of_the_gate_is_that_of_the_application(
+    site: Site, key: str, fields: dict[str, str]
+) -> None:
+    """A condition that is met lets Python answer."""
+    site.put(key, b"" if "Cache-Control" in fields else b"value", **fields)
+    site.make_hot(key)
+    wait_until(lambda: "Last-Modified" in site.get(key).headers, "a date")
+
+    def are_equal() -> bool:
+        headers = {"If-None-Match": '"other"'}
+        url = f"{site.server.url}/{key}"
+        answers = [site.get(key), site.session.get(url, headers=headers, timeout=5)]
+        assert [answer.headers["X-Cache"] for answer in answers] == ["MEMC"] * 2
+        assert answers[0].content == answers[1].content
+        return dict(answers[0].headers) == dict(answers[1].headers)
+
+    wait_until(are_equal, "both to be answered in the same second")
 
 
 def test_requests_sent_ahead_are_answered_in_order(site: Site) -> None:
@@ -484,7 +535,7 @@ def test_key_that_is_read_by_the_memcached_protocol_is_promoted(
             assert get("a") == b"VALUE a 0 5\r\nvalue\r\nEND\r\n"
         wait_until(lambda: memcached.items() == 1, "the copy to be stored")
         assert site.source("a") == "MEMC"
-        memcached.send_signal(signal.SIGSTOP)
+        suspend(memcached)
         for _ in range(5):
             assert get("b") == b"VALUE b 0 5\r\nvalue\r\nEND\r\n"
         assert site.source("c") == "DISK"

@@ -1557,6 +1557,8 @@ static void on_tick(void *context) {
     if (gate->config.ring.count)
         vc_readers_give_up(gate->config.readers, &gate->owner, now_ns - READ_WAIT_NS);
     take_done(gate, NULL);
+    if (gate->config.hot && __atomic_load_n(&gate->is_draining, __ATOMIC_RELAXED))
+        vc_hot_hurry(gate->config.hot);
     trim(gate);
     for (int i = 0; i < STATES; i++) {
         connection *c;

@@ -13,6 +13,7 @@
 #include "crc32c.h"
 
 static const char PREFIX[] = "volcache:";
+static const int64_t HURRY_NS = 1000000000;
 enum { PREFIX_BYTES = sizeof(PREFIX) - 1, RECEIVED_BYTES = 16384, KEPT_BYTES = 1 << 18 };
 
 /* A command that was sent, or will be with the next round. */
@@ -576,6 +577,11 @@ void vc_hot_alarm(vc_hot *hot) {
     }
     hot->is_alarm_set = false;
     if (next_ns != INT64_MAX) set_alarm(hot, next_ns + 1);
+}
+
+void vc_hot_hurry(vc_hot *hot) {
+    if (hot->timeout_ns > HURRY_NS) hot->timeout_ns = HURRY_NS;
+    vc_hot_alarm(hot);
 }
 
 /* --- Servers ------------------------------------------------------------------------------------------ */

@@ -118,6 +118,8 @@ vc_hot_result vc_hot_asked(const vc_hot *hot, const uint8_t name[VC_ITEM_BYTES],
 void vc_hot_settle(vc_hot *hot);
 void vc_hot_ready(vc_hot *hot, int fd, int events);
 void vc_hot_alarm(vc_hot *hot);
+/* From now on, wait for no more than a second: the process stops. */
+void vc_hot_hurry(vc_hot *hot);
 
 /* Since the last call. */
 typedef struct {
