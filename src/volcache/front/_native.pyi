@@ -122,11 +122,20 @@ class HotClient:
     def server_of(self, name: bytes) -> int:
         """Return the number of the server that an item belongs to."""
 
-    def get(self, fd: int, name: bytes) -> tuple[str, bytes | None]:
-        """Ask for an item on a socket; wait for the reply. Return result and item."""
+    def get_command(self, name: bytes) -> bytes:
+        """Return the command that asks for an item."""
 
-    def set(self, fd: int, name: bytes, item: bytes, expires_s: int) -> str:
-        """Send an item; wait for the reply. Expires in seconds since the epoch, or 0."""
+    def set_command(self, name: bytes, item: bytes, expires_s: int) -> bytes:
+        """Return the command that stores an item; seconds since the epoch, or 0."""
+
+    def parse(self, received: bytes, name: bytes | None) -> tuple[str, bytes | None]:
+        """
+        Return the result in a reply, and the item; empty: it is not whole.
+
+        Args:
+            received: All bytes since the command.
+            name: Of the item that was asked for; None: one was sent.
+        """
 
     def give(self, server: int, fd: int) -> None:
         """Let the loop use a copy of a socket, in place of the one it has."""

@@ -90,9 +90,6 @@ cdef extern from "link.h" nogil:
 
 
 cdef extern from "hot_client.h" nogil:
-    struct iovec:
-        void *iov_base
-        size_t iov_len
     enum: VC_HOT_HEAD_BYTES
     ctypedef enum vc_hot_result:
         VC_HOT_MORE
@@ -107,13 +104,14 @@ cdef extern from "hot_client.h" nogil:
         VC_HOT_OTHER
     ctypedef struct vc_hot_reply:
         vc_hot_result result
+        size_t length
         const uint8_t *value
         size_t value_length
     size_t vc_hot_write_get(char *to, const uint8_t *name)
     size_t vc_hot_write_set(char *to, const uint8_t *name, uint64_t expires_s,
                             size_t record_length)
-    vc_hot_reply vc_hot_call(int fd, const iovec *parts, int count, const uint8_t *name,
-                             size_t value_max, int64_t deadline_ns, uint8_t **buffer)
+    vc_hot_reply vc_hot_parse(const uint8_t *data, size_t length, const uint8_t *name,
+                              size_t value_max)
     ctypedef struct vc_hot: pass
     vc_hot *vc_hot_new(const char **addresses, unsigned count, int64_t timeout_ns,
                        size_t record_max)

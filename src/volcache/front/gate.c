@@ -922,8 +922,8 @@ static bool use_record(vc_job *job, const uint8_t *bytes) {
     const vc_gate_config *config = &((vc_gate *)job->owner->context)->config;
     read->outcome = JOB_PASS;
     if (!read->answers || job->status != VC_OK || !is_plain(config, &job->record)) return true;
-    bool is_good = send_value(config, read->fd, "DISK", &job->record, bytes, &read->date, read->headers,
-                              read->keeps_alive, &read->rest, &read->rest_length);
+    bool is_good = send_value(config, read->fd, "DISK", &job->record, bytes, &read->date,
+                              read->headers, read->keeps_alive, &read->rest, &read->rest_length);
     read->outcome = !is_good ? JOB_FAILED : read->rest ? JOB_REST : JOB_SENT;
     read->ended_ns = vc_monotonic_ns();
     return read->outcome != JOB_SENT;

@@ -1,7 +1,5 @@
 # The client of memcached for Python; see hot_client.h.
 
-from libc.stdlib cimport free
-
 from os import dup
 
 # In the order of `vc_hot_result`.
@@ -14,7 +12,6 @@ HOT_RESULTS = (
 cdef class HotClient:
     cdef vc_hot *hot
     cdef list addresses
-    cdef int64_t timeout_ns
     cdef size_t record_max
 
     def __cinit__(self, addresses, *, double timeout, size_t record_max):
@@ -23,9 +20,8 @@ cdef class HotClient:
         self.addresses = [address.encode() for address in addresses]
         for i, address in enumerate(self.addresses):
             texts[i] = address
-        self.timeout_ns = <int64_t>(timeout * 1e9)
         self.record_max = record_max
-        self.hot = vc_hot_new(texts, len(addresses), self.timeout_ns, record_max)
+        self.hot = vc_hot_new(texts, len(addresses), <int64_t>(timeout * 1e9), record_max)
         if self.hot is NULL:
             raise MemoryError("no memory for the hot tier")
 
@@ -35,41 +31,27 @@ cdef class HotClient:
     def server_of(self, bytes name not None):
         return vc_hot_server_of(self.hot, name_of(name))
 
-    def get(self, int fd, bytes name not None):
+    def get_command(self, bytes name not None):
         cdef char head[VC_HOT_HEAD_BYTES]
-        cdef iovec part
-        part.iov_base = head
-        part.iov_len = vc_hot_write_get(head, name_of(name))
-        return self.call(fd, &part, 1, name_of(name))
+        return head[: vc_hot_write_get(head, name_of(name))]
 
-    def set(self, int fd, bytes name not None, bytes item not None, uint64_t expires_s):
+    def set_command(self, bytes name not None, bytes item not None, uint64_t expires_s):
         cdef char head[VC_HOT_HEAD_BYTES]
-        cdef iovec[3] parts
-        parts[0].iov_base = head
-        parts[0].iov_len = vc_hot_write_set(
+        cdef size_t length = vc_hot_write_set(
             head, name_of(name), expires_s, len(item) - VC_ITEM_BYTES
         )
-        parts[1].iov_base = <void *>data_of(item)
-        parts[1].iov_len = len(item)
-        parts[2].iov_base = <char *>b"\r\n"
-        parts[2].iov_len = 2
-        return self.call(fd, parts, 3, NULL)[0]
+        return b"%b%b\r\n" % (head[:length], item)
 
-    cdef call(self, int fd, const iovec *parts, int count, const uint8_t *name):
-        cdef uint8_t *received = NULL
-        cdef vc_hot_reply reply
-        cdef int64_t deadline_ns = monotonic_ns() + self.timeout_ns
-        with nogil:
-            reply = vc_hot_call(
-                fd, parts, count, name, self.record_max + VC_ITEM_BYTES, deadline_ns, &received
-            )
-        try:
-            item = None
-            if reply.result == VC_HOT_FOUND:
-                item = <bytes>(<const char *>reply.value)[: reply.value_length]
-            return HOT_RESULTS[reply.result], item
-        finally:
-            free(received)
+    def parse(self, bytes received not None, bytes name):
+        cdef vc_hot_reply reply = vc_hot_parse(
+            data_of(received), len(received), NULL if name is None else name_of(name),
+            self.record_max + VC_ITEM_BYTES,
+        )
+        if reply.result != VC_HOT_MORE and reply.length != <size_t>len(received):
+            return "protocol", None  # Nothing else was asked for.
+        if reply.result == VC_HOT_FOUND:
+            return "found", (<const char *>reply.value)[: reply.value_length]
+        return HOT_RESULTS[reply.result], None
 
     def give(self, unsigned server, int fd):
         vc_hot_give(self.hot, server, dup(fd))

@@ -2,7 +2,6 @@
 #include "hot_client.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -193,7 +192,7 @@ static void use(buffer *b, size_t length) {
     if (b->at == b->used) clear(b);
 }
 
-/* --- Calls that wait -------------------------------------------------------------------------- */
+/* --- Connections of the loop -------------------------------------------------------------------- */
 
 static vc_hot_result failure_of(ssize_t got) {
     if (!got || errno == ECONNRESET || errno == EPIPE) return VC_HOT_CLOSED;
@@ -204,69 +203,6 @@ static bool is_later(int error) {
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-/* Wait until a socket is ready; false: the time is over. */
-static bool wait_for(int fd, short events, int64_t deadline_ns) {
-    for (;;) {
-        int64_t left_ns = deadline_ns - vc_monotonic_ns();
-        struct pollfd one = {.fd = fd, .events = events};
-        if (left_ns <= 0) return false;
-        int found = poll(&one, 1, (int)(left_ns / 1000000) + 1);
-        if (found > 0) return true;
-        if (found < 0 && errno != EINTR) return true; /* The next call fails. */
-    }
-}
-
-static vc_hot_result send_all(int fd, struct iovec *parts, int count, int64_t deadline_ns) {
-    while (count) {
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
-        ssize_t sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent < 0 && !is_later(errno)) return failure_of(sent);
-        if (sent < 0 && !wait_for(fd, POLLOUT, deadline_ns)) return VC_HOT_TIMEOUT;
-        for (; sent > 0 && (size_t)sent >= parts->iov_len; parts++, count--)
-            sent -= (ssize_t)parts->iov_len;
-        while (count && !parts->iov_len) parts++, count--;
-        if (sent > 0) {
-            parts->iov_base = (char *)parts->iov_base + sent;
-            parts->iov_len -= (size_t)sent;
-        }
-    }
-    return VC_HOT_MORE;
-}
-
-vc_hot_reply vc_hot_call(int fd, const struct iovec *parts, int count, const uint8_t *name,
-                         size_t value_max, int64_t deadline_ns, uint8_t **bytes) {
-    struct iovec left[4];
-    buffer in = {0};
-    vc_hot_reply reply = {0};
-    if (count > 4) count = 4;
-    memcpy(left, parts, (size_t)count * sizeof(struct iovec));
-    reply.result = send_all(fd, left, count, deadline_ns);
-    while (reply.result == VC_HOT_MORE) {
-        size_t wanted = reply.length + 1 > in.used ? reply.length + 1 - in.used : 0;
-        if (!reserve(&in, wanted > RECEIVED_BYTES ? wanted : RECEIVED_BYTES)) {
-            reply.result = VC_HOT_OTHER;
-            break;
-        }
-        ssize_t got = recv(fd, in.bytes + in.used, in.room - in.used, MSG_DONTWAIT);
-        if (got > 0) {
-            in.used += (size_t)got;
-            reply = vc_hot_parse(in.bytes, in.used, name, value_max);
-            /* Nothing else was asked for. */
-            if (reply.result != VC_HOT_MORE && reply.length != in.used)
-                reply.result = VC_HOT_PROTOCOL;
-            if (reply.result == VC_HOT_MORE && vc_monotonic_ns() >= deadline_ns)
-                reply.result = VC_HOT_TIMEOUT;
-        } else if (!got || !is_later(errno)) {
-            reply.result = failure_of(got);
-        } else if (!wait_for(fd, POLLIN, deadline_ns)) {
-            reply.result = VC_HOT_TIMEOUT;
-        }
-    }
-    *bytes = in.bytes;
-    return reply;
-}
-
-/* --- Connections of the loop -------------------------------------------------------------------- */
 
 static void observe(vc_hot *hot, int64_t ns) {
     hot->counts.call_counts[ns > 0 ? 64 - __builtin_clzll((unsigned long long)ns) : 0]++;

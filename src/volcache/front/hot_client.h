@@ -14,15 +14,14 @@
  * last one failed.
  *
  * Threads. The functions under "In a loop" are for the thread of the loop, which needs no lock
- * of Python, except those that say otherwise. `vc_hot_call` waits, and is for any thread, on a
- * socket of its own. */
+ * of Python, except those that say otherwise. Those above are for any thread: other threads wait
+ * for replies on sockets of their own. */
 #ifndef VC_HOT_CLIENT_H
 #define VC_HOT_CLIENT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/uio.h>
 
 #include "copies.h"
 #include "link.h"
@@ -68,10 +67,6 @@ vc_hot_reply vc_hot_parse(const uint8_t *data, size_t length, const uint8_t *nam
 size_t vc_hot_write_get(char *to, const uint8_t name[VC_ITEM_BYTES]);
 size_t vc_hot_write_set(char *to, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
                         size_t record_length);
-/* Send a command, and wait for its reply until a time of the monotonic clock. What was received is
- * in `buffer`, which the caller frees whatever the result is. */
-vc_hot_reply vc_hot_call(int fd, const struct iovec *parts, int count, const uint8_t *name,
-                         size_t value_max, int64_t deadline_ns, uint8_t **buffer);
 
 /* --- In a loop ---------------------------------------------------------------------------- */
 

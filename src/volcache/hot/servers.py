@@ -29,7 +29,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from volcache.hot.tier import HotCalls, HotStats
 
@@ -39,9 +39,9 @@ _PROBE_SECONDS_MIN: Final = 0.5
 _PROBE_SECONDS_MAX: Final = 30.0
 # The back-off is not reset for a server that fails sooner than this after it came up.
 _STABLE_SECONDS: Final = 60.0
-_FAILURES: Final = frozenset({"timeout", "closed", "protocol", "other"})
 _VERSION: Final = b"VERSION "
 _VERSION_BYTES: Final = 512  # of the reply, at most
+_RECEIVED_BYTES: Final = 1 << 18  # at a time
 
 
 class _ProtocolError(Exception):
@@ -151,7 +151,7 @@ class Server:
             ServerDownError: The server is down, perhaps since this call.
             RefusedError: The server answered with an error.
         """
-        return self._call(lambda fd: self._client.get(fd, name))[1]
+        return self._call(self._client.get_command(name), name)[1]
 
     def set(self, name: bytes, item: bytes, expire: int) -> bool:
         """
@@ -170,14 +170,11 @@ class Server:
             RefusedError: The item is too large or there is no memory. The server has
                 also deleted the item it had under this name.
         """
-        result, _ = self._call(
-            lambda fd: (self._client.set(fd, name, item, expire), None)
-        )
+        result, _ = self._call(self._client.set_command(name, item, expire), None)
         return result == "stored"
 
-    def _call(
-        self, command: Callable[[int], tuple[str, bytes | None]]
-    ) -> tuple[str, bytes | None]:
+    def _call(self, command: bytes, name: bytes | None) -> tuple[str, bytes | None]:
+        """Send a command; return what `HotCalls.parse` returns for its reply."""
         if not self._lock.acquire(timeout=self._timeout):
             self._stats.failures["timeout"] += 1
             raise ServerDownError("timeout")  # It stays up: that call will end.
@@ -185,15 +182,33 @@ class Server:
             if self._socket is None:
                 raise ServerDownError("down")
             started_ns = time.perf_counter_ns()
-            result, item = command(self._socket.fileno())
-            self._stats.calls.observe(started_ns, time.perf_counter_ns() - started_ns)
-            if result in _FAILURES:
-                self._mark_down(result)
-                raise ServerDownError(result)
+            try:
+                result, item = self._exchange(self._socket, command, name)
+            except (OSError, _ProtocolError) as error:
+                kind = _kind_of(error)
+                self._mark_down(kind)
+                raise ServerDownError(kind) from error
+            finally:
+                ns = time.perf_counter_ns() - started_ns
+                self._stats.calls.observe(started_ns, ns)
         finally:
             self._lock.release()
         if result == "refused":
             raise RefusedError
+        return result, item
+
+    def _exchange(
+        self, opened: socket.socket, command: bytes, name: bytes | None
+    ) -> tuple[str, bytes | None]:
+        deadline = time.monotonic() + self._timeout
+        opened.settimeout(self._timeout)
+        opened.sendall(command)
+        received, result, item = b"", "", None
+        while not result:
+            received += _receive(opened, deadline)
+            result, item = self._client.parse(received, name)
+        if result == "protocol":
+            raise _ProtocolError
         return result, item
 
     def _mark_down(self, kind: str) -> None:
@@ -257,15 +272,20 @@ class Server:
             self._socket = None
 
 
+def _receive(opened: socket.socket, deadline: float) -> bytes:
+    """Receive some bytes until a deadline, by time.monotonic()."""
+    opened.settimeout(max(deadline - time.monotonic(), 1e-6))
+    received = opened.recv(_RECEIVED_BYTES)
+    if not received:
+        raise ConnectionResetError
+    return received
+
+
 def _read_version(opened: socket.socket, deadline: float) -> None:
     """Read the reply to `version`; `deadline` by time.monotonic()."""
     answer = b""
     while not answer.endswith(b"\n"):
-        opened.settimeout(max(deadline - time.monotonic(), 1e-6))
-        received = opened.recv(_VERSION_BYTES)
-        if not received:
-            raise ConnectionResetError
-        answer += received
+        answer += _receive(opened, deadline)
         is_version = answer.startswith(_VERSION[: len(answer)])
         if not is_version or len(answer) > _VERSION_BYTES:
             raise _ProtocolError

@@ -1,5 +1,6 @@
 /* SipHash: a keyed hash, so that a client that does not know the key cannot choose keys that
- * collide. With 1 and 3 rounds for tables, with 2 and 4, and 128 bits, for names. Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012. */
+ * collide. With 1 and 3 rounds for tables; with 2 and 4 rounds, and 128 bits, for names. Source:
+ * Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012. */
 #ifndef VC_SIPHASH_H
 #define VC_SIPHASH_H
 
