@@ -241,6 +241,7 @@ def test_the_order_of_operations_survives_kills(
         "volume_size": "64MiB",
         "volume_num": 8,
         "sync_mode": "none",
+        "memcache_threads": 1 + is_hot,
         "memc_on": is_hot,
         "memc_servers": memcached.address,
         "memc_timeout": 1,
