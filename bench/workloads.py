@@ -96,7 +96,7 @@ def _large_written(scale: Scale) -> Dataset:
         count=scale.large_keys,
         value_bytes=64 * KIB,
         is_stored=False,
-        volume_size=256 * MIB,
+        volume_size=64 * MIB,
     )
 
 
