@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -38,10 +37,9 @@ from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
 from volcache.memcache.command_log import CommandLog
-from volcache.memcache.commands import KEY_BYTES_MAX, WireLimits
+from volcache.memcache.commands import KEY_BYTES_MAX
 from volcache.memcache.executor import Executor, ValueLimits
 from volcache.memcache.listener import HELD_BYTES, ConnectionLimits, Listener
-from volcache.memcache.protocol import decoder_for
 from volcache.memcache.service import Service
 from volcache.memcache.sockets import ListeningSocket
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
@@ -82,9 +80,6 @@ if TYPE_CHECKING:
     from volcache.store.stats import StoreUsage
 
 _logger: Final = logging.getLogger("volcache")
-# With a second thread that runs Python all the time, the longest time that one waits for
-# the other.
-_SWITCH_SECONDS: Final = 0.001
 
 
 def run(config: Config, read_again: Callable[[], Config]) -> None:
@@ -284,7 +279,6 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
     socket_, access_log = core.outside.memcache, core.outside.access_log
     if socket_ is None:
         return None
-    sys.setswitchinterval(_SWITCH_SECONDS)
     stats = core.status.commands = CommandStats()
     value_size = config.max_value_size
     key_size = min(KEY_BYTES_MAX, config.max_key_size)
@@ -292,23 +286,21 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
     add = access_log.add if access_log else None
     is_json = config.log_format == "json"
     log = CommandLog(0, core.cache.waited_since, add=add, as_json=is_json)
-    threads = config.memcache_threads
-    facts = ServerFacts(socket_.name, core.connections, value_size, threads)
+    facts = ServerFacts(
+        socket_.name, core.connections, value_size, config.memcache_threads
+    )
     statistics = ServerStatistics(core.cache, stats, facts)
-    executor = Executor(core.cache, limits)
-    service = Service(executor, statistics, core.refusals)
+    service = Service(Executor(core.cache, limits), statistics, core.refusals)
     held = max(HELD_BYTES, 4 * value_size)
     listener = Listener(
         socket_,
         service,
-        partial(decoder_for, WireLimits(key_size, value_size)),
         limits=ConnectionLimits(core.connections, config.transfer_timeout, held),
-        executor=executor,
         readers=core.readers,
         stats=stats,
         log=log,
         sample=core.status.requests.sample,
-        threads=threads,
+        threads=config.memcache_threads,
     )
     closing.callback(listener.close)
     return listener
@@ -345,11 +337,8 @@ class _Parts(NamedTuple):
         self.entrance.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
         if self.memcache is not None:
-            self.memcache.change(
-                access,
-                may_flush=config.memcache_flush,
-                slow_seconds=config.log_slow,
-            )
+            may_flush, slow = config.memcache_flush, config.log_slow
+            self.memcache.change(access, may_flush=may_flush, slow_seconds=slow)
         self.core.status.settings = visible_settings(config)
 
     def loops(self) -> Iterator[Gate | Listener]:
@@ -420,7 +409,6 @@ def _start_heartbeat(config: Config, parts: _Parts, closing: ExitStack) -> None:
     if not notifier.is_on:
         return
     line, gate = StatusLine(parts.core.status), parts.gate
-    listener = parts.memcache
     answered = completed_requests(config.mount_point)
 
     def status() -> str:
@@ -434,9 +422,9 @@ def _start_heartbeat(config: Config, parts: _Parts, closing: ExitStack) -> None:
 
     def completed() -> int | None:
         # A disk that answers does not excuse a loop that fails.
-        return None if listener and listener.is_failing else answered()
+        return None if parts.memcache and parts.memcache.is_failing else answered()
 
-    loop = gate if outside.http is not None else listener
+    loop = gate if outside.http is not None else parts.memcache
     asked = status if loop else None
     heartbeat = Heartbeat(notifier, stalled=stalled, completed=completed, status=asked)
     if loop is not None:

@@ -251,7 +251,7 @@ class Gate:
 class MemcacheLog(Protocol):
     """What the loops of the memcached protocol tell; from any thread."""
 
-    def figures(self) -> None:
+    def figures(self, figures: dict[str, int], /) -> None:
         """Something has become of connections, see `MemcacheLoops.figures`."""
 
     def failed(self, error: BaseException) -> None:

@@ -48,7 +48,7 @@ cdef extern from "mc_loop.h" nogil:
 cdef void on_news(void *context, const uint8_t *events, size_t length) noexcept with gil:
     try:
         (<MemcacheLoops>context).facts.take_events(events, length)
-        (<MemcacheLoops>context).log.figures()
+        (<MemcacheLoops>context).log.figures((<MemcacheLoops>context).figures())
     except BaseException as error:
         (<MemcacheLoops>context).log.failed(error)
 

@@ -10,6 +10,7 @@ result. Values, users and passwords are never written.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -54,7 +55,7 @@ def result_of(command: Command, result: Result) -> str:
 
 class CommandLog:
     """
-    Writes the lines; for one thread.
+    Writes the lines; from any thread.
 
     `threshold_ns`: only commands that took longer need be passed to `done`. If all lines
     are off, none does.
@@ -85,6 +86,7 @@ class CommandLog:
         self._waited_since = waited_since
         self._lines = AccessLines(add, as_json=as_json, clock=clock) if add else None
         self._slow = SlowLimit(slow_seconds, clock=timer)
+        self._lock = threading.Lock()
         self.set_slow(slow_seconds)
 
     def set_slow(self, seconds: float) -> None:
@@ -146,36 +148,48 @@ class CommandLog:
             position: Volume, offset and size of the record that was read or stored.
             source: Where it was read.
         """
-        if took_ns > self._slow.threshold_ns:
-            shares = self._slow.shares(took_ns, *self._waited_since(started_ns))
-            if shares is not None:
-                _logger.warning(
-                    "command.slow remote=%s command=%s key=%s result=%s seconds=%.6f"
-                    " memcached=%.6f disk=%.6f rest=%.6f left_out=%d",
+        with self._lock:
+            if took_ns > self._slow.threshold_ns:
+                self._add_slow(remote, name, key, result, started_ns, took_ns)
+            if self._lines is None:
+                return
+            # As a response would have them.
+            cache = {"hit": source, "miss": "MISS"}.get(result)
+            self._lines.write(
+                lambda: AccessLine(
+                    took_ns,
                     word(remote),
                     word(name),
-                    _escaped(key or b""),
-                    result,
-                    *shares,
+                    "-" if key is None else f"/{_escaped(key)}",
+                    _PROTOCOL,
+                    _STATUSES[result],
+                    size,
+                    cache=cache,
+                    position="{},{},{}".format(*position) if position else None,
+                    result=result,
                 )
-        if self._lines is None:
-            return
-        # As a response would have them.
-        cache = {"hit": source, "miss": "MISS"}.get(result)
-        self._lines.write(
-            lambda: AccessLine(
-                took_ns,
+            )
+
+    def _add_slow(
+        self,
+        remote: str,
+        name: str,
+        key: bytes | None,
+        result: str,
+        started_ns: int,
+        took_ns: int,
+    ) -> None:
+        shares = self._slow.shares(took_ns, *self._waited_since(started_ns))
+        if shares is not None:
+            _logger.warning(
+                "command.slow remote=%s command=%s key=%s result=%s seconds=%.6f"
+                " memcached=%.6f disk=%.6f rest=%.6f left_out=%d",
                 word(remote),
                 word(name),
-                "-" if key is None else f"/{_escaped(key)}",
-                _PROTOCOL,
-                _STATUSES[result],
-                size,
-                cache=cache,
-                position="{},{},{}".format(*position) if position else None,
-                result=result,
+                _escaped(key or b""),
+                result,
+                *shares,
             )
-        )
 
 
 def _escaped(key: bytes) -> str:

@@ -15,25 +15,27 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.front import CommandFacts, MemcacheLoops
 from volcache.memcache.command_log import result_of
-from volcache.memcache.commands import Authenticate, Get, Simple, Status
+from volcache.memcache.commands import Authenticate, Get, Simple, Status, WireLimits
+from volcache.memcache.protocol import decoder_for
 from volcache.monitoring.requests import SAMPLE_MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from volcache.access import Access
     from volcache.front import Job, Readers
     from volcache.memcache.command_log import CommandLog
     from volcache.memcache.commands import Command, Result
     from volcache.memcache.decoder import Decoder
-    from volcache.memcache.executor import Executor
     from volcache.memcache.service import ClientSession, Service
     from volcache.memcache.sockets import ListeningSocket
     from volcache.monitoring.commands import CommandStats
@@ -49,6 +51,7 @@ HELD_BYTES: Final = 64 << 20
 # While there are always jobs, others get this pause that often. System calls release
 # Python's lock too briefly for another thread to wake up and get it, and each release
 # restarts the interval after which a thread that waits may demand it.
+_SWITCH_SECONDS: Final = 0.001  # The longest time that one waits for the other.
 _BUSY_SECONDS: Final = 0.001
 _REST_SECONDS: Final = 0.00005
 # A time may be years away.
@@ -74,6 +77,40 @@ class Peer:
     decoder: Decoder
 
 
+class _RareLines:
+    """Lines about what may happen often: at most one of a kind in ten seconds."""
+
+    def __init__(self) -> None:
+        """Log nothing yet."""
+        self._logged: Mapping[str, int] = {}
+        self._next: dict[str, float] = {}  # by event
+
+    def figures(self, now: Mapping[str, int]) -> None:
+        """Log what has become of connections."""
+        before, self._logged = Counter(self._logged), now
+        if now["refused"] > before["refused"] and self._may_log("full"):
+            _logger.warning("memcache.full open=%d", now["open"])
+        failures = now["failed_accepts"] - before["failed_accepts"]
+        if failures and self._may_log("accept_failed"):
+            error = OSError(now["accept_error"], os.strerror(now["accept_error"]))
+            _logger.warning("memcache.accept_failed error=%r", str(error))
+        closed = now["closed_for_memory"] - before["closed_for_memory"]
+        if closed and self._may_log("memory_full"):
+            _logger.warning("memcache.memory_full held=%d", now["held"])
+
+    def failed(self, error: BaseException) -> None:
+        """Log a bug."""
+        if self._may_log("failed"):
+            _logger.error("memcache.failed command=%s", "-", exc_info=error)
+
+    def _may_log(self, event: str) -> bool:
+        now = time.monotonic()
+        if now < self._next.get(event, 0.0):
+            return False
+        self._next[event] = now + _LOG_SECONDS
+        return True
+
+
 class Listener:
     """Serves clients in its own threads, from `start` until `drain` or `close`."""
 
@@ -81,10 +118,8 @@ class Listener:
         self,
         listening: ListeningSocket,
         service: Service,
-        decoder_for: Callable[[bytes], Decoder],
         *,
         limits: ConnectionLimits,
-        executor: Executor,
         readers: Readers,
         stats: CommandStats,
         log: CommandLog,
@@ -97,9 +132,7 @@ class Listener:
         Args:
             listening: Closed by the listener when it drains.
             service: Executes the commands.
-            decoder_for: Returns what reads a connection, by its first bytes.
             limits: What is allowed.
-            executor: That of the service: its limits are those of the loops.
             readers: Read what is not in memory.
             stats: What is counted.
             log: Gets the commands.
@@ -108,13 +141,15 @@ class Listener:
         """
         self._listening = listening
         self._service = service
-        self._decoder_for = decoder_for
+        sizes = service.executor.limits
+        self._wire_limits = WireLimits(sizes.key_size, sizes.value_size)
         self._stats = stats
         self._log = log
         self._sample = sample
+        self._lines = _RareLines()
         self._loops = MemcacheLoops(
-            CommandFacts(executor, stats, log, sample),
-            self,
+            CommandFacts(service.executor, stats, log, sample),
+            self._lines,
             readers=readers,
             listening=listening.socket.fileno(),
             threads=threads,
@@ -122,12 +157,10 @@ class Listener:
             held_bytes=limits.held_bytes,
             transfer_seconds=limits.transfer_seconds,
         )
-        self._logged = self._loops.figures()
         stats.flush = self._flush
         self._peers: dict[int, Peer] = {}
         self._pulse: tuple[float, Callable[[], None]] | None = None
         self._pulse_due = 0.0
-        self._next_log: dict[str, float] = {}  # by event
         self._turn_started = 0.0  # 0: waits for a job
         self._failing_since = 0.0  # 0: the last turn did not raise
         self._rested = 0.0  # when it waited last
@@ -137,6 +170,7 @@ class Listener:
 
     def start(self) -> None:
         """Begin to serve."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
         self._apply()
         self._loops.start()
         self._thread.start()
@@ -195,34 +229,6 @@ class Listener:
         stats.connections, stats.connections_total = now["open"], now["accepted"]
         stats.connections_refused = now["refused"]
 
-    # --- What the loops tell -----------------------------------------------------------
-
-    def figures(self) -> None:
-        """Log what has become of connections."""
-        before, now = self._logged, self._loops.figures()
-        self._logged = now
-        if now["refused"] > before["refused"] and self._may_log("full"):
-            _logger.warning("memcache.full open=%d", now["open"])
-        failures = now["failed_accepts"] - before["failed_accepts"]
-        if failures and self._may_log("accept_failed"):
-            error = OSError(now["accept_error"], os.strerror(now["accept_error"]))
-            _logger.warning("memcache.accept_failed error=%r", str(error))
-        closed = now["closed_for_memory"] - before["closed_for_memory"]
-        if closed and self._may_log("memory_full"):
-            _logger.warning("memcache.memory_full held=%d", now["held"])
-
-    def failed(self, error: BaseException) -> None:
-        """Log a bug."""
-        if self._may_log("failed"):
-            _logger.error("memcache.failed command=%s", "-", exc_info=error)
-
-    def _may_log(self, event: str) -> bool:
-        now = time.monotonic()
-        if now < self._next_log.get(event, 0.0):
-            return False
-        self._next_log[event] = now + _LOG_SECONDS
-        return True
-
     # --- The thread --------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -232,7 +238,7 @@ class Listener:
                 self._failing_since = 0.0
             except Exception as error:  # noqa: BLE001 - It must not end.
                 self._failing_since = self._failing_since or time.monotonic()
-                self.failed(error)
+                self._lines.failed(error)
                 time.sleep(_FAILURE_PAUSE)
         self._turn_started = 0.0
         self._flush()
@@ -281,7 +287,7 @@ class Listener:
             return
         peer = self._peers.get(number)
         if peer is None:
-            decoder = self._decoder_for(b"\x80" if is_binary else b"")
+            decoder = decoder_for(self._wire_limits, b"\x80" if is_binary else b"")
             peer = Peer(self._service.session(remote), decoder)
             self._peers[number] = peer
         try:
@@ -292,7 +298,7 @@ class Listener:
             replies, has_more, closes = self._execute(peer)
             rest = peer.decoder.give_back() if has_more else b""
         except Exception as error:  # noqa: BLE001 - It closes this connection only.
-            self.failed(error)
+            self._lines.failed(error)
             replies, rest, has_more, closes = [], b"", False, True
         session, decoder = peer.session, peer.decoder
         self._loops.finish_job(

@@ -113,7 +113,7 @@ class Service:
         """
         self.access = access or Access()
         self._may_flush = may_flush
-        self._executor = executor
+        self.executor = executor
         self._statistics = statistics
         self._refusals = refusals
         self._guesses = GuessLimit(clock)
@@ -201,10 +201,10 @@ class Service:
         # As in memcached, the last one replaces the one that is still waiting.
         self._flush_at = None
         seconds = (
-            self._executor.seconds_until(command.exptime) if command.exptime > 0 else 0
+            self.executor.seconds_until(command.exptime) if command.exptime > 0 else 0
         )
         if seconds <= 0:
-            return self._executor.flush(command)
+            return self.executor.flush(command)
         self._flush_at = self._clock() + seconds
         return OK
 
@@ -220,7 +220,7 @@ class Service:
             return
         self._flush_at = None
         try:
-            result = self._executor.flush(FlushAll("flush_all"))
+            result = self.executor.flush(FlushAll("flush_all"))
             _logger.info("memcache.flushed result=%s", result.status.value)
         except Exception:
             _logger.exception("memcache.failed command=%s", "flush_all")

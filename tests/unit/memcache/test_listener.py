@@ -60,9 +60,7 @@ class Case:
         self.listener = Listener(
             listening,
             talk.service,
-            talk.decoder_for,
             limits=ConnectionLimits(**{"connections": 100, **limits}),
-            executor=talk.executor,
             readers=readers,
             threads=threads,
             stats=talk.stats,
