@@ -54,7 +54,6 @@ typedef struct peer {
     phase phase;
     bool is_readable;       /* bytes may have arrived, or the end */
     bool has_ended;         /* the end has arrived, perhaps after bytes */
-    bool is_reset;
     bool watches_room;
     bool wants_more;        /* the command in `input` is not whole */
     bool has_progress;      /* a command was executed since it was last counted */
@@ -329,8 +328,7 @@ static bool send_rest(loop *l, peer *p) {
         watch_room(l, p, false);
         return hold(l, p);
     }
-    if (sent || !p->watches_room) wait_for_room(l, p);
-    else p->phase = SENDING;
+    wait_for_room(l, p);
     return false;
 }
 
@@ -470,7 +468,7 @@ static void serve_commands(loop *l, peer *p) {
 /* Let a connection have its turn. */
 static void serve(loop *l, peer *p) {
     p->phase = WAITING;
-    if (p->is_doomed || p->is_reset) close_peer(l, p);
+    if (p->is_doomed) close_peer(l, p);
     else if (p->unsent && !send_rest(l, p)) return; /* It goes on when all is sent. */
     else if (p->python.closes) close_gently(l, p);
     else if (p->python.has_more) pass(l, p);
@@ -494,8 +492,6 @@ static void serve_ready(loop *l) {
 static void on_ready(loop *l, peer *p, uint32_t events) {
     p->is_readable = p->is_readable || (events & ~(uint32_t)EPOLLOUT);
     p->has_ended = p->has_ended || (events & (EPOLLRDHUP | EPOLLHUP));
-    /* The replies to what it has sent are not read. */
-    p->is_reset = p->is_reset || ((events & EPOLLERR) && p->phase != WAITING);
     if (p->phase == WAITING || (p->phase == SENDING && (events & (EPOLLOUT | EPOLLERR))))
         make_ready(l, p);
 }
@@ -779,10 +775,9 @@ bool vc_mc_start(vc_mc_server *server) {
 
 /* --- Jobs for Python --------------------------------------------------------------------------------- */
 
-/* Wait with the mutex until a time; 0: without a limit. Returns false when it has come. */
+/* Wait with the mutex until a time. Returns false when it has come. */
 static bool wait_until(vc_mc_server *server, pthread_cond_t *condition, int64_t until_ns) {
     struct timespec until = {.tv_sec = until_ns / SECOND_NS, .tv_nsec = until_ns % SECOND_NS};
-    if (!until_ns) return !pthread_cond_wait(condition, &server->mutex);
     return pthread_cond_timedwait(condition, &server->mutex, &until) != ETIMEDOUT;
 }
 
@@ -801,7 +796,7 @@ static peer *take_job(vc_mc_server *server, int64_t until_ns) {
 
 vc_mc_wait vc_mc_next_job(vc_mc_server *server, int64_t timeout_ns, vc_mc_job *job) {
     lock(server);
-    peer *p = take_job(server, timeout_ns < 0 ? 0 : vc_monotonic_ns() + timeout_ns);
+    peer *p = take_job(server, timeout_ns < 0 ? INT64_MAX : vc_monotonic_ns() + timeout_ns);
     bool has_ended = !server->running;
     if (p) p->generation = server->generation;
     unlock(server);
