@@ -296,13 +296,14 @@ class Listener:
             peer.decoder.wants_credentials = peer.session.wants_credentials
             peer.decoder.receive(data)
             replies, has_more, closes = self._execute(peer)
+            sent = b"".join(replies)
             rest = peer.decoder.give_back() if has_more else b""
         except Exception as error:  # noqa: BLE001 - It closes this connection only.
             self._lines.failed(error)
-            replies, rest, has_more, closes = [], b"", False, True
+            replies, sent, rest, has_more, closes = [], b"", b"", False, True
         session, decoder = peer.session, peer.decoder
         self._loops.finish_job(
-            b"".join(replies),
+            sent,
             rest,
             decoder.buffered,
             has_executed=bool(replies),
