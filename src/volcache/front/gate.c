@@ -494,7 +494,12 @@ typedef enum {
     REFUSED,    /* it was answered, and no other is taken */
 } fate;
 
-static fate finish(connection *c, bool is_good) {
+/* What becomes of a request whose answer was sent but for `rest`. */
+static fate end_answer(vc_gate *gate, connection *c, bool is_good, char *rest, size_t length) {
+    if (rest) {
+        send_rest(gate, c, rest, length);
+        return STARTED;
+    }
     if (is_good && c->keeps_alive) return ANSWERED;
     end(c);
     return ENDED;
@@ -559,11 +564,7 @@ static fate answer_copy(vc_gate *gate, connection *c, vc_text path, vc_text head
     bool is_good = send_value(&gate->config, c->fd, "MEMC", &record, copy, &gate->date, c->headers,
                               c->keeps_alive, &rest, &rest_length);
     count(gate, c, VC_GET_COPY, &record, NOT_READ, vc_monotonic_ns(), record.length, path, head);
-    if (rest) {
-        send_rest(gate, c, rest, rest_length);
-        return STARTED;
-    }
-    return finish(c, is_good);
+    return end_answer(gate, c, is_good, rest, rest_length);
 }
 
 /* Read the disk first, from now on. */
@@ -614,11 +615,7 @@ static fate send_answer(vc_gate *gate, connection *c, vc_answer answer, struct i
     bool is_good = send_parts(gate->config.io, c->fd, parts, &rest, &rest_length);
     c->is_warm = false;
     count(gate, c, answer, record, disk_ns, vc_monotonic_ns(), parts[1].iov_len, path, head);
-    if (rest) {
-        send_rest(gate, c, rest, rest_length);
-        return STARTED;
-    }
-    return finish(c, is_good);
+    return end_answer(gate, c, is_good, rest, rest_length);
 }
 
 /* Send headers without a body, which begin at `headers` and are written up to `to`. */
@@ -730,11 +727,7 @@ static fate answer_get(vc_gate *gate, connection *c, vc_text path, vc_text head)
     int64_t ended_ns = vc_monotonic_ns();
     count(gate, c, VC_GET_HIT, &record, read_ns, ended_ns, record.length, path, head);
     if (!asks_later) count_disk_read(gate, &record, ended_ns, path);
-    if (rest) {
-        send_rest(gate, c, rest, rest_length);
-        return STARTED;
-    }
-    return finish(c, is_good);
+    return end_answer(gate, c, is_good, rest, rest_length);
 }
 
 /* Answer a HEAD, or a GET with a condition, from the header of the record. Reads no value, and
