@@ -570,7 +570,9 @@ static void adopt(loop *l, peer *p) {
 static void go_on(loop *l, peer *p) {
     bool has_arrived = p->phase == ARRIVED;
     p->phase = WAITING;
-    p->progress_ns = l->now_ns; /* It did not wait for its client. */
+    /* It did not wait for its client. */
+    p->since_ns += l->now_ns - p->progress_ns;
+    p->progress_ns = l->now_ns;
     if (has_arrived) adopt(l, p);
     else if (p->is_doomed || hold(l, p)) make_ready(l, p);
 }
