@@ -80,7 +80,10 @@ vc_mc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, 
     };
     memcpy(command->opaque, data + 12, 4);
     /* As in memcached: whatever the request is. */
-    if (command->cas && is->action == VC_MC_WRITE) command->name = VC_MC_CAS, command->mode = VC_MC_SET;
+    if (command->cas && is->action == VC_MC_WRITE) {
+        command->name = VC_MC_CAS;
+        command->mode = VC_MC_SET;
+    }
     return VC_MC_NEXT;
 }
 

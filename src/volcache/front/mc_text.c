@@ -28,8 +28,8 @@ static bool read_number(vc_text word, uint64_t largest, uint64_t *number) {
 static bool read_signed(vc_text word, int64_t *number) {
     bool is_negative = word.length && *word.at == '-';
     uint64_t size;
-    if (!read_number((vc_text){word.at + is_negative, word.length - is_negative}, UINT64_MAX, &size))
-        return false;
+    word = (vc_text){word.at + is_negative, word.length - is_negative};
+    if (!read_number(word, UINT64_MAX, &size)) return false;
     *number = is_negative ? -(int64_t)size : (int64_t)size;
     return true;
 }
@@ -208,7 +208,9 @@ static bool read_flag(vc_mc_command *command, vc_text word) {
         if (!command->cas) command->cas = VC_MC_NO_VERSION;
         return true;
     case 'M':
-        command->mode = is_word(rest, "E") ? VC_MC_ADD : is_word(rest, "R") ? VC_MC_REPLACE : VC_MC_SET;
+        command->mode = is_word(rest, "E")   ? VC_MC_ADD
+                        : is_word(rest, "R") ? VC_MC_REPLACE
+                                             : VC_MC_SET;
         return is_word(rest, "S") || command->mode != VC_MC_SET;
     default: /* memcached ignores what follows the others. */
         return !rest.length;
@@ -347,7 +349,8 @@ void vc_mc_reply_text(const vc_mc_command *command, const vc_mc_outcome *outcome
         to = vc_put_number(to, record->length);
         if (command->has_cas) *to++ = ' ', to = vc_put_number(to, record->stored_us);
         to = put_text(to, "\r\n");
-        add_reply(out, head, (size_t)(to - head), outcome, command->is_last ? "\r\nEND\r\n" : "\r\n");
+        add_reply(out, head, (size_t)(to - head), outcome,
+                  command->is_last ? "\r\nEND\r\n" : "\r\n");
     } else if (outcome->result == VC_MC_MISS) {
         add_reply(out, "", 0, NULL, command->is_last ? "END\r\n" : "");
     } else {

@@ -136,7 +136,8 @@ static vc_mc_step read_record(execution *job, const vc_lookup *at) {
 /* What memcached may have is left to Python. */
 static bool may_be_copied(const execution *job) {
     vc_copies *copies = job->mc->config.copies;
-    return copies && vc_copies_find(copies, key_of(job), job->command->key.length, NULL) != VC_NO_COPY;
+    vc_text key = job->command->key;
+    return copies && vc_copies_find(copies, key_of(job), key.length, NULL) != VC_NO_COPY;
 }
 
 /* Find the record of the key; if it `counts`, this is a read of it. */
@@ -145,10 +146,12 @@ static vc_mc_step find(execution *job, bool counts) {
     vc_text key = job->command->key;
     size_t room = job->out->room - job->out->used - VC_MC_REPLY_BYTES;
     vc_lookup at;
+    const vc_core_functions *functions = config->functions;
+    const uint8_t *bytes = key_of(job);
     if (may_be_copied(job)) return VC_MC_PASS;
     bool is_there = counts && !job->stream->is_warm
-                        ? config->functions->lookup(config->core, key_of(job), key.length, room, &at)
-                        : config->functions->peek(config->core, key_of(job), key.length, &at);
+                        ? functions->lookup(config->core, bytes, key.length, room, &at)
+                        : functions->peek(config->core, bytes, key.length, &at);
     if (!is_there) return find_absent(job, !counts);
     if (at.size <= room) return read_record(job, &at);
     config->functions->end_read(config->core);
@@ -179,18 +182,28 @@ static bool is_ordinary(vc_text key, size_t size_max) {
     return true;
 }
 
+/* Whoever has the lock never sees a change without the invalidation of the copies, which comes
+ * after it: a thread that promotes the key meanwhile sees the one or the other. */
+static bool begin_change(const execution *job) {
+    return !job->mc->config.copies || acquire(job);
+}
+
+/* Returns whether there was a change. */
+static bool end_change(const execution *job, vc_status status) {
+    const vc_mc_config *config = &job->mc->config;
+    if (!config->copies) return status == VC_OK;
+    if (status == VC_OK)
+        vc_copies_invalidate(config->copies, key_of(job), job->command->key.length);
+    config->functions->release(config->core);
+    return status == VC_OK;
+}
+
 /* Append a record. Whatever prevents it is left to Python. */
 static vc_mc_step append(execution *job, vc_put *put) {
     const vc_mc_config *config = &job->mc->config;
     put->ring = VC_RING_UNKNOWN;
-    /* Whoever has the lock never sees a change without the invalidation of the copies. */
-    if (config->copies && !acquire(job)) return VC_MC_PASS;
-    vc_status status = config->functions->put(config->core, put);
-    if (config->copies) {
-        if (status == VC_OK) vc_copies_invalidate(config->copies, key_of(job), put->record.key_length);
-        config->functions->release(config->core);
-    }
-    if (status != VC_OK) return VC_MC_PASS;
+    if (!begin_change(job)) return VC_MC_PASS;
+    if (!end_change(job, config->functions->put(config->core, put))) return VC_MC_PASS;
     job->write_ns = put->took_ns;
     job->is_due = put->is_due;
     job->outcome.record = put->record;
@@ -320,8 +333,9 @@ static vc_mc_step erase(execution *job) {
         .ring = VC_RING_UNKNOWN,
     };
     bool existed;
-    if (may_be_copied(job) ||
-        config->functions->delete(config->core, &put, (uint64_t)now_ms(job->mc), &existed) != VC_OK)
+    uint64_t now = (uint64_t)now_ms(job->mc);
+    if (may_be_copied(job) || !begin_change(job)) return VC_MC_PASS;
+    if (!end_change(job, config->functions->delete(config->core, &put, now, &existed)))
         return VC_MC_PASS;
     if (put.started_ns) job->write_ns = put.took_ns;
     job->is_due = put.started_ns && put.is_due;
@@ -465,8 +479,8 @@ vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size
     stream->is_known = true;
     vc_mc_step step = VC_MC_PASS;
     if (!stream->wants_credentials)
-        step = (stream->is_binary ? vc_mc_parse_binary : vc_mc_parse_text)(&mc->config, stream, data,
-                                                                         length, command);
+        step = (stream->is_binary ? vc_mc_parse_binary : vc_mc_parse_text)(
+            &mc->config, stream, data, length, command);
     if (step == VC_MC_NEXT) step = execute(mc, stream, command, out);
     if (step != VC_MC_COLD && step != VC_MC_FLUSH) stream->is_warm = false;
     if (step == VC_MC_PASS) return pass_on(stream);
