@@ -512,7 +512,11 @@ def test_item_of_an_earlier_version_is_not_used(servers: Servers) -> None:
 def test_key_that_is_read_by_the_memcached_protocol_is_promoted(
     servers: Servers, memcached: MemcachedProcess, tmp_path: Path
 ) -> None:
-    """As one that is read over HTTP; its loop does not wait for memcached either."""
+    """
+    As one that is read over HTTP, and no command for a key on the disk waits for memcached.
+
+    What the log has overwritten is read from there.
+    """
     listen = tmp_path / "m.sock"
     settings = settings_for(memcached.address, memcache_listen=listen)
     with (
@@ -540,3 +544,7 @@ def test_key_that_is_read_by_the_memcached_protocol_is_promoted(
             assert get("b") == b"VALUE b 0 5\r\nvalue\r\nEND\r\n"
         assert site.source("c") == "DISK"
         memcached.send_signal(signal.SIGCONT)
+        site.make_hot("a")
+        site.age()
+        assert get("a") == b"VALUE a 0 5\r\nvalue\r\nEND\r\n"
+        assert get("c") == b"END\r\n"

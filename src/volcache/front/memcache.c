@@ -133,11 +133,11 @@ static vc_mc_step read_record(execution *job, const vc_lookup *at) {
     return VC_MC_NEXT;
 }
 
-/* What memcached may have is left to Python. */
-static bool may_be_copied(const execution *job) {
+/* How the hot tier may be used for the key. */
+static vc_copy_use find_copy(const execution *job) {
     vc_copies *copies = job->mc->config.copies;
-    vc_text key = job->command->key;
-    return copies && vc_copies_find(copies, key_of(job), key.length, NULL) != VC_NO_COPY;
+    if (!copies) return VC_NO_COPY;
+    return vc_copies_find(copies, key_of(job), job->command->key.length, NULL);
 }
 
 /* Find the record of the key; if it `counts`, this is a read of it. */
@@ -148,10 +148,11 @@ static vc_mc_step find(execution *job, bool counts) {
     vc_lookup at;
     const vc_core_functions *functions = config->functions;
     const uint8_t *bytes = key_of(job);
-    if (may_be_copied(job)) return VC_MC_PASS;
     bool is_there = counts && !job->stream->is_warm
                         ? functions->lookup(config->core, bytes, key.length, room, &at)
                         : functions->peek(config->core, bytes, key.length, &at);
+    /* What only the hot tier may have is left to Python, which may wait for it. */
+    if (!is_there && find_copy(job) != VC_NO_COPY) return VC_MC_PASS;
     if (!is_there) return find_absent(job, !counts);
     if (at.size <= room) return read_record(job, &at);
     config->functions->end_read(config->core);
@@ -304,7 +305,8 @@ static vc_mc_step get(execution *job) {
         vc_mc_step step = get_locked(job);
         if (step == VC_MC_NEXT && copies && job->outcome.has_record && job->command->wants_value)
             job->is_hot = vc_copies_count_read(copies, key_of(job), job->command->key.length,
-                                               job->started_ns / 1000000);
+                                               job->started_ns / 1000000) &&
+                          find_copy(job) != VC_COPY_FIRST;
         return step;
     }
     if (!acquire(job)) return VC_MC_PASS;
@@ -334,7 +336,7 @@ static vc_mc_step erase(execution *job) {
     };
     bool existed;
     uint64_t now = (uint64_t)now_ms(job->mc);
-    if (may_be_copied(job) || !begin_change(job)) return VC_MC_PASS;
+    if (find_copy(job) != VC_NO_COPY || !begin_change(job)) return VC_MC_PASS;
     if (!end_change(job, config->functions->delete(config->core, &put, now, &existed)))
         return VC_MC_PASS;
     if (put.started_ns) job->write_ns = put.took_ns;
