@@ -161,15 +161,6 @@ static vc_mc_step find(execution *job, bool counts) {
 
 /* --- Writing ---------------------------------------------------------------------------- */
 
-static bool acquire(const execution *job) {
-    return job->mc->config.functions->try_acquire(job->mc->config.core, LOCK_WAIT_NS);
-}
-
-static vc_mc_step release(const execution *job, vc_mc_step step) {
-    job->mc->config.functions->release(job->mc->config.core);
-    return step;
-}
-
 /* Whether a key is one over HTTP, as `is_key` of executor.py says, by a test that some fail. */
 static bool is_ordinary(vc_text key, size_t size_max) {
     if (key.length > size_max) return false;
@@ -183,28 +174,18 @@ static bool is_ordinary(vc_text key, size_t size_max) {
     return true;
 }
 
-/* Whoever has the lock never sees a change without the invalidation of the copies, which comes
- * after it: a thread that promotes the key meanwhile sees the one or the other. */
-static bool begin_change(const execution *job) {
-    return !job->mc->config.copies || acquire(job);
-}
-
-/* Returns whether there was a change. */
-static bool end_change(const execution *job, vc_status status) {
-    const vc_mc_config *config = &job->mc->config;
-    if (!config->copies) return status == VC_OK;
-    if (status == VC_OK)
-        vc_copies_invalidate(config->copies, key_of(job), job->command->key.length);
-    config->functions->release(config->core);
-    return status == VC_OK;
+/* Invalidate the copies of a key after a change, before the lock is released; see `needs_lock`. */
+static void drop_copies(const execution *job) {
+    vc_copies *copies = job->mc->config.copies;
+    if (copies) vc_copies_invalidate(copies, key_of(job), job->command->key.length);
 }
 
 /* Append a record. Whatever prevents it is left to Python. */
 static vc_mc_step append(execution *job, vc_put *put) {
     const vc_mc_config *config = &job->mc->config;
     put->ring = VC_RING_UNKNOWN;
-    if (!begin_change(job)) return VC_MC_PASS;
-    if (!end_change(job, config->functions->put(config->core, put))) return VC_MC_PASS;
+    if (config->functions->put(config->core, put) != VC_OK) return VC_MC_PASS;
+    drop_copies(job);
     job->write_ns = put->took_ns;
     job->is_due = put->is_due;
     job->outcome.record = put->record;
@@ -252,8 +233,7 @@ static vc_mc_step write(execution *job) {
     const vc_mc_command *command = job->command;
     if (!is_ordinary(command->key, job->mc->config.key_size)) return VC_MC_PASS;
     if (command->mode == VC_MC_SET && !command->cas) return store(job);
-    if (!acquire(job)) return VC_MC_PASS;
-    return release(job, store_if_allowed(job));
+    return store_if_allowed(job);
 }
 
 /* Set when the record that was found expires; with the write lock. It stays the same version. */
@@ -275,8 +255,7 @@ static void mark_read(const execution *job, int64_t second) {
     vc_marks_put(job->mc->config.reads, job->outcome.record.stored_us, (uint32_t)second);
 }
 
-/* With the write lock, if the record is to be touched. */
-static vc_mc_step get_locked(execution *job) {
+static vc_mc_step get(execution *job) {
     const vc_mc_command *command = job->command;
     vc_mc_outcome *outcome = &job->outcome;
     vc_mc_step step = find(job, command->wants_value || command->has_exptime);
@@ -296,35 +275,22 @@ static vc_mc_step get_locked(execution *job) {
         outcome->has_won = vc_marks_get(job->mc->config.won, version, &read);
     }
     if (!command->is_peek) mark_read(job, second);
+    /* Who holds the lock promotes nothing. */
+    vc_copies *copies = job->mc->config.copies;
+    if (copies && command->wants_value && !command->has_exptime)
+        job->is_hot = find_copy(job) != VC_COPY_FIRST &&
+                      vc_copies_count_read(copies, key_of(job), command->key.length,
+                                           job->started_ns / 1000000);
     return VC_MC_NEXT;
 }
 
-static vc_mc_step get(execution *job) {
-    vc_copies *copies = job->mc->config.copies;
-    if (!job->command->has_exptime) {
-        vc_mc_step step = get_locked(job);
-        if (step == VC_MC_NEXT && copies && job->outcome.has_record && job->command->wants_value)
-            job->is_hot = vc_copies_count_read(copies, key_of(job), job->command->key.length,
-                                               job->started_ns / 1000000) &&
-                          find_copy(job) != VC_COPY_FIRST;
-        return step;
-    }
-    if (!acquire(job)) return VC_MC_PASS;
-    return release(job, get_locked(job));
-}
-
-static vc_mc_step touch_locked(execution *job) {
+static vc_mc_step touch(execution *job) {
     vc_mc_step step = find(job, true);
     job->outcome.result = VC_MC_NOT_FOUND;
     if (step != VC_MC_NEXT || !job->outcome.has_record) return step;
     job->outcome.result = VC_MC_TOUCHED;
     if ((step = touch_found(job)) == VC_MC_NEXT) mark_read(job, now_ms(job->mc) / 1000);
     return step;
-}
-
-static vc_mc_step touch(execution *job) {
-    if (!acquire(job)) return VC_MC_PASS;
-    return release(job, touch_locked(job));
 }
 
 static vc_mc_step erase(execution *job) {
@@ -336,9 +302,10 @@ static vc_mc_step erase(execution *job) {
     };
     bool existed;
     uint64_t now = (uint64_t)now_ms(job->mc);
-    if (find_copy(job) != VC_NO_COPY || !begin_change(job)) return VC_MC_PASS;
-    if (!end_change(job, config->functions->delete(config->core, &put, now, &existed)))
+    if (find_copy(job) != VC_NO_COPY ||
+        config->functions->delete(config->core, &put, now, &existed) != VC_OK)
         return VC_MC_PASS;
+    drop_copies(job);
     if (put.started_ns) job->write_ns = put.took_ns;
     job->is_due = put.started_ns && put.is_due;
     job->outcome.result = existed ? VC_MC_DELETED : VC_MC_NOT_FOUND;
@@ -346,20 +313,15 @@ static vc_mc_step erase(execution *job) {
     return VC_MC_NEXT;
 }
 
-static vc_mc_step erase_version(execution *job) {
+static vc_mc_step delete(execution *job) {
     vc_mc_outcome *outcome = &job->outcome;
+    if (!job->command->cas) return erase(job);
     vc_mc_step step = find(job, false);
     if (step != VC_MC_NEXT) return step;
     if (outcome->has_record && outcome->record.stored_us == job->command->cas) return erase(job);
     outcome->result = outcome->has_record ? VC_MC_EXISTS : VC_MC_NOT_FOUND;
     outcome->has_record = false;
     return VC_MC_NEXT;
-}
-
-static vc_mc_step delete(execution *job) {
-    if (!job->command->cas) return erase(job);
-    if (!acquire(job)) return VC_MC_PASS;
-    return release(job, erase_version(job));
 }
 
 static vc_mc_step nothing(execution *job) {
@@ -437,17 +399,43 @@ static void end_command(vc_mc_stream *stream, const vc_mc_command *command, cons
     stream->exptime = command->exptime;
 }
 
-static vc_mc_step execute(vc_mc *mc, vc_mc_stream *stream, const vc_mc_command *command,
-                          vc_mc_out *out) {
+/* Whether what is read decides on what is written. With a hot tier, all changes hold the lock: who
+ * has it never sees one without the invalidation of the copies. That comes after the change: a
+ * thread that promotes the key meanwhile sees the one or the other. */
+static bool needs_lock(const vc_mc_config *config, const vc_mc_command *command) {
+    switch (command->action) {
+    case VC_MC_READ:
+        return command->has_exptime;
+    case VC_MC_WRITE:
+        return config->copies || command->mode != VC_MC_SET || command->cas;
+    case VC_MC_REMOVE:
+        return config->copies || command->cas;
+    default:
+        return command->action == VC_MC_TOUCHING;
+    }
+}
+
+static vc_mc_step run(execution *job) {
     static vc_mc_step (*const ACTIONS[])(execution *) = {
-        [VC_MC_READ] = get,    [VC_MC_WRITE] = write,    [VC_MC_TOUCHING] = touch,
+        [VC_MC_READ] = get,      [VC_MC_WRITE] = write,    [VC_MC_TOUCHING] = touch,
         [VC_MC_REMOVE] = delete, [VC_MC_NOTHING] = nothing,
     };
+    const vc_mc_config *config = &job->mc->config;
+    bool is_locked = needs_lock(config, job->command);
+    if (is_locked && !config->functions->try_acquire(config->core, LOCK_WAIT_NS))
+        return VC_MC_PASS;
+    vc_mc_step step = ACTIONS[job->command->action](job);
+    if (is_locked) config->functions->release(config->core);
+    return step;
+}
+
+static vc_mc_step execute(vc_mc *mc, vc_mc_stream *stream, const vc_mc_command *command,
+                          vc_mc_out *out) {
     if (!is_allowed(stream, command)) return VC_MC_PASS;
     if (out->room - out->used < VC_MC_REPLY_BYTES) return VC_MC_FLUSH;
     execution job = {.mc = mc, .stream = stream, .command = command, .out = out};
     job.started_ns = stream->is_warm ? stream->started_ns : vc_monotonic_ns();
-    vc_mc_step step = ACTIONS[command->action](&job);
+    vc_mc_step step = run(&job);
     if (step != VC_MC_NEXT) return step;
     size_t before = out->used;
     if (command->form == VC_MC_BINARY) vc_mc_reply_binary(command, &job.outcome, out);
