@@ -25,7 +25,7 @@ enum {
     SLOWEST_BYTES_PER_SECOND = 500,
     /* Receives of what nobody wants, before a connection is closed. */
     DISCARDS = 16,
-    DRAIN_STEP_MS = 10,
+    STEP_MS = 10,
     NEWS_MS = 100,
     TICK_MS = 1000,
 };
@@ -419,6 +419,7 @@ static void start_read(loop *l, peer *p) {
         .at = p->stream.at,
         .key = p->stream.key,
         .key_length = p->stream.key_length,
+        .added_ns = l->now_ns,
     };
     if (!l->cold++) l->read_ns = l->now_ns;
     add(&l->server->figures.cold, 1);
@@ -631,7 +632,8 @@ static void tick(loop *l) {
 
 static int timeout_ms(const loop *l) {
     if (!STAILQ_EMPTY(&l->ready)) return 0;
-    if (l->settings.end_ns) return DRAIN_STEP_MS;
+    /* A read may wait behind one that hangs, until the loop has looked. */
+    if (l->settings.end_ns || l->cold) return STEP_MS;
     if (l->has_executed || l->has_news || l->resume_ns) return NEWS_MS;
     return l->holding ? TICK_MS : -1;
 }
