@@ -135,8 +135,7 @@ class _Recovery:
         self._volume_num = volume_num = options.volume_num
         if options.refusal:  # No volume can be removed.
             self._volume_num = volume_num = max(volume_num, len(descriptors))
-        found_files = map(directory.fs.stat, descriptors.values())
-        lengths = (one.st_size for one in found_files)
+        lengths = (directory.fs.stat(fd).st_size for fd in descriptors.values())
         longest = max(options.volume_size, 0, *lengths)
         inventory = self._inventory = take_inventory(directory, descriptors)
         found = inventory.open_volumes(descriptors)

@@ -147,7 +147,7 @@ class Replay:
         self._mismatched: list[str] = []
         self._unreadable: list[UnreadableVolumeError] = []
         self._unknown: list[VolumeUse] = []  # volumes of which not all keys are known
-        self._active_seq = self.newest_seq = manifest.active.seq
+        self.newest_seq = manifest.active.seq
         progress = inventory.directory.progress
         self.latest_us = max(
             manifest.time_us,
@@ -251,13 +251,13 @@ class Replay:
 
     def _check_name(self, volume: Volume, contents: IndexContents) -> None:
         """Find out whether an index file is newer than META.txt, or from a copy."""
-        other = contents.other_use
-        if other is not None and other.seq > self._active_seq:
+        other, newest = contents.other_use, self._inventory.manifest.active.seq
+        if other is not None and other.seq > newest:
             self.newest_seq = max(self.newest_seq, other.seq)
             self._mismatch(
                 self._actives,
                 f"{INDEX}/{volume.id} is newer (seq {other.seq}) than META.txt (seq"
-                f" {self._active_seq}); put back the right files",
+                f" {newest}); put back the right files",
             )
         if contents.found.is_of_copy:
             self._mismatch(

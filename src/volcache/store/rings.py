@@ -29,6 +29,7 @@ from volcache.errors import (
     StoreIOError,
     TooManyPurgesError,
 )
+from volcache.store.directory import META
 from volcache.store.disk import is_short
 from volcache.store.format import Ring
 from volcache.store.progress import Progress
@@ -64,7 +65,6 @@ class Rings:
         manifest: The contents of META.txt.
         unsettled: Volumes of which a start may find more than it should: an append or a
             sync has failed, or META.txt names one that was given up.
-        last_progress_us: The time that was last written to LOCK.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Rings:
         self.newest: list[Volume | None] = [None, None]
         self.last_seq = recovered.newest_seq
         self.unsettled: set[Volume] = set()
-        self.is_manifest_known, self.may_have_next_purges = True, False
-        self.last_progress_us = self._last_progress_end = 0
+        self.uncertain: set[str] = set()
+        self._last_progress = (0, 0)  # time and end
         for volume in recovered.volumes:
             self._bind(volume)
             # With "fifo", all of probation is reclaimed first: what is put from now on
@@ -99,6 +99,11 @@ class Rings:
         self._appended_before = [v.appended if v else 0 for v in self.newest]
 
     # --- Which volumes there are ---------------------------------------------------
+
+    @property
+    def last_progress_us(self) -> int:
+        """The time that was last written to LOCK."""
+        return self._last_progress[0]
 
     @property
     def may_bring_back(self) -> bool:
@@ -190,7 +195,7 @@ class Rings:
         written = self.open_volumes if written is None else written
         before = self.manifest.purges
         is_needed = before is not None and before.seq >= volumes[0].seq
-        if purges is None and (is_needed or self.may_have_next_purges):
+        if purges is None and (is_needed or PURGE in self.uncertain):
             purges = before
         last = max(probation_first, self.manifest.probation_first)
         probation = (v.seq for v in volumes if v.use.ring is Ring.PROBATION)
@@ -206,9 +211,9 @@ class Rings:
             # not bring back the header of one.
             for number in self.descriptors.keys() - {volume.id for volume in volumes}:
                 self.directory.fs.sync(self.descriptors[number])
-        self.is_manifest_known = False
+        self.uncertain.add(META)
         self.directory.write_manifest(manifest)
-        self.is_manifest_known = True
+        self.uncertain.discard(META)
         self.manifest = manifest
         self.unsettled.intersection_update(written)
         self.index.hold(is_held=bool(self.unsettled))
@@ -253,7 +258,7 @@ class Rings:
     @property
     def has_progress(self) -> bool:
         """Whether more was appended than LOCK says."""
-        return sum(active.end for active in self.written) != self._last_progress_end
+        return sum(active.end for active in self.written) != self._last_progress[1]
 
     def record_progress(self, *, ahead_us: int = 0) -> None:
         """
@@ -273,8 +278,7 @@ class Rings:
         # It only helps a start to notice replaced files: the next one may succeed.
         with suppress(OSError):
             self.directory.write_progress(lines[0], lines[-1])
-            self.last_progress_us = time_us
-            self._last_progress_end = sum(line.end for line in lines)
+            self._last_progress = time_us, sum(line.end for line in lines)
 
     # --- Index files ---------------------------------------------------------------
 
@@ -416,12 +420,12 @@ class KeptPurges:
             raise TooManyPurgesError(limit=PURGES_MAX)
         file = next_file(rings.manifest.store_id, rings.manifest.purges, purges)
         with rings.refusals_counted("record a purge"):
-            if not rings.is_manifest_known:
+            if META in rings.uncertain:
                 rings.write_manifest()
-            rings.may_have_next_purges = True
+            rings.uncertain.add(PURGE)
             rings.directory.replace(PURGE, encode_purges(file))
             rings.write_manifest(purges=file.listed)
-        rings.may_have_next_purges = False
+        rings.uncertain.discard(PURGE)
         self._set(purges)
 
     def drop(self) -> None:
