@@ -38,6 +38,7 @@ from bench.report import Result, Spread, section, table
 from bench.run import measure_all
 from bench.servers import (
     FLOOR,
+    PROMOTING_FEW,
     Contender,
     Contenders,
     Dataset,
@@ -149,7 +150,7 @@ def hanging(stack: ExitStack, work: Path, scale: Scale) -> Iterator[Result]:
     """Measure GETs while memcached hangs."""
     contenders = Contenders(stack, work / "hangs", replace(SMALL, count=scale.keys))
     running = {
-        "memcached hangs": contenders.with_memcached("hangs"),
+        "memcached hangs": contenders.with_memcached("hangs", PROMOTING_FEW),
         "no memcached": contenders.get("volcache"),
     }
     promote(running["memcached hangs"], PROMOTED)
