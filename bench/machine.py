@@ -189,7 +189,10 @@ def compiled(source: Path) -> Path:
     if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
         program.parent.mkdir(exist_ok=True)
         command = ["gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run([*command, "-o", program, source], check=True)
+        # Others may compile or run it at the same time.
+        mine = program.with_suffix(f".{os.getpid()}")
+        subprocess.run([*command, "-o", mine, source], check=True)
+        mine.replace(program)
     return program
 
 

@@ -43,9 +43,11 @@ cdef class HotClient:
         return b"%b%b\r\n" % (head[:length], item)
 
     def parse(self, bytes received not None, bytes name):
+        cdef const uint8_t *item = NULL
+        if name is not None:
+            item = name_of(name)
         cdef vc_hot_reply reply = vc_hot_parse(
-            data_of(received), len(received), NULL if name is None else name_of(name),
-            self.record_max + VC_ITEM_BYTES,
+            data_of(received), len(received), item, self.record_max + VC_ITEM_BYTES
         )
         if reply.result != VC_HOT_MORE and reply.length != <size_t>len(received):
             return "protocol", None  # Nothing else was asked for.
