@@ -24,7 +24,7 @@ BEGIN: Final = "<!-- made by make bench: begin -->"
 END: Final = "<!-- made by make bench: end -->"
 _TABLE: Final = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 _MARKED_TABLE: Final = re.compile(
-    r"(^( *)<!-- (bench/[\w-]+\.md) (\d) -->\n)\n?(?: *\|.*\n)*\n?", re.MULTILINE
+    r"(^( *)<!-- (bench/[\w-]+\.md) (\d+) -->\n)\n?(?: *\|.*\n)*\n?", re.MULTILINE
 )
 
 # The heads of columns and the digits after the point.
