@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "events.h"
 #include "reading.h"
 
 enum {
@@ -23,7 +24,6 @@ enum {
     PASSED_BYTES = 65536,
     /* Records that are larger are left to Python, which reads header and value apart. */
     RECORD_BYTES = 5 << 18,
-    EVENTS_BYTES = 1 << 18,
     /* Of a path and of a head in an event. */
     EVENT_TEXT_BYTES = 4096,
     ANSWER_BYTES = 1024 + VC_MORE_BYTES,
@@ -142,9 +142,7 @@ struct vc_gate {
     bool is_pulse_asked, is_draining;   /* changed atomically */
     int64_t progress_ns;        /* a thread has completed a read, or the first one was queued */
     vc_request request;
-    uint8_t *events;
-    size_t events_used;
-    uint8_t *taken_events;
+    vc_events events;
     int passed_fd;              /* whose bytes are in `passed` */
     size_t passed_used;
     char input[INPUT_BYTES];
@@ -298,11 +296,10 @@ static void add_event(vc_gate *gate, const connection *c, const vc_event *event,
                                                                : EVENT_TEXT_BYTES;
     size_t head_length = event->head_length < EVENT_TEXT_BYTES ? event->head_length
                                                                : EVENT_TEXT_BYTES;
-    /* The next one is aligned, too. */
-    size_t length = (sizeof(vc_event) + path_length + head_length + 7) & ~(size_t)7;
-    if (gate->events_used + length > EVENTS_BYTES) gate->config.on_events(gate->config.context);
-    if (gate->events_used + length > EVENTS_BYTES) return;
-    vc_event *to = (vc_event *)(void *)(gate->events + gate->events_used);
+    size_t length = sizeof(vc_event) + path_length + head_length;
+    vc_event *to = vc_events_add(&gate->events, &length, gate->config.on_events,
+                                 gate->config.context);
+    if (!to) return;
     *to = *event;
     to->length = (uint32_t)length;
     to->path_length = (uint32_t)path_length;
@@ -310,7 +307,6 @@ static void add_event(vc_gate *gate, const connection *c, const vc_event *event,
     memcpy(to->address, c->address, sizeof(to->address));
     memcpy(to->text, path, path_length);
     memcpy(to->text + path_length, head, head_length);
-    gate->events_used += length;
 }
 
 /* Of a record that is a copy in memcached: the disk was not read. */
@@ -1560,7 +1556,7 @@ static void on_tick(void *context) {
                c->since_ns + gate->limits_ns[i] <= now_ns)
             time_out(gate, c, now_ns);
     }
-    if (gate->events_used || !gate->is_ready || is_fullness_untold(gate, now_ns))
+    if (gate->events.used || !gate->is_ready || is_fullness_untold(gate, now_ns))
         gate->config.on_events(gate->config.context);
     if (is_pulse_due(gate, now_ns)) gate->config.on_pulse(gate->config.context);
 }
@@ -1593,14 +1589,8 @@ vc_gate *vc_gate_new(const vc_gate_config *config) {
         config->transfer_ns;
     gate->limits_ns[LINGER] = LINGER_NS;
     gate->passed_fd = -1;
-    gate->events = malloc(EVENTS_BYTES);
-    gate->taken_events = malloc(EVENTS_BYTES);
     gate->owner = (vc_job_owner){.use = use_record, .wake = wake_loop, .context = gate};
     vc_job_owner_start(&gate->owner);
-    if (!gate->events || !gate->taken_events) {
-        vc_gate_free(gate);
-        return NULL;
-    }
     if (config->hot) vc_hot_install(config->hot, config->link, on_copy, gate);
     return gate;
 }
@@ -1610,8 +1600,6 @@ void vc_gate_free(vc_gate *gate) {
     if (gate->config.hot) vc_hot_install(gate->config.hot, NULL, NULL, NULL);
     vc_readers_end(gate->config.readers, &gate->owner);
     free(gate->connections);
-    free(gate->events);
-    free(gate->taken_events);
     free(gate);
 }
 
@@ -1633,12 +1621,7 @@ void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats) {
 }
 
 const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length) {
-    uint8_t *taken = gate->events;
-    *length = gate->events_used;
-    gate->events = gate->taken_events;
-    gate->taken_events = taken;
-    gate->events_used = 0;
-    return taken;
+    return vc_events_take(&gate->events, length);
 }
 
 void vc_gate_set_ready(vc_gate *gate, bool is_ready) { gate->is_ready = is_ready; }

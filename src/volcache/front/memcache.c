@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "events.h"
 #include "mc_parts.h"
 #include "reading.h"
 
 enum {
-    EVENTS_BYTES = 1 << 18,
     /* Longer ones are seconds since the epoch. */
     RELATIVE_SECONDS_MAX = 60 * 60 * 24 * 30,
 };
@@ -28,8 +28,7 @@ struct vc_mc {
     vc_mc_config config;
     vc_mc_counts counts;
     vc_reading reading;
-    uint8_t *events, *taken_events;
-    size_t events_used;
+    vc_events events;
     vc_mc_command command;
 };
 
@@ -334,11 +333,10 @@ static vc_mc_step nothing(execution *job) {
 static void add_event(const execution *job, int64_t took_ns, bool is_sampled, size_t bytes) {
     vc_mc *mc = job->mc;
     vc_text key = job->command->key;
-    /* The next one is aligned, too. */
-    size_t length = (sizeof(vc_mc_event) + key.length + 7) & ~(size_t)7;
-    if (mc->events_used + length > EVENTS_BYTES) mc->config.on_events(mc->config.context);
-    if (mc->events_used + length > EVENTS_BYTES) return;
-    vc_mc_event *event = (vc_mc_event *)(void *)(mc->events + mc->events_used);
+    size_t length = sizeof(vc_mc_event) + key.length;
+    vc_mc_event *event =
+        vc_events_add(&mc->events, &length, mc->config.on_events, mc->config.context);
+    if (!event) return;
     const vc_record *record = &job->outcome.record;
     *event = (vc_mc_event){
         .length = (uint32_t)length,
@@ -360,7 +358,6 @@ static void add_event(const execution *job, int64_t took_ns, bool is_sampled, si
     };
     snprintf(event->remote, sizeof(event->remote), "%s", job->stream->remote);
     if (key.length) memcpy(event->key, key.at, key.length);
-    mc->events_used += length;
 }
 
 static void count_command(const execution *job, size_t bytes) {
@@ -484,21 +481,11 @@ vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size
 
 vc_mc *vc_mc_new(const vc_mc_config *config) {
     vc_mc *mc = calloc(1, sizeof(vc_mc));
-    if (!mc) return NULL;
-    mc->config = *config;
-    mc->events = malloc(EVENTS_BYTES);
-    mc->taken_events = malloc(EVENTS_BYTES);
-    if (mc->events && mc->taken_events) return mc;
-    vc_mc_free(mc);
-    return NULL;
+    if (mc) mc->config = *config;
+    return mc;
 }
 
-void vc_mc_free(vc_mc *mc) {
-    if (!mc) return;
-    free(mc->events);
-    free(mc->taken_events);
-    free(mc);
-}
+void vc_mc_free(vc_mc *mc) { free(mc); }
 
 void vc_mc_change(vc_mc *mc, const vc_mc_config *to) { mc->config.slow_ns = to->slow_ns; }
 
@@ -510,10 +497,5 @@ void vc_mc_get_counts(const vc_mc *mc, vc_mc_counts *counts) {
 }
 
 const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length) {
-    uint8_t *taken = mc->events;
-    *length = mc->events_used;
-    mc->events = mc->taken_events;
-    mc->taken_events = taken;
-    mc->events_used = 0;
-    return taken;
+    return vc_events_take(&mc->events, length);
 }
