@@ -50,7 +50,8 @@ class Talk:
             access: As of the service.
             value_size_max: The limit of a value.
             keys: That a connection finds deleted. A flush would take a volume each time.
-            hot: A tier in front of the store.
+            hot: A tier in front of the store, which then drops nothing for want of space:
+                which keys it would drop depends on who is asked for a copy.
             limits: As of the executor, where not the same.
         """
         self.clock = FakeClock()
@@ -59,7 +60,7 @@ class Talk:
             directory,
             clock=self.clock,
             fs=self.disk,
-            volume_size=max(VOLUME_SIZE, 16 * value_size_max),
+            volume_size=1 << 24 if hot else max(VOLUME_SIZE, 16 * value_size_max),
         )
         self._keys = list(keys)
         self._wire_limits = WireLimits(250, value_size_max)
