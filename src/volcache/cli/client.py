@@ -34,7 +34,7 @@ _KEY_BYTES_MAX: Final = 65535  # Of a record; the limit of an instance may be lo
 KEYS: Final = """\
 KEY is written as it is: the command percent-encodes it. It has no slash at its beginning,
 unlike the path of a URL. With --encoded it is percent-encoded already, as "volcache dump"
-and "volcache tail" print it. TARGET may be nginx: it asks the instance of the key."""
+prints it. TARGET may be nginx: it asks the instance of the key."""
 
 
 class Remote(NamedTuple):

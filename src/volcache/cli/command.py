@@ -207,12 +207,6 @@ def print_line(line: str) -> None:
         print(line)
 
 
-def flush() -> None:
-    """Write what `print_line` has buffered; raises what it raises."""
-    with _output_errors():
-        sys.stdout.flush()
-
-
 @contextmanager
 def _output_errors() -> Iterator[None]:
     try:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # does not load the tools, and `serve` reports a wrong setting without any package.
 MODULES: Final = (
     *("serve", "config", "stats", "cluster", "dashboard"),
-    *("get", "put", "rm", "purge", "tail"),
+    *("get", "put", "rm", "purge"),
     *("check", "repair", "dump", "export", "import_"),
     *("files", "gate", "completion"),
 )
