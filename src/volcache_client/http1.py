@@ -1,55 +1,44 @@
 """
-Exchanges of HTTP/1.1, for values that are read as a whole, and one on an open socket.
+One exchange of HTTP/1.1, without I/O: what a request sends, and its answer as it arrives.
 
-urllib3 and http.client parse the head of an answer with the parser of e-mail: that, with
-their objects around it, takes most of the CPU of a small GET. Here it is split at the ends
-of its lines. Connecting, TLS and streams are not done here.
+Both clients use it, for values as a whole and in parts. `http.client` parses the head of an
+answer with the parser of e-mail: that, with its objects, takes most of the CPU of a small
+GET. Here it is split at the ends of its lines.
 """
 
 from __future__ import annotations
 
 import re
-import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+import ssl
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
+from volcache_client.errors import NodeConnectionError, NodeError, NodeTimeoutError
 from volcache_client.messages import Answer
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator, Iterator
 
     from volcache_client.messages import Request
 
-_RECEIVE_BYTES: Final = 1 << 16
+    # Of the parser: it yields when it needs more bytes, and is sent them.
+    _Step = Generator[None, bytes, None]
+
+# What is received at a time.
+RECEIVE_BYTES: Final = 1 << 16
+# Of an answer that is not a value: a line of text.
+TEXT_BYTES_MAX: Final = 64 << 10
+_PART_BYTES: Final = 1 << 18
 _HEAD_BYTES_MAX: Final = 1 << 16
 _JOINED_BYTES_MAX: Final = 1 << 16
-_WITHOUT_BODY: Final = frozenset({204, 304})
-_HEX: Final = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _LENGTH_DIGITS_MAX: Final = 18
-_END: Final = b"\r\n\r\n"
-_NOT_ANSWERED: Final = "disconnected before the answer"
-
-
-class Socket(Protocol):
-    """What is used of a socket, plain or of TLS."""
-
-    def settimeout(self, seconds: float, /) -> None:
-        """Limit each of the following calls."""
-
-    def sendall(self, data: bytes, /) -> None:
-        """Send all bytes."""
-
-    def recv(self, count: int, /) -> bytes:
-        """Receive some bytes; none at the end."""
-
-
-class NotAnsweredError(ConnectionError):
-    """
-    The connection ended before the first byte of an answer.
-
-    If it was open from before, the server may have closed it meanwhile: a request that is
-    repeatable may be sent again on another connection.
-    """
+_CHUNKED: Final = "Transfer-Encoding: chunked\r\n"
+_WITHOUT_BODY: Final = frozenset({204, 304})
+_FIRST_LINE: Final = re.compile(r"HTTP/(1\.[01]) ([0-9]{3})(?: .*)?")
+_HEADER: Final = re.compile(r"^([!-9;-~]+):[ \t]*(.*)\r$", re.MULTILINE)
+_CHUNK_SIZE: Final = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
 
 
 class BadAnswerError(ConnectionError):
@@ -70,279 +59,249 @@ class Headers(dict[str, str]):
         return isinstance(name, str) and super().__contains__(name.lower())
 
 
-class Exchanged(NamedTuple):
+class HttpExchange:
     """
-    The end of an exchange.
+    A request and its answer, on a connection that is used for nothing else meanwhile.
 
     Attributes:
-        answer: All of it.
-        is_reusable: Whether another request may be sent on the connection.
+        request: Its headers have neither `Host` nor a length.
+        is_sent: Whether all of the request was sent; set by who sends it.
+        status: Of the answer; 0 until its head is received.
+        headers: Of the answer.
+        has_received: Whether anything was received.
+        is_complete: Whether the answer is.
+        buffered: Bytes of the body that were received and not read.
     """
 
-    answer: Answer
-    is_reusable: bool
+    def __init__(self, request: Request, host: str) -> None:
+        """Begin; `host` is the header."""
+        self.request: Final = request
+        self._host: Final = host
+        self.is_sent = False
+        self.status = 0
+        self.headers = Headers()
+        self.has_received = False
+        self.is_complete = False
+        self.buffered = 0
+        self._body: Final[deque[bytes | memoryview]] = deque()
+        self._is_last = True
+        # Bytes that were received and not parsed begin at `_at`.
+        self._received = b""
+        self._at = 0
+        self._steps: Final = self._parse()
+        next(self._steps)
 
+    # --- The request ----------------------------------------------------------------
 
-def exchange(
-    sock: Socket,
-    request: Request,
-    host: str,
-    timeout: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> Exchanged:
-    """
-    Send a request and receive its answer.
+    def first_part(self) -> bytes:
+        """Return the head, with the body if that is short."""
+        request = self.request
+        lines = [
+            f"{request.method} {request.path} HTTP/1.1\r\nHost: {self._host}\r\n",
+            *[f"{name}: {value}\r\n" for name, value in request.headers.items()],
+        ]
+        body = request.body
+        if body is not None:
+            size = body.size if isinstance(body, Upload) else len(body)
+            is_known = size is not None
+            lines.append(f"Content-Length: {size}\r\n" if is_known else _CHUNKED)
+        head = f"{''.join(lines)}\r\n".encode("latin-1")
+        if isinstance(body, bytes) and len(body) <= _JOINED_BYTES_MAX:
+            return head + body
+        return head
 
-    After any error the connection must be closed.
+    def more_parts(self) -> Iterator[bytes | memoryview]:
+        """
+        Yield the rest of the request.
 
-    Args:
-        sock: Connected; its timeout is changed.
-        request: Its headers have neither `Host` nor `Content-Length`.
-        host: The header `Host`.
-        timeout: For all of it, seconds.
-        clock: Seconds, monotonic.
+        Raises:
+            SourceFailed: The file of an `Upload` failed.
+        """
+        body = self.request.body
+        if isinstance(body, Upload):
+            if body.size is None:
+                for block in body.blocks():
+                    yield b"%x\r\n%b\r\n" % (len(block), block)
+                yield b"0\r\n\r\n"
+            else:
+                yield from body.blocks()
+        elif body is not None and len(body) > _JOINED_BYTES_MAX:
+            view = memoryview(body)
+            for begin in range(0, len(view), _PART_BYTES):
+                yield view[begin : begin + _PART_BYTES]
 
-    Raises:
-        TimeoutError: It took longer.
-        NotAnsweredError: The connection ended before anything was received.
-        BadAnswerError: What was received is not a whole answer.
-        OSError: As of the socket.
-    """
-    deadline = clock() + timeout
-    sock.settimeout(timeout)
-    is_sent = _send(sock, request, host)
-    receiving = receive(request.method)
-    wanted = next(receiving)
-    is_first = True
-    while True:
-        remaining = deadline - clock()
-        if remaining <= 0:
-            raise TimeoutError("the answer is not complete in time")
-        sock.settimeout(remaining)
+    # --- The answer -----------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """
+        Parse a part of the answer; none: the end of the connection.
+
+        Raises:
+            BadAnswerError: It is not an answer, or the connection ended before its end.
+        """
         try:
-            wanted = receiving.send(sock.recv(wanted))
-        except StopIteration as stop:
-            done: Exchanged = stop.value
-            return done if is_sent else Exchanged(done.answer, is_reusable=False)
-        except (NotAnsweredError, BadAnswerError):
-            raise
-        except ConnectionError as error:
-            if is_first:
-                raise NotAnsweredError(f"{_NOT_ANSWERED}: {error}") from error
-            raise
-        is_first = False
+            self._steps.send(data)
+        except StopIteration:
+            self.is_complete = True
 
+    def read(self, size: int | None = None) -> bytes:
+        """Return up to `size` bytes of the body that were received, and forget them."""
+        left = sys.maxsize if size is None else size
+        parts = []
+        while left and self._body:
+            part = self._body.popleft()
+            if len(part) > left:
+                view = memoryview(part)
+                self._body.appendleft(view[left:])
+                part = view[:left]
+            left -= len(part)
+            parts.append(part)
+        found = b"".join(parts)
+        self.buffered -= len(found)
+        return found
 
-def head_of(request: Request, host: str) -> bytes:
-    """
-    Return the head of a request that is sent as a whole.
-
-    Raises:
-        TypeError: Its body is an `Upload`.
-    """
-    lines = [f"{request.method} {request.path} HTTP/1.1\r\nHost: {host}\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in request.headers.items()]
-    body = request.body
-    if isinstance(body, Upload):
-        raise TypeError("an upload is not sent as a whole")
-    if body is not None:
-        lines.append(f"Content-Length: {len(body)}\r\n")
-    lines.append("\r\n")
-    return "".join(lines).encode("latin-1")
-
-
-def receive(method: str) -> Generator[int, bytes, Exchanged]:
-    """
-    Read the answer to a request, without I/O.
-
-    It yields how many bytes it would take next, at least 1, and is sent what was received:
-    that many, or less, or more; none at the end of the connection.
-
-    Args:
-        method: Of the request: an answer to HEAD has no body.
-
-    Returns:
-        The answer; the connection is reusable if nothing but the answer was received.
-
-    Raises:
-        NotAnsweredError: The connection ended before anything was received.
-        BadAnswerError: What was received is not a whole answer.
-    """
-    first = yield _RECEIVE_BYTES
-    if not first:
-        raise NotAnsweredError(_NOT_ANSWERED)
-    received = _Received(first)
-    status, version, headers = yield from _receive_head(received)
-    while 100 <= status < 200:  # noqa: PLR2004 - Interim answers.
-        status, version, headers = yield from _receive_head(received)
-    is_whole = True
-    if method == "HEAD" or status in _WITHOUT_BODY:
-        body = b""
-    elif (encoding := dict.get(headers, "transfer-encoding")) is not None:
-        body = yield from _receive_chunks(received, encoding)
-    elif (length := dict.get(headers, "content-length")) is not None:
-        body = yield from received.exactly(_length(length))
-    else:
-        is_whole = False
-        body = yield from received.to_end()
-    is_kept = version == "1.1" and not _closes(headers)
-    is_reusable = is_whole and is_kept and not received.is_any
-    return Exchanged(Answer(status, headers, body), is_reusable)
-
-
-def _send(sock: Socket, request: Request, host: str) -> bool:
-    """Send a request; return whether all of it was accepted."""
-    head = head_of(request, host)
-    body: Any = request.body
-    try:
-        if not body:
-            sock.sendall(head)
-        elif len(body) <= _JOINED_BYTES_MAX:
-            sock.sendall(head + body)
-        else:
-            sock.sendall(head)
-            sock.sendall(body)
-    except (BrokenPipeError, ConnectionResetError):
-        # A server may refuse a body before it has all of it, answer, and close.
-        return False
-    return True
-
-
-class _Received:
-    """Bytes received and not used yet; its generators are parts of `receive`."""
-
-    __slots__ = ("_at", "_buffer")
-
-    def __init__(self, first: bytes) -> None:
-        self._buffer = first
-        self._at = 0  # What is before was used.
+    def answer(self) -> Answer:
+        """Return the answer with what was received of its body; a redirect is named."""
+        body = self.read()
+        if 300 <= self.status < 400 and "Location" in self.headers:  # noqa: PLR2004
+            body = f"redirect to {self.headers['Location']}".encode()
+        return Answer(self.status, self.headers, body)
 
     @property
-    def is_any(self) -> bool:
-        return len(self._buffer) > self._at
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent on the connection."""
+        is_in_step = self.is_complete and self._at == len(self._received)
+        return self.is_sent and is_in_step and not self._is_last
 
-    def until(self, end: bytes, limit: int) -> Generator[int, bytes, bytes]:
-        """
-        Return the bytes before an end, which is skipped.
+    @property
+    def has_length(self) -> bool:
+        """Whether a body that is cut short is noticed."""
+        names = self.headers.keys()
+        return "content-length" in names or "transfer-encoding" in names
 
-        Raises:
-            BadAnswerError: They are more than the limit, or the end does not come.
-        """
+    # --- Steps of the parser --------------------------------------------------------
+
+    def _parse(self) -> _Step:
+        """Parse an answer; that of HTTP/1.0, or to the end, is the last."""
+        yield from self._head()
+        headers = self.headers
+        length = dict.get(headers, "content-length")
+        if self.request.method == "HEAD" or self.status in _WITHOUT_BODY:
+            return
+        if "transfer-encoding" in headers:
+            yield from self._chunks(headers["transfer-encoding"])
+        elif length is None:
+            self._is_last = True
+            yield from self._to_end()
+        elif _is_number(length):
+            yield from self._exactly(int(length))
+        else:
+            raise BadAnswerError(f"Content-Length: {length[:80]!r}")
+
+    def _head(self) -> _Step:
+        while True:
+            head = (yield from self._until(b"\r\n\r\n")).decode("latin-1")
+            first, _, rest = f"{head}\r\n".partition("\r\n")
+            found = _FIRST_LINE.fullmatch(first)
+            if not found:
+                raise BadAnswerError(f"not an answer of HTTP/1: {first[:80]!r}")
+            status = int(found[2])
+            if 100 <= status < 200:  # noqa: PLR2004 - Another head follows.
+                continue
+            self.headers = _headers(rest)
+            closes = "close" in dict.get(self.headers, "connection", "").lower()
+            self._is_last = closes or found[1] == "1.0"
+            self.status = status
+            return
+
+    def _chunks(self, encoding: str) -> _Step:
+        if encoding.lower() != "chunked":
+            raise BadAnswerError(f"Transfer-Encoding: {encoding[:80]}")
+        while True:
+            line = yield from self._until(b"\r\n")
+            found = _CHUNK_SIZE.fullmatch(line)
+            if not found:
+                raise BadAnswerError(f"not a chunk: {line[:80]!r}")
+            size = int(found[1], 16)
+            if not size:
+                break
+            yield from self._exactly(size)
+            if (yield from self._until(b"\r\n")):
+                raise BadAnswerError("a chunk without an end")
+        while (yield from self._until(b"\r\n")):
+            pass  # Trailers.
+
+    def _exactly(self, count: int) -> _Step:
+        while count:
+            if self._at == len(self._received):
+                self._received, self._at = (yield from self._more()), 0
+            part = self._received[self._at : self._at + count]
+            self._at += len(part)
+            count -= len(part)
+            self._keep(part)
+
+    def _to_end(self) -> _Step:
+        self._keep(self._received[self._at :])
+        self._received, self._at = b"", 0
+        while data := (yield):
+            self._keep(data)
+
+    def _keep(self, part: bytes) -> None:
+        if part:
+            self._body.append(part)
+            self.buffered += len(part)
+
+    def _until(self, end: bytes) -> Generator[None, bytes, bytes]:
+        """Return the bytes before an end, which is skipped."""
         while True:
             begin = self._at
-            at = self._buffer.find(end, begin)
-            known = at - begin if at >= 0 else len(self._buffer) - begin - len(end)
-            if known > limit:
-                raise BadAnswerError(f"a head or line above {limit} bytes")
+            at = self._received.find(end, begin)
+            known = at - begin if at >= 0 else len(self._received) - begin - len(end)
+            if known > _HEAD_BYTES_MAX:
+                raise BadAnswerError(f"a head or line above {_HEAD_BYTES_MAX} bytes")
             if at >= 0:
                 self._at = at + len(end)
-                return self._buffer[begin:at]
-            data = yield _RECEIVE_BYTES
-            if not data:
-                raise BadAnswerError("closed within the head of the answer")
-            self._buffer = self._buffer[begin:] + data
-            self._at = 0
+                return self._received[begin:at]
+            data = yield from self._more()
+            self._received, self._at = self._received[begin:] + data, 0
 
-    def exactly(self, count: int) -> Generator[int, bytes, bytes]:
-        """
-        Return a number of bytes.
-
-        Raises:
-            BadAnswerError: The connection ended before.
-        """
-        begin = self._at
-        missing = begin + count - len(self._buffer)
-        if missing <= 0:
-            self._at = begin + count
-            return self._buffer[begin : self._at]
-        parts = [self._buffer[begin:]]
-        while missing > 0:
-            data = yield min(missing, _RECEIVE_BYTES)
-            if not data:
-                raise BadAnswerError(f"closed with {missing} of {count} bytes missing")
-            self._buffer, self._at = data, min(missing, len(data))
-            parts.append(data if len(data) <= missing else data[:missing])
-            missing -= len(data)
-        return b"".join(parts)
-
-    def to_end(self) -> Generator[int, bytes, bytes]:
-        """Return everything until the connection ends."""
-        parts = [self._buffer[self._at :]]
-        self._buffer, self._at = b"", 0
-        while data := (yield _RECEIVE_BYTES):
-            parts.append(data)
-        return b"".join(parts)
+    def _more(self) -> Generator[None, bytes, bytes]:
+        data = yield
+        if not data:
+            where = "within" if self.has_received else "before"
+            raise BadAnswerError(f"disconnected {where} the answer")
+        self.has_received = True
+        return data
 
 
-def _receive_head(
-    received: _Received,
-) -> Generator[int, bytes, tuple[int, str, Headers]]:
-    """
-    Return status, version and headers.
-
-    Raises:
-        BadAnswerError: It is not a head of HTTP/1.
-    """
-    head = yield from received.until(_END, _HEAD_BYTES_MAX)
-    first, *lines = head.decode("latin-1").split("\r\n")
-    words = first.split(" ", 2)
-    protocol, _, version = words[0].partition("/")
-    is_head = len(words) > 1 and protocol == "HTTP" and version in {"1.0", "1.1"}
-    if not is_head or len(words[1]) != 3 or not _is_number(words[1]):  # noqa: PLR2004
-        raise BadAnswerError(f"not an answer of HTTP/1: {first[:80]!r}")
+def _headers(text: str) -> Headers:
+    pairs = _HEADER.findall(text)
+    if len(pairs) != text.count("\n"):
+        raise BadAnswerError(f"not headers: {text[:80]!r}")
     headers = Headers()
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or not name or name != name.strip():
-            raise BadAnswerError(f"not a header: {line[:80]!r}")
-        name = name.lower()
-        value = value.strip(" \t")
+    for written, padded in pairs:
+        name, value = written.lower(), padded.rstrip(" \t")
         before = dict.get(headers, name)
         headers[name] = value if before is None else f"{before}, {value}"
-    return int(words[1]), version, headers
-
-
-def _receive_chunks(received: _Received, encoding: str) -> Generator[int, bytes, bytes]:
-    """
-    Return a body that is sent in chunks.
-
-    Raises:
-        BadAnswerError: It is not.
-    """
-    if encoding.lower() != "chunked":
-        raise BadAnswerError(f"Transfer-Encoding: {encoding[:80]}")
-    parts = []
-    while True:
-        line = yield from received.until(b"\r\n", _HEAD_BYTES_MAX)
-        line = line.partition(b";")[0].strip()
-        if not _HEX.fullmatch(line):
-            raise BadAnswerError(f"not a chunk: {line[:80]!r}")
-        size = int(line, 16)
-        if not size:
-            break
-        parts.append((yield from received.exactly(size)))
-        if (yield from received.exactly(2)) != b"\r\n":
-            raise BadAnswerError("a chunk without an end")
-    while (yield from received.until(b"\r\n", _HEAD_BYTES_MAX)):
-        pass  # Trailers.
-    return b"".join(parts)
-
-
-def _closes(headers: Headers) -> bool:
-    return "close" in headers.get("connection", "").lower()
-
-
-def _length(text: str) -> int:
-    """
-    Return a Content-Length.
-
-    Raises:
-        BadAnswerError: It is not a number.
-    """
-    if not _is_number(text) or len(text) > _LENGTH_DIGITS_MAX:
-        raise BadAnswerError(f"Content-Length: {text[:80]!r}")
-    return int(text)
+    return headers
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and len(text) <= _LENGTH_DIGITS_MAX
+
+
+def answer_error(node: str, error: Exception) -> NodeError:
+    """Return the error of the client for an exchange with a node that failed."""
+    if isinstance(error, TimeoutError):
+        return NodeTimeoutError(node, "no answer in time")
+    return NodeConnectionError(node, str(error) or type(error).__name__)
+
+
+def connect_error(node: str, error: Exception) -> NodeError:
+    """Return the error of the client for a connection to a node that was not opened."""
+    if isinstance(error, TimeoutError):
+        return NodeTimeoutError(node, "no connection in time")
+    reason = getattr(error, "strerror", None) or error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = f"the certificate is not accepted: {error.verify_message}"
+    return NodeConnectionError(node, f"cannot connect: {reason}")

@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import http.client
 import ssl
+import sys
 import time
-from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from urllib3.exceptions import HTTPError
-from urllib3.exceptions import TimeoutError as UrllibTimeoutError
-
-from volcache_client import http1
-from volcache_client.connections import (
-    Pool,
-    TimedConnection,
-    TimedSocket,
-    make_connection,
-)
+from volcache_client.connections import Pool
 from volcache_client.errors import (
     CacheError,
+    ClientUsageError,
+    InvalidArgumentError,
     NodeConnectionError,
-    NodeTimeoutError,
-    PoolTimeoutError,
 )
-from volcache_client.messages import Answer, Opened
+from volcache_client.http1 import TEXT_BYTES_MAX, HttpExchange, answer_error
+from volcache_client.messages import Answer, Opened, Request
+from volcache_client.nodes import parse_address
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from urllib3 import HTTPResponse
-
-    from volcache_client.messages import Open, Request, Send
+    from volcache_client.connections import Connection
+    from volcache_client.messages import Open, Send
     from volcache_client.nodes import Node
     from volcache_client.options import Options
 
 _OK: Final = 200
-_NEVER: Final = float("inf")
-# Of an answer other than 200: a line of text.
-_TEXT_BYTES_MAX: Final = 64 << 10
-_BROKEN: Final = (OSError, HTTPError, http.client.HTTPException, ValueError)
+_FETCH_SECONDS: Final = 5.0
+_FETCH_BYTES_MAX: Final = 16 << 20
 
 
 class Transport:
@@ -52,7 +42,6 @@ class Transport:
         self._options: Final = options
         self._pools: dict[Node, Pool] = {}
         self._lock = Lock()
-        self._context: ssl.SSLContext | None = options.ssl_context
 
     def send(self, step: Send) -> Answer:
         """
@@ -61,16 +50,12 @@ class Transport:
         Raises:
             NodeError: There is none, or not all of it.
         """
-        node, request, timeout = step
-        until = time.monotonic() + timeout
-        with _errors_of(node):
-            exchange = _Exchange(self._pool(node), node, request, until)
-            try:
-                if isinstance(request.body, Upload):
-                    return exchange.answer(exchange.begin(_NEVER, timeout))
-                return exchange.whole(until)
-            finally:
-                exchange.end()
+        body = Body(self._pool(step.node), step.timeout)
+        try:
+            body.begin(step.request)
+            return body.answer(sys.maxsize)
+        finally:
+            body.close()
 
     def open(self, step: Open) -> Answer | Opened:
         """
@@ -79,23 +64,19 @@ class Transport:
         Raises:
             NodeError: There is none, or not all of it.
         """
-        node, request, timeout = step
-        until = time.monotonic() + timeout
-        with _errors_of(node):
-            exchange = _Exchange(self._pool(node), node, request, until)
-            opened = None
-            try:
-                response = exchange.begin(until, timeout)
-                if response.status != _OK:
-                    return exchange.answer(response)
-                if response.length_remaining is None:
-                    raise http.client.HTTPException("an answer of unknown length")
-                exchange.limit(_NEVER, timeout)
-                opened = Opened(_OK, response.headers, Body(exchange, response))
-            finally:
-                if opened is None:
-                    exchange.end()
-            return opened
+        body = Body(self._pool(step.node), step.timeout)
+        is_open = False
+        try:
+            exchange = body.begin(step.request)
+            if exchange.status != _OK:
+                return body.answer(TEXT_BYTES_MAX)
+            if "Content-Length" not in exchange.headers:
+                raise NodeConnectionError(step.node.name, "an answer of unknown length")
+            is_open = True
+            return Opened(_OK, exchange.headers, body)
+        finally:
+            if not is_open:
+                body.close()
 
     def connections(self) -> dict[Node, int]:
         """Return the open connections of each node."""
@@ -119,198 +100,169 @@ class Transport:
     def _pool(self, node: Node) -> Pool:
         pool = self._pools.get(node)
         if pool is None:
+            options = self._options
             with self._lock:
                 pool = self._pools.get(node)
                 if pool is None:
-                    pool = self._pools[node] = self._make_pool(node)
+                    pool = self._pools[node] = Pool(
+                        node.address,
+                        options.connections_max,
+                        options.connect_timeout,
+                        options.ssl_context,
+                    )
         return pool
 
-    def _make_pool(self, node: Node) -> Pool:
-        context = None
-        if node.address.scheme == "https":
-            self._context = self._context or ssl.create_default_context()
-            context = self._context
-        return Pool(
-            lambda: make_connection(
-                node.address, self._options.connect_timeout, context
-            ),
-            self._options.connections_max,
-        )
 
+class Body:
+    """
+    One exchange, and the body of its answer; used by one thread at a time.
 
-class _Exchange:
-    """One request on a connection of a pool, and its answer."""
+    There is one deadline until the head of the answer, and for the answer as a whole; one
+    for each part of an `Upload`, and of a body that is read in parts.
+    """
 
-    def __init__(self, pool: Pool, node: Node, request: Request, until: float) -> None:
+    def __init__(self, pool: Pool, timeout: float) -> None:
         """
-        Take a connection; `end` must follow.
+        Take a connection of the pool, or the right to open one; `close` must follow.
 
         Raises:
             PoolTimeoutError: None is free in time.
         """
-        connection = pool.acquire(until)
-        if connection is None:
-            raise PoolTimeoutError(
-                node.name, f"all {pool.connections} connections are in use"
-            )
-        self.node: Final = node
         self._pool: Final = pool
-        self._timed: TimedSocket | None = None
-        self._connection: TimedConnection = connection
-        self._request: Final = request
-        self._is_reusable = False
-        self._is_over = False
+        self._timeout: Final = timeout
+        self._until = time.monotonic() + timeout
+        self._is_by_part = False
+        self._is_closed = False
+        self._exchange: HttpExchange
+        self._connection: Connection | None = pool.acquire(self._until)
 
-    # A server may close a connection that was open from before at the moment at which it is
-    # used: then the request is sent once more, on a connection of its own.
-
-    def whole(self, until: float) -> Answer:
-        """Send the request and return the answer, with all of its body."""
-        connection = self._connection
-        connection.deadline, connection.each = until, _NEVER
-        host = self.node.address.host_header
-        timed = connection.timed
-        done = None
-        if timed is not None:
-            timed.limit(until)
-            try:
-                done = http1.exchange(timed, self._request, host, _NEVER)
-            except http1.NotAnsweredError:
-                if not self._request.is_repeatable:
-                    raise
-                connection.close()
-        if done is None:
-            done = http1.exchange(self._connect(), self._request, host, _NEVER)
-        self._is_reusable = done.is_reusable
-        return done.answer
-
-    def _connect(self) -> TimedSocket:
-        self._connection.connect()
-        timed = self._connection.timed
-        assert timed is not None  # noqa: S101 - What `connect` does.
-        return timed
-
-    def begin(self, deadline: float, each: float) -> HTTPResponse:
-        """Send the request and return the answer, whose body is not read."""
-        before = self._connection.timed
-        try:
-            return self._ask(deadline, each)
-        except (ConnectionError, ssl.SSLError):
-            is_stale = before is not None and not before.has_received
-            if not is_stale or not self._request.is_repeatable:
-                raise
-            self._connection.close()
-            return self._ask(deadline, each)
-
-    def _ask(self, deadline: float, each: float) -> HTTPResponse:
-        self._connection.deadline, self._connection.each = deadline, each
-        self._timed = self._connection.timed
-        self.limit(deadline, each)
-        self._send(each)
-        return self._connection.getresponse()
-
-    def limit(self, deadline: float, each: float) -> None:
-        """Set the limits of what follows."""
-        if self._timed is not None:
-            self._timed.limit(deadline, each)
-
-    def _send(self, each: float) -> None:
-        method, path, headers, body, _ = self._request
-        headers = {**headers, "Host": self.node.address.host_header}
-        content: Any = body
-        if isinstance(body, Upload):
-            headers |= _framing(body)
-            content = body.blocks()
-        connection = self._connection
-        try:
-            connection.request(
-                method,
-                path,
-                content,
-                headers,
-                preload_content=False,
-                decode_content=False,
-            )
-        except (BrokenPipeError, ConnectionResetError):
-            # It may have answered before it had read all, such as 413.
-            if connection.timed is None:
-                raise
-        self._timed = connection.timed
-        if isinstance(body, Upload):
-            self.limit(time.monotonic() + each, each)
-
-    def answer(self, response: HTTPResponse) -> Answer:
-        """Read the body of an answer to an upload, or of one that is not 200."""
-        body = response.read(_TEXT_BYTES_MAX, decode_content=False)
-        self.ended(response)
-        return Answer(response.status, response.headers, body)
-
-    def ended(self, response: HTTPResponse) -> None:
+    def begin(self, request: Request) -> HttpExchange:
         """
-        Note that a part of the body was read: after the last one, the connection is free.
+        Send the request and receive the head of the answer.
+
+        A server may close a connection that was open from before at the moment at which it
+        is used: then the request is sent once more, on a new connection.
 
         Raises:
-            NodeConnectionError: It was longer than its headers said.
+            NodeError: There is none.
+            SourceFailed: The file of an `Upload` failed.
         """
-        is_over = response.isclosed()
-        if is_over and self._timed is not None and not self._timed.is_in_step:
-            raise http.client.HTTPException("the answer is longer than it announced")
-        self._is_reusable = is_over and self._connection.timed is not None
+        self._is_by_part = isinstance(request.body, Upload)
+        try:
+            if self._connection is not None:
+                try:
+                    return self._talk(self._connection, request)
+                except (ConnectionError, ssl.SSLError):
+                    if self._exchange.has_received or not request.is_repeatable:
+                        raise
+                    self._connection.close()
+            self._connection = self._pool.open(self._deadline())
+            return self._talk(self._connection, request)
+        except CacheError:
+            raise
+        except OSError as error:
+            raise answer_error(self._pool.name, error) from error
+        finally:
+            self._is_by_part = True
 
-    def end(self) -> None:
-        """Give the connection back, or close it; harmless if that was done."""
-        if self._is_over:
-            return
-        self._is_over = True
-        if self._is_reusable:
-            self._pool.give(self._connection)
-            return
-        # Of an answer that is the last one, the connection itself knows no socket.
-        if self._timed is not None:
-            self._timed.abort()
-        self._pool.drop(self._connection)
+    def _talk(self, connection: Connection, request: Request) -> HttpExchange:
+        exchange = self._exchange = HttpExchange(request, self._pool.host)
+        connection.send(exchange, self._deadline)
+        until = self._deadline()
+        while not exchange.status:
+            connection.receive(exchange, until)
+        return exchange
 
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout if self._is_by_part else self._until
 
-class Body:
-    """The body of an answer, read in parts; used by one thread at a time."""
+    def answer(self, limit: int) -> Answer:
+        """
+        Return the answer; of a body that exceeds a limit, somewhat more than the limit.
 
-    def __init__(self, exchange: _Exchange, response: HTTPResponse) -> None:
-        """Take over the connection; `close` must follow."""
-        self._exchange: Final = exchange
-        self._response: Final = response
+        Raises:
+            NodeError: It is not complete.
+        """
+        if isinstance(self._exchange.request.body, Upload):
+            self._until = self._deadline()
+        self._is_by_part = False
+        self._receive(limit + 1)
+        return self._exchange.answer()
 
     def read(self, size: int | None) -> bytes:
         """
-        Return up to `size` bytes, and none only at the end; None: all that is left.
+        Return up to `size` bytes, less only at the end; None: all that is left.
 
         Raises:
             NodeError: It ended before its announced end, or no part of it came in time.
+            ClientUsageError: The body is closed.
         """
-        with _errors_of(self._exchange.node):
-            data = self._response.read(size, decode_content=False)
-            self._exchange.ended(self._response)
-            return data
+        if self._is_closed:
+            raise ClientUsageError("the stream is closed; read it within its block")
+        self._receive(sys.maxsize if size is None else size)
+        return self._exchange.read(size)
+
+    def _receive(self, count: int) -> None:
+        """Receive the body until so many bytes of it are there, or all."""
+        exchange, connection = self._exchange, self._connection
+        assert connection is not None  # noqa: S101 - After `begin`.
+        try:
+            while exchange.buffered < count and not exchange.is_complete:
+                connection.receive(exchange, self._deadline())
+        except OSError as error:
+            raise answer_error(self._pool.name, error) from error
 
     def close(self) -> None:
-        """Give the connection back, or close it if the body was not read to its end."""
-        self._exchange.end()
+        """Give the connection back, or close it if the answer was not read to its end."""
+        if not self._is_closed:
+            self._is_closed = True
+            is_reusable = self._connection is not None and self._exchange.is_reusable
+            self._pool.release(self._connection, is_reusable=is_reusable)
 
 
-def _framing(upload: Upload) -> Mapping[str, str]:
-    if upload.size is None:
-        return {"Transfer-Encoding": "chunked"}
-    return {"Content-Length": str(upload.size)}
+def fetch(  # noqa: PLR0913 - By keyword.
+    url: str,
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: bytes | Upload | None = None,
+    timeout: float = _FETCH_SECONDS,
+    limit_bytes: int = _FETCH_BYTES_MAX,
+    ssl_context: ssl.SSLContext | None = None,
+) -> Answer:
+    """
+    Return the answer to one request, on a connection of its own, whatever its status.
 
+    Args:
+        url: With a path and query, which are percent-encoded.
+        method: Of HTTP.
+        headers: Without `Host` and the length of the body.
+        body: Of the request.
+        timeout: For all of it, seconds; of an `Upload`, for each part, and for the answer.
+        limit_bytes: Of the body of the answer.
+        ssl_context: For https; None: the certificates of the system.
 
-@contextmanager
-def _errors_of(node: Node) -> Iterator[None]:
-    """Raise what a library raises as an error of the node."""
+    Raises:
+        InvalidArgumentError: The URL is wrong.
+        NodeError: There is no answer in time, or it is broken, or exceeds the limit; it
+            names the instance.
+    """
+    where = urlsplit(url)
+    address = parse_address(f"{where.scheme}://{where.netloc}")
+    path = (where.path or "/") + (f"?{where.query}" if where.query else "")
+    if not path.isascii() or not path.isprintable() or " " in path:
+        raise InvalidArgumentError(f"{url!r}: the path is not percent-encoded")
+    sent = {"Accept-Encoding": "identity", **(headers or {}), "Connection": "close"}
+    pool = Pool(address, 1, timeout, ssl_context)
+    exchange = Body(pool, timeout)
     try:
-        yield
-    except CacheError:
-        raise
-    except (TimeoutError, UrllibTimeoutError) as error:
-        raise NodeTimeoutError(node.name, "no answer in time") from error
-    except _BROKEN as error:
-        text = str(error) or type(error).__name__
-        raise NodeConnectionError(node.name, text) from error
+        exchange.begin(Request(method, path, sent, body))
+        answer = exchange.answer(limit_bytes)
+    finally:
+        exchange.close()
+        pool.close()
+    if len(answer.body) > limit_bytes:
+        raise NodeConnectionError(
+            address.name, f"the answer is longer than {limit_bytes} bytes"
+        )
+    return answer

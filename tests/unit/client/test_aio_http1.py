@@ -14,8 +14,13 @@ import pytest
 from support.answers import OK
 from support.raw_server import Heard, Memory, RawServer, client_of, ok, reply, until
 from volcache_client import aio_http1
-from volcache_client.aio_http1 import Connections, ConnectTimeoutError, HttpConnection
-from volcache_client.http1 import Exchanged, NotAnsweredError
+from volcache_client.aio_http1 import (
+    Connections,
+    ConnectTimeoutError,
+    Exchanged,
+    HttpConnection,
+    NotAnsweredError,
+)
 from volcache_client.messages import Request
 from volcache_client.nodes import parse_address
 
