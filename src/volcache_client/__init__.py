@@ -10,6 +10,7 @@ from volcache_client.errors import (
     AnswerError,
     CacheError,
     ClientUsageError,
+    ConflictError,
     DiscoveryError,
     InvalidArgumentError,
     InvalidKeyError,
@@ -20,12 +21,14 @@ from volcache_client.errors import (
     NotStoredError,
     PoolTimeoutError,
     RefusedRequestError,
+    RefusedValueError,
     SerializationError,
+    StorageError,
     UnavailableError,
     UnexpectedAnswerError,
     ValueTooLargeError,
 )
-from volcache_client.messages import Head, Item
+from volcache_client.messages import Item, Stat
 from volcache_client.nodes import NodeEvent
 
 if TYPE_CHECKING:
@@ -39,8 +42,8 @@ __all__ = [
     "CacheError",
     "Client",
     "ClientUsageError",
+    "ConflictError",
     "DiscoveryError",
-    "Head",
     "InvalidArgumentError",
     "InvalidKeyError",
     "Item",
@@ -52,7 +55,10 @@ __all__ = [
     "NotStoredError",
     "PoolTimeoutError",
     "RefusedRequestError",
+    "RefusedValueError",
     "SerializationError",
+    "Stat",
+    "StorageError",
     "UnavailableError",
     "UnexpectedAnswerError",
     "ValueTooLargeError",

@@ -40,7 +40,7 @@ from volcache_client.errors import (
 from volcache_client.memo import AsyncCachedFunction, CachedFunction, CallKeys
 from volcache_client.messages import Answer, Open, Opened, Send, Sleep
 from volcache_client.options import OptionArguments, make_options
-from volcache_client.serializers import make_serializer
+from volcache_client.serializers import make_codec
 
 if TYPE_CHECKING:
     import os
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from volcache_client.core import Source
-    from volcache_client.messages import Call, Head, Item, Operation, Step
+    from volcache_client.messages import Call, Item, Operation, Stat, Step
     from volcache_client.metrics import Metrics
     from volcache_client.serializers import ValueSerializer
 
@@ -128,7 +128,7 @@ class AsyncClient(Generic[V]):
         """
         self._loop: asyncio.AbstractEventLoop | None = None
         checked = make_options(options)
-        self._core: Final[Core[V]] = Core(nodes, make_serializer(serializer), checked)
+        self._core: Final[Core[V]] = Core(nodes, make_codec(serializer), checked)
         self._pools: Final = Pools(checked)
         self._flights: Final[dict[bytes, Flight[V]]] = {}
         self._finishing: Final[set[asyncio.Task[None]]] = set()
@@ -141,7 +141,7 @@ class AsyncClient(Generic[V]):
         return await self._run(self._core.get(key))
 
     async def get_item(self, key: str | bytes) -> Item[V] | None:
-        """Return the value of a key and its head; None for a miss."""
+        """Return the value of a key and what is known of it; None for a miss."""
         return await self._run(self._core.get_item(key))
 
     async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
@@ -156,9 +156,9 @@ class AsyncClient(Generic[V]):
         )
         return {key: item.value for key, item in items.items()}
 
-    async def head(self, key: str | bytes) -> Head | None:
+    async def stat(self, key: str | bytes) -> Stat | None:
         """Return what is known of a value; None for a miss."""
-        return await self._run(self._core.head(key))
+        return await self._run(self._core.stat(key))
 
     @asynccontextmanager
     async def stream(self, key: str | bytes) -> AsyncIterator[AsyncStream | None]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from volcache_client.aio_pools import NodePool
     from volcache_client.core import Streamed
-    from volcache_client.messages import Head
+    from volcache_client.messages import Stat
 
 PART_BYTES: Final = 1 << 16
 
@@ -58,14 +58,14 @@ class AsyncStream:
     A value that is read in parts, by one task at a time.
 
     Attributes:
-        head: Of the value.
+        stat: Of the value.
     """
 
     def __init__(
         self, streamed: Streamed, on_error: Callable[[NodeError], object]
     ) -> None:
         """Take what `Core.stream` returned; `on_error` counts an error that is raised."""
-        self.head: Final[Head] = streamed.head
+        self.stat: Final[Stat] = streamed.stat
         self._body: Final[AsyncBody] = streamed.body
         self._on_error: Final = on_error
 

@@ -27,7 +27,7 @@ from volcache_client.errors import ClientUsageError, InvalidArgumentError, NodeE
 from volcache_client.memo import CachedFunction, CallKeys
 from volcache_client.messages import Item, Open, Send, Sleep
 from volcache_client.options import OptionArguments, make_options
-from volcache_client.serializers import make_serializer
+from volcache_client.serializers import make_codec
 from volcache_client.threads import Flights, Workers, first_error
 from volcache_client.transport import Body, Transport
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from volcache_client.core import Source, Streamed
-    from volcache_client.messages import Head, Operation, Step
+    from volcache_client.messages import Operation, Stat, Step
     from volcache_client.metrics import Metrics
     from volcache_client.serializers import ValueSerializer
 
@@ -96,7 +96,7 @@ class Client(Generic[V]):
             InvalidArgumentError: One is wrong; the text says what is allowed.
         """
         made = make_options(options)
-        self._core: Final[Core[V]] = Core(nodes, make_serializer(serializer), made)
+        self._core: Final[Core[V]] = Core(nodes, make_codec(serializer), made)
         self._transport: Final = Transport(made)
         self._flights: Flights[V] = Flights()
         self._workers = Workers(made.connections_max)
@@ -112,7 +112,7 @@ class Client(Generic[V]):
         return self._run(self._core.get(key))
 
     def get_item(self, key: str | bytes) -> Item[V] | None:
-        """Return the value of a key and its head; None for a miss."""
+        """Return the value of a key and what is known of it; None for a miss."""
         return self._run(self._core.get_item(key))
 
     def get_many(self, keys: Iterable[K]) -> dict[K, V]:
@@ -132,9 +132,9 @@ class Client(Generic[V]):
             if item is not None
         }
 
-    def head(self, key: str | bytes) -> Head | None:
+    def stat(self, key: str | bytes) -> Stat | None:
         """Return what is known of a value; None for a miss."""
-        return self._run(self._core.head(key))
+        return self._run(self._core.stat(key))
 
     @contextmanager
     def stream(self, key: str | bytes) -> Iterator[Reader | None]:
@@ -378,12 +378,12 @@ class Reader:
     A value that is read in parts, by one thread at a time; see `Client.stream`.
 
     Attributes:
-        head: What is known of it.
+        stat: What is known of it.
     """
 
     def __init__(self, core: Core[Any], streamed: Streamed) -> None:
         """Take what `Core.stream` has returned."""
-        self.head: Final[Head] = streamed.head
+        self.stat: Final[Stat] = streamed.stat
         self._core: Final = core
         self._streamed: Final = streamed
 

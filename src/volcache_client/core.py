@@ -39,24 +39,25 @@ from volcache_client.headers import (
     checked_type,
     etag_of,
     has_end,
-    head_of,
+    max_age,
     size_of,
-    whole_seconds,
+    stat_of,
 )
-from volcache_client.keys import checked_key, key_bytes, path_of
+from volcache_client.keys import encode_key, encode_prefix, path_of
 from volcache_client.messages import (
     Answer,
     Call,
-    Head,
     Item,
     Open,
     Opened,
     Request,
     Send,
     Sleep,
+    Stat,
 )
 from volcache_client.metrics import Counters
 from volcache_client.nodes import HealthOptions, Node, NodeEvent
+from volcache_client.serializers import OCTETS
 from volcache_client.uploads import SourceFailed, Upload
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from volcache_client.messages import Operation
     from volcache_client.metrics import Metrics, Outcome
     from volcache_client.options import Options
-    from volcache_client.serializers import ValueSerializer
+    from volcache_client.serializers import Codec
 
     Source = (
         str | os.PathLike[str] | Sequence[str | tuple[str, int]] | Callable[[], Any]
@@ -90,7 +91,6 @@ _LOOK_LONGEST: Final = 0.25
 # How many times the length of a lease a caller waits for others; then it makes the value
 # itself: one lease for a process that died, one for the process that took over.
 _LEASES_WAITED: Final = 2
-OCTETS: Final = "application/octet-stream"
 _NO_PURGE: Final = (
     b"purge is not allowed here: nginx does not pass it on, and an instance needs its"
     b" admin_token; give the client the addresses of the instances and this token"
@@ -108,12 +108,12 @@ class Streamed(NamedTuple):
 
     Attributes:
         node: For `Core.stream_failed`.
-        head: Of the value.
+        stat: Of the value.
         body: See `Opened`.
     """
 
     node: Node
-    head: Head
+    stat: Stat
     body: Any
 
 
@@ -130,7 +130,7 @@ class Core(Generic[V]):
     def __init__(
         self,
         source: Source,
-        serializer: ValueSerializer[V],
+        codec: Codec[V],
         options: Options,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -139,7 +139,7 @@ class Core(Generic[V]):
 
         Args:
             source: See `Nodes`.
-            serializer: Of values.
+            codec: Of values.
             options: Checked ones.
             clock: Seconds, monotonic.
 
@@ -148,10 +148,10 @@ class Core(Generic[V]):
             DiscoveryError: The list is in a file that cannot be read.
         """
         self.options: Final = options
-        self.serializer: Final = serializer
+        self.codec: Final = codec
         self.counters: Final = Counters()
         self._clock: Final = clock
-        self._prefix: Final = key_bytes(options.prefix)
+        self._prefix: Final = options.prefix.encode()
         self._headers: Final[dict[str, str]] = {"Accept-Encoding": "identity"}
         if options.token:
             self._headers["Authorization"] = f"Bearer {options.token}"
@@ -173,27 +173,25 @@ class Core(Generic[V]):
         """Return the value of a key and its head; None for a miss."""
         return self._read("get", self._item(key))
 
-    def head(self, key: str | bytes) -> Operation[Head | None]:
+    def stat(self, key: str | bytes) -> Operation[Stat | None]:
         """Return what is known of a value; None for a miss."""
-        return self._read("head", self._head(key))
+        return self._read("stat", self._stat(key))
 
     def _value(self, key: str | bytes) -> Operation[V | None]:
         answer = yield from self._look(key, "GET")
-        return None if answer is None else self.serializer.loads(answer.body)
+        return None if answer is None else self.codec.loads(answer.body)
 
     def _item(self, key: str | bytes) -> Operation[Item[V] | None]:
         answer = yield from self._look(key, "GET")
         if answer is None:
             return None
-        return Item(
-            self.serializer.loads(answer.body), head_of(answer, len(answer.body))
-        )
+        return Item(self.codec.loads(answer.body), stat_of(answer, len(answer.body)))
 
-    def _head(self, key: str | bytes) -> Operation[Head | None]:
+    def _stat(self, key: str | bytes) -> Operation[Stat | None]:
         answer = yield from self._look(key, "HEAD")
         if answer is None:
             return None
-        return head_of(
+        return stat_of(
             answer, size_of(self.nodes.of(self.stored_key(key)).name, answer)
         )
 
@@ -215,7 +213,7 @@ class Core(Generic[V]):
         answer = yield from self._attempt(Open(node, request, self.options.timeout))
         if isinstance(answer, Opened):
             return Streamed(
-                node, head_of(answer, size_of(node.name, answer)), answer.body
+                node, stat_of(answer, size_of(node.name, answer)), answer.body
             )
         if answer.status == _NOT_FOUND:
             return None
@@ -291,7 +289,7 @@ class Core(Generic[V]):
         content_type: str | None,
         condition: Mapping[str, str],
     ) -> Operation[str | None]:
-        body = self.serializer.dumps(value)
+        body = self.codec.dumps(value)
         etag = yield from self._store(
             self.stored_key(key), body, self.put_headers(ttl, content_type, condition)
         )
@@ -374,9 +372,7 @@ class Core(Generic[V]):
         )
 
     def _purge(self, prefix: str | bytes) -> Operation[None]:
-        stored = self._prefix + key_bytes(prefix)
-        if not stored:
-            raise InvalidArgumentError("the prefix is empty; it has at least one byte")
+        stored = encode_prefix(prefix, self._prefix)
         if not self.options.admin_token:
             raise InvalidArgumentError("purge needs the option admin_token")
         yield from self.nodes.refresh()
@@ -471,7 +467,7 @@ class Core(Generic[V]):
         """Return a value for another caller, which may change it."""
         if isinstance(value, bytes):
             return value
-        return self.serializer.loads(self.serializer.dumps(value))
+        return self.codec.loads(self.codec.dumps(value))
 
     def _found(self, key: str | bytes) -> Operation[Item[V] | Outage | None]:
         """Return what is stored; a stored None is an item too."""
@@ -723,7 +719,7 @@ class Core(Generic[V]):
         Raises:
             InvalidKeyError: The service has no such key.
         """
-        return checked_key(self._prefix + key_bytes(key))
+        return encode_key(key, self._prefix)
 
     def put_headers(
         self,
@@ -738,12 +734,10 @@ class Core(Generic[V]):
             InvalidArgumentError: The time is not above 0, or the type is not a header.
         """
         headers = {**self._headers, **condition}
-        headers["Content-Type"] = checked_type(
-            content_type or self.serializer.content_type
-        )
+        headers["Content-Type"] = checked_type(content_type or self.codec.content_type)
         ttl = self.options.default_ttl if ttl is None else ttl
         if ttl is not None:
-            headers["Cache-Control"] = f"max-age={whole_seconds(ttl)}"
+            headers["Cache-Control"] = f"max-age={max_age(ttl)}"
         return headers
 
     def metrics(self, connections: Mapping[Node, int]) -> Metrics:

@@ -1,5 +1,5 @@
 """
-Errors of the client: one tree, with `CacheError` as its root.
+Errors of clients and embedded caches: one tree, with `CacheError` as its root.
 
 An error is an *outage* if the cache, not the caller, is the reason: with `on_error="miss"`
 an outage is not raised, and the operation has the result of a miss.
@@ -40,11 +40,27 @@ class InvalidKeyError(InvalidArgumentError):
 
 
 class ClientUsageError(CacheError, RuntimeError):
-    """The client is closed, belongs to another event loop, or would wait for itself."""
+    """The cache is closed, belongs to another event loop, or would wait for itself."""
 
 
 class SerializationError(CacheError, ValueError):
     """A serializer does not accept the value, or what is stored."""
+
+
+class ConflictError(CacheError):
+    """Others have changed the value again and again; it is as they have left it."""
+
+
+class ValueTooLargeError(CacheError):
+    """A value is larger than the cache stores."""
+
+    is_outage = True  # A value that is not stored is what a cache may answer.
+
+
+class StorageError(CacheError):
+    """The directory or the disk of an embedded cache has failed."""
+
+    is_outage = True
 
 
 class DiscoveryError(CacheError):
@@ -114,10 +130,8 @@ class AccessDeniedError(AnswerError):
     """401 or 403: the token is missing or wrong, or the path is not for clients."""
 
 
-class ValueTooLargeError(AnswerError):
+class RefusedValueError(ValueTooLargeError, AnswerError):
     """413: larger than `max_value_size` of the service, or than nginx accepts."""
-
-    is_outage = True  # A value that is not stored is what a cache may answer.
 
 
 class UnavailableError(AnswerError):
@@ -153,7 +167,7 @@ def error_of(node: str, status: int, body: bytes) -> AnswerError:
     elif status in _UNAVAILABLE:
         kind = UnavailableError
     elif status == 413:  # noqa: PLR2004
-        kind = ValueTooLargeError
+        kind = RefusedValueError
     elif status == 507:  # noqa: PLR2004
         kind = NotStoredError
     return kind(node, status, body)

@@ -11,13 +11,16 @@ from volcache_client.errors import (
     UnexpectedAnswerError,
     error_of,
 )
-from volcache_client.messages import Head
+from volcache_client.keys import TTL_MAX, checked_ttl
+from volcache_client.messages import Stat
 
 if TYPE_CHECKING:
     from volcache_client.messages import Answer, Opened
 
 _ETAG: Final = re.compile(r'\*|"[!#-~]*"')
 _DIGITS_MAX: Final = 18
+# 34 years: the value was stored for the longest time, which stands for no expiry.
+_NEVER: Final = TTL_MAX // 2
 _OK: Final = 200
 _PRECONDITION_FAILED: Final = 412
 
@@ -29,14 +32,14 @@ def has_end(answer: Answer | Opened) -> bool:
     return is_framed or answer.status != _OK
 
 
-def head_of(answer: Answer | Opened, size: int) -> Head:
+def stat_of(answer: Answer | Opened, size: int) -> Stat:
     """Return what the headers of an answer say of a value."""
     headers = answer.headers
-    return Head(
+    return Stat(
         size=size,
         etag=headers.get("ETag", ""),
         content_type=headers.get("Content-Type", ""),
-        max_age=_max_age(headers.get("Cache-Control", "")),
+        ttl=_time_left(headers.get("Cache-Control", "")),
         tier=headers.get("X-Cache", ""),
         position=headers.get("X-Position", ""),
     )
@@ -69,20 +72,15 @@ def etag_of(node: str, answer: Answer) -> str | None:
     raise error_of(node, answer.status, answer.body)
 
 
-def whole_seconds(ttl: Any) -> int:  # noqa: ANN401 - It is checked.
+def max_age(ttl: Any) -> int:  # noqa: ANN401 - It is checked.
     """
-    Return a time to live as the service takes it, rounded up.
+    Return a time to live as the service accepts it, rounded up.
 
     Raises:
-        InvalidArgumentError: It is not a number above 0.
+        InvalidArgumentError: See `checked_ttl`.
     """
-    is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
-    if not is_number or not ttl > 0 or math.isinf(ttl):
-        raise InvalidArgumentError(
-            f"ttl={ttl!r}; allowed are seconds above 0, and None"
-        )
-    seconds: int = math.ceil(ttl)
-    return seconds
+    # Without a time, the service may have a default.
+    return math.ceil(min(checked_ttl(ttl), TTL_MAX))
 
 
 def checked_etag(etag: Any) -> str:  # noqa: ANN401 - It is checked.
@@ -95,7 +93,7 @@ def checked_etag(etag: Any) -> str:  # noqa: ANN401 - It is checked.
     if isinstance(etag, str) and _ETAG.fullmatch(etag):
         return etag
     raise InvalidArgumentError(
-        f'etag={etag!r}; allowed is what `put`, `head` and `get_item` return, and "*"'
+        f'etag={etag!r}; allowed is what `set`, `stat` and `get_item` return, and "*"'
     )
 
 
@@ -113,11 +111,11 @@ def checked_type(content_type: str) -> str:
     )
 
 
-def _max_age(cache_control: str) -> int | None:
+def _time_left(cache_control: str) -> int | None:
     for directive in cache_control.split(","):
         name, _, seconds = directive.strip().partition("=")
-        if name.lower() == "max-age" and (age := _number(seconds)) is not None:
-            return age
+        if name.lower() == "max-age" and (left := _number(seconds)) is not None:
+            return left if left < _NEVER else None
     return None
 
 

@@ -1,70 +1,156 @@
-"""Keys: from what the caller gives to the path of a request."""
+"""
+The rules for keys, prefixes and times to live, of clients and of embedded caches.
+
+A key is what the service accepts as the path of a request, after its first slash, so that
+whatever is stored under it can be requested there. The service resolves dot segments; here
+they are refused, because two keys that are not equal must not be one entry. So is a slash
+at the beginning: whoever gives one has given a path, and a path of the service begins with
+one slash more.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Final
+from typing import Any, Final, NoReturn
 from urllib.parse import quote_from_bytes
 
-from volcache_client.errors import InvalidKeyError
+from volcache_client.errors import InvalidArgumentError, InvalidKeyError
 
-# The service would resolve these segments: the value would have another key.
-_DOT_SEGMENT: Final = re.compile(rb"(?:^|/)\.{1,2}(?:/|$)")
+# Of an embedded cache. `max_key_size` of a service is a setting, 1024 bytes by default.
+KEY_BYTES_MAX: Final = 1024
+TTL_MAX: Final = 2**31  # Seconds, 68 years: the longest time HTTP has a number for.
+
+# Neither reserved nor with a segment at the beginning that may be a dot segment.
+_is_ordinary: Final = re.compile(rb"(?!-/|[./])[^\x00-\x1f\x7f]+").fullmatch
 _CONTROL_BYTE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _RESERVED: Final = b"-/"
-# Sent as they are; everything else is percent-encoded.
+_DOTS: Final = {b".", b".."}
+_ALLOWED: Final = (
+    "a key is str or bytes: at least one byte (str as UTF-8), without control bytes, not"
+    ' beginning with "-/" or a slash, without the segments "." and ".."'
+)
+_SHOWN_MAX: Final = 60
+# Sent as they are in a path; everything else is percent-encoded.
 _SAFE: Final = "/~!$&'()*,;=:@"
 
 
-def key_bytes(key: str | bytes) -> bytes:
+def encode_key(
+    key: str | bytes, before: bytes = b"", size_max: int | None = None
+) -> bytes:
     """
-    Return a key as bytes: text as UTF-8.
+    Return a key as bytes; text is encoded as UTF-8.
+
+    Args:
+        key: As the user gives it.
+        before: Is put before the key: the prefix of a client.
+        size_max: The most bytes of both; None: the service refuses what is too long.
 
     Raises:
-        InvalidKeyError: It is neither text nor bytes, or text with a lone surrogate.
+        InvalidKeyError: The service would not accept it as it is, or it is too long.
     """
-    if isinstance(key, bytes):
-        return key
-    if not isinstance(key, str):
-        raise InvalidKeyError(f"{key!r}: a key is str or bytes")
-    try:
-        return key.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidKeyError(f"{key!r}: {error}") from None
+    found = before + as_bytes(key)
+    if size_max is not None and len(found) > size_max:
+        _refuse(found, f"it is {len(found)} bytes long, and allowed are {size_max}")
+    if _is_ordinary(found) and b"/." not in found:
+        return found
+    if reason := _reason(found):
+        _refuse(found, reason)
+    return found
 
 
-def checked_key(key: bytes) -> bytes:
+def encode_prefix(
+    prefix: str | bytes, before: bytes = b"", size_max: int | None = None
+) -> bytes:
     """
-    Return the key, if the service stores a value under this and no other key.
-
-    The service has keys that begin with a slash, of paths that begin with two. Whoever
-    gives one here has given a path.
-
-    The longest key, `max_key_size`, is a setting of the service, which refuses it.
+    Return a prefix of keys as bytes; as `encode_key`.
 
     Raises:
-        InvalidKeyError: It is empty, begins with `-/` or a slash, or has a control byte
-            or a segment `.` or `..`.
+        InvalidArgumentError: No key begins with it; or it is empty, as all keys begin with
+            that.
     """
-    reason = ""
-    if not key:
-        reason = "it is empty"
-    elif key.startswith(_RESERVED):
-        reason = 'the prefix "-/" is reserved'
-    elif key.startswith(b"/"):
-        reason = f"it begins with a slash; the key of this path is {key.lstrip(b'/')!r}"
-    elif _CONTROL_BYTE.search(key):
-        reason = "it has a control byte"
-    elif _DOT_SEGMENT.search(key):
-        reason = 'it has a segment "." or "..", which the service would resolve'
+    found = before + as_bytes(prefix, "prefix")
+    if not found:
+        reason = "it is empty; to drop everything, call clear()"
+    elif size_max is not None and len(found) > size_max:
+        reason = f"it is {len(found)} bytes long, and keys have 1 to {size_max}"
+    else:  # Its last segment may go on.
+        reason = _reason(found + b"x")
     if reason:
-        raise InvalidKeyError(
-            f"bad key {key!r}: {reason}; a key has at least one byte, no control bytes, no"
-            ' segments "." and "..", and does not begin with "-/" or a slash'
-        )
-    return key
+        raise InvalidArgumentError(f"bad prefix {_shown(found)}: {reason}")
+    return found
 
 
 def path_of(key: bytes) -> str:
     """Return the path of a request for a key, percent-encoded."""
     return "/" + quote_from_bytes(key, _SAFE)
+
+
+def exact(data: bytes) -> bytes:
+    """Return bytes of a subclass, such as numpy.bytes_, as bytes: C takes no other type."""
+    return data if type(data) is bytes else bytes.__getitem__(data, slice(None))
+
+
+def checked_ttl(ttl: Any, name: str = "ttl") -> float:  # noqa: ANN401 - It is checked.
+    """
+    Return a time to live.
+
+    Args:
+        ttl: Seconds, above 0, at most `TTL_MAX`; `math.inf`: no expiry.
+        name: Of the argument, for the error.
+
+    Raises:
+        InvalidArgumentError: It is something else.
+    """
+    is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
+    if is_number and (0 < ttl <= TTL_MAX or ttl == math.inf):
+        seconds: float = ttl
+        return seconds
+    raise InvalidArgumentError(
+        f"{name}={ttl!r}; allowed are seconds above 0, at most {TTL_MAX}, math.inf for no"
+        " expiry, and None for the default"
+    )
+
+
+def as_bytes(key: object, what: str = "key") -> bytes:
+    """
+    Return text as UTF-8, and bytes as they are.
+
+    Raises:
+        InvalidKeyError: It is something else, or not valid Unicode.
+    """
+    if isinstance(key, bytes):
+        return exact(key)
+    if not isinstance(key, str):
+        raise InvalidKeyError(f"a {what} of type {type(key).__name__}; {_ALLOWED}")
+    try:
+        return str.encode(key)
+    except UnicodeEncodeError:
+        raise InvalidKeyError(
+            f"bad {what} {key[:_SHOWN_MAX]!a}: it is not valid Unicode; {_ALLOWED}"
+        ) from None
+
+
+def _reason(key: bytes) -> str:
+    """Return why the service has no such key; empty if it has."""
+    if not key:
+        return "it is empty"
+    control = _CONTROL_BYTE.search(key)
+    if control is not None:
+        return f"it has the control byte 0x{control[0][0]:02X}"
+    if key.startswith(_RESERVED):
+        return 'the prefix "-/" is reserved for the service'
+    if key.startswith(b"/"):
+        bare = _shown(key.lstrip(b"/"))
+        return f"it begins with a slash; the key of this path is {bare}"
+    if _DOTS & set(key.split(b"/")):
+        return 'it has a segment "." or "..", which the service would resolve'
+    return ""
+
+
+def _refuse(key: bytes, reason: str) -> NoReturn:
+    raise InvalidKeyError(f"bad key {_shown(key)}: {reason}; {_ALLOWED}")
+
+
+def _shown(key: bytes) -> str:
+    return repr(key[:_SHOWN_MAX]) + ("..." if len(key) > _SHOWN_MAX else "")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import update_wrapper
 from hashlib import sha256
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -16,6 +15,7 @@ R = TypeVar("R")
 D = TypeVar("D")
 
 MEMO_PREFIX: Final = "memo/"
+_PLAIN: Final = (type(None), bool, int, float, str, bytes)
 
 
 class CallKeys:
@@ -23,8 +23,9 @@ class CallKeys:
     The keys of the calls of one function.
 
     Without a function `key`, the key is `memo/NAME/DIGEST`: the prefix or module and
-    qualified name, and the SHA-256 of the arguments as JSON, by the names of the
-    parameters and with their defaults: all ways to write a call have one key.
+    qualified name, and the SHA-256 of the arguments, by the names of the parameters and
+    with their defaults: all ways to write a call have one key. Equal arguments of
+    different types, such as 1 and True, have different keys.
     """
 
     def __init__(
@@ -48,7 +49,6 @@ class CallKeys:
         if key is not None and prefix is not None:
             raise InvalidArgumentError("memoize takes key or prefix, not both")
         self._key: Final = key
-        self._function: Final = function
         self._name = prefix or ""
         if key is None:
             self._signature = inspect.signature(function)
@@ -59,34 +59,32 @@ class CallKeys:
         Return the key of a call.
 
         Raises:
-            InvalidArgumentError: JSON has no such argument.
+            InvalidArgumentError: The text of an argument does not identify it.
             TypeError: The function does not take such arguments.
         """
         if self._key is not None:
             return self._key(*args, **kwargs)
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        listed = []
-        for name, value in bound.arguments.items():
-            kind = self._signature.parameters[name].kind
-            # Further arguments arrive as a tuple, which is not one of the caller.
-            plain = list(value) if kind is inspect.Parameter.VAR_POSITIONAL else value
-            self._check(name, plain)
-            listed.append([name, plain])
-        text = json.dumps(listed, sort_keys=True, separators=(",", ":"))
-        return f"{MEMO_PREFIX}{self._name}/{sha256(text.encode()).hexdigest()}"
+        listed = [
+            f"{name}={self._text(name, bound.arguments[name])}"
+            for name in bound.arguments
+        ]
+        data = ",".join(listed).encode("utf-8", "surrogatepass")
+        return f"{MEMO_PREFIX}{self._name}/{sha256(data).hexdigest()}"
 
-    def _check(self, name: str, value: object) -> None:
+    def _text(self, name: str, value: object) -> str:
         try:
-            found = _what_json_lacks(value)
+            return _text(value)
         except RecursionError:
             found = "too many levels"
-        if found:
-            raise InvalidArgumentError(
-                f"{self._name}: argument {name} has {found}, which JSON lacks; allowed"
-                " are None, bool, int, float, str, list and dict with keys of str; or"
-                " give memoize a function `key` that returns the key of a call"
-            )
+        except TypeError as error:
+            found = str(error)
+        raise InvalidArgumentError(
+            f"{self._name}: argument {name} has {found}; allowed are None, bool, int,"
+            " float, str, bytes, and tuples, lists, sets and dicts of these; or give"
+            " memoize a function `key` that returns the key of a call"
+        )
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -99,18 +97,26 @@ def _name_of(function: Callable[..., Any]) -> str:
     return f"{module}.{name}"
 
 
-def _what_json_lacks(value: object) -> str:
-    """Return what would not be the same after JSON; empty for nothing."""
-    if value is None or isinstance(value, bool | int | str):
-        return ""
-    if isinstance(value, float):
-        return "" if value - value == 0 else repr(value)
-    if isinstance(value, list):
-        return next(filter(None, map(_what_json_lacks, value)), "")
-    if isinstance(value, dict):
-        names = (f"the key {name!r}" for name in value if not isinstance(name, str))
-        return next(names, "") or _what_json_lacks(list(value.values()))
-    return f"a {type(value).__name__}"
+def _text(argument: object) -> str:
+    """
+    Return text that no other argument has.
+
+    Raises:
+        TypeError: Its type is not one of those whose text identifies a value.
+    """
+    kind = type(argument)
+    if kind in _PLAIN:
+        return repr(argument)
+    texts: Iterable[str]
+    if isinstance(argument, dict) and kind is dict:
+        texts = sorted(f"{_text(key)}:{_text(argument[key])}" for key in argument)
+    elif isinstance(argument, tuple | list) and kind in {tuple, list}:
+        texts = map(_text, argument)
+    elif isinstance(argument, set | frozenset) and kind in {set, frozenset}:
+        texts = sorted(map(_text, argument))
+    else:
+        raise TypeError(f"a {kind.__name__}")
+    return f"{kind.__name__}({','.join(texts)})"
 
 
 class CachedFunction(Generic[P, R, D]):

@@ -64,23 +64,23 @@ class Opened(NamedTuple):
     body: Any
 
 
-class Head(NamedTuple):
+class Stat(NamedTuple):
     """
     What is known of a stored value without reading it.
 
     Attributes:
         size: Bytes.
-        etag: For `replace`, and for `delete` of this value only.
-        content_type: As it was put, or guessed by the service.
-        max_age: Seconds until it expires; None = it does not, or its PUT named no time.
-        tier: "DISK" or "MEMC" (memcached): where it was read; empty = not known.
+        etag: Of this value, for `cas` and `delete`; each value that is stored has another.
+        content_type: As it was stored, or guessed by the service.
+        ttl: Seconds until it expires; None = it does not.
+        tier: Where it was read: "DISK" or "MEMC" (memcached); empty = not known.
         position: Volume, offset and size of its record, "1,4096,1100"; empty = not known.
     """
 
     size: int
     etag: str
     content_type: str
-    max_age: int | None
+    ttl: float | None
     tier: str
     position: str
 
@@ -89,7 +89,7 @@ class Item(NamedTuple, Generic[V]):
     """A stored value and what is known of it."""
 
     value: V
-    head: Head
+    stat: Stat
 
 
 # --- Steps ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypedDict
 
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
-from volcache_client.keys import checked_key, key_bytes
+from volcache_client.keys import checked_ttl, encode_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +103,7 @@ class Options:
         for name in _TIMES:
             _check_time(name, getattr(self, name))
         if self.default_ttl is not None:
-            _check_time("default_ttl", self.default_ttl, more=", and None")
+            checked_ttl(self.default_ttl, "default_ttl")
         for name in ("connections_max", "failures"):
             _check_count(name, getattr(self, name))
         for name, allowed in _CHOICES.items():
@@ -164,7 +164,7 @@ def _check_prefix(value: Any) -> None:  # noqa: ANN401 - It is checked.
     if not isinstance(value, str):
         _refuse("prefix", value, "text")
     try:
-        checked_key(key_bytes(value) + b"x")
+        encode_key(f"{value}x")
     except InvalidKeyError as error:
         raise InvalidArgumentError(
             f"prefix={value!r}: it makes a bad key: {error}"
@@ -198,9 +198,9 @@ def _check_backoff(value: Any) -> None:  # noqa: ANN401 - It is checked.
         _refuse("backoff", value, f"{allowed}; each {_TIME}")
 
 
-def _check_time(name: str, value: Any, more: str = "") -> None:  # noqa: ANN401
+def _check_time(name: str, value: object) -> None:
     if not _is_time(value):
-        _refuse(name, value, _TIME + more)
+        _refuse(name, value, _TIME)
 
 
 def _is_time(value: Any) -> bool:  # noqa: ANN401 - It is checked.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from volcache_client.errors import InvalidArgumentError
-from volcache_client.keys import key_bytes
+from volcache_client.keys import as_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,7 +80,7 @@ class HashRing:
         Raises:
             InvalidKeyError: It is neither text nor bytes.
         """
-        at = bisect_left(self._points, crc32(b"/" + key_bytes(key)))
+        at = bisect_left(self._points, crc32(b"/" + as_bytes(key)))
         return self._owners[at % len(self._owners)]
 
 

@@ -1,45 +1,47 @@
-"""Values other than bytes: serializers that may be given to a client."""
+"""Values other than bytes: serializers that may be given to a client or embedded cache."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
-from volcache_client.errors import SerializationError
+from volcache_client.errors import (
+    CacheError,
+    InvalidArgumentError,
+    SerializationError,
+)
+from volcache_client.keys import exact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 V = TypeVar("V")
+
+OCTETS: Final = "application/octet-stream"
 
 
 class ValueSerializer(Protocol[V]):
     """
-    Turns values into bytes and back.
+    An object, or a module, that turns values into bytes and back; used by all threads.
 
-    There is none for pickle: who can write to the cache could run code in its readers.
+    If it has an attribute `content_type`, that is stored with the values.
 
-    Attributes:
-        content_type: Of what is stored.
+    Pickle is not offered by name: who can write to the cache could run code in its readers.
     """
 
-    content_type: str
+    def dumps(self, obj: V, /) -> bytes | str:
+        """Return a value as bytes, or as text, which is then encoded as UTF-8."""
 
-    def dumps(self, value: V) -> bytes:
-        """Return a value as bytes."""
-
-    def loads(self, stored: bytes) -> V:
-        """Return the value of bytes."""
-
-
-def make_serializer(chosen: Any) -> ValueSerializer[Any]:  # noqa: ANN401
-    """Return what the argument `serializer` of a client stands for."""
-    return Json() if chosen == "json" else chosen or Bytes()
+    def loads(self, s: bytes, /) -> V:
+        """Return the value; raise an error for bytes that `dumps` has not made."""
 
 
 class Bytes:
     """Values are bytes."""
 
-    content_type = "application/octet-stream"
+    content_type = OCTETS
 
-    def dumps(self, value: Any) -> bytes:  # noqa: ANN401 - It is checked.
+    def dumps(self, value: Any, /) -> bytes:  # noqa: ANN401 - It is checked.
         """
         Return the value.
 
@@ -51,10 +53,11 @@ class Bytes:
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
         raise SerializationError(
-            f"a value is {type(value).__name__}; without a serializer it must be bytes"
+            f"a value of type {type(value).__name__}; without a serializer it must be"
+            ' bytes, a bytearray or a memoryview: encode it, or give serializer="json"'
         )
 
-    def loads(self, stored: bytes) -> bytes:
+    def loads(self, stored: bytes, /) -> bytes:
         """Return the value."""
         return stored
 
@@ -71,7 +74,7 @@ class Json:
 
     content_type = "application/json"
 
-    def dumps(self, value: Any) -> bytes:  # noqa: ANN401 - Anything of JSON.
+    def dumps(self, value: Any, /) -> bytes:  # noqa: ANN401 - Anything of JSON.
         """
         Return JSON in UTF-8.
 
@@ -92,7 +95,7 @@ class Json:
             )
         return stored
 
-    def loads(self, stored: bytes) -> Any:  # noqa: ANN401 - Anything of JSON.
+    def loads(self, stored: bytes, /) -> Any:  # noqa: ANN401 - Anything of JSON.
         """
         Return the value.
 
@@ -103,6 +106,86 @@ class Json:
             return _from_json(stored.decode())
         except (ValueError, RecursionError) as error:
             raise SerializationError(f"what is stored is not JSON: {error}") from error
+
+
+class Codec(Generic[V]):
+    """
+    A serializer whose results and errors are checked.
+
+    Attributes:
+        content_type: Of what is stored.
+    """
+
+    def __init__(self, serializer: ValueSerializer[V]) -> None:
+        """Use a serializer."""
+        self.content_type: Final[str] = getattr(serializer, "content_type", OCTETS)
+        self._dumps: Final[Callable[[V], object]] = serializer.dumps
+        self._loads: Final[Callable[[bytes], V]] = serializer.loads
+
+    def dumps(self, value: V) -> bytes:
+        """
+        Return a value as bytes.
+
+        Raises:
+            SerializationError: The serializer does not accept it, or returns something
+                else than bytes and text.
+        """
+        try:
+            made = self._dumps(value)
+            if isinstance(made, str):
+                made = str.encode(made)
+        except (CacheError, MemoryError):
+            raise
+        except Exception as error:
+            raise _failed("dumps", error) from error
+        if isinstance(made, bytes):
+            return exact(made)
+        raise SerializationError(
+            f"dumps of the serializer has returned {type(made).__name__}; allowed are"
+            " bytes and str"
+        )
+
+    def loads(self, stored: bytes) -> V:
+        """
+        Return a value.
+
+        Raises:
+            SerializationError: The serializer does not accept what is stored.
+        """
+        try:
+            return self._loads(stored)
+        except (CacheError, MemoryError):
+            raise
+        except Exception as error:
+            raise _failed("loads", error) from error
+
+
+def make_codec(chosen: Any) -> Codec[Any]:  # noqa: ANN401 - It is checked.
+    """
+    Return what the argument `serializer` stands for: None, "json", or an object.
+
+    Raises:
+        InvalidArgumentError: It is something else.
+    """
+    if chosen is None:
+        return Codec(Bytes())
+    if chosen == "json":
+        return Codec(Json())
+    names = ("dumps", "loads")
+    if isinstance(chosen, type) or not all(
+        callable(getattr(chosen, name, None)) for name in names
+    ):
+        raise InvalidArgumentError(
+            f'serializer={chosen!r}; allowed are None (values are bytes), "json", and an'
+            " object with the methods dumps and loads"
+        )
+    return Codec(chosen)
+
+
+def _failed(name: str, error: Exception) -> SerializationError:
+    return SerializationError(
+        f"{name} of the serializer: {type(error).__name__}: {error}"
+    )
 
 
 def _refuse_constant(name: str) -> NoReturn:

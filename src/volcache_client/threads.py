@@ -1,4 +1,4 @@
-"""What the client for threads does with threads: single flights, and many calls at once."""
+"""What is done with threads: single flights, and many calls at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,25 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class _Abandoned:
-    """The result of a flight that ended without a value or an error for others."""
-
-
 class _Flight(Generic[V]):
+    """
+    A value that one thread makes.
+
+    Attributes:
+        owner: The thread.
+        gate: Locked until it has ended.
+        made: Holds the value, when it was made.
+        error: What the making has raised.
+    """
+
+    __slots__ = ("error", "gate", "made", "owner")
+
     def __init__(self) -> None:
-        self.leader: Final = threading.get_ident()
-        self.future: Final[Future[V | _Abandoned]] = Future()
+        self.owner: Final = threading.get_ident()
+        self.gate: Final = threading.Lock()
+        self.gate.acquire()
+        self.made: list[V] = []
+        self.error: Exception | None = None
 
 
 class Flights(Generic[V]):
@@ -31,7 +42,7 @@ class Flights(Generic[V]):
 
     def __init__(self) -> None:
         """Begin with no flight."""
-        self._lock: Final = threading.Lock()
+        self._lock: Final = threading.Lock()  # Held to remove a flight.
         self._flights: Final[dict[bytes, _Flight[V]]] = {}
 
     def run(
@@ -39,8 +50,8 @@ class Flights(Generic[V]):
         key: bytes,
         make: Callable[[], V],
         *,
-        copied: Callable[[V], V],
-        on_wait: Callable[[], None],
+        copied: Callable[[V], V] | None = None,
+        on_wait: Callable[[], None] | None = None,
     ) -> V:
         """
         Return the result of `make`, of this or of another thread.
@@ -49,49 +60,57 @@ class Flights(Generic[V]):
             key: What is made.
             make: Makes it; what it raises is raised for all that wait, except what is not
                 an `Exception`, such as KeyboardInterrupt: then another one makes it.
-            copied: Returns a value for a caller that did not make it.
+            copied: Returns a value for a caller that did not make it; None: the same.
             on_wait: Called if another one makes it.
 
         Raises:
             ClientUsageError: This thread is making the same: it would wait for itself.
         """
         while True:
-            flight, is_ours = self._join(key)
-            if is_ours:
-                return self._lead(key, flight, make)
-            if flight.leader == threading.get_ident():
-                raise ClientUsageError(
-                    f"get_or_set of {key!r} within its own make would wait for itself"
-                )
-            on_wait()
-            result = flight.future.result()
-            if not isinstance(result, _Abandoned):
-                return copied(result)
+            mine = _Flight[V]()
+            try:
+                # One step: Ctrl-C comes before it or after it.
+                flight = self._flights.setdefault(key, mine)
+                if flight is mine:
+                    return _lead(mine, make)
+                if not flight.gate.locked():
+                    # It has ended, and Ctrl-C has kept its thread from removing it.
+                    self._remove(key, flight)
+                    continue
+                _wait(key, flight, on_wait)
+            finally:
+                mine.gate.release()
+                self._remove(key, mine)
+            if flight.error is not None:
+                raise flight.error
+            if flight.made:
+                return copied(flight.made[0]) if copied else flight.made[0]
 
-    def _join(self, key: bytes) -> tuple[_Flight[V], bool]:
+    def _remove(self, key: bytes, flight: _Flight[V]) -> None:
         with self._lock:
-            flight = self._flights.get(key)
-            if flight is not None:
-                return flight, False
-            self._flights[key] = flight = _Flight()
-            return flight, True
-
-    def _lead(self, key: bytes, flight: _Flight[V], make: Callable[[], V]) -> V:
-        error: Exception | None = None
-        result: V | _Abandoned = _Abandoned()
-        try:
-            result = made = make()
-        except Exception as caught:
-            error = caught
-            raise
-        finally:
-            with self._lock:
+            if self._flights.get(key) is flight:
                 del self._flights[key]
-            if error is None:
-                flight.future.set_result(result)
-            else:
-                flight.future.set_exception(error)
-        return made
+
+
+def _lead(flight: _Flight[V], make: Callable[[], V]) -> V:
+    try:
+        made = make()
+    except Exception as error:
+        flight.error = error
+        raise
+    flight.made.append(made)
+    return made
+
+
+def _wait(key: bytes, flight: _Flight[V], on_wait: Callable[[], None] | None) -> None:
+    if flight.owner == threading.get_ident():
+        raise ClientUsageError(
+            f"get_or_set of {key!r} within its own make would wait for itself"
+        )
+    if on_wait:
+        on_wait()
+    with flight.gate:
+        pass
 
 
 class Workers:

@@ -112,7 +112,7 @@ def test_keys_of_a_killed_instance_are_misses_and_the_others_are_served(
     sent = instances.requests(strict)
     for key in lost:
         assert strict.client.get(key) is None
-        assert strict.client.head(key) is None
+        assert strict.client.stat(key) is None
         for method, arguments in (("put", [key, b"new"]), ("delete", [key])):
             with pytest.raises(NodeDownError, match=f"{instances.failing}: down"):
                 getattr(strict.client, method)(*arguments)

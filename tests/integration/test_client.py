@@ -126,9 +126,9 @@ def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
         assert client.get(key) == value
         item = client.get_item(key)
         assert item is not None
-        assert (item.value, item.head.etag) == (value, etag)
-        assert item.head.max_age in range(30, 61)
-        head = client.head(key)
+        assert (item.value, item.stat.etag) == (value, etag)
+        assert item.stat.ttl in range(30, 61)
+        head = client.stat(key)
         assert head is not None
         assert (head.etag, head.size) == (etag, len(value))
         assert client.add(key, b"other") is None
@@ -139,7 +139,7 @@ def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
         assert client.delete(key, changed) is True
         assert client.delete(key) is False
         assert client.get(key) is None
-        assert client.head(key) is None
+        assert client.stat(key) is None
         assert client.add(key, value) is not None
         assert client.get_many([key, "missing"]) == {key: value}
 

@@ -66,7 +66,7 @@ class TaskStream:
 
     def __init__(self, stream: AsyncStream, wait: Callable[..., Any]) -> None:
         """Take the stream, and what waits for its parts."""
-        self.head = stream.head
+        self.stat = stream.stat
         self._stream = stream
         self._wait = wait
 

@@ -21,8 +21,7 @@ from weakref import WeakValueDictionary, finalize
 
 from volcache_client.adapters._keys import safe_key
 from volcache_client.client import Client
-from volcache_client.errors import InvalidArgumentError
-from volcache_client.serializers import Bytes, Json
+from volcache_client.serializers import Bytes, make_codec
 
 try:
     from asgiref.sync import sync_to_async
@@ -36,7 +35,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from volcache_client.serializers import ValueSerializer
+    from volcache_client.serializers import Codec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,8 +62,7 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         super().__init__(params)
         options = {"prefix": DEFAULT_PREFIX, **(params.get("OPTIONS") or {})}
         self._serializer = _serializer(options.pop("serializer", "json"))
-        content_type = getattr(self._serializer, "content_type", Bytes.content_type)
-        self._shared = _shared_client(location, content_type, options)
+        self._shared = _shared_client(location, self._serializer.content_type, options)
 
     @property
     def client(self) -> Client[bytes]:
@@ -93,7 +91,7 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
 
     def has_key(self, key: str, version: int | None = None) -> bool:
         """Return whether there is a value; it is not read."""
-        return self.client.head(self._key(key, version)) is not None
+        return self.client.stat(self._key(key, version)) is not None
 
     # --- Writing ------------------------------------------------------------------------
 
@@ -121,7 +119,7 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         where = self._key(key, version)
         seconds = self._seconds(timeout)
         if seconds <= 0:
-            return self.client.head(where) is None
+            return self.client.stat(where) is None
         data = self._dumps(value)
         etag = self.client.add(where, data, seconds)
         return etag is not None
@@ -284,11 +282,11 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         while True:
             item = self.client.get_item(where)
             # The ETag that was refused is there again: not a change, but an outage.
-            if item is None or item.head.etag == tried:
+            if item is None or item.stat.etag == tried:
                 return None
-            tried = item.head.etag
+            tried = item.stat.etag
             data = change(item.value)
-            remaining = item.head.max_age
+            remaining = item.stat.ttl
             left = NEVER_SECONDS if remaining is None else max(remaining, 1)
             ttl = left if seconds is None else seconds
             etag = self.client.replace(where, data, tried, ttl)
@@ -335,24 +333,17 @@ def _shared_client(
         return shared
 
 
-def _serializer(chosen: Any) -> ValueSerializer[Any]:  # noqa: ANN401 - It is checked.
+def _serializer(chosen: Any) -> Codec[Any]:  # noqa: ANN401 - It is checked.
     """
     Return the serializer of OPTIONS: "json", an object, a class, or the path of one.
 
     Raises:
         InvalidArgumentError: It is none.
     """
-    if chosen == "json":
-        return Json()
+    if chosen == "json" or not isinstance(chosen, str | type):
+        return make_codec(chosen)
     found = import_string(chosen) if isinstance(chosen, str) else chosen
-    serializer: ValueSerializer[Any] = found() if isinstance(found, type) else found
-    for name in ("dumps", "loads"):
-        if not callable(getattr(serializer, name, None)):
-            raise InvalidArgumentError(
-                f'serializer={chosen!r}: it has no method {name}; allowed are "json", an'
-                " object or class with dumps and loads, and its dotted path"
-            )
-    return serializer
+    return make_codec(found() if isinstance(found, type) else found)
 
 
 async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

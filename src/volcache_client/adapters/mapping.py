@@ -76,7 +76,7 @@ class CacheMapping(MutableMapping[Hashable, V]):
             raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
-        return self._client.head(self._key(key)) is not None
+        return self._client.stat(self._key(key)) is not None
 
     def pop(self, key: Hashable, default: Any = _MISSING) -> Any:  # noqa: ANN401 - As of dict.
         """
@@ -90,11 +90,11 @@ class CacheMapping(MutableMapping[Hashable, V]):
         while True:
             item = self._client.get_item(stored)
             # The ETag that was refused is there again: the cache does not delete.
-            if item is None or item.head.etag == tried:
+            if item is None or item.stat.etag == tried:
                 if default is _MISSING:
                     raise KeyError(key)
                 return default
-            tried = item.head.etag
+            tried = item.stat.etag
             if self._client.delete(stored, tried):
                 return item.value
 

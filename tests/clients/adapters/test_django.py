@@ -90,12 +90,12 @@ def cache(make: Make) -> VolcacheCache:
     return make()
 
 
-def remaining(cache: VolcacheCache, key: str) -> int:
+def remaining(cache: VolcacheCache, key: str) -> float:
     """Return the seconds until a value expires."""
-    head = cache.client.head(cache.make_key(key))
+    head = cache.client.stat(cache.make_key(key))
     assert head is not None
-    assert head.max_age is not None
-    return head.max_age
+    assert head.ttl is not None
+    return head.ttl
 
 
 def test_djangos_settings_make_a_backend() -> None:

@@ -197,7 +197,7 @@ def has_more(server: RawServer, before: int) -> bool:
 def calls_of(client: AsyncClient[bytes]) -> list[Callable[[], Any]]:
     """Return calls of each kind."""
     return [
-        *(lambda: client.get("slow"), lambda: client.head("slow")),
+        *(lambda: client.get("slow"), lambda: client.stat("slow")),
         lambda: client.put("slow", bytes(5_000_000)),
         *(lambda: client.add("slow", b"1"), lambda: client.delete("slow")),
         lambda: client.get_many(["slow", "slow2"]),
@@ -371,8 +371,8 @@ async def test_a_memoized_function_is_called_once_for_its_arguments() -> None:
         assert not await square.forget(3)
         assert await square(3) == b"9"
         assert len(squares.calls) == 3
-        with pytest.raises(InvalidArgumentError, match="a tuple"):
-            await square((1, 2))  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="a object"):
+            await square(object())  # type: ignore[arg-type]
 
 
 def test_memoize_refuses_a_function_that_is_not_asynchronous() -> None:

@@ -236,7 +236,7 @@ def test_without_the_cache_an_application_works(
             assert client.put_file("k", io.BytesIO(b"v")) is None
             assert client.put_many(dict.fromkeys(keys, b"v")) == {}
             assert client.get_many(keys) == {}
-            assert client.head("k") is None
+            assert client.stat("k") is None
             assert client.delete("k") is False
             with client.stream("k") as reader:
                 assert reader is None
@@ -323,7 +323,7 @@ def test_a_request_has_the_path_of_its_key_and_what_the_service_needs(
         client_of(server, token="secret") as client,  # noqa: S106
     ):
         client.get(key)
-        assert client.head(key).size == 1
+        assert client.stat(key).size == 1
         client.put(key, b"v", ttl=1.5, content_type="text/x")
         client.put_file(key, io.BytesIO(b"v"), ttl=5)
         with client.stream(key) as reader:
@@ -396,7 +396,7 @@ def test_values_of_any_size_are_sent_and_returned(
         assert stored == [wanted] * 3
         assert client.get("a") == wanted
         with client.stream("a") as reader:
-            assert (reader.head.size, b"".join(reader)) == (size, wanted)
+            assert (reader.stat.size, b"".join(reader)) == (size, wanted)
 
 
 def test_a_unix_socket_is_a_node(tmp_path: Path, client_of: Any) -> None:
@@ -645,7 +645,7 @@ def test_a_stream_that_ends_early_is_an_error(on_error: str, client_of: Any) -> 
         client_of(server, on_error=on_error) as client,
     ):
         with client.stream("key") as reader:
-            assert reader.head.size == 200_000
+            assert reader.stat.size == 200_000
             assert reader.read(1000) == bytes(1000)
             has_begun.set()
             with pytest.raises(NodeConnectionError):

@@ -22,7 +22,7 @@ from volcache_client import (
 from volcache_client.core import LEASE_PREFIX, Core
 from volcache_client.messages import Answer, Call, Send, Sleep
 from volcache_client.options import make_options
-from volcache_client.serializers import Bytes, Json
+from volcache_client.serializers import Json, make_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +122,7 @@ def node() -> FakeNode:
 def core_of(node: FakeNode, serializer: Any = None, **options: Any) -> Core[Any]:
     """Return a core at the time of the node."""
     made = make_options(cast("OptionArguments", options))
-    return Core(NODE, serializer or Bytes(), made, lambda: node.now)
+    return Core(NODE, make_codec(serializer), made, lambda: node.now)
 
 
 def make_nothing() -> bytes:
@@ -138,7 +138,7 @@ def operations(core: Core[Any]) -> dict[str, Callable[[], Operation[Any]]]:
     return {
         "get": lambda: core.get("k"),
         "get_item": lambda: core.get_item("k"),
-        "head": lambda: core.head("k"),
+        "stat": lambda: core.stat("k"),
         "put": lambda: core.put("k", b"v"),
         "add": lambda: core.add("k", b"v"),
         "replace": lambda: core.replace("k", b"v", '"1"'),
@@ -225,7 +225,7 @@ def test_an_answer_of_unknown_length_is_not_a_value(node: FakeNode) -> None:
     with pytest.raises(NodeConnectionError, match="unknown length"):
         node.run(core.get("k"))
     with pytest.raises(UnexpectedAnswerError, match="Content-Length"):
-        node.run(core.head("k"))
+        node.run(core.stat("k"))
 
 
 def test_purge_is_never_silent(node: FakeNode) -> None:

@@ -21,7 +21,7 @@ CLASSES = [
 STATUSES = {
     "AccessDeniedError": {401, 403},
     "RefusedRequestError": {400, 405, 411, 414, 416, 417, 421, 431, 501, 505},
-    "ValueTooLargeError": {413},
+    "RefusedValueError": {413},
     "UnavailableError": {408, 429, 500, 502, 503, 504},
     "NotStoredError": {507},
 }
@@ -91,6 +91,7 @@ def test_outages_are_what_a_cache_may_hide() -> None:
     """A mistake of the caller is never hidden."""
     assert {kind.__name__ for kind in CLASSES if not kind.is_outage} == {
         *("CacheError", "ClientUsageError", "InvalidArgumentError", "InvalidKeyError"),
+        "ConflictError",
         *("SerializationError", "AnswerError", "RefusedRequestError"),
         "AccessDeniedError",
     }

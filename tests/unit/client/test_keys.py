@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from support.tables import each_row
 from volcache.errors import BadKeyError
 from volcache.keys import parse_key
-from volcache_client.errors import InvalidKeyError
-from volcache_client.keys import checked_key, key_bytes, path_of
+from volcache.kinds import TTL_MAX as SERVICE_TTL_MAX
+from volcache_client.errors import InvalidArgumentError, InvalidKeyError
+from volcache_client.keys import (
+    TTL_MAX,
+    checked_ttl,
+    encode_key,
+    encode_prefix,
+    path_of,
+)
 
 # Another load of the machine is no reason to fail.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,7 +53,7 @@ def test_a_key_is_accepted_if_the_service_stores_under_it(key: bytes) -> None:
 
 def _refusal(key: bytes) -> str | None:
     try:
-        assert checked_key(key) == key
+        assert encode_key(key) == key
     except InvalidKeyError as error:
         return str(error)
     return None
@@ -59,7 +66,7 @@ def _holds(text: str, key: bytes) -> bool:
         ("it is empty" in text and not key)
         or ("it begins with a slash" in text and key.startswith(b"/"))
         or ('prefix "-/" is reserved' in text and key.startswith(b"-/"))
-        or ("control byte;" in text and any(c < 32 or c == 127 for c in key))
+        or ("control byte 0x" in text and any(c < 32 or c == 127 for c in key))
         or ('a segment "." or ".."' in text and bool(segments & {b".", b".."}))
     )
 
@@ -81,8 +88,14 @@ def test_a_path_has_no_characters_that_end_it(key: bytes) -> None:
     [
         *((b"", "it is empty"), (b"/a", "it begins with a slash")),
         (b"-/healthy", 'the prefix "-/" is reserved'),
-        *((b"a\x00b", "it has a control byte"), (b"a\n", "it has a control byte")),
-        *((b"a\x7f", "it has a control byte"), (b".", 'it has a segment "." or ".."')),
+        *(
+            (b"a\x00b", "it has the control byte 0x"),
+            (b"a\n", "it has the control byte 0x"),
+        ),
+        *(
+            (b"a\x7f", "it has the control byte 0x7F"),
+            (b".", 'it has a segment "." or ".."'),
+        ),
         (b"../a", 'it has a segment "." or ".."'),
         (b"a/./b", 'it has a segment "." or ".."'),
         (b"a/..", 'it has a segment "." or ".."'),
@@ -91,25 +104,59 @@ def test_a_path_has_no_characters_that_end_it(key: bytes) -> None:
 def test_refused_key_is_named_with_the_reason(key: bytes, reason: str) -> None:
     """And with what a key may be."""
     with pytest.raises(InvalidKeyError) as raised:
-        checked_key(key)
+        encode_key(key)
     assert str(raised.value).startswith(f"bad key {key!r}: {reason}")
-    assert "; a key has at least one byte" in str(raised.value)
+    assert "; a key is str or bytes: at least one byte" in str(raised.value)
 
 
 @each_row("key", [b"-", b"-x", b"a/-/b", b"a//x", b"...", b"a/.b", b" "])
 def test_similar_keys_are_accepted(key: bytes) -> None:
     """Only whole segments and the very beginning count."""
-    assert checked_key(key) == key == parsed(key)
+    assert encode_key(key) == key == parsed(key)
 
 
-@each_row("key", [None, 7, bytearray(b"a"), ["a"]])
-def test_keys_are_text_or_bytes(key: Any) -> None:
-    """Anything else is refused."""
-    with pytest.raises(InvalidKeyError, match="a key is str or bytes"):
-        key_bytes(key)
+@each_row(
+    ("key", "reason"),
+    [
+        *((None, "a key of type NoneType"), (7, "type int"), (["a"], "type list")),
+        *((bytearray(b"a"), "type bytearray"), ("a\ud800", "not valid Unicode")),
+    ],
+)
+def test_keys_are_text_or_bytes(key: Any, reason: str) -> None:
+    """Text has UTF-8; a lone surrogate has none."""
+    with pytest.raises(InvalidKeyError, match=reason):
+        encode_key(key)
 
 
-def test_text_that_is_not_unicode_is_refused() -> None:
-    """A lone surrogate has no UTF-8."""
-    with pytest.raises(InvalidKeyError, match="surrogates not allowed"):
-        key_bytes("a\ud800")
+def test_a_key_has_the_bytes_of_its_prefix() -> None:
+    """Both together are checked, also their length."""
+    assert encode_key("é", b"a/", size_max=4) == b"a/\xc3\xa9"
+    for key, before, reason in (("é", b"a/", "4 bytes long"), ("b/..", b"a/", "..")):
+        with pytest.raises(InvalidKeyError, match=reason):
+            encode_key(key, before, size_max=3 if key == "é" else None)
+
+
+def test_a_prefix_is_the_beginning_of_keys() -> None:
+    """Its last segment may go on."""
+    for prefix in (b"a", b"a/", b"a/.", b"..", b"-", b"a" * 9):
+        assert encode_prefix(prefix, size_max=9) == prefix
+    assert encode_prefix("", b"a/") == b"a/"
+    refused: list[tuple[Any, str]] = [
+        *(("", r"call clear\(\)"), ("a\n", "control byte"), ("-/a", "reserved")),
+        *(("/a", "begins with a slash"), ("../a", "segment"), ("a" * 10, "10 bytes")),
+        *((None, "type NoneType"), ("a\ud800", "not valid Unicode")),
+    ]
+    for wrong, reason in refused:
+        with pytest.raises(InvalidArgumentError, match=reason):
+            encode_prefix(wrong, size_max=9)
+
+
+def test_times_to_live_are_seconds_above_0() -> None:
+    """At most 68 years, as the service has them, or for ever."""
+    assert TTL_MAX == SERVICE_TTL_MAX
+    for ttl in (1, 0.001, TTL_MAX, float("inf")):
+        assert checked_ttl(ttl) == ttl
+    wrong: list[Any] = [0, -1, True, "60", TTL_MAX + 1, float("nan"), None]
+    for ttl in wrong:
+        with pytest.raises(InvalidArgumentError, match=r"^ttl=.*; allowed are seconds"):
+            checked_ttl(ttl)

@@ -31,27 +31,25 @@ def test_all_ways_to_write_a_call_have_one_key() -> None:
 
 
 def test_other_arguments_have_other_keys() -> None:
-    """By value and by type."""
+    """By value and by type; the order of sets and of names does not matter."""
     values: list[Any] = [
-        None, True, 1, 1.5, "1", "", "a", [], [1], [[1]], {}, {"a": 1}, {"b": 1},
-        float(2**70), 2**70, "\ud800", {"a": {"b": []}},
+        None, True, 1, 1.5, "1", b"1", "", "a", "a,b", [], [1], [[1]], {}, {"a": 1},
+        {"b": 1}, {1: 1}, float(2**70), 2**70, "\ud800", {"a": {"b": []}}, (1,), ((),),
+        (), ((1, 1),), (1, 1), {1}, frozenset({1}), float("inf"), "Any", "a'", 'a"',
     ]  # fmt: skip
     keys = {KEYS.of(2, value) for value in values}
     keys |= {KEYS.of(2, 1, value) for value in values}
     keys |= {KEYS.of(2, unit=value) for value in values}
     assert len(keys) == 3 * len(values)
+    assert KEYS.of({3, 1, 2}, {"x": 1, "y": 2}) == KEYS.of({2, 3, 1}, {"y": 2, "x": 1})
 
 
 @each_row(
     ("value", "what"),
-    [
-        *((b"a", "a bytes"), ((1,), "a tuple"), ({1: 2}, "the key 1")),
-        *(([{"a": {None: 1}}], "the key None"), (float("nan"), "nan")),
-        *((float("-inf"), "-inf"), ({1}, "a set"), (object(), "a object")),
-    ],
+    [(object(), "a object"), ([{"a": {Any}}], "a _"), (bytearray(b"a"), "a bytearray")],
 )
-def test_an_argument_that_json_lacks_is_named(value: object, what: str) -> None:
-    """Two of them may have one text in JSON."""
+def test_an_argument_that_no_text_identifies_is_named(value: object, what: str) -> None:
+    """Two of them may have one text."""
     with pytest.raises(InvalidArgumentError, match=f"argument height has {what}"):
         KEYS.of(2, value)
 
@@ -104,7 +102,7 @@ class Shop:
         return f"{self.name} {item}".encode()
 
 
-def test_a_method_needs_a_key_as_json_has_no_instances() -> None:
+def test_a_method_needs_a_key_as_no_text_identifies_an_instance() -> None:
     """The key is made of the instance and the arguments."""
     with Client("127.0.0.1:1", on_error="miss", failures=1) as client:
 

@@ -22,12 +22,14 @@ TIME = "allowed: seconds above 0 and up to 1e9"
 BACKOFF = "allowed: a tuple of two times"
 
 WRONG: list[tuple[str, Any, str]] = [
-    *((name, value, TIME) for name in [*TIMES, "default_ttl"] for value in (
+    *((name, value, TIME) for name in TIMES for value in (
         0, -1, math.nan, math.inf, 1e10, True, "1", b"1", [1], 1j)),
     *((name, None, TIME) for name in TIMES),
     *((name, value, "allowed: integers from 1")
       for name in ("connections_max", "failures")
       for value in (0, -1, 1.0, True, "3", None)),
+    *(("default_ttl", value, "allowed are seconds above 0") for value in (
+        0, -1, math.nan, 1e10, True, "1", [1])),
     ("lease_seconds", 0.5, "allowed: numbers from 1"),
     *(("backoff", value, BACKOFF) for value in (
         1.0, None, (), (1.0,), (1.0, 2.0, 3.0), [0.5, 30.0], (2.0, 1.0), (0, 1), (1, 1e10),
@@ -41,10 +43,10 @@ WRONG: list[tuple[str, Any, str]] = [
     ("on_event", "print", "allowed: a function, and None"),
     ("prefix", None, "allowed: text"),
     ("prefix", b"a", "allowed: text"),
-    ("prefix", "a\n", "it has a control byte"),
+    ("prefix", "a\n", "it has the control byte"),
     ("prefix", "-/", 'the prefix "-/" is reserved'),
     ("prefix", "a/../", 'it has a segment "." or ".."'),
-    ("prefix", "\ud800", "surrogates not allowed"),
+    ("prefix", "\ud800", "it is not valid Unicode"),
 ]  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.tables import each_row
-from volcache_client.errors import SerializationError
-from volcache_client.serializers import Bytes, Json
+from volcache_client.errors import InvalidArgumentError, SerializationError
+from volcache_client.serializers import Bytes, Json, make_codec
 
 # Another load of the machine is no reason to fail.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -149,5 +149,39 @@ def test_bytes_are_stored_as_they_are(value: object) -> None:
 def test_without_a_serializer_a_value_is_bytes(value: object) -> None:
     """The error names the type."""
     kind = type(value).__name__
-    with pytest.raises(SerializationError, match=f"a value is {kind}; without a"):
+    with pytest.raises(SerializationError, match=f"a value of type {kind}; without a"):
         Bytes().dumps(value)
+
+
+class Reversed:
+    """A serializer of the user, for texts."""
+
+    def dumps(self, value: Any) -> Any:
+        """Return text, or what is not allowed."""
+        return value[::-1] if isinstance(value, str) else value + 1
+
+    def loads(self, stored: bytes) -> str:
+        """Return text."""
+        return stored.decode("ascii")[::-1]
+
+
+def test_a_serializer_of_the_user_may_return_text_and_raise_anything() -> None:
+    """What it raises is the cause of an error of the cache."""
+    codec = make_codec(Reversed())
+    assert (codec.dumps("abc"), codec.loads(b"cba")) == (b"cba", "abc")
+    assert codec.content_type == Bytes.content_type
+    assert make_codec("json").content_type == "application/json"
+    assert make_codec(None).dumps(b"a") == b"a"
+    for call, cause in ((codec.dumps, TypeError), (codec.loads, UnicodeDecodeError)):
+        with pytest.raises(SerializationError, match=cause.__name__) as raised:
+            call(b"\xff")
+        assert isinstance(raised.value.__cause__, cause)
+    with pytest.raises(SerializationError, match="has returned int"):
+        codec.dumps(1)
+
+
+@each_row("wrong", ["pickle", 7, b"", Reversed, object()])
+def test_a_serializer_has_dumps_and_loads(wrong: Any) -> None:
+    """Of an object, not of a class."""
+    with pytest.raises(InvalidArgumentError, match="allowed are None"):
+        make_codec(wrong)

@@ -35,7 +35,7 @@ from volcache.tokens import Refusals
 from volcache_client import headers, http1
 from volcache_client.adapters._keys import safe_key
 from volcache_client.errors import CacheError
-from volcache_client.keys import checked_key
+from volcache_client.keys import encode_key as client_key
 from volcache_client.messages import Answer
 from volcache_client.nodes import parse_address
 
@@ -115,7 +115,7 @@ def receive(method: str, form: bytes, text: str) -> None:
         receiving.send(b"")
     except StopIteration as stop:
         answer: Answer = stop.value.answer
-        headers.head_of(answer, 0)
+        headers.stat_of(answer, 0)
         headers.has_end(answer)
         headers.size_of("node", answer)
         headers.etag_of("node", answer)
@@ -143,7 +143,7 @@ def other_parsers() -> dict[str, Parser]:
         "key of a path": lambda text: parse_key(f"/{text}", 1 << 20),
         "key of an embedded cache": encode_key,
         "prefix of an embedded cache": encode_prefix,
-        "key of the client": lambda text: checked_key(text.encode("latin-1")),
+        "key of the client": lambda text: client_key(text.encode("latin-1")),
         "key of an adapter": safe_key,
         "address of a node": parse_address,
         "entity tag": headers.checked_etag,
