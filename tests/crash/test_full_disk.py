@@ -50,7 +50,11 @@ def fill(fs: SimulatedFileSystem, left: int = 0) -> None:
 
 
 def start(
-    fs: Any, eviction: Eviction = "fifo", volume_num: int | None = VOLUME_NUM
+    fs: Any,
+    eviction: Eviction = "fifo",
+    volume_num: int | None = VOLUME_NUM,
+    *,
+    is_sparse: bool = False,
 ) -> Store:
     """Start a process on a disk."""
     return open_store(
@@ -58,6 +62,7 @@ def start(
         volume_size=VOLUME_BYTES,
         volume_num=volume_num,
         eviction=eviction,
+        is_sparse=is_sparse,
         reinsert_reads=1.0,
         fs=fs,
     )
@@ -68,14 +73,15 @@ def volumes_of(store: Store) -> int:
     return sum(volume.seq > 0 for volume in store.usage().volumes)
 
 
+@pytest.mark.parametrize("is_sparse", [False, True])
 @pytest.mark.parametrize("volumes", [2, 3, 4, 5, 6])
 @pytest.mark.parametrize("eviction", POLICIES)
 def test_a_small_disk_refuses_nothing_and_determines_the_capacity(
-    eviction: Eviction, volumes: int
+    eviction: Eviction, volumes: int, *, is_sparse: bool
 ) -> None:
     """The oldest volume is reclaimed, over restarts, kills, flushes and purges."""
     fs, client = small_disk(volumes), Client()
-    store = start(fs, eviction)
+    store = start(fs, eviction, is_sparse=is_sparse)
     for turn in range(4):
         client.run(store, 150)
         usage = store.usage()
@@ -99,7 +105,7 @@ def test_a_small_disk_refuses_nothing_and_determines_the_capacity(
         else:
             kill(store)
         fs = fs.after_kill()
-        store = start(fs, eviction)
+        store = start(fs, eviction, is_sparse=is_sparse)
         client.hits(store)
         assert store.recovery.damaged == store.stats.damaged_records == 0
 
@@ -157,7 +163,7 @@ def test_a_write_that_finds_no_space_in_an_allocated_volume_is_retried() -> None
     client.run(store, 150)
     active = store.usage().active_id
     fill(fs)
-    del fs.file(f"{MOUNT_POINT}/data/{active}").data[store.usage().active_end :]
+    fs.file(f"{MOUNT_POINT}/data/{active}").held = store.usage().active_end
     fill(fs)
     refusals = fs.refusals
     client.run(store, 20)
@@ -179,18 +185,76 @@ FILLED: Final = [
 ]
 
 
-def large_store(volumes: int, eviction: Eviction) -> tuple[SimulatedFileSystem, Store]:
+def large_store(
+    volumes: int,
+    eviction: Eviction,
+    *,
+    is_sparse: bool = False,
+    fs: SimulatedFileSystem | None = None,
+) -> tuple[SimulatedFileSystem, Store]:
     """Return a store whose volumes are larger than its other files, and its disk."""
-    fs = SimulatedFileSystem()
-    fs.capacity = volumes * LARGE_BYTES + reserve_bytes(LARGE_BYTES, volumes) + 3000
+    if fs is None:
+        fs = SimulatedFileSystem()
+        fs.capacity = volumes * LARGE_BYTES + reserve_bytes(LARGE_BYTES, volumes) + 3000
     return fs, open_store(
         MOUNT_POINT,
         volume_size=LARGE_BYTES,
         volume_num=16,
         eviction=eviction,
+        is_sparse=is_sparse,
         reinsert_reads=1.0,
         fs=fs,
     )
+
+
+def put_while_others_fill_the_disk(
+    fs: SimulatedFileSystem, store: Store, puts: int, left: int, *, is_read: bool
+) -> tuple[bool, dict[bytes, bytes]]:
+    """Put values until some are refused; return whether, and those that were stored."""
+    dice = random.Random(puts)  # noqa: S311 - Repeatable.
+    stored: dict[bytes, bytes] = {}
+    refused = 0
+    for put in range(puts + 200):
+        if put == puts:
+            fill(fs, left)
+        key, value = b"key %d" % put, bytes(dice.randrange(200, 2500))
+        if is_read:
+            store.get(key)
+        has_older = volumes_of(store) > len(store.usage().rings)
+        try:
+            store.put(key, value)
+            stored[key] = value
+        except DiskFullError:
+            assert put >= puts
+            assert not has_older
+            refused += 1
+        if refused == 3:
+            break
+    fs.unlink(FILL)  # A start on a full disk may give up a volume.
+    return refused > 0, stored
+
+
+@pytest.mark.parametrize("eviction", POLICIES)
+def test_a_full_disk_in_the_middle_of_a_sparse_volume_loses_nothing(
+    eviction: Eviction,
+) -> None:
+    """Without older volumes, puts are refused; with them, it goes on in their place."""
+    outcomes = set[tuple[bool, bool]]()
+    for at in every(2, len(FILLED)):
+        volumes, puts, left, is_read, _ = FILLED[at]
+        fs, store = large_store(volumes, eviction, is_sparse=True)
+        is_refused, stored = put_while_others_fill_the_disk(
+            fs, store, puts, left, is_read=is_read
+        )
+        found = {key: key in store for key in stored}
+        lost = list(found.values()).count(False)
+        assert lost == store.stats.evicted_records, FILLED[at]
+        assert not (is_refused and (lost or store.stats.given_up_volumes)), FILLED[at]
+        outcomes.add((is_refused, lost > 0))
+        kill(store)
+        again = large_store(0, eviction, is_sparse=bool(at % 2), fs=fs.after_kill())[1]
+        assert found == {key: key in again for key in stored}, FILLED[at]
+    assert {(True, False), (False, True)} <= outcomes
 
 
 @pytest.mark.parametrize("eviction", POLICIES)
@@ -329,7 +393,8 @@ def crash_and_verify(
 ) -> bool:
     """Run until the process dies; return whether it completed instead."""
     disk, client = small_disk(4), Client(survive)
-    store = start(disk, eviction)
+    is_sparse = bool(survive % 2)
+    store = start(disk, eviction, is_sparse=is_sparse)
     client.run(store, 100)
     if is_filled:
         fill(disk)
@@ -337,7 +402,7 @@ def crash_and_verify(
     fs: Any = CrashingFileSystem(disk, survive, torn)
     ended = False
     with suppress(Crash):
-        store = start(fs, eviction)
+        store = start(fs, eviction, is_sparse=is_sparse)
         client.run(store, 60)
         ended = True
     fs.die()

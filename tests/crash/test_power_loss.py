@@ -85,7 +85,10 @@ class Explorer:
         """Start on an image."""
         fs: FileSystem = image
         return open_simulated(
-            fs, sync_mode=self.sync_mode, volume_num=self.runner.volume_num
+            fs,
+            sync_mode=self.sync_mode,
+            volume_num=self.runner.volume_num,
+            is_sparse=self.dice.random() < 1 / 2,
         )
 
     def die_in_recovery(self, image: SimulatedFileSystem) -> SimulatedFileSystem:

@@ -141,6 +141,7 @@ def open_simulated(
     volume_size: int = VOLUME_BYTES,
     volume_num: int = 4,
     eviction: Eviction = "fifo",
+    is_sparse: bool = False,
 ) -> Store:
     """Open a store of tiny volumes on a simulated disk; one ring, as the model has it."""
     return Store.open(
@@ -149,6 +150,7 @@ def open_simulated(
         volume_num=volume_num,
         sync_mode=sync_mode,
         eviction=eviction,
+        is_sparse=is_sparse,
         fs=fs,
         clock=fixed_clock(lambda: CLOCK_MS),
     )
@@ -166,6 +168,7 @@ class Runner:
         self.fs = fs
         self.history = History(sync_mode)
         self.volume_num = self.volume_num_min = 4
+        self.is_sparse = True
         self.turn = 0
         self._active = -1
         self._store: Store | None = None
@@ -195,11 +198,13 @@ class Runner:
                     self.fs,
                     sync_mode=self.history.sync_mode,
                     volume_num=self.volume_num,
+                    is_sparse=self.is_sparse,
                 )
             except MountPointError:
                 assert self.fs.descriptors == 0
                 self.refused += 1
             else:
+                self.is_sparse = not self.is_sparse
                 return
         pytest.fail("the store does not start again")
 

@@ -203,7 +203,7 @@ class SimulatedFileSystem:
 
     def _take(self, file: File, length: int) -> None:
         """Refuse to let a file grow if there is no space."""
-        grows = length - len(file.data)
+        grows = length - file.held
         if (
             grows > 0
             and self.capacity < _UNLIMITED
@@ -244,12 +244,13 @@ class SimulatedFileSystem:
                 raise OSError(code, os.strerror(code))
 
     def allocate(self, fd: int, length: int) -> None:
-        """Extend a file."""
+        """Extend a file, or the part of it that takes space."""
         self._operation("allocate")
         file = self._open[fd][0]
         self._take(file, length)
         if len(file.data) < length:
             file.change(Write(length, None))
+        file.held = max(file.held, length)
 
     def truncate(self, fd: int, length: int) -> None:
         """Set the length of a file."""
@@ -269,14 +270,15 @@ class SimulatedFileSystem:
         return self._next_fd
 
     def stat(self, file: int | str) -> os.stat_result:
-        """Return length, device and inode, and no time; there are no holes."""
+        """Return length, space, device and inode, and no time; a hole is at the end."""
         if isinstance(file, int):
             node: File | Directory = self._open[file][0]
         else:
             folder, name = self._parent(file)
             node = folder.names[name]
         size = len(node.data) if isinstance(node, File) else 0
-        blocks = -(-size // STAT_BLOCK_BYTES)
+        held = node.held if isinstance(node, File) else 0
+        blocks = -(-held // STAT_BLOCK_BYTES)
         more = {"st_blocks": blocks, "st_ctime_ns": 0}
         return os.stat_result((0, id(node), 1, 1, 0, 0, size, 0, 0, 0), more)
 
@@ -301,4 +303,4 @@ def _used(node: File | Directory, seen: dict[int, int]) -> int:
     if id(node) in seen:
         return 0
     seen[id(node)] = 1
-    return len(node.data)
+    return node.held

@@ -38,10 +38,15 @@ class File:
         self.data = bytearray()
         self.safe = b""
         self.changes: list[Write] = []
+        self.held = 0  # bytes that take space; what is behind is a hole
 
     def change(self, write: Write) -> None:
         """Apply a change to what the process sees, and record it as unsynced."""
         _apply(self.data, write)
+        if write.data is None:
+            self.held = min(self.held, write.offset)
+        else:
+            self.held = max(self.held, write.offset + len(write.data))
         self.changes.append(write)
 
     def sync(self) -> None:
@@ -110,6 +115,7 @@ def _copy_file(file: File) -> File:
     copy.data = bytearray(file.data)
     copy.safe = file.safe
     copy.changes = list(file.changes)
+    copy.held = file.held
     return copy
 
 
@@ -161,6 +167,7 @@ def _lose_bytes(file: File, dice: random.Random, kept: float) -> File:
             start = end
     left = File()
     left.data, left.safe = data, bytes(data)
+    left.held = min(file.held, len(data))
     return left
 
 

@@ -3,7 +3,7 @@
 
 A cache has 64 volumes if nothing else is said: with fewer, more is evicted at a time, and
 each takes a descriptor. In a directory that has volumes, their size is kept as long as it
-fits the capacity.
+fits the capacity. On a disk that has less space, it is a 64th of that.
 """
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ import logging
 import math
 import os
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from volcache import kinds
 from volcache.embedded.cache import EmbeddedCache
@@ -21,10 +31,11 @@ from volcache.embedded.keys import checked_ttl
 from volcache.embedded.serializers import make_codec
 from volcache.embedded.session import is_open, open_session
 from volcache.errors import ConfigError, StoreLockedError
-from volcache.kinds import MIB, TIB, VOLUME_SIZE_MIN, format_size
+from volcache.kinds import GIB, MIB, TIB, VOLUME_SIZE_MIN, format_size
 from volcache.store import Store
 from volcache.store.directory import DATA
 from volcache.store.eviction import FREQUENCY_VOLUMES_MIN
+from volcache.store.files import STAT_BLOCK_BYTES
 
 if TYPE_CHECKING:
     from volcache.embedded.serializers import Serializer, ValueCodec
@@ -44,7 +55,9 @@ _VOLUMES_MIN: Final = FREQUENCY_VOLUMES_MIN
 _VOLUMES_KEPT_MAX: Final = 512
 _VOLUMES_MAX: Final = 65535
 
-_CAPACITY: Final = kinds.size(_VOLUMES_MIN * VOLUME_SIZE_MIN, 64 * TIB)
+_CAPACITY_DEFAULT: Final = GIB
+_CAPACITY_MAX: Final = 64 * TIB
+_CAPACITY: Final = kinds.size(_VOLUMES_MIN * VOLUME_SIZE_MIN, _CAPACITY_MAX)
 _VOLUME_SIZE: Final = kinds.size(VOLUME_SIZE_MIN, TIB)
 _SYNC_MODE: Final = kinds.choice("periodic", "always", "none")
 _SYNC_INTERVAL: Final = kinds.number(0.01, 3600, "seconds")
@@ -58,7 +71,7 @@ logging.getLogger("volcache").addHandler(logging.NullHandler())
 def open_cache(
     directory: str | os.PathLike[str],
     *,
-    capacity: int | str,
+    capacity: int | str | None = None,
     volume_size: int | str | None = None,
     sync_mode: SyncMode = "periodic",
     sync_interval: float = 1.0,
@@ -70,7 +83,7 @@ def open_cache(
 def open_cache(
     directory: str | os.PathLike[str],
     *,
-    capacity: int | str,
+    capacity: int | str | None = None,
     volume_size: int | str | None = None,
     sync_mode: SyncMode = "periodic",
     sync_interval: float = 1.0,
@@ -82,7 +95,7 @@ def open_cache(
 def open_cache(
     directory: str | os.PathLike[str],
     *,
-    capacity: int | str,
+    capacity: int | str | None = None,
     volume_size: int | str | None = None,
     sync_mode: SyncMode = "periodic",
     sync_interval: float = 1.0,
@@ -93,7 +106,7 @@ def open_cache(
 def open_cache(  # noqa: PLR0913 - By keyword.
     directory: str | os.PathLike[str],
     *,
-    capacity: int | str,
+    capacity: int | str | None = None,
     volume_size: int | str | None = None,
     sync_mode: SyncMode = "periodic",
     sync_interval: float = 1.0,
@@ -110,6 +123,7 @@ def open_cache(  # noqa: PLR0913 - By keyword.
         directory: Path; empty, new, or written by a cache or a server before.
         capacity: Bytes of disk space for all volumes, as a number or as text with a unit,
             such as "10GiB". If it is less than last time, the oldest values are dropped.
+            None: 1 GiB, or the length of the volumes that are there, if that is more.
         volume_size: Bytes of a volume, likewise; no value can be larger. None: the size
             of the volumes that are there; if there are none, or too many would be needed,
             a 64th of the capacity.
@@ -133,13 +147,16 @@ def open_cache(  # noqa: PLR0913 - By keyword.
         MountPointError: It cannot be read or written.
     """
     path = _path_of(directory)
-    total = _checked("capacity", capacity, _CAPACITY)
+    found = _Found.of(path)
+    total = max(_CAPACITY_DEFAULT, found.length)
+    if capacity is not None:
+        total = _checked("capacity", capacity, _CAPACITY)
     mode = _checked("sync_mode", sync_mode, _SYNC_MODE)
     interval = _checked("sync_interval", sync_interval, _SYNC_INTERVAL)
     policy = _checked("eviction", eviction, _EVICTION)
     ttl = _checked_default_ttl(default_ttl)
     codec = make_codec(serializer)
-    size = _volume_size(path, total, volume_size)
+    size, number = _volumes(path, found, total, volume_size)
     place = os.path.realpath(path)
     if is_open(place):
         raise StoreLockedError(
@@ -151,9 +168,10 @@ def open_cache(  # noqa: PLR0913 - By keyword.
         return Store.open(
             place,
             volume_size=size,
-            volume_num=total // size,
+            volume_num=number,
             sync_mode=cast("SyncMode", mode),
             eviction=cast("Eviction", policy),
+            is_sparse=True,
         )
 
     return EmbeddedCache(
@@ -192,9 +210,38 @@ def _checked_default_ttl(ttl: float) -> float:
         raise ConfigError(f"default_{error}") from None
 
 
-def _volume_size(path: str, capacity: int, wanted: int | str | None) -> int:
+class _Found(NamedTuple):
+    """What is in a directory before it is opened; bytes."""
+
+    length: int  # of all volumes
+    volume_size: int  # of most of them; 0: there are none
+    room: int  # what the directory holds, and what is free for it
+
+    @classmethod
+    def of(cls, path: str) -> _Found:
+        """Look at a path; what cannot be read is reported when it is opened."""
+        sizes, held, free = Counter[int](), 0, _CAPACITY_MAX
+        with suppress(OSError):
+            place = Path(path).absolute()
+            parents = (one for one in (place, *place.parents) if one.exists())
+            space = os.statvfs(next(parents))
+            free = space.f_bavail * space.f_frsize
+        with suppress(OSError), os.scandir(Path(path, DATA)) as files:
+            for file in files:
+                found = file.stat()
+                held += found.st_blocks * STAT_BLOCK_BYTES
+                # The file of an id that was never used is empty.
+                if file.name.isdecimal() and found.st_size >= VOLUME_SIZE_MIN:
+                    sizes[found.st_size] += 1
+        size = max(sizes, key=lambda size: (sizes[size], size), default=0)
+        return cls(sum(sizes.elements()), size, held + free)
+
+
+def _volumes(
+    path: str, found: _Found, capacity: int, wanted: int | str | None
+) -> tuple[int, int]:
     """
-    Return the size of the volumes.
+    Return the size of the volumes, and how many there may be.
 
     Raises:
         ConfigError: It does not fit the capacity.
@@ -210,37 +257,22 @@ def _volume_size(path: str, capacity: int, wanted: int | str | None) -> int:
                 f" {format_size(capacity)}, allowed is a size from {low} to {high}, so that"
                 f" there are {_VOLUMES_MIN} to {_VOLUMES_MAX} volumes"
             )
-        return size
-    size = _size_found(path)
-    if size and capacity // size <= _VOLUMES_KEPT_MAX:
-        if capacity // size < _VOLUMES_MIN:
-            raise ConfigError(
-                f"capacity = {format_size(capacity)} is not allowed; {path!r} has volumes"
-                f" of {format_size(size)}, so allowed is at least"
-                f" {format_size(_VOLUMES_MIN * size)}; or give a lower volume_size (larger"
-                " volumes keep their space until they are overwritten), or another"
-                " directory"
-            )
-        return size
-    return volume_size_for(capacity)
+        return size, number
+    size, most = found.volume_size, min(capacity, found.room)
+    if not size or most // size > _VOLUMES_KEPT_MAX:
+        size = volume_size_for(most)
+    elif capacity // size < _VOLUMES_MIN:
+        raise ConfigError(
+            f"capacity = {format_size(capacity)} is not allowed; {path!r} has volumes"
+            f" of {format_size(size)}, so allowed is at least"
+            f" {format_size(_VOLUMES_MIN * size)}; or give a lower volume_size (larger"
+            " volumes keep their space until they are overwritten), or another"
+            " directory"
+        )
+    return size, min(capacity // size, _VOLUMES_KEPT_MAX)
 
 
 def volume_size_for(capacity: int) -> int:
     """Return the size of the volumes of a new cache; a multiple of 1 MiB."""
     size = max(capacity // _VOLUMES, min(_SIZE_ADVISED, capacity // _VOLUMES_ADVISED))
     return max(VOLUME_SIZE_MIN, size // MIB * MIB)
-
-
-def _size_found(path: str) -> int:
-    """Return the size of most volumes of a directory; 0: there are none."""
-    sizes = Counter[int]()
-    try:
-        with os.scandir(Path(path, DATA)) as found:
-            for file in found:
-                size = file.stat().st_size
-                # The file of an id that was never used is empty.
-                if file.name.isdecimal() and size >= VOLUME_SIZE_MIN:
-                    sizes[size] += 1
-    except OSError:
-        return 0  # If it cannot be used, opening it says why.
-    return max(sizes, key=lambda size: (sizes[size], size), default=0)

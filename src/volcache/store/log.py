@@ -88,7 +88,12 @@ class CircularLog:
             directory, recovered, clock, options.refusal, syncs_each=is_synced
         )
         self.volumes, self.actives = rings.volumes, rings.actives
-        self.space = DiskSpace(rings, options.volume_size, options.volume_num)
+        self.space = DiskSpace(
+            rings,
+            options.volume_size,
+            options.volume_num,
+            is_sparse=options.is_sparse,
+        )
         self.syncs = Syncs(rings, options.sync_mode)
         self.kept_purges = KeptPurges(rings, recovered.purges)
         self.evictor = Evictor(
@@ -104,7 +109,7 @@ class CircularLog:
         """At startup: without disk space, log it and serve reads."""
         for active in self.rings.open_volumes:
             try:
-                self.space.allocate(active, max(self.space.volume_size, active.end))
+                self.space.extend(active)
                 active.trim()
             except (OSError, DiskFullError) as error:
                 self.rings.stats.count_write_error(error)
@@ -166,9 +171,8 @@ class CircularLog:
     def _make_room(self, ring: Ring, size: int) -> Volume:
         """Return the active volume of a ring with room, an allocated or a new one."""
         active = self.actives[ring]
-        if active in self.rings.open_volumes and not active.capacity:
-            # There was no disk space when the store was opened.
-            self.space.allocate(active, max(self.space.volume_size, active.end))
+        if active in self.rings.open_volumes:
+            self._extend(active, size)
         if active is None or active.end + size > active.capacity:
             self.evictor.finish_reclaim(ring)
             active = self.actives[ring]  # May be new, for copies.
@@ -185,6 +189,17 @@ class CircularLog:
             return self._make_room(Ring.MAIN, size)
         self.rings.settle()
         return self._rotate(ring, self._to_drop(ring), size)
+
+    def _extend(self, active: Volume, size: int) -> None:
+        """Allocate space for a record in its volume, if that may have more."""
+        try:
+            if active.end + size > active.capacity:
+                self.space.extend(active, size)
+        except DiskFullError:
+            # If there is an older volume, the next one is started early, in its place.
+            has_older = len(self.volumes) > len(self.rings.written)
+            if not (self.space.is_sparse and has_older):
+                raise
 
     def _start_main(self) -> Volume:
         self.rings.settle()
@@ -218,7 +233,7 @@ class CircularLog:
         rings, space = self.rings, self.space
         active = self._next_volume(ring, dropped)
         _logger.debug("rotation.started volume=%d seq=%d", active.id, active.seq)
-        space.allocate(active, space.length_of(active, size))
+        space.allocate(active, space.length_of(active, size), size)
         sealed = [v for v in rings.written if v.use.ring is ring or v in dropped]
         for volume in sealed:
             rings.seal(volume)
@@ -291,10 +306,13 @@ class CircularLog:
                 return attempt()
             except (DiskFullError, OSError) as error:
                 is_full = isinstance(error, DiskFullError)
+                # Others have filled the disk, perhaps in the middle of a volume: nothing
+                # that was just stored is lost for it.
+                kept = self.rings.written if space.is_sparse else []
                 if is_full and space.room and self.evictor.next_to_drop() is not None:
                     # It has less than it says: reclaim the oldest, which has its space.
                     space.room = 0
-                elif self._give_up_oldest(error):
+                elif self._give_up_oldest(error, kept):
                     pass
                 elif is_full and not space.may_be_smaller:
                     space.may_be_smaller = True

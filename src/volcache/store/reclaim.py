@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import DiskFullError
@@ -327,7 +328,7 @@ class Evictor:
 
         A ring without an active volume takes the id for copies, so it needs none.
         """
-        rooms = sorted(max(0, v.capacity - v.end) for v in self.rings.written)
+        rooms = sorted(volume.room for volume in self.rings.written)
         return self._space.volume_size if free >= len(rooms) else sum(rooms[: free + 1])
 
     def _begin(self, policy: Frequency) -> Reclaimer | None:
@@ -357,7 +358,12 @@ class Evictor:
         return self.reclaimer
 
     def more_room(self) -> Volume | None:
-        """Return a new active volume of ring main, if there is an unused id."""
+        """Return the active volume of ring main with more room, or a new one."""
+        active = self.rings.actives[Ring.MAIN]
+        if active is not None and active.unallocated and not self.rings.unsettled:
+            with suppress(OSError, DiskFullError):
+                self._space.extend(active)
+                return active
         if not self._space.free_ids:
             return None
         try:

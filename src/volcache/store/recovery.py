@@ -64,6 +64,7 @@ class LogOptions(NamedTuple):
     volume_num: int
     sync_mode: SyncMode
     policy: Frequency | None  # None: "fifo"
+    is_sparse: bool = False  # disk space is allocated as volumes fill
     refusal: str = ""  # why nothing can be written, as a sentence; empty: it can
 
 

@@ -5,6 +5,11 @@ If the disk has less space than `volume_num` volumes need, it determines how man
 are: an id without space is not used, as if there was none, and the oldest volume is
 reclaimed instead. The space is looked at when a volume is to be started, so that their
 number grows when there is more. A volume keeps the space of its file after it was dropped.
+
+The file of a volume has its full length from the beginning, and its space, too; or it gets
+space as it fills (`is_sparse`). What the active volumes do not have yet is not used for
+other volumes. So a full disk is noticed in the middle of a volume only if another program
+fills it.
 """
 
 from __future__ import annotations
@@ -34,6 +39,10 @@ _ALLOCATE_PAUSE_NS_MIN: Final = 100_000_000
 # A volume may be smaller by this factor if the disk has no more space.
 _SMALLER_MAX: Final = 8
 _PAGE_BYTES: Final = 4096
+# A volume that gets space as it fills gets so much at first, and then a quarter more than
+# it has each time: 25 allocations for one of 160 MiB.
+_STEP_BYTES_MAX: Final = 1 << 20
+_STEPS: Final = 16
 
 
 class DiskSpace:
@@ -49,10 +58,14 @@ class DiskSpace:
         allowed: How many volumes there could be then.
         room: How many of them could be started in free space; 0 if the disk refused that.
         may_be_smaller: The next volume may, because there is too little space.
+        is_sparse: Disk space is allocated as volumes fill.
     """
 
-    def __init__(self, rings: Rings, volume_size: int, volume_num: int) -> None:
+    def __init__(
+        self, rings: Rings, volume_size: int, volume_num: int, *, is_sparse: bool
+    ) -> None:
         """Look at the disk."""
+        self._rings, self.is_sparse = rings, is_sparse
         self._directory, self._stats = rings.directory, rings.stats
         self._descriptors, self._volumes = rings.descriptors, rings.volumes
         self.volume_size, self.volume_num = volume_size, volume_num
@@ -96,7 +109,12 @@ class DiskSpace:
 
     @property
     def _unreserved_bytes(self) -> int:
-        return self.found.free - reserve_bytes(self.volume_size, len(self._volumes))
+        promised = sum(volume.unallocated for volume in self._rings.written)
+        return self.found.free - self._reserve_bytes - promised
+
+    @property
+    def _reserve_bytes(self) -> int:
+        return reserve_bytes(self.volume_size, len(self._volumes))
 
     @property
     def free_ids(self) -> int:
@@ -157,7 +175,7 @@ class DiskSpace:
             volume: The volume.
             size: Of the record that it is started for.
         """
-        if not self.may_be_smaller:
+        if self.is_sparse or not self.may_be_smaller:
             return self.volume_size
         self.look()
         length = volume.held_bytes + self._unreserved_bytes
@@ -165,23 +183,55 @@ class DiskSpace:
         least = max(self.volume_size // _SMALLER_MAX, VOLUME_HEADER_BYTES + size)
         return min(length, self.volume_size) if length >= least else self.volume_size
 
-    def allocate(self, volume: Volume, length: int) -> None:
+    def extend(self, volume: Volume, size: int = 1) -> None:
         """
-        Allocate disk space for a volume.
+        Allocate more disk space for a volume that is written, up to its length.
+
+        Args:
+            volume: The volume; one that was found at startup has none yet.
+            size: Of the next record.
+
+        Raises:
+            DiskFullError: There is not enough for the record.
+            OSError: The disk refused for another reason.
+        """
+        length = volume.length or max(self.volume_size, volume.end)
+        if volume.capacity < length:
+            self.allocate(volume, length, size)
+
+    def _capacity_of(self, volume: Volume, length: int, size: int) -> tuple[int, int]:
+        """Return how much of a volume gets disk space now, and how much is free for it."""
+        held = volume.held_bytes
+        if not self.is_sparse:
+            return length, self.free_bytes() if held < length else 0
+        free = max(0, self.free_bytes() - self._reserve_bytes)
+        step = max(min(_STEP_BYTES_MAX, length // _STEPS), volume.capacity // 4)
+        least = max(volume.end + size, volume.capacity + 1)
+        wanted = min(max(least, volume.capacity + step), held + free)
+        return min(length, max(wanted, least, held - held % _PAGE_BYTES)), free
+
+    def allocate(self, volume: Volume, length: int, size: int = 1) -> None:
+        """
+        Allocate disk space for a volume: all of it, or as much as it needs now.
+
+        Args:
+            volume: The volume.
+            length: How long it may become.
+            size: Of the next record.
 
         Raises:
             DiskFullError: There is not enough disk space.
             OSError: The disk refused for another reason.
         """
         present = self._directory.fs.stat(volume.fd).st_size
-        needed = max(0, length - volume.held_bytes)
-        free = self.free_bytes() if needed else 0
+        capacity, free = self._capacity_of(volume, length, size)
+        needed = max(0, capacity - volume.held_bytes)
         if needed > free:
             # To try it nevertheless would fill the disk, and free it again.
             raise DiskFullError(volume=volume.id, needed=needed, free=free)
         started_ns = perf_counter_ns()
         try:
-            volume.allocate(length)
+            volume.allocate(length, capacity)
         except OSError as error:
             self._take_back(volume.fd, present)
             pause_ns = _ALLOCATE_PAUSE * (perf_counter_ns() - started_ns)
@@ -221,8 +271,10 @@ class DiskSpace:
         ids = [volume.id, *(other.id for other in self._volumes.values())]
         try:
             directory.remove_index_file(volume.id)
-            # Not if `volume_num` was lowered: volumes with higher ids take space, too.
-            if max(ids) < self.volume_num:
+            # Not if `volume_num` was lowered: volumes with higher ids take space, too. Nor
+            # if it has not the space of a volume, which then counts as free.
+            is_part = self.is_sparse and self._lacks_space(volume.id)
+            if max(ids) < self.volume_num and not is_part:
                 # Should META.txt be lost, it must not be taken for a valid one.
                 volume.invalidate()
                 return

@@ -97,6 +97,7 @@ class Store(RecordWriter):
         sync_mode: SyncMode = "periodic",
         eviction: Eviction = "frequency",
         reinsert_reads: float = 0.1,
+        is_sparse: bool = False,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
@@ -122,6 +123,11 @@ class Store(RecordWriter):
                 as a whole. May differ from last time.
             reinsert_reads: For "frequency": bytes that may be copied for each byte that is
                 read, 0 to 1.
+            is_sparse: The disk space of a volume is allocated as it fills, not when it is
+                started. Then a disk that others fill is noticed before each step: the
+                next volume is started early, in the space of the oldest one; if nothing
+                but the active volumes is there, the put is refused. May differ from last
+                time.
             fs: The file system.
             clock: Not used by another store.
 
@@ -135,7 +141,9 @@ class Store(RecordWriter):
             GeometryError: There would be too many volumes for their size.
             MountPointError: It cannot be read or written.
         """
-        wanted = _Wanted(volume_size, volume_num, sync_mode, eviction, reinsert_reads)
+        wanted = _Wanted(
+            volume_size, volume_num, sync_mode, eviction, reinsert_reads, is_sparse
+        )
         refuse_too_many(volume_size, volume_num or VOLUMES_MIN)
         fs, clock = fs or OsFileSystem(), clock or make_clock()
         try:
@@ -323,6 +331,7 @@ class _Wanted(NamedTuple):
     sync_mode: SyncMode
     eviction: Eviction
     reinsert_reads: float
+    is_sparse: bool
 
 
 def _recover(
@@ -354,7 +363,12 @@ def _recover(
         )
         refusal = "" if refused is None else _refusal_text(refused)
         options = LogOptions(
-            wanted.volume_size, number, wanted.sync_mode, policy, refusal
+            wanted.volume_size,
+            number,
+            wanted.sync_mode,
+            policy,
+            wanted.is_sparse,
+            refusal,
         )
         recovered = recover(opened, options, clock)
     except OSError as error:

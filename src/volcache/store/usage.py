@@ -138,7 +138,7 @@ def purge_stay_of(log: CircularLog) -> PurgeStay:
     found = []
     for ring in filter(rings.of, Ring):
         active = rings.actives[ring]
-        room = 0 if active is None else max(0, active.capacity - active.end)
+        room = 0 if active is None else active.room
         left = room + max(0, numbers[ring] - 1) * space.volume_size
         found.append((left, rates[ring]))
     is_known = all(rate > 0 for _, rate in found)

@@ -312,26 +312,41 @@ class Volume(VolumeIndex):
         self.index_checksum = index_checksum or 0
         self._unnamed = self.segments[named:]
 
-    def allocate(self, length: int) -> None:
+    def allocate(self, length: int, capacity: int) -> None:
         """
-        Allocate disk space for `length` bytes; records may be written up to there.
+        Give the file its length, and disk space for the first `capacity` bytes of it.
+
+        Records may be written up to there. The rest is a hole, or of an earlier use.
 
         Raises:
             OSError: Nothing has changed, except that the file may be longer.
         """
-        if self.held_bytes < length or self._fs.stat(self.fd).st_size < length:
-            self._fs.allocate(self.fd, length)
-        self.capacity = length
+        present = self._fs.stat(self.fd)
+        if present.st_size < length and capacity < length:
+            self._fs.truncate(self.fd, length)
+        if present.st_blocks * STAT_BLOCK_BYTES < length or present.st_size < length:
+            self._fs.allocate(self.fd, capacity)
+        self.length, self.capacity = length, capacity
+
+    @property
+    def room(self) -> int:
+        """The bytes that can be appended, if the disk has space for them."""
+        return max(0, self.length - self.end) if self.capacity else 0
+
+    @property
+    def unallocated(self) -> int:
+        """The bytes of it for which disk space is not allocated yet."""
+        return self.length - self.capacity if self.capacity else 0
 
     def trim(self) -> None:
         """
-        Cut the file to its capacity: `volume_size` was larger when it was last used.
+        Cut the file to its length: `volume_size` was larger when it was last used.
 
         Raises:
             OSError: The file keeps its length.
         """
-        if self.capacity and self._fs.stat(self.fd).st_size > self.capacity:
-            self._fs.truncate(self.fd, self.capacity)
+        if self.capacity and self._fs.stat(self.fd).st_size > self.length:
+            self._fs.truncate(self.fd, self.length)
 
     # --- Appending -----------------------------------------------------------------
 

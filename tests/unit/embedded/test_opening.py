@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 import volcache
 from support.embedded import CAPACITY, open_small
 from support.process import SOURCE
+from support.stores import kill, open_store, value_of
 from support.tables import each_row
+from volcache.cli.check import check
 from volcache.embedded.opening import volume_size_for
 from volcache.errors import ConfigError, ForeignDirectoryError, StoreLockedError
-from volcache.kinds import GIB, MIB, TIB
+from volcache.kinds import GIB, MIB, TIB, format_size
 from volcache.store import Store
 
 
@@ -30,7 +33,6 @@ from volcache.store import Store
         ({"capacity": "10"}, "text such as"),
         ({"capacity": 10.5}, "capacity = 10.5 "),
         ({"capacity": True}, "capacity = True "),
-        ({"capacity": None}, "capacity = None "),
         ({"volume_size": "4MiB"}, "with capacity = 8MiB, .* from 1MiB to 2MiB"),
         ({"volume_size": 1000}, "volume_size = 1000 "),
         ({"sync_mode": "often"}, '"periodic", "always", "none"'),
@@ -158,6 +160,50 @@ def test_directory_of_a_server_can_be_opened(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), volume_size=2 * MIB, volume_num=8)
     assert store.count == 2
     store.close()
+
+
+@pytest.mark.parametrize("capacity", [None, "4MiB", "10GiB", "64TiB"])
+def test_first_value_takes_little_of_the_disk(
+    tmp_path: Path, capacity: str | None
+) -> None:
+    """Whatever the capacity, also one that is larger than the disk."""
+    with volcache.open(tmp_path / "cache", capacity=capacity) as cache:
+        cache["a"] = b"1"
+        cache.get_or_set("b", lambda: b"2")
+        files = [path.stat() for path in (tmp_path / "cache").rglob("*")]
+        assert sum(found.st_blocks for found in files) * 512 < 4 * MIB
+        assert format_size(cache.capacity) == (capacity or "1GiB")
+    with volcache.open(tmp_path / "cache", capacity=capacity) as again:
+        assert dict(again.items()) == {b"a": b"1", b"b": b"2"}
+        assert again.volume_size == cache.volume_size
+
+
+def test_without_a_capacity_nothing_that_is_there_is_dropped(tmp_path: Path) -> None:
+    """As the volumes are longer than the default."""
+    with open_small(tmp_path, capacity="4GiB", volume_size="1GiB") as cache:
+        for number in range(200):
+            cache[f"{number}"] = bytes(20_000)
+        cache.get_or_set("other", lambda: b"1")  # In another volume.
+    with volcache.open(tmp_path, volume_size="64MiB") as cache:
+        assert cache.capacity == 2 * GIB
+        assert len(cache) == 201
+
+
+def test_tools_and_a_server_accept_volumes_that_are_not_full(tmp_path: Path) -> None:
+    """And the reverse; also after a kill."""
+    values = {b"%d" % number: b"%d" % number * 500 for number in range(300)}
+    with open_small(tmp_path / "a", capacity="256MiB") as cache:
+        cache.set_many(values)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for directory in (tmp_path / "a", tmp_path / "b"):
+        lines: list[str] = []
+        assert check(str(directory), lines.append), lines
+        store = open_store(directory, volume_size=4 * MIB, volume_num=64)
+        found = {key: value_of(store.get(key)) for key in values}
+        assert (found, store.recovery.damaged) == (values, 0)
+        kill(store)
+        with open_small(directory, capacity="256MiB") as cache:
+            assert dict(cache.items()) == values
 
 
 @pytest.mark.slow

@@ -355,7 +355,8 @@ def test_step_ends_where_it_should(index: Any, store: Store, target: Any) -> Non
     target.capacity = target.end + 2 * size - 1
     assert step(VOLUME_BYTES, VOLUME_BYTES) == ("full", 1, 0)
     assert step(VOLUME_BYTES, VOLUME_BYTES) == ("full", 0, 0)
-    target.end, target.capacity = 200, 200 + 2 * size
+    target.end, target.length = 200, 200 + 2 * size
+    target.capacity = target.length
     assert step(VOLUME_BYTES, VOLUME_BYTES) == ("done", 2, 1)
 
 

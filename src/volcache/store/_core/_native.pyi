@@ -334,6 +334,7 @@ class Writer:
         end: Offset of the next record.
         synced_end: The records before it are on the disk.
         capacity: Records may be written up to this offset; 0 if none may.
+        length: The highest `capacity` it may get.
         salt: Of the records that are appended.
         pending_max: So many entries are due to be written to the index file.
         index_checksum: Of the last block of the index file.
@@ -344,6 +345,7 @@ class Writer:
     end: int
     synced_end: int
     capacity: int
+    length: int
     salt: int
     pending_max: int
     index_checksum: int

@@ -636,6 +636,15 @@ cdef class Writer:
     @capacity.setter
     def capacity(self, uint64_t capacity):
         self.writer.capacity = capacity
+        self.writer.length = max(self.writer.length, capacity)
+
+    @property
+    def length(self):
+        return self.writer.length
+
+    @length.setter
+    def length(self, uint64_t length):
+        self.writer.length = length
 
     @property
     def salt(self):

@@ -204,6 +204,7 @@ typedef struct {
     _Atomic uint64_t end;   /* offset of the next record */
     _Atomic uint64_t synced_end;    /* records before it are on the disk */
     uint64_t capacity;      /* records may be written up to here */
+    uint64_t length;        /* the highest capacity it may get */
     uint64_t written_end;   /* behind the last record are zeros up to here */
     char *lines;            /* entries that are not in the index file */
     size_t lines_used, lines_room, pending;

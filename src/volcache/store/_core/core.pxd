@@ -142,7 +142,7 @@ cdef extern from "core.h" nogil:
         int fd
         uint16_t volume
         uint32_t slot
-        uint64_t salt, end, synced_end, capacity
+        uint64_t salt, end, synced_end, capacity, length
         char *lines
         size_t lines_used, pending, pending_max
         int index_fd

@@ -205,7 +205,7 @@ static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entr
     status = vc_writer_append(writer, &put, false);
     const vc_record *written = &put.record;
     if (status == VC_NO_ROOM && writer->capacity &&
-        VC_VOLUME_HEADER_BYTES + record.size > writer->capacity) {
+        VC_VOLUME_HEADER_BYTES + record.size > writer->length) {
         fate->left++; /* Volumes were larger before. */
         return VC_STEP_MORE;
     }
