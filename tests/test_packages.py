@@ -178,7 +178,7 @@ store.close()
         shown = run_without(*words)
         assert expected in shown
         assert shown.endswith("exit code 0")
-    for words in (["stats"], ["cluster", "status", "-i"], ["get", "key"]):
+    for words in (["stats"], ["cluster", "status"], ["get", "key"]):
         shown = run_without(*words, "127.0.0.1:1")
         assert "Connection refused" in shown or "127.0.0.1:1" in shown
         assert shown.endswith("exit code 1")

@@ -135,7 +135,7 @@ def check_tools(folder: Path) -> None:
         _require((files / name).is_file(), f"volcache files wrote no {name}")
     url = f"127.0.0.1:{_free_port()}"
     _volcache("stats", url, code=1, has=url)
-    _volcache("cluster", "status", "-i", url, code=1, has=url)
+    _volcache("cluster", "status", url, code=1, has=url)
     _say("tools: check, dump, config, completion, files, stats, cluster")
 
 

@@ -118,14 +118,14 @@ def test_a_fleet_is_run_by_one_command(
     words = ["cluster", "run", folder, "--inventory", inventory]
     ports = range(first, first + 3)
     with CommandProcess(*words, answers=lambda: all(map(listens, ports))) as fleet:
-        assert cli.main(["cluster", "status", "-i", str(inventory)]) == 0
-        assert cli.main(["cluster", "check-config", "-i", str(inventory)]) == 0
+        assert cli.main(["cluster", "status", str(inventory)]) == 0
+        assert cli.main(["cluster", "check-config", str(inventory)]) == 0
         assert "3 instances: 3 ok" in capsys.readouterr().out
         assert {path.name for path in (folder / "a").iterdir()} == {
             *(f"{first}", f"{first}.log", f"{first + 1}", f"{first + 1}.log")
         }
         assert fleet.terminate() == 0
-    assert cli.main(["cluster", "status", "-i", str(inventory)]) == 1
+    assert cli.main(["cluster", "status", str(inventory)]) == 1
     assert "3 instances: 3 down" in capsys.readouterr().out
     log = (folder / "b" / f"{first + 2}.log").read_text()
     assert " serving.ended" in log

@@ -7,8 +7,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from volcache.cli.cluster import add_targets
 from volcache.cli.command import EXIT_OK, Command, output, seconds
-from volcache.fleet.targets import INSTANCES_DEFAULT
 from volcache.text import counted
 
 if TYPE_CHECKING:
@@ -21,17 +21,7 @@ _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the instances and where to listen."""
-    parser.add_argument(
-        "-i",
-        "--instances",
-        nargs="+",
-        default=[INSTANCES_DEFAULT],
-        metavar="SOURCE",
-        help="nginx's list of instances, a file with an address in each line, an"
-        " inventory (.toml), or addresses: HOST:PORT or URL (default:"
-        f" {INSTANCES_DEFAULT}); a"
-        " file is read again when it changes",
-    )
+    add_targets(parser)
     parser.add_argument(
         "--listen",
         default="127.0.0.1:8090",
@@ -73,7 +63,7 @@ def _dashboard(arguments: argparse.Namespace) -> int:
     from volcache.fleet.poller import Poller  # noqa: PLC0415
 
     host, port = parse_listen(arguments.listen)
-    poller = Poller(arguments.instances, interval=arguments.interval)
+    poller = Poller(arguments.targets, interval=arguments.interval)
     names = [*arguments.host, host]
     server = DashboardServer(Dashboard(poller, hosts=names), host, port)
     # Blocked in all threads, and waited for: a handler that sets an event may run while
@@ -91,12 +81,13 @@ def _dashboard(arguments: argparse.Namespace) -> int:
 _EPILOG: Final = """\
 The page shows all instances, the worst first, and the page of each. The browser needs no
 access to the instances. Everyone who reaches the address can read the figures; nothing
-can be changed. SIGTERM and Ctrl-C end it.
+can be changed. A file with instances is read again when it changes. SIGTERM and Ctrl-C end
+it.
 
 examples:
   volcache dashboard
-  volcache dashboard -i inventory.toml --interval 10
-  volcache dashboard -i 10.0.0.7:1234 10.0.0.8:1234 --listen 127.0.0.1:9000
+  volcache dashboard inventory.toml --interval 10
+  volcache dashboard 10.0.0.7:1234 10.0.0.8:1234 --listen 127.0.0.1:9000
 """
 
 COMMAND: Final = Command(

@@ -2,11 +2,12 @@
 The instances of a cluster, from what an operator has: a file that lists them, or addresses.
 
 A file is nginx's list (`instances.conf`), a list of addresses, one in each line, or an
-inventory (TOML).
+inventory (TOML). Each is a target: an argument of a command, or in `VOLCACHE_TARGET`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -28,6 +29,7 @@ _PARAMETERS: Final = (
 _SERVER_ALLOWED: Final = "allowed is: server HOST:PORT weight=10 max_fails=0;"
 _WEIGHT: Final = re.compile(r"[1-9][0-9]{0,5}")
 
+TARGETS: Final = "VOLCACHE_TARGET"
 # Where nginx reads the list, if it was installed as docs/OPERATIONS.md says.
 INSTANCES_DEFAULT: Final = "/etc/nginx/volcache/instances.conf"
 
@@ -49,19 +51,28 @@ class _Found(NamedTuple):
     place: str
 
 
-def read_targets(sources: Sequence[str]) -> list[Target]:
+def sources_of(given: Sequence[str], default: str = INSTANCES_DEFAULT) -> list[str]:
+    """Return what was given, else the words of the environment, else the default."""
+    return list(given) or os.environ.get(TARGETS, "").split() or [default]
+
+
+def read_targets(
+    sources: Sequence[str], default: str = INSTANCES_DEFAULT
+) -> list[Target]:
     """
     Return the instances that files and addresses name, in their order.
 
     Args:
         sources: Paths of files, and addresses as `url_of` takes them. A path that exists
-            is a file.
+            is a file. Without any, those of `VOLCACHE_TARGET`.
+        default: If there is no such variable.
 
     Raises:
         ConfigError: A file cannot be read, something in it is not an instance, an
             instance is named twice, or there are no instances at all.
     """
     known: dict[str, _Found] = {}
+    sources = sources_of(sources, default)
     for source in sources:
         for found in _read(source):
             key = found.target.url.lower()
@@ -72,7 +83,7 @@ def read_targets(sources: Sequence[str]) -> list[Target]:
                 )
             known[key] = found
     if not known:
-        where = ", ".join(sources) or "the arguments"
+        where = ", ".join(sources)
         raise ConfigError(f"{where}: no instances; at least one is needed")
     return [found.target for found in known.values()]
 

@@ -38,7 +38,7 @@ def fleet() -> Iterator[list[StatsServer]]:
 @pytest.fixture
 def names(fleet: list[StatsServer]) -> list[str]:
     """Return the arguments that name them."""
-    return ["--instances", *(one.name for one in fleet)]
+    return [one.name for one in fleet]
 
 
 def test_status_lists_all_instances_and_totals(
@@ -73,16 +73,21 @@ def test_status_shows_the_worst_first(
     assert found["instances"][0]["problem"] == "Connection refused"
 
 
-def test_without_a_list_that_of_nginx_is_read(
+def test_without_a_target_that_of_the_environment_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    """Where nginx has it on Debian."""
+    """Then the list where nginx has it on Debian."""
     address = free_address()
     (tmp_path / "list").write_text(f"server {address};\n")
     path = str(tmp_path / "list")
-    monkeypatch.setattr("volcache.cli.cluster.INSTANCES_DEFAULT", path)
+    other = free_address()
+    monkeypatch.setenv("VOLCACHE_TARGET", f"{path} {other}")
     code, out, _ = run("cluster", "status")
-    assert (code, f"{address} " in out) == (1, True)
+    assert (code, f"{address} " in out, f"{other} " in out) == (1, True, True)
+    assert f"{address} " not in run("cluster", "status", other).out
+    monkeypatch.delenv("VOLCACHE_TARGET")
+    code, _, err = run("cluster", "status")
+    assert (code, "/etc/nginx/volcache/instances.conf: there is no" in err) == (2, True)
 
 
 def test_top_ends_with_q(
@@ -116,7 +121,7 @@ def test_top_ends_with_q(
             assert run("cluster", "top", "--interval", "0.05", *names).code == 0
         assert termios.tcgetattr(stdin) == before
     reports = [text.split("\x1b[K\n") for text in shown.getvalue().split("\x1b[H")]
-    assert [line.split()[0] for line in reports[1][-3:-1]] == [*sorted(names[1:])]
+    assert {line.split()[0] for line in reports[1][-3:-1]} == {*names}
     lines = reports[-1]
     assert lines[0] == "2 instances: 2 ok"
     assert lines[-2:] == ["and 1 more instance", "\x1b[J"]
@@ -133,7 +138,7 @@ def test_an_action_is_done_on_all_instances(
     down = free_address()
     first, second = fleet
     first.reply = (409, "the list is full")
-    named = ["--yes", "--instances", first.name, down, second.name]
+    named = [first.name, down, second.name, "--yes"]
     for words, path in (
         (["flush"], "/-/flush"),
         (["purge", "a b/"], "/-/purge?prefix=a%20b/"),
@@ -253,7 +258,7 @@ def is_healthy(name: str) -> bool:
 def test_signal_ends_the_dashboard_with_exit_code_0(number: signal.Signals) -> None:
     """Without a traceback; it has printed where the page is, and nothing else."""
     name = free_address()
-    words = ["dashboard", "--instances", "[::1]:1", "--listen", name]
+    words = ["dashboard", "[::1]:1", "--listen", name]
     with CommandProcess(*words, answers=partial(is_healthy, name)) as dashboard:
         dashboard.send_signal(number)
         assert dashboard.wait() == 0

@@ -58,17 +58,16 @@ REFUSED = {
     ("purge", "b", "h:1"): "no token: set VOLCACHE_ADMIN_TOKEN",
     ("purge", "b", "h:1", "--token-file", "/none"): "/none: cannot be read",
     ("purge", "b", "h:1", "--token-file", ENVIRON): f"{ENVIRON}: the token has control",
-    ("cluster", "status", "-i", "missing"): "missing: not the address of an instance",
+    ("cluster", "status", "missing"): "missing: not the address of an instance",
     ("cluster", "status", "--timeout", "0"): "argument --timeout: '0' ",
     ("cluster", "status", "--timeout", "nan"): "argument --timeout: 'nan' ",
     ("cluster", "top", "--interval", "x"): f"argument --interval: 'x' {SECONDS}above 0",
-    ("cluster", "flush", "-i", "h:1", "--yes"): "no token: set VOLCACHE_ADMIN_TOKEN",
+    ("cluster", "flush", "h:1", "--yes"): "no token: set VOLCACHE_ADMIN_TOKEN",
     ("cluster", "render", "x"): "the following arguments are required: -i/--inventory",
     ("cluster", "render", "x", "-i", "no.toml"): "no.toml: cannot be read: No such",
-    ("dashboard", "-i"): "argument -i/--instances: expected at least one argument",
-    ("dashboard", "--instances", "x"): "x: not the address of an instance",
-    ("dashboard", "-i", "h:1", "--listen", "8090"): "--listen 8090: allowed is",
-    ("dashboard", "-i", "h:1", "--interval", "0"): (
+    ("dashboard", "x"): "x: not the address of an instance",
+    ("dashboard", "h:1", "--listen", "8090"): "--listen 8090: allowed is",
+    ("dashboard", "h:1", "--interval", "0"): (
         f"argument --interval: '0' {SECONDS}from 1 to 3600"
     ),
 }
@@ -94,7 +93,7 @@ UNUSABLE = {
     "put k folder h:1": "folder: cannot be read: Is a directory",
     "stats 127.0.0.1:1": "http://127.0.0.1:1: Connection refused",
     "cluster render file/x -i fleet.toml": "file/x",
-    "dashboard -i h:1 --listen 192.0.2.1:80": "cannot listen on 192",
+    "dashboard h:1 --listen 192.0.2.1:80": "cannot listen on 192",
     "files --force file": "file",
     "files --force other": "other/nginx/volcache.conf: cannot be read: Is a di",
 }
