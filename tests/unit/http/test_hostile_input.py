@@ -36,7 +36,7 @@ from volcache_client import headers, http1
 from volcache_client.adapters._keys import safe_key
 from volcache_client.errors import CacheError
 from volcache_client.keys import encode_key as client_key
-from volcache_client.messages import Answer
+from volcache_client.messages import Request
 from volcache_client.nodes import parse_address
 
 Parser = Callable[[str], object]
@@ -108,17 +108,15 @@ def give_line(form: str, text: str) -> None:
 
 def receive(method: str, form: bytes, text: str) -> None:
     """Let the client read an answer with the text in it, and what its headers say."""
-    receiving = http1.receive(method)
-    next(receiving)
-    try:
-        receiving.send(form % text.encode("latin-1"))
-        receiving.send(b"")
-    except StopIteration as stop:
-        answer: Answer = stop.value.answer
-        headers.stat_of(answer, 0)
-        headers.has_end(answer)
-        headers.size_of("node", answer)
-        headers.etag_of("node", answer)
+    exchange = http1.HttpExchange(Request(method, "/key", {}), "h:1")
+    exchange.receive(form % text.encode("latin-1"))
+    if not exchange.is_complete:
+        exchange.receive(b"")
+    answer = exchange.answer()
+    headers.stat_of(answer, 0)
+    headers.has_end(answer)
+    headers.size_of("node", answer)
+    headers.etag_of("node", answer)
 
 
 def other_parsers() -> dict[str, Parser]:
