@@ -243,10 +243,11 @@ class SimulatedFileSystem:
                 self.refused_writes += 1
                 raise OSError(code, os.strerror(code))
 
-    def allocate(self, fd: int, length: int) -> None:
+    def allocate(self, fd: int, length: int, start: int = 0) -> None:
         """Extend a file, or the part of it that takes space."""
         self._operation("allocate")
         file = self._open[fd][0]
+        assert start <= file.held
         self._take(file, length)
         if len(file.data) < length:
             file.change(Write(length, None))

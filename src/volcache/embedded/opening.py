@@ -147,7 +147,7 @@ def open_cache(  # noqa: PLR0913 - By keyword.
         MountPointError: It cannot be read or written.
     """
     path = _path_of(directory)
-    found = _Found.of(path)
+    found = _Present.of(path)
     total = max(_CAPACITY_DEFAULT, found.length)
     if capacity is not None:
         total = _checked("capacity", capacity, _CAPACITY)
@@ -210,7 +210,7 @@ def _checked_default_ttl(ttl: float) -> float:
         raise ConfigError(f"default_{error}") from None
 
 
-class _Found(NamedTuple):
+class _Present(NamedTuple):
     """What is in a directory before it is opened; bytes."""
 
     length: int  # of all volumes
@@ -218,7 +218,7 @@ class _Found(NamedTuple):
     room: int  # what the directory holds, and what is free for it
 
     @classmethod
-    def of(cls, path: str) -> _Found:
+    def of(cls, path: str) -> _Present:
         """Look at a path; what cannot be read is reported when it is opened."""
         sizes, held, free = Counter[int](), 0, _CAPACITY_MAX
         with suppress(OSError):
@@ -238,7 +238,7 @@ class _Found(NamedTuple):
 
 
 def _volumes(
-    path: str, found: _Found, capacity: int, wanted: int | str | None
+    path: str, found: _Present, capacity: int, wanted: int | str | None
 ) -> tuple[int, int]:
     """
     Return the size of the volumes, and how many there may be.

@@ -62,8 +62,8 @@ class FileSystem(Protocol):
     def stat(self, file: int | str) -> os.stat_result:
         """Return what is known of a file; `st_blocks` times `STAT_BLOCK_BYTES` is held."""
 
-    def allocate(self, fd: int, length: int) -> None:
-        """Allocate disk space for the first `length` bytes of the file."""
+    def allocate(self, fd: int, length: int, start: int = 0) -> None:
+        """Allocate disk space for the bytes of the file from `start` up to `length`."""
 
     def truncate(self, fd: int, length: int) -> None:
         """Cut the file, or extend it by a hole."""
@@ -125,7 +125,7 @@ class OsFileSystem:
         # A read-only disk is still read.
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def allocate(self, fd: int, length: int) -> None:
+    def allocate(self, fd: int, length: int, start: int = 0) -> None:
         """
         See `FileSystem`; a file system that cannot allocate only sets the length.
 
@@ -134,7 +134,7 @@ class OsFileSystem:
         fallocate = _fallocate()
         code = errno.ENOSYS if fallocate is None else errno.EINTR
         while code == errno.EINTR:
-            code = ctypes.get_errno() if fallocate(fd, 0, 0, length) else 0
+            code = ctypes.get_errno() if fallocate(fd, 0, start, length - start) else 0
         if code in _NOT_SUPPORTED:
             if os.fstat(fd).st_size < length:
                 os.ftruncate(fd, length)

@@ -66,8 +66,7 @@ class DiskSpace:
     ) -> None:
         """Look at the disk."""
         self._rings, self.is_sparse = rings, is_sparse
-        self._directory, self._stats = rings.directory, rings.stats
-        self._descriptors, self._volumes = rings.descriptors, rings.volumes
+        self._directory = rings.directory
         self.volume_size, self.volume_num = volume_size, volume_num
         used = {volume.id for volume in rings.volumes.values()}
         self.unused = set(range(volume_num)).intersection(rings.descriptors) - used
@@ -81,7 +80,7 @@ class DiskSpace:
     def _held(self, volume: int) -> int:
         """Return how many bytes of the disk the data file of an id takes."""
         try:
-            found = self._directory.fs.stat(self._descriptors[volume])
+            found = self._directory.fs.stat(self._rings.descriptors[volume])
         except OSError:
             return 0
         return found.st_blocks * STAT_BLOCK_BYTES
@@ -105,7 +104,7 @@ class DiskSpace:
         self.room = 0
         if self.ids_without_space and perf_counter_ns() >= self._allocate_again_ns:
             self.room = max(0, self._unreserved_bytes // self.volume_size)
-        self.allowed = min(self.volume_num, len(self._volumes) + self.free_ids)
+        self.allowed = min(self.volume_num, len(self._rings.volumes) + self.free_ids)
 
     @property
     def _unreserved_bytes(self) -> int:
@@ -114,14 +113,14 @@ class DiskSpace:
 
     @property
     def _reserve_bytes(self) -> int:
-        return reserve_bytes(self.volume_size, len(self._volumes))
+        return reserve_bytes(self.volume_size, len(self._rings.volumes))
 
     @property
     def free_ids(self) -> int:
         """How many volumes can be started without dropping one."""
         unused = len(self.unused)
         spaced = unused - len(self.ids_without_space) + self.room
-        return min(unused, self.volume_num - len(self._volumes), spaced)
+        return min(unused, self.volume_num - len(self._rings.volumes), spaced)
 
     def log_limit(self) -> None:
         """Look at the disk, and log when it begins or ceases to limit the volumes."""
@@ -141,7 +140,9 @@ class DiskSpace:
         return DiskUsage(
             free=self.found.free,
             total=self.found.total,
-            state="read-only" if self.found.is_read_only else self._stats.refusal(),
+            state="read-only"
+            if self.found.is_read_only
+            else self._rings.stats.refusal(),
             volumes=self.allowed,
             is_limited=self.allowed < self.volume_num,
         )
@@ -256,7 +257,7 @@ class DiskSpace:
         try:
             volume.trim()
         except OSError as error:
-            self._stats.count_write_error(error)
+            self._rings.stats.count_write_error(error)
 
     def record_dropped(self, volume: Volume) -> None:
         """Let another volume have the id of a volume, and the space of its file."""
@@ -268,7 +269,7 @@ class DiskSpace:
     def free(self, volume: Volume) -> None:
         """Make a dropped volume unusable; free its space if there are too many."""
         directory = self._directory
-        ids = [volume.id, *(other.id for other in self._volumes.values())]
+        ids = [volume.id, *(other.id for other in self._rings.volumes.values())]
         try:
             directory.remove_index_file(volume.id)
             # Not if `volume_num` was lowered: volumes with higher ids take space, too. Nor
@@ -283,7 +284,7 @@ class DiskSpace:
             directory.fs.sync(volume.fd)
             directory.fs.sync_directory(directory.index)
         except OSError as error:
-            self._stats.count_write_error(error)
+            self._rings.stats.count_write_error(error)
 
     # --- A disk that is full -------------------------------------------------------
 
@@ -301,7 +302,9 @@ class DiskSpace:
         if isinstance(cause, OSError) and cause.errno != errno.ENOSPC:
             return cause.errno == errno.EDQUOT
         spare = sum(map(self._held, self.unused - self._freed))
-        others = (volume for volume in self._volumes.values() if volume is not kept)
+        others = (
+            volume for volume in self._rings.volumes.values() if volume is not kept
+        )
         most = error.free + sum(volume.held_bytes for volume in others)
         return error.free < error.needed and (spare > 0 or error.needed <= most)
 
@@ -313,9 +316,9 @@ class DiskSpace:
             return False
         self._freed.add(volume)
         try:
-            self._directory.fs.truncate(self._descriptors[volume], 0)
+            self._directory.fs.truncate(self._rings.descriptors[volume], 0)
         except OSError as error:
-            self._stats.count_write_error(error)
+            self._rings.stats.count_write_error(error)
             return False
         self.ids_without_space.add(volume)
         return True

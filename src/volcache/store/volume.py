@@ -325,8 +325,8 @@ class Volume(VolumeIndex):
         if present.st_size < length and capacity < length:
             self._fs.truncate(self.fd, length)
         if present.st_blocks * STAT_BLOCK_BYTES < length or present.st_size < length:
-            self._fs.allocate(self.fd, capacity)
-        self.length, self.capacity = length, capacity
+            self._fs.allocate(self.fd, capacity, self.capacity)
+        self.set_room(length, capacity)
 
     @property
     def room(self) -> int:
@@ -369,7 +369,7 @@ class Volume(VolumeIndex):
     def retire(self) -> None:
         """Append nothing from now on."""
         self.is_retired = True
-        self.capacity = 0
+        self.set_room(self.length, 0)
 
     def seal(self) -> None:
         """

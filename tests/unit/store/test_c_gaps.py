@@ -75,7 +75,8 @@ def put_at(index: Any, key: bytes, seq: int, offset: int, size: int) -> None:
     """Put a record of a size at an offset."""
     fd = os.open("/dev/null", os.O_WRONLY)
     volume = make_volume(fd, VolumeUse(seq, seq, Ring.MAIN, 0))
-    volume.end, volume.capacity = offset, offset + size
+    volume.end = offset
+    volume.set_room(offset + size, offset + size)
     value = bytes(size - RECORD_OVERHEAD_BYTES - len(key))
     fields = key, value, b"", b"", b"", 1, 0, 0
     assert index.put(*fields, volume=volume) is not None
@@ -267,7 +268,8 @@ def target(index: Any, tmp_path: Path) -> Iterator[Any]:
     index.set_age(SEQ + 1, Ring.MAIN, 0, VOLUME_HEADER_BYTES)
     fd = os.open(tmp_path / "target", os.O_RDWR | os.O_CREAT)
     volume = make_volume(fd, VolumeUse(5, SEQ + 1, Ring.MAIN, 6))
-    volume.end, volume.capacity = 200, VOLUME_BYTES
+    volume.end = 200
+    volume.set_room(VOLUME_BYTES, VOLUME_BYTES)
     yield volume
     os.close(fd)
 
@@ -352,11 +354,11 @@ def test_step_ends_where_it_should(index: Any, store: Store, target: Any) -> Non
     assert step(records[1].offset + 1, VOLUME_BYTES) == ("more", 1, 0)
     assert step(VOLUME_BYTES, 1) == ("more", 1, 0)
     assert step(VOLUME_BYTES, size + 1) == ("more", 2, 0)
-    target.capacity = target.end + 2 * size - 1
+    target.set_room(target.length, target.end + 2 * size - 1)
     assert step(VOLUME_BYTES, VOLUME_BYTES) == ("full", 1, 0)
     assert step(VOLUME_BYTES, VOLUME_BYTES) == ("full", 0, 0)
-    target.end, target.length = 200, 200 + 2 * size
-    target.capacity = target.length
+    target.end = 200
+    target.set_room(200 + 2 * size, 200 + 2 * size)
     assert step(VOLUME_BYTES, VOLUME_BYTES) == ("done", 2, 1)
 
 

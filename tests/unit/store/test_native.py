@@ -201,7 +201,7 @@ def test_hash_key_depends_on_the_store() -> None:
 def make_volume(fd: int) -> Volume:
     """Return a volume with 1 MiB of room."""
     volume = Volume(FS, fd, use=VolumeUse(1, 1, Ring.MAIN, 1), store_id=1)
-    volume.capacity = 1 << 20
+    volume.set_room(1 << 20, 1 << 20)
     return volume
 
 

@@ -333,8 +333,6 @@ class Writer:
         fd: Descriptor of the data file, `NO_FILE` if it cannot be opened.
         end: Offset of the next record.
         synced_end: The records before it are on the disk.
-        capacity: Records may be written up to this offset; 0 if none may.
-        length: The highest `capacity` it may get.
         salt: Of the records that are appended.
         pending_max: So many entries are due to be written to the index file.
         index_checksum: Of the last block of the index file.
@@ -344,8 +342,6 @@ class Writer:
     fd: int
     end: int
     synced_end: int
-    capacity: int
-    length: int
     salt: int
     pending_max: int
     index_checksum: int
@@ -353,6 +349,17 @@ class Writer:
 
     def __new__(cls, fs: FileSystem, fd: int, *, use: VolumeUse, **_: object) -> Self:
         """Write after the header of a volume; `capacity` is 0."""
+
+    @property
+    def capacity(self) -> int:
+        """Records may be written up to this offset; 0 if none may."""
+
+    @property
+    def length(self) -> int:
+        """The highest `capacity` it may get."""
+
+    def set_room(self, length: int, capacity: int) -> None:
+        """Set both."""
 
     @property
     def pending(self) -> int:

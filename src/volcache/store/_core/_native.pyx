@@ -633,18 +633,13 @@ cdef class Writer:
     def capacity(self):
         return self.writer.capacity
 
-    @capacity.setter
-    def capacity(self, uint64_t capacity):
-        self.writer.capacity = capacity
-        self.writer.length = max(self.writer.length, capacity)
-
     @property
     def length(self):
         return self.writer.length
 
-    @length.setter
-    def length(self, uint64_t length):
+    def set_room(self, uint64_t length, uint64_t capacity):
         self.writer.length = length
+        self.writer.capacity = capacity
 
     @property
     def salt(self):
