@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -30,3 +31,10 @@ def files_of(directory: Path) -> dict[str, bytes]:
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
+
+
+def archived(archive: Path) -> dict[str, bytes]:
+    """Return all files of a tar archive, by their names in it."""
+    with tarfile.open(archive) as tar:
+        files = [(member.name, tar.extractfile(member)) for member in tar]
+        return {name: file.read() for name, file in files if file is not None}

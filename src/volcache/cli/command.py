@@ -24,6 +24,7 @@ from volcache.errors import VolcacheError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import TextIO
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -131,6 +132,7 @@ def offline_command(
     epilog: str,
     work: Callable[[argparse.Namespace, Callable[[str], None]], bool],
     add_more: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+    writes_output: Callable[[argparse.Namespace], bool] = lambda _: False,
 ) -> Command:
     """
     Return a command that reads or repairs a mount point, with DIR and `--json`.
@@ -141,6 +143,8 @@ def offline_command(
         epilog: Likewise.
         work: Is given the arguments, and what prints a line; returns whether all is well.
         add_more: Adds the other arguments.
+        writes_output: Whether it writes to standard output itself; then lines are printed
+            on standard error.
     """
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +157,8 @@ def offline_command(
 
     def run(arguments: argparse.Namespace) -> int:
         silence_log()
-        with output(as_json=arguments.json) as report:
+        file = sys.stderr if writes_output(arguments) else None
+        with output(as_json=arguments.json, file=file) as report:
             return EXIT_OK if work(arguments, report) else EXIT_FAILED
 
     return Command(
@@ -195,16 +200,20 @@ def complain(text: str) -> None:
     print(f"volcache: {text}", file=sys.stderr)
 
 
-def print_line(line: str) -> None:
+def print_line(line: str, file: TextIO | None = None) -> None:
     """
     Print one line.
+
+    Args:
+        line: Without its end.
+        file: None: standard output.
 
     Raises:
         BrokenPipeError: The reader of the output went away.
         OutputError: The output cannot be written for another reason.
     """
     with _output_errors():
-        print(line)
+        print(line, file=file)
 
 
 @contextmanager
@@ -218,7 +227,9 @@ def _output_errors() -> Iterator[None]:
 
 
 @contextmanager
-def output(*, as_json: bool = False) -> Iterator[Callable[[str], None]]:
+def output(
+    *, as_json: bool = False, file: TextIO | None = None
+) -> Iterator[Callable[[str], None]]:
     """
     Yield a function that prints one line, for a tool that must not stop halfway.
 
@@ -226,6 +237,7 @@ def output(*, as_json: bool = False) -> Iterator[Callable[[str], None]]:
 
     Args:
         as_json: Print the fields of each `Line`; text without fields becomes a `note`.
+        file: None: standard output.
 
     Raises:
         OutputError: At the end, if a line could not be written for another reason.
@@ -237,7 +249,7 @@ def output(*, as_json: bool = False) -> Iterator[Callable[[str], None]]:
             fields = line.fields if isinstance(line, Line) else {"note": line}
             line = json.dumps(fields)
         try:
-            print_line(line)
+            print_line(line, file)
         except BrokenPipeError:
             pass
         except OutputError as error:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import stat
-import sys
-import tempfile
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 from volcache.cli.client import (
     KEYS,
@@ -18,16 +13,13 @@ from volcache.cli.client import (
     remote_of,
     require_success,
 )
-from volcache.cli.command import FILES, Command, FileError, OutputError, completing
+from volcache.cli.command import FILES, Command, completing
 from volcache.cli.signals import exit_on_sigterm
+from volcache.cli.streams import STANDARD, writing
 from volcache.fleet.remote import Exchange
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
-
-_STANDARD: Final = "-"
-_MODE: Final = 0o666  # Less what the umask forbids.
 
 
 def get(remote: Remote, text: str, path: str, file: str) -> None:
@@ -50,61 +42,10 @@ def get(remote: Remote, text: str, path: str, file: str) -> None:
         remote.url, path, token=remote.token, timeout=remote.timeout
     ) as exchange:
         require_success(exchange, remote.url, text)
-        try:
+        with writing(file) as target:
             # The pieces raise no `OSError`.
-            _write(file, exchange.pieces())
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            if file == _STANDARD:
-                raise OutputError(error) from error
-            raise FileError(file, "written", error) from error
-
-
-def _write(file: str, pieces: Iterable[bytes]) -> None:
-    if file == _STANDARD:
-        _copy(pieces, sys.stdout.buffer)
-        return
-    # Not a link is replaced, but what it names.
-    path = Path(os.path.realpath(file))
-    mode = _mode(path)
-    if mode is None:
-        with path.open("wb", buffering=0) as special:
-            _copy(pieces, special)
-    else:
-        _replace(path, mode, pieces)
-
-
-def _mode(path: Path) -> int | None:
-    """Return the mode that a file gets; None: it is a device or a pipe."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        umask = os.umask(0)
-        os.umask(umask)
-        return _MODE & ~umask
-    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
-
-
-def _replace(path: Path, mode: int, pieces: Iterable[bytes]) -> None:
-    """Write a new file, and give it its name when it is complete."""
-    number, name = tempfile.mkstemp(prefix=".volcache-", dir=path.parent)
-    try:
-        with os.fdopen(number, "wb") as file:
-            os.fchmod(number, mode)
-            _copy(pieces, file)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _copy(pieces: Iterable[bytes], file: IO[bytes]) -> None:
-    for piece in pieces:
-        left = memoryview(piece)
-        while left:  # A device may take less.
-            left = left[file.write(left) :]
-    file.flush()
+            for piece in exchange.pieces():
+                target.write(piece)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +53,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_remote(parser, READ_TOKEN)
     action = parser.add_argument(
         *("-o", "--output"),
-        default=_STANDARD,
+        default=STANDARD,
         metavar="FILE",
         help="write to this file (default: -, standard output)",
     )

@@ -1,23 +1,23 @@
 """
-`volcache import`: store the files of a folder in a mount point.
+`volcache import`: store the files of a tar archive in a mount point.
 
-The keys are the paths below the folder, so that the files of an `export` get their keys
-back, and from its list their content types and lifetimes. Files are stored as by a PUT,
-with the same limits.
+The keys are the names in the archive, or those that an `export` has written beside them,
+with content types and lifetimes. Values are stored as by a PUT, with the same limits.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from google_crc32c import value as crc32c
-
+from volcache.cli.archive import ArchiveReader, LeftOutError
 from volcache.cli.command import (
     COMPLETES,
     EXIT_FAILED,
@@ -26,6 +26,7 @@ from volcache.cli.command import (
     FILES,
     FOLDERS,
     Command,
+    FileError,
     Line,
     add_json,
     completing,
@@ -33,23 +34,20 @@ from volcache.cli.command import (
     silence_log,
 )
 from volcache.cli.progress import above, progress
-from volcache.cli.sidecar import NAME, LeftOutError, Sidecar
-from volcache.cli.tree import cannot_be_read, read_regular_file, walk
+from volcache.cli.streams import STANDARD, reading, source_name
 from volcache.config import ENVIRONMENT_PREFIX, Sources
 from volcache.errors import (
     ClientError,
+    ConfigError,
     ForeignDirectoryError,
     MountPointError,
     ValueTooLargeError,
 )
-from volcache.http.upload import (
-    read_expiry,
-    read_stored_headers,
-)
+from volcache.http.upload import read_expiry, read_stored_headers
 from volcache.keys import parse_key
 from volcache.store import PeriodicSync, Store
 from volcache.store.files import OsFileSystem, ReadOnlyFileSystem
-from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
+from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
 from volcache.store.volume import NO_FILE
@@ -59,26 +57,12 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from volcache.cli.sidecar import Exported
-    from volcache.cli.tree import SourceFile
-    from volcache.store.eviction import Eviction
-    from volcache.store.files import FileSystem
+    from volcache.cli.archive import ArchivedValue, Member
+    from volcache.settings import Config
 
 LISTED_MAX: Final = 100  # Lines for files that are left out; the others are counted.
 _SYNC_SECONDS: Final = 1.0
 _VOLUMES_MIN: Final = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportLimits:
-    """The settings of the same names; sizes in bytes, times in seconds."""
-
-    volume_size: int
-    volume_num: int  # 0: as many as the disk holds
-    max_value_size: int
-    max_key_size: int
-    max_ttl: int = 0
-    eviction: Eviction = "frequency"
 
 
 @dataclass(slots=True)
@@ -93,58 +77,49 @@ class Outcome:
     interrupted: bool = False
 
 
-def import_folder(  # noqa: PLR0913 - One argument for each condition.
+def import_archive(
     directory: str,
-    source: str,
+    archive: ArchiveReader,
     *,
-    limits: ImportLimits,
-    expires_ms: int,
+    config: Config,
+    total: int | None,
     report: Callable[[str], None],
-    now_ms: int = 0,
-    fs: FileSystem | None = None,
 ) -> Outcome:
     """
-    Store each file of a folder under its path relative to the folder.
+    Store each file of an archive under its name.
 
     SIGINT ends it between two files, a second SIGINT at once; main thread only.
 
     Args:
         directory: The mount point; created if it does not exist.
-        source: The folder. Neither contains the other.
-        limits: The volumes, and the limits of a PUT.
-        expires_ms: When values that no export has listed expire, milliseconds since
-            1970; 0: never.
+        archive: Is read to its end.
+        config: The volumes, and the limits of a PUT.
+        total: The size of the archive, bytes; None: unknown.
         report: Called with one line for each of the first `LISTED_MAX` files that are
             left out, with warnings, and with a summary at the end.
-        now_ms: The time at which values count as expired, milliseconds since 1970.
-        fs: The disk of the mount point; None: the real one.
 
     Raises:
-        StoreError: The folder or its list of an export cannot be read; the mount point
-            cannot be used, is in use, or its disk is full. Files imported before stay
-            stored.
+        FileError: The archive cannot be read, is damaged or cut off.
+        StoreError: The mount point cannot be used, is in use, or its disk is full.
+            Files imported before stay stored, as after a `FileError`.
     """
-    folder = _check_folder(directory, source)
     started = time.monotonic()
-    with interrupt_flag() as is_interrupted, closing(Sidecar(source)) as sidecar:
+    members = archive.members()
+    first = [*islice(members, 1)]  # What is no archive creates no mount point.
+    with interrupt_flag() as is_interrupted:
         store = Store.open(
             directory,
-            volume_size=limits.volume_size,
-            volume_num=limits.volume_num or None,
-            eviction=limits.eviction,
-            fs=fs or OsFileSystem(),
+            volume_size=config.volume_size,
+            volume_num=config.volume_num or None,
+            eviction=config.eviction,
+            fs=OsFileSystem(),
         )
-        times = _Times(
-            expires_ms and store.clock.from_machine_ms(expires_ms),
-            now_ms,
-            max(0, store.clock.from_machine_ms(0)),
-        )
-        work = _Import(store, folder, sidecar, limits, times)
+        work = _Import(store, archive, config, chain(first, members))
         try:
             with ExitStack() as parts:
                 parts.callback(store.close)
                 parts.callback(PeriodicSync(store, _SYNC_SECONDS).stop)
-                work.run(report, is_interrupted)
+                work.run(total, report, is_interrupted)
         finally:
             seconds = time.monotonic() - started
             report(_summary(directory, work.outcome, store, seconds))
@@ -169,152 +144,83 @@ def _summary(directory: str, outcome: Outcome, store: Store, seconds: float) -> 
     return Line(text, summary=summary)
 
 
-def _check_folder(directory: str, source: str) -> bytes:
-    """Return the path of the folder; refuse it before a mount point is created."""
-    try:
-        os.scandir(source).close()
-    except OSError as error:
-        message = f"{source!r} cannot be used: {error.strerror}"
-        raise MountPointError(message) from error
-    # Otherwise volumes would be imported into themselves.
-    inner, outer = os.path.realpath(directory), os.path.realpath(source)
-    if os.path.commonpath([inner, outer]) in {inner, outer}:
-        message = f"one of {directory!r} and {source!r} contains the other"
-        raise MountPointError(message)
-    return os.fsencode(source)
-
-
-class _Times(NamedTuple):
-    """When values expire; milliseconds since 1970."""
-
-    default_ms: int  # Of values that no export has listed; 0: never.
-    now_ms: int
-    lead_ms: int  # How far the clock of the store is ahead of that of the machine.
-
-
 class _Import:
-    """The import of one folder into an open store."""
+    """The import of one archive into an open store."""
 
     def __init__(
         self,
         store: Store,
-        folder: bytes,
-        sidecar: Sidecar,
-        limits: ImportLimits,
-        times: _Times,
+        archive: ArchiveReader,
+        config: Config,
+        members: Iterator[Member],
     ) -> None:
-        self._store = store
-        self._folder = folder
-        self._sidecar = sidecar
-        self._limits = limits
-        self._times = times
+        self._store, self._archive, self._config = store, archive, config
+        self._members = members
+        self._now_ms = time.time_ns() // 1_000_000
+        # How far the clock of the store is ahead of that of the machine.
+        self._lead_ms = max(0, store.clock.from_machine_ms(0))
+        expires_ms = read_expiry(
+            {}, self._now_ms, default_ttl=config.default_ttl, max_ttl=config.max_ttl
+        )
+        # Of values that no export has written; 0: never.
+        self._expires_ms = expires_ms and store.clock.from_machine_ms(expires_ms)
+        self._room = _Room(store)
         self.outcome = Outcome()
 
     def run(
-        self, report: Callable[[str], None], is_interrupted: Callable[[], bool]
+        self,
+        total: int | None,
+        report: Callable[[str], None],
+        is_interrupted: Callable[[], bool],
     ) -> None:
         """Store all files, or those before an interrupt."""
-        total = self._measure(report, is_interrupted)
-        with progress(total, "import", "files") as bar:
-            report_above = above(bar, report)
-            for file in self._files():
-                if is_interrupted():
-                    self.outcome.interrupted = True
-                    break
-                try:
-                    self._store_file(file)
-                except (LeftOutError, ClientError) as error:
-                    self._leave_out(file.path, error, report_above)
-                bar.update()
-            else:
-                for one in self._sidecar.rest():
-                    missing = LeftOutError("its file is missing")
-                    self._leave_out(one.key, missing, report_above)
+        try:
+            with progress(total, "import") as bar:
+                report_above = above(bar, report)
+                for member in self._members:
+                    bar.update(self._archive.position - bar.n)
+                    if is_interrupted():
+                        break
+                    try:
+                        self._store_member(member, report_above)
+                    except (LeftOutError, ClientError) as error:
+                        self._leave_out(member.name, error, report_above)
+        except FileError:
+            # What writes to a pipe is interrupted by the same Ctrl-C.
+            if not is_interrupted():
+                raise
+        self.outcome.interrupted = is_interrupted()
         hidden = self.outcome.left_out - LISTED_MAX
         if hidden > 0:
             report(f"left out {hidden} more")
         if self.outcome.interrupted:
             report("interrupted: the files before are imported, the rest is not")
 
-    def _files(self) -> Iterator[SourceFile]:
-        """Yield all files but the list of an export that was read."""
-        name = NAME.encode() if self._sidecar.exists else None
-        return (file for file in walk(self._folder) if file.path != name)
-
-    def _measure(
-        self, report: Callable[[str], None], is_interrupted: Callable[[], bool]
-    ) -> int:
-        """Count the files, and warn if the volumes cannot hold all of them."""
-        usage = self._store.usage()
-        # With "frequency", one is always free for copies.
-        volumes = usage.disk.volumes - (usage.eviction.policy == "frequency")
-        total, end, rotations, needed = 0, usage.active_end, 0, 0
-        with progress(None, "count", "files") as bar:
-            for file in self._files():
-                if is_interrupted():
-                    break
-                bar.update()
-                total += 1
-                record_size = self._record_size(file)
-                needed += record_size
-                if end + record_size > usage.volume_size:
-                    end = VOLUME_HEADER_BYTES
-                    rotations += 1
-                end += record_size
-        if rotations >= volumes:
-            self.outcome.overflows = True
-            report(
-                f"does not fit: {size(needed)} into {volumes} volumes of"
-                f" {size(usage.volume_size)}; the first files will be overwritten"
-            )
-        return total
-
-    def _record_size(self, file: SourceFile) -> int:
-        """Return the size of a file's record in a volume; 0: it is left out."""
-        try:
-            key = self._key(file)
-        except (LeftOutError, ClientError):
-            return 0
-        length = RECORD_OVERHEAD_BYTES + len(key) + file.size
-        if (one := self._sidecar.find(key)) is not None:
-            length += len(one.content_type + one.content_encoding + one.cache_control)
-        return length
-
-    def _key(self, file: SourceFile) -> bytes:
-        """
-        Return the key of a file.
-
-        Raises:
-            ClientError: Its path is not a key, or it is too large.
-            LeftOutError: It is not a regular file.
-        """
-        if file.why:
-            raise LeftOutError(file.why)
-        size, limit = file.size, self._limits.max_value_size
-        if size > limit:
-            raise ValueTooLargeError(size=size, limit=limit)
-        return parse_key(f"/{file.path.decode('latin-1')}", self._limits.max_key_size)
-
-    def _store_file(self, file: SourceFile) -> None:
-        one = self._sidecar.take(file.path)  # First: it is not missing.
-        key = self._key(file)
-        try:
-            value = read_regular_file(file.file, self._limits.max_value_size)
-        except OSError as error:
-            raise LeftOutError(cannot_be_read(error)) from error
-        if one is None:
-            self._store.put(key, value, expires_ms=self._times.default_ms)
-        elif 0 < one.expires_ms <= self._times.now_ms:
-            self.outcome.expired += 1
-            return
-        else:
-            self._put_exported(key, value, one)
+    def _store_member(self, member: Member, report: Callable[[str], None]) -> None:
+        if member.why:
+            raise LeftOutError(member.why)
+        if member.size > self._config.max_value_size:
+            limit = self._config.max_value_size
+            raise ValueTooLargeError(size=member.size, limit=limit)
+        value = self._archive.read()
+        one = member.value_of(value)
+        name = member.name.removeprefix(b"./") if one is None else one.key
+        key = parse_key(f"/{name.decode('latin-1')}", self._config.max_key_size)
+        options: dict[str, Any] = {"expires_ms": self._expires_ms}
+        if one is not None:
+            if 0 < one.expires_ms <= self._now_ms:
+                self.outcome.expired += 1
+                return
+            options = self._options(one)
+        record = self._store.put(key, value, **options)
         self.outcome.files += 1
         self.outcome.bytes += len(value)
+        if self._room.is_exceeded_by(record.size) and not self.outcome.overflows:
+            self.outcome.overflows = True
+            report(f"does not fit into {self._room}: the first files are overwritten")
 
-    def _put_exported(self, key: bytes, value: bytes, one: Exported) -> None:
-        if (len(value), crc32c(value)) != (one.size, one.checksum):
-            raise LeftOutError(f"is not what was exported: see {NAME}")
+    def _options(self, one: ArchivedValue) -> dict[str, Any]:
+        """Return what a value is stored with."""
         content_type, content_encoding, cache_control = read_stored_headers(
             {
                 "CONTENT_TYPE": one.content_type.decode("latin-1"),
@@ -323,18 +229,16 @@ class _Import:
             }
         )
         expires_ms = one.expires_ms
-        if self._limits.max_ttl:
-            latest_ms = self._times.now_ms + self._limits.max_ttl * 1000
+        if self._config.max_ttl:
+            latest_ms = self._now_ms + self._config.max_ttl * 1000
             expires_ms = min(expires_ms or latest_ms, latest_ms)
-        self._store.put(
-            key,
-            value,
-            content_type=content_type,
-            content_encoding=content_encoding,
-            cache_control=cache_control,
-            expires_ms=expires_ms and expires_ms + self._times.lead_ms,
-            flags=one.flags,
-        )
+        return {
+            "content_type": content_type,
+            "content_encoding": content_encoding,
+            "cache_control": cache_control,
+            "expires_ms": expires_ms and expires_ms + self._lead_ms,
+            "flags": one.flags,
+        }
 
     def _leave_out(
         self, path: bytes, error: Exception, report: Callable[[str], None]
@@ -344,6 +248,29 @@ class _Import:
             name = encode_key(path)
             text = f"left out {name}: {error}"
             report(Line(text, key=name, left_out=str(error)))
+
+
+class _Room:
+    """Counts whether the volumes hold all that was stored since the beginning."""
+
+    def __init__(self, store: Store) -> None:
+        usage = store.usage()
+        # With "frequency", one is always free for copies.
+        self._volumes = usage.disk.volumes - (usage.eviction.policy == "frequency")
+        self._size, self._end = usage.volume_size, usage.active_end
+        self._rotations = 0
+
+    def is_exceeded_by(self, length: int) -> bool:
+        """Add a record; whether the first ones are overwritten."""
+        if self._end + length > self._size:
+            self._end = VOLUME_HEADER_BYTES
+            self._rotations += 1
+        self._end += length
+        return self._rotations >= self._volumes
+
+    def __str__(self) -> str:
+        """Return what there is."""
+        return f"{self._volumes} volumes of {size(self._size)}"
 
 
 @contextmanager
@@ -402,7 +329,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a mount point that no server is using; created if it does not exist",
     )
-    source = parser.add_argument("source", metavar="SOURCE", help="a folder of files")
+    archive = parser.add_argument(
+        "archive",
+        nargs="?",
+        default=STANDARD,
+        metavar="FILE",
+        help="a tar archive (default: -, standard input)",
+    )
     config = parser.add_argument(
         "--config",
         type=Path,
@@ -410,33 +343,24 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the server's TOML file of settings (default: none)",
     )
     completing(directory, FOLDERS)
-    completing(source, FOLDERS)
+    completing(archive, FILES)
     completing(config, FILES)
     add_json(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     silence_log()
-    existing = existing_volumes(arguments.directory)
-    config = Sources(arguments.config, os.environ).load(existing)
-    now_ms = time.time_ns() // 1_000_000
-    with output(as_json=arguments.json) as report:
-        outcome = import_folder(
+    name = arguments.archive
+    if name == STANDARD and sys.stdin is not None and sys.stdin.isatty():
+        raise ConfigError("an archive is not read from a terminal; give FILE or a pipe")
+    with reading(name) as file, output(as_json=arguments.json) as report:
+        existing = existing_volumes(arguments.directory)
+        outcome = import_archive(
             arguments.directory,
-            arguments.source,
-            limits=ImportLimits(
-                volume_size=config.volume_size,
-                volume_num=config.volume_num,
-                eviction=config.eviction,
-                max_value_size=config.max_value_size,
-                max_key_size=config.max_key_size,
-                max_ttl=config.max_ttl,
-            ),
-            expires_ms=read_expiry(
-                {}, now_ms, default_ttl=config.default_ttl, max_ttl=config.max_ttl
-            ),
+            ArchiveReader(file, source_name(name)),
+            config=Sources(arguments.config, os.environ).load(existing),
+            total=None if name == STANDARD else os.fstat(file.fileno()).st_size,
             report=report,
-            now_ms=now_ms,
         )
     if outcome.interrupted:
         return EXIT_INTERRUPTED
@@ -444,31 +368,32 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 _EPILOG: Final = f"""\
-Each file is stored under its path relative to SOURCE, as by a PUT; the value of a key that
+Each file of the archive is stored under its name, as by a PUT; the value of a key that
 exists is replaced. Files that a PUT would refuse, links and special files are left out and
 listed. The limits are settings: give the command those of the server, in CONFIG or in the
 environment. An existing mount point keeps its volumes unless volume_size or volume_num is
 set. Ctrl-C ends the command between two files.
-If "volcache export" wrote SOURCE, content types, encodings, cache directives, flags and
-lifetimes are those in SOURCE/{NAME}, but no lifetime is longer than max_ttl. A
-file that is not what was exported is left out; one that has expired is not stored. Other
-files have no content type (it is guessed from the name), and expire after default_ttl.
+If "volcache export" wrote the archive, keys, content types, encodings, cache directives,
+flags and lifetimes are restored, but no lifetime is longer than max_ttl. A value that is
+not what was exported is left out; one that has expired is not stored. Other files have no
+content type (it is guessed from the name), and expire after default_ttl.
 {COMPLETES}
 
 With --json, a line has "key" (percent-encoded) and "left_out" (why), or "note". The
 summary has "directory", "files", "bytes" (of their values), "left_out" (how many),
 "expired", "overflows", "interrupted", "overwritten" (records) and "seconds".
 
-exit code: 0 every file is stored; 1 some were left out or overwritten, or DIR or SOURCE
+exit code: 0 every file is stored; 1 some were left out or overwritten, or DIR or FILE
   cannot be used; 2 a wrong argument or setting; 130 interrupted
 examples:
-  volcache import /srv/volcache/1234 /tmp/values
-  {ENVIRONMENT_PREFIX}VOLUME_NUM=40 volcache import --config my.toml data /tmp/values
+  volcache import /srv/volcache/1234 values.tar
+  tar -C /srv/tiles -c . | volcache import /srv/volcache/1234
+  {ENVIRONMENT_PREFIX}VOLUME_NUM=40 volcache import --config my.toml data values.tar
 """
 
 COMMAND: Final = Command(
     name="import",
-    text="Store the files of a folder in a mount point.",
+    text="Store the files of a tar archive in a mount point.",
     epilog=_EPILOG,
     add_arguments=_add_arguments,
     run=_run,

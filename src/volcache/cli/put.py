@@ -15,6 +15,7 @@ from volcache.cli.client import (
     require_success,
 )
 from volcache.cli.command import FILES, Command, FileError, completing
+from volcache.cli.streams import STANDARD, reading, source_name
 from volcache.errors import ConfigError
 from volcache.fleet.remote import Exchange
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-_STANDARD: Final = "-"
 _PIECE_BYTES: Final = 1 << 16
 _AT_ONCE_BYTES: Final = 1 << 20  # What is longer is sent while it is read.
 
@@ -44,13 +44,9 @@ def put(
         FileError: It cannot be read; the value is as it was before.
         InstanceError: It is not stored, or that is not known: there was no answer.
     """
-    name = "standard input" if file == _STANDARD else file
+    name = source_name(file)
     with ExitStack() as stack:
-        try:
-            source = 0 if file == _STANDARD else file
-            opened = stack.enter_context(open(source, "rb", closefd=bool(source)))
-        except OSError as error:
-            raise FileError(name, "read", error) from error
+        opened = stack.enter_context(reading(file))
         pieces = _pieces(opened, name)
         body = _beginning(pieces)
         with Exchange(
@@ -98,7 +94,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     file = parser.add_argument(
         "file",
         nargs="?",
-        default=_STANDARD,
+        default=STANDARD,
         metavar="FILE",
         help="what is stored (default: -, standard input)",
     )

@@ -1,0 +1,99 @@
+"""Files and standard streams whose contents a command reads or writes: FILE, or `-`."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from volcache.cli.command import FileError, OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STANDARD: Final = "-"
+_MODE: Final = 0o666  # Less what the umask forbids.
+
+
+@contextmanager
+def reading(name: str) -> Iterator[IO[bytes]]:
+    """
+    Yield a file, or standard input, for reading.
+
+    Raises:
+        FileError: It cannot be opened. What is raised while it is read is not changed.
+    """
+    try:
+        source = 0 if name == STANDARD else name
+        file = open(source, "rb", closefd=name != STANDARD)  # noqa: SIM115 - Below.
+    except OSError as error:
+        raise FileError(source_name(name), "read", error) from error
+    with file:
+        yield file
+
+
+def source_name(name: str) -> str:
+    """Return how an error calls what is read."""
+    return "standard input" if name == STANDARD else name
+
+
+@contextmanager
+def writing(name: str) -> Iterator[IO[bytes]]:
+    """
+    Yield a file, or standard output, for writing.
+
+    A regular file gets its name when it is complete: after an error it is as it was.
+
+    Raises:
+        FileError, OutputError: An `OSError` was raised meanwhile.
+        BrokenPipeError: The reader of the output went away.
+    """
+    try:
+        if name == STANDARD:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+            return
+        # Not a link is replaced, but what it names.
+        path = Path(os.path.realpath(name))
+        mode = _mode(path)
+        if mode is None:
+            with path.open("wb") as special:
+                yield special
+            return
+        with _replacing(path, mode) as file:
+            yield file
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if name == STANDARD:
+            raise OutputError(error) from error
+        raise FileError(name, "written", error) from error
+
+
+def _mode(path: Path) -> int | None:
+    """Return the mode that a file gets; None: it is a device or a pipe."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        umask = os.umask(0)
+        os.umask(umask)
+        return _MODE & ~umask
+    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
+
+
+@contextmanager
+def _replacing(path: Path, mode: int) -> Iterator[IO[bytes]]:
+    """Yield a new file, and give it its name when it is complete."""
+    number, name = tempfile.mkstemp(prefix=".volcache-", dir=path.parent)
+    try:
+        with os.fdopen(number, "wb") as file:
+            os.fchmod(number, mode)
+            yield file
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
